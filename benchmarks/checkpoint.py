@@ -19,8 +19,6 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from pretrain.runtime.engine import OptimizerSettings
-
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
@@ -72,7 +70,7 @@ def worker(options: Namespace) -> None:
     setup = set_up(config)
     from pretrain.runtime.engine import build_engine
 
-    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
+    engine = build_engine(setup.model, config, setup.deepspeed_settings)
     engine.train()
     layout, filler, step = Layout(options.pairs, options.pairs, size), setup.train_stream.batch(0, 1), 0
     writers = {kind: Writer(folder / kind, rank, background=kind == "async", tell=_fail) for kind in KINDS[1:]}

@@ -72,7 +72,7 @@ def list_ways(model: str, batch_sizes: Sequence[int] = BATCH_SIZES) -> dict[str,
     from finetune.ranking.encode import encode_pairs
     from finetune.ranking.ranker import load_own_tokenizer, load_ranker
     from finetune.ranking.score import score_pairs
-    from pretrain.runtime.precision import choose_precision
+    from pretrain.runtime.device import choose_precision
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ranker, tokenizer = load_ranker(model)[0].to(device).eval(), load_own_tokenizer(model)

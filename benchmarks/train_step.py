@@ -71,7 +71,7 @@ def list_cases(args: Any) -> list[Case]:
 
 def leave_out_slow(cases: list[Case]) -> list[Case]:
     """Without bf16 where it is emulated, which takes a hundred times as long."""
-    from pretrain.runtime.precision import choose_precision
+    from pretrain.runtime.device import choose_precision
 
     if choose_precision("auto", 1) == "bf16" or all(case.precision != "bf16" for case in cases):
         return cases

@@ -30,20 +30,16 @@ OBJECTIVES: dict[str, Objective] = {
     o.name: o for o in (ssp.SSP, sp.SP, psd.PSD, nsp.NSP, sop.SOP, ict.ICT, *FORUM_OBJECTIVES)
 }
 PAPER_SAMPLING: dict[str, Objective] = {o.name: o for o in (ssp.SSP_PAPER, sp.SP_PAPER, psd.PSD_PAPER)}
-SAMPLINGS = ("matched", "paper")
 ALL = "ssp+sp+psd"  # "All" in the paper's tables
 
 
 def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
     """The mixture that ``--objective`` names; ``Mixture.read_from`` then says which corpus it reads.
 
-    text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1": shares of the pairs), "all" (the
-              paper's three alike), or an Objective of your own ("my_module:my_objective", looked for on Python's path
-              and in the working directory)
-    sampling: "matched" draws negatives as long as positives; "paper" draws their lengths freely, for
-              comparison: on real text the lengths then give the label away
-
-    Raises KinspanError where there is no such objective.
+    text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1"), "all" (the paper's three alike),
+              or
+              an Objective of your own ("my_module:my_objective", from Python's path or the working directory)
+    sampling: "matched" draws negatives as long as positives; "paper" draws their lengths freely, for comparison
     """
     parts = [_parse_part(part.strip(), sampling) for part in (ALL if text == "all" else text).split("+")]
     names = [part.objective.name for part in parts]
@@ -55,10 +51,8 @@ def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
 
 
 def hash_own_sources(mixture: Mixture) -> dict[str, str]:
-    """SHA-256 of the code of each objective from outside the packages: when the code is edited, it is another run.
-
-    The modules beside it, or those of its package, count as well as far as they are loaded.
-    """
+    """SHA-256 of the code of each objective from outside the packages, and of the loaded modules beside it: edited code
+    is another run."""
     names = [objective.name for objective in mixture.objectives]
     return {name: _hash_source(sys.modules[name.split(":")[0]]) for name in names if ":" in name}
 
@@ -76,7 +70,6 @@ def _hash_source(module: ModuleType) -> str:
 
 
 def _parse_part(text: str, sampling: str) -> MixturePart:
-    """One part of ``--objective``: ``name``, ``name:weight``, ``module:name`` or ``module:name:weight``."""
     name, colon, weight = text.rpartition(":")
     if not colon or (name not in OBJECTIVES and not re.fullmatch("[0-9]+", weight)):
         name, weight = text, "1"
@@ -103,7 +96,6 @@ def _find_objective(name: str, sampling: str) -> Objective:
 
 
 def _import_objective(name: str) -> Objective:
-    """An Objective from a module outside the packages, by ``module:attribute``."""
     module_name, attribute = name.split(":", 1)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

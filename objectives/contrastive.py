@@ -28,10 +28,7 @@ from data_pipeline.sampling.spans import Spans
 
 
 def contrast(mixture: Mixture, own_negatives: int = 0) -> Mixture:
-    """The mixture for a bi-encoder: of each anchor one example, its positive and so many of its negatives.
-
-    Raises KinspanError where an objective has fewer negatives.
-    """
+    """The mixture for a bi-encoder: of each anchor one example, its positive and so many of its negatives."""
     parts = (replace(part, objective=keep_positives(part.objective, own_negatives)) for part in mixture.parts)
     return replace(mixture, parts=tuple(parts))
 
@@ -50,7 +47,6 @@ def keep_positives(objective: Objective, own_negatives: int = 0) -> Objective:
 def _join_examples(
     objective: Objective, own_negatives: int, block: Block, anchors: np.ndarray, random_bits: np.ndarray
 ) -> Pairs:
-    """One example of the objective's pairs of each anchor: the positive's texts, then the B of negatives."""
     pairs = objective.sample(block, anchors, random_bits)
     objective.check(pairs, len(anchors))
     order = pairs.kind.argsort(axis=1, kind="stable")  # the positive, hard ones, easy ones

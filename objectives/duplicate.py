@@ -25,10 +25,9 @@ from dataclasses import replace
 from functools import partial
 
 from data_pipeline.corpus import Shard
-from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sampling.texts import find_bodies, find_linked, find_titles
 
-from .forums import MAX_LENGTH, NUM_DRAWS, RUECKLE, sample_questions, usable, view_nothing, view_questions
+from .forums import QUESTIONS, sample_questions, view_nothing, view_questions
 
 TITLE, BODY, OTHER_TITLE, OTHER_BODY = range(4)
 
@@ -42,20 +41,15 @@ def view(shard: Shard) -> Shard:
     return view_questions(shard, titles, bodies, titles.take(linked), bodies.take(linked))
 
 
-DUPLICATE = Objective(
+DUPLICATE = QUESTIONS(
     name="duplicate",
-    max_length=MAX_LENGTH,
-    num_draws=NUM_DRAWS,
-    usable=usable,
     needs="a question that is a duplicate of another one in the corpus",
     view=view,
     column="links",
     remedy='prepare the forum\'s Posts.xml with its PostLinks.xml beside it, or questions:FILE.jsonl with "links"',
     sample=partial(sample_questions, a=(TITLE,), b=(OTHER_BODY,), skip_duplicates=True),
-    pairs_per_anchor=2,
     asks="whether the question with the title A is a duplicate of the one with the body B",
     negatives="the body of another question that has duplicates, any one alike",
-    source=RUECKLE,
 )
 DUPLICATE_QUESTION = replace(
     DUPLICATE,

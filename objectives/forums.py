@@ -7,12 +7,13 @@ positives by construction, whatever the question.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.block import Block
-from data_pipeline.sampling.pairs import Pairs
+from data_pipeline.sampling.pairs import Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.spans import Spans
 from data_pipeline.sampling.texts import Texts, find_block_groups, find_texts, view_texts
@@ -36,22 +37,23 @@ def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
 
 
 def view_nothing(shard: Shard) -> Shard:
-    """The shard without any question that can be used, as where its reader gave none."""
     return view_texts(shard, np.zeros(0, dtype=np.int64), [])
 
 
 def view_questions(shard: Shard, *texts: Texts) -> Shard:
-    """The questions of a shard of which all of these texts are there."""
     filled = np.stack([text.lengths > 0 for text in texts]).all(axis=0)
     return view_texts(shard, np.flatnonzero(filled), list(texts))
 
 
+QUESTIONS = partial(  # an objective of theirs
+    Objective, max_length=MAX_LENGTH, num_draws=NUM_DRAWS, usable=usable, pairs_per_anchor=2, source=RUECKLE
+)
+
+
 @dataclass(frozen=True)
 class _Others:
-    """Draws other questions than the anchor, each alike.
-
-    anchors ``[n]``;  count: the questions of the block;  hard ``[n, 1]``: none
-    """
+    """Draws other questions than the anchor, each alike. ``count``: the questions of the block;  hard
+    ``[n, 1]``: none"""
 
     anchors: np.ndarray
     count: int
@@ -91,15 +93,12 @@ def sample_questions(
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         wrong = find_equal_texts(block, positive[rows], texts)
-        return wrong | _are_duplicates(block, anchors[rows], texts.paragraph) if skip_duplicates else wrong
+        if not skip_duplicates:
+            return wrong
+        own, other, groups = anchors[rows], texts.paragraph, block.make_once(find_block_groups)
+        return wrong | ((groups[own] == groups[other]) & (block.shard_number[own] == block.shard_number[other]))
 
     def cut(row: int, paragraph: int) -> Spans:
         return find_texts(np.array([paragraph]), *b)
 
     return assemble(block, find_texts(anchors, *a), positive, pool, draw, rejects, cut, NO_OTHER_TEXT)
-
-
-def _are_duplicates(block: Block, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """``[m]``: whether links connect two questions."""
-    groups = block.make_once(find_block_groups)
-    return (groups[one] == groups[other]) & (block.shard_number[one] == block.shard_number[other])

@@ -17,10 +17,8 @@ AS_MASK, AS_RANDOM = 0.8, 0.1
 class MaskedLM:
     """How tokens are masked. One random 32-bit number per token decides all of it; with whole words, two do.
 
-    continues:  ``[vocab]`` which tokens go on with the word before them (tokenizers.find_continuations): then whole
-                words are chosen. None: tokens are chosen
-    as_mask, as_random: shares of the chosen tokens that become the mask token and a random one
-    noise:      whether the token loss draws replacements, and so needs one more number per masked token
+    continues: ``[vocab]`` which tokens go on with the word before them: then whole words are chosen. None: tokens are
+    noise:     whether the token loss draws replacements, and so needs one more number per masked token
     """
 
     mask_id: int
@@ -33,21 +31,18 @@ class MaskedLM:
 
     @property
     def numbers_per_token(self) -> int:
-        """Random 32-bit numbers that a token owns."""
         return 1 if self.continues is None else 2
 
     def apply(
         self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, random_bits: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Masks ``ids`` in place.
+        """Masks ``ids`` in place, and returns the chosen positions, ascending, and the ids that stood there, both
+        ``[M]``.
 
         ids:         ``[T]`` the packed tokens of n pairs
         starts:      ``[n + 1]`` where each pair begins
         special:     ``[T]`` true at special tokens, which are never chosen
-        random_bits: ``[n, D]`` uint64, two 32-bit numbers in each; they must suffice for ``numbers_per_token`` numbers
-                     for each token of the longest pair
-
-        Returns the chosen positions in ``ids``, ascending, and the ids that stood there, both ``[M]``.
+        random_bits: ``[n, D]`` uint64, two 32-bit numbers in each, enough for the tokens of the longest pair
         """
         numbers = random_bits.view(np.uint32)
         chosen = int(self.probability * 2**32)

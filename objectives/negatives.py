@@ -1,8 +1,7 @@
 """Negatives: paragraphs of the anchor's document (hard) and of others (easy), drawn again where texts are equal.
 
-This is what the objectives share. An objective says which paragraphs suit an anchor, as classes with weights, and how
-a text is cut from a paragraph. Here a paragraph is drawn for each slot of an anchor, in proportion to the weights, so
-that two hard negatives are of two different paragraphs.
+An objective says which paragraphs suit an anchor, as classes with weights, and how a text is cut from a paragraph. Here
+a paragraph is drawn for each slot of an anchor, in proportion to the weights; two hard negatives are of two paragraphs.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,13 +40,6 @@ class Pool:
     inside   [n, K]  how many paragraphs of the class the document has
     own      [n, K]  the anchor's place among those of the document; -1 where it is not of the class
     hard     [n, k]  which of the k slots are filled from the document
-
-    Example: a block has five paragraphs. The first document has the paragraphs 0, 1 and 2, of 2, 4 and 3 sentences, the
-    second has 3 and 4, of 2 and 5. The anchor is paragraph 1, and its negatives must have at least 3 sentences. Of the
-    class "at least 3 sentences" are the paragraphs 1, 2 and 4. None of them comes before the first document (start 0),
-    two are in it (inside 2), and the anchor is the first of these two (own 0). So one paragraph of the document is
-    left for hard negatives, paragraph 2, and one of other documents for easy ones, paragraph 4. Of the four slots one
-    is hard (True, False, False, False), since there is no second paragraph for another: ``draw`` gives 2, 4, 4, 4.
     """
 
     index: ClassIndex
@@ -68,10 +60,8 @@ class Pool:
         slots: int = NUM_NEGATIVES,
         max_hard: int = MAX_HARD,
     ) -> "Pool":
-        """The pool of these anchors ``[n]``. Raises KinspanError where a class has no paragraph of another document.
-
-        slots: negatives per anchor;  max_hard: how many of them may be of the anchor's document
-        """
+        """The pool of these anchors ``[n]``, of which at most ``max_hard`` of the ``slots`` are of the anchor's
+        document."""
         weights = np.ones_like(classes) if weights is None else weights
         document = block.document[anchors][:, None]
         start = index.before[classes, block.document_first[document]].astype(np.int64)
@@ -94,7 +84,7 @@ class Pool:
         return (self.index.total[self.classes] - self.inside) * self.weights
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
-        """A paragraph for each slot, ``[n, k]``, from one draw each: ``random_bits`` is ``[n, k]``."""
+        """A paragraph for each slot, ``[n, k]``, from one draw each, ``random_bits [n, k]``."""
         others, outside = self.count_inside(), self.count_outside()
         inside = others.sum(axis=1)[:, None]
         drawn = draw_below(random_bits, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
@@ -146,7 +136,7 @@ class Pool:
 
 
 class SlotSource(Protocol):
-    """What ``assemble`` needs to know of a pool: which slots are hard, and where to look when all tries failed."""
+    """What ``assemble`` needs to know of a pool."""
 
     @property
     def hard(self) -> np.ndarray: ...
@@ -170,7 +160,6 @@ def assemble(
     draw:    number of a try -> a negative for each slot, ``[n, k]``
     rejects: (rows ``[m]``, texts ``[m]``) -> which of the texts are no negatives of the row's anchor, ``[m]``
     cut:     (row, paragraph) -> all texts ``[m]`` that a negative of this paragraph could be; for when all tries failed
-    complaint: what the error says behind the document's name where there is no negative at all
     """
     negative = draw(0)
     rows, slots = negative.paragraph.shape
@@ -192,7 +181,6 @@ def assemble(
 
 
 def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
-    """``[m]``: whether two texts have the same tokens."""
     equal = block.count_tokens(one) == block.count_tokens(other)
     same = np.flatnonzero(equal)
     one, other = one[same], other[same]
@@ -204,7 +192,6 @@ def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
 
 
 def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
-    """All spans of so many sentences of a paragraph, ``[num_sentences - size + 1]``."""
     start = np.arange(num_sentences - size + 1)
     return Spans(np.full_like(start, paragraph), start, start + size)
 
@@ -242,11 +229,8 @@ def _search(
     cut: Callable[[int, int], Spans],
     complaint: str,
 ) -> Spans:
-    """The first text of another document that is a negative, walking on from the anchor's own document.
-
-    For corpora with so many equal texts that all tries failed. Raises KinspanError after MAX_WALKED paragraphs of each
-    class.
-    """
+    """The first text of another document that is a negative, walking on from the anchor's own, for when all tries
+    failed."""
     for paragraph in pool.walk_outside(row):
         texts = cut(row, paragraph)
         right = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))

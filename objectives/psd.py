@@ -20,10 +20,6 @@ Two pairs of one anchor (from Wikipedia, "Audi" and "Atomic physics", CC BY-SA):
     easy      Electrons form notional shells around the nucleus. These are normally in a ground state but can be
               excited by the absorption of energy from light (photons), magnetic fields, or interaction with a
               colliding particle (typically ions or other electrons).
-
->>> from objectives import parse_mixture
->>> parse_mixture("psd").objectives[0].needs
-'a document of at least two paragraphs'
 """
 
 from collections.abc import Iterator
@@ -48,7 +44,6 @@ NUM_DRAWS = -(-(1 + TRIES * NUM_NEGATIVES) // 4) * 4
 
 
 def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
-    """A paragraph can be an anchor where its document has another one."""
     return num_paragraphs >= 2
 
 
@@ -64,14 +59,16 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
     if len(block.document_first) == 2:
         raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
     a, positive = block.take_whole(anchors), block.take_whole(b)
-    pool = _Near.of(block, anchors, b) if matched else _freely(block, anchors)
+    if matched:
+        pool: _Near | Pool = _Near.of(block, anchors, b)
+    else:
+        pool = Pool.of(block, anchors, block.make_once(_everything), np.zeros((len(anchors), 1), np.int64), max_hard=0)
     tries = random_bits[:, 1 : 1 + TRIES * NUM_NEGATIVES].reshape(len(anchors), TRIES, NUM_NEGATIVES)
 
     def draw(attempt: int) -> Spans:
         return block.take_whole(pool.draw(tries[:, attempt]))
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        """Those with the text of A or of the positive's B."""
         return find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
@@ -113,8 +110,8 @@ class ByLength:
 class _Near:
     """Draws paragraphs of other documents, about as long as the positive's B.
 
-    Those of other documents are numbered from the shortest to the longest; the window of an anchor is as many of them
-    around the place where the positive's B would stand.
+    They are numbered from the shortest to the longest; the window of an anchor lies around the place of the positive's
+    B.
 
     document, first, size  [n]  the anchor's document, its first paragraph, and how many it has
     low, width             [n]  the window
@@ -165,12 +162,6 @@ class _Near:
 
 def _everything(block: Block) -> ClassIndex:
     return ClassIndex.of(np.ones((1, len(block.paragraph)), dtype=bool))
-
-
-def _freely(block: Block, anchors: np.ndarray) -> Pool:
-    return Pool.of(
-        block, anchors, block.make_once(_everything), np.zeros((len(anchors), 1), dtype=np.int64), max_hard=0
-    )
 
 
 PSD = Objective(

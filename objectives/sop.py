@@ -34,11 +34,10 @@ NUM_DRAWS = TRIES * PER_TRY
 
 
 def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
-    """The two pairs of each anchor: in order, and swapped (a hard negative).
+    """The two pairs of each anchor: in order, and swapped (a hard negative). Two equal texts have no order: they are
+    redrawn.
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
-
-    Two equal texts have no order, so they are drawn again.
     """
     first, second = _consecutive(block, anchors, random_bits)
     equal = np.flatnonzero(find_equal_texts(block, first, second))

@@ -21,12 +21,9 @@ Three pairs of one anchor (from Wikipedia, "Foreign relations of Angola" and "Ar
               international communism to pro-Western pragmatism following the fall of the Soviet Union.
     easy      Those who signed this Remonstrance and others who supported its theology have since been known as
               Remonstrants."
-
->>> from objectives import parse_mixture
->>> parse_mixture("sp").max_length
-256
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 
@@ -46,14 +43,10 @@ FOR_POSITIVE, PER_TRY = 2, 3
 NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 
-@cache
-def index_by_sentences(most: int) -> partial:
+@cache  # so that a block makes it once
+def index_by_sentences(most: int) -> Callable[[Block], ClassIndex]:
     """Class c, for c = 0 .. most - 1, is the paragraphs of c + 2 sentences; the last class has longer ones, too."""
-    return partial(_by_sentences, most)
-
-
-def _by_sentences(most: int, block: Block) -> ClassIndex:
-    return ClassIndex.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
+    return lambda block: ClassIndex.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
 
 
 def sample(
@@ -100,16 +93,12 @@ def _draw_span(block: Block, paragraphs: np.ndarray, size: np.ndarray, random_bi
 
 
 def _without(block: Block, part: Spans) -> Spans:
-    """The rest of the paragraph that a span is taken out of."""
     whole = block.take_whole(part.paragraph)
     return Spans(whole.paragraph, whole.start, whole.end, part.start, part.end)
 
 
 def _weights(size: np.ndarray, max_a: int) -> np.ndarray:
-    """``[n, max_a]``: how likely a paragraph of each class gives an A of that size, as whole numbers.
-
-    A paragraph of s sentences gives 1 .. min(s - 1, max_a) of them, each as likely.
-    """
+    """``[n, max_a]``: how likely a paragraph of each class gives an A of that size, as whole numbers."""
     most = np.arange(1, max_a + 1)
     likely = np.lcm.reduce(most) // most
     return np.where(size[:, None] <= most, likely, 0)
@@ -117,7 +106,9 @@ def _weights(size: np.ndarray, max_a: int) -> np.ndarray:
 
 def _longest_removed(block: Block, anchors: np.ndarray, index: ClassIndex) -> np.ndarray:
     """The most sentences, ``[n]``, that can be taken from another paragraph of the document (if it has one) and from
-    one of another document. A has no more, so that hard negatives are never given up."""
+    one of
+    another document: A has no more.
+    """
     document = block.document[anchors]
     first, last = block.document_first[document], block.document_first[document + 1]
     inside = index.before[:, last] - index.before[:, first]  # [classes, n]

@@ -20,10 +20,6 @@ Three pairs of one anchor (from Wikipedia, "Aardvark" and "Asgard", CC BY-SA):
               currents.
     hard      The hair surrounding its nostrils is dense to help filter particulate matter out as it digs.
     easy      Correspondingly, the Æsir excelled beyond all other people in strength, beauty and talent.
-
->>> from objectives import parse_mixture
->>> parse_mixture("ssp").max_length
-128
 """
 
 from dataclasses import replace
@@ -97,8 +93,10 @@ def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matche
 
 
 def _longest_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
-    """The most sentences, ``[n]``, that a negative's B can have in the document (if it has another usable
-    paragraph) and outside it. The positive's B has no more, so that hard negatives are never given up."""
+    """The most sentences, ``[n]``, that a negative's B can have in the document (if it has another usable paragraph)
+    and
+    outside it: the positive's B has no more.
+    """
     document = block.document[anchors]
     bounds = block.document_first[document], block.document_first[document + 1]
     index = block.make_once(index_by_least_sentences)

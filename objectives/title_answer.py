@@ -20,51 +20,36 @@ from dataclasses import replace
 from functools import partial
 
 from data_pipeline.corpus import Shard
-from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sampling.texts import find_accepted_answers, find_bodies, find_titles
 
-from .forums import MAX_LENGTH, NUM_DRAWS, RUECKLE, sample_questions, usable, view_nothing, view_questions
+from .forums import QUESTIONS, sample_questions, view_nothing, view_questions
 
 TITLE, ANSWER = 0, 1
 QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # in the view with a body
 
 
-def view(shard: Shard) -> Shard:
-    """The questions that have a title and an accepted answer, with a body or without."""
+def view(shard: Shard, with_body: bool = False) -> Shard:
     titles, answers = find_titles(shard), find_accepted_answers(shard)
     if titles is None or answers is None:
         return view_nothing(shard)
-    return view_questions(shard, titles, answers)
+    return view_questions(shard, titles, *([find_bodies(shard)] if with_body else []), answers)
 
 
-def view_with_body(shard: Shard) -> Shard:
-    """The questions that have a title, a body and an accepted answer."""
-    titles, answers = find_titles(shard), find_accepted_answers(shard)
-    if titles is None or answers is None:
-        return view_nothing(shard)
-    return view_questions(shard, titles, find_bodies(shard), answers)
-
-
-TITLE_ANSWER = Objective(
+TITLE_ANSWER = QUESTIONS(
     name="title_answer",
-    max_length=MAX_LENGTH,
-    num_draws=NUM_DRAWS,
-    usable=usable,
     needs="a question with a title and an accepted answer",
     view=view,
     column="answers",
     remedy='prepare a forum\'s Posts.xml, or questions:FILE.jsonl with "answers" and "accepted"',
     sample=partial(sample_questions, a=(TITLE,), b=(ANSWER,)),
-    pairs_per_anchor=2,
     asks="whether B is the accepted answer to the question with the title A",
     negatives="the accepted answer to another question of the same corpus, any one alike",
-    source=RUECKLE,
 )
 QUESTION_ANSWER = replace(
     TITLE_ANSWER,
     name="question_answer",
     needs="a question with a title, a body and an accepted answer",
-    view=view_with_body,
+    view=partial(view, with_body=True),
     sample=partial(sample_questions, a=QUESTION, b=ANSWER_TO_QUESTION),
     asks="whether B is the accepted answer to the question A, title and body",
 )

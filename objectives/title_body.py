@@ -16,19 +16,14 @@ Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
               example of a Trappist ...
     easy      Is there one beer competition (or ranking) that is widely recognized as the "Superbowl" of beer
               competitions? ...
-
->>> from objectives import parse_mixture
->>> parse_mixture("title_body").max_length
-300
 """
 
 from functools import partial
 
 from data_pipeline.corpus import Shard
-from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sampling.texts import find_bodies, find_equal, find_titles
 
-from .forums import MAX_LENGTH, NUM_DRAWS, RUECKLE, sample_questions, usable, view_nothing, view_questions
+from .forums import QUESTIONS, sample_questions, view_nothing, view_questions
 
 TITLE, BODY = 0, 1
 
@@ -41,18 +36,13 @@ def view(shard: Shard) -> Shard:
     return view_questions(shard, titles, bodies.drop(find_equal(titles, bodies)))
 
 
-TITLE_BODY = Objective(
+TITLE_BODY = QUESTIONS(
     name="title_body",
-    max_length=MAX_LENGTH,
-    num_draws=NUM_DRAWS,
-    usable=usable,
     needs="a question or another document with a title and a body",
     view=view,
     column="title_tokens",
     remedy="prepare the titled documents with --title_texts, or a forum's dump",
     sample=partial(sample_questions, a=(TITLE,), b=(BODY,)),
-    pairs_per_anchor=2,
     asks="whether B is the body of the question with the title A",
     negatives="the body of another question of the same corpus, any one alike",
-    source=RUECKLE,
 )

@@ -30,10 +30,8 @@ def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
 
 
 def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int) -> list[Batch | None]:
-    """The rank's micro-batches of the global batch of this number; None in place of an empty one.
-
-    The ranks are dealt equal tokens: each works out how many all pairs of the batch have.
-    """
+    """The rank's micro-batches of the global batch of this number, of near-equal tokens over the ranks; None for an
+    empty one."""
     start, end = 0, layout.size
     if layout.world > 1:
         start, end = layout.deal(stream.count_tokens(batch * layout.size, layout.size))[rank]
@@ -46,9 +44,8 @@ def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int
 class Feeder:
     """The micro-batches of one rank, step after step, which ``num_workers`` threads make ahead of time.
 
-    The batches do not depend on the number of threads: those of step ``k`` are a function of ``k`` and ``left_out``
-    (see ``find_batch``). ``waited`` adds up the seconds that the training loop has waited for batches. From the step
-    ``end`` on there are none: nobody trains on them.
+    waited: seconds that the training loop has waited for batches
+    end:    the step from which on there are none, since nobody trains on them
     """
 
     def __init__(
@@ -82,7 +79,6 @@ class Feeder:
         return [batch and pin(batch) for batch in batches] if torch.cuda.is_available() else batches
 
     def next(self) -> list[Batch | None]:
-        """The next step's micro-batches; None in place of an empty one. An empty list after the last step."""
         if not self._pending:
             return []
         began = time.perf_counter()
@@ -92,7 +88,6 @@ class Feeder:
         return batches
 
     def close(self) -> None:
-        """Ends the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -108,8 +103,7 @@ class PinnedBatch(Batch):
 
 
 def pin(batch: Batch) -> PinnedBatch:
-    """Copies a batch into pinned memory, all but ``groups``, in the thread that makes it and not in the one that
-    launches kernels."""
+    """Copies a batch into pinned memory, in the thread that makes it and not in the one that launches kernels."""
     places, end = {}, 0
     arrays = {name: array for name, array in batch.arrays.items() if name != "groups"}
     for name, array in arrays.items():
@@ -132,6 +126,32 @@ def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
         arrays = {name: whole[a:b].view(arrays[name].dtype) for name, (a, b) in spans.items()}
     longest = int((batch.starts[1:] - batch.starts[:-1]).max())
     return {**arrays, "max_length": longest}
+
+
+def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
+    """So many pairs, every one at full length: with ``Layout.full_pairs``, the most that the settings can make.
+
+    Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
+    """
+    length, masking, sequences = stream.max_length, stream.masking, pairs * stream.per_pair
+    tokens = sequences * length
+    probability = getattr(masking, "probability", 0.0)
+    spread = 6 if getattr(masking, "continues", None) is None else 12
+    masked = min(tokens, int(tokens * probability + spread * (tokens * probability) ** 0.5))
+    return Batch(
+        input_ids=np.full(tokens, stream.template.special[0][0], dtype=np.int32),
+        token_type_ids=np.zeros(tokens, dtype=np.int32),
+        position_ids=np.tile(np.arange(length, dtype=np.int32), sequences),
+        starts=np.arange(sequences + 1, dtype=np.int32) * length,
+        masked_positions=np.arange(masked, dtype=np.int64),
+        masked_labels=np.zeros(masked, dtype=np.int64),
+        noise=np.zeros(masked if masking is not None and masking.noise else 0),
+        labels=np.zeros(pairs, dtype=np.int8),
+        kinds=np.zeros(pairs, dtype=np.int8),
+        part=np.zeros(pairs, dtype=np.int16),
+        index=np.zeros(pairs, dtype=np.int64),
+        groups=np.zeros((sequences if stream.apart else 0, 2), dtype=np.int64),
+    )
 
 
 def average_tokens(stream: PairStream, pairs: int = 20_000) -> float:

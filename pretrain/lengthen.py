@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.files import read_object
 from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints, remove_later
 from pretrain.runtime.history import CHANGED, note
 from pretrain.runtime.lock import RUN
@@ -22,10 +22,8 @@ LEFT = (CHECKPOINTS, DECAYED, "releases", "tensorboard", "lock")  # of the folde
 def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> None:
     """Takes a run of an open-ended schedule back to before its decay where its length is another one now.
 
-    The run then ends bit for bit as one of the new length from its start. What lies behind is removed, but for the last
-    checkpoint of a complete run, which moves to ``decayed/``, a run's folder of its own. Called on rank 0, under the
-    folder's lock. Raises KinspanError where no checkpoint is from before the decay, or a run under way has gone beyond
-    a shorter one's.
+    It then ends bit for bit as one of the new length from its start. What lies behind is removed, but for the last
+    checkpoint of a complete run, which moves to ``decayed/``. Called on rank 0, under the folder's lock.
     """
     path = folder / RUN
     before = int(read_object(path, ADVICE)["total_steps"])
@@ -51,7 +49,6 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
         _keep_finished(folder, last)
     for place in (checkpoints, folder / "releases"):
         remove_later(place, step)
-    write_atomically(checkpoints / "latest", found.name)
     (folder / SUMMARY).unlink(missing_ok=True)
     write_record(folder, facts)
     note(folder, CHANGED, step, before=before, now=schedule.total)
@@ -61,7 +58,6 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
 
 
 def _keep_finished(folder: Path, last: Path) -> None:
-    """Moves the last checkpoint of a complete run into a folder with a copy of what the run says of itself."""
     kept = folder / DECAYED / last.name
     shutil.rmtree(kept, ignore_errors=True)  # of when it had this length before
     shutil.copytree(folder, kept, ignore=lambda place, names: LEFT if Path(place) == folder else ())

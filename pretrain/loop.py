@@ -11,7 +11,6 @@ from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime import ranks
 from pretrain.runtime.engine import set_learning_rate
-from pretrain.runtime.finite import Skips
 from pretrain.runtime.history import STOPPED
 from pretrain.runtime.log import Log
 from pretrain.runtime.stop import Stopped, StopRequest
@@ -22,15 +21,11 @@ from .schedule import Schedule
 
 @dataclass
 class Progress:
-    """What every checkpoint keeps of the loop; the same on all ranks, except ``wall_seconds``.
+    """What every checkpoint keeps of the loop; the same on all ranks, except ``wall_seconds``, which all starts add up
+    to.
 
-    step:           updates so far
-    wall_seconds:   spent in the loop, over all starts of the run
-    world_size:     number of ranks
-    window:         the sums of all ranks since the last line of the log
-    due:            this step was not measured yet, although it was due, because the run was asked to stop
-    skipped:        updates that were skipped because a loss or gradient was not finite
-    skipped_in_row: how many of them were the latest, without another update between
+    window: the sums of all ranks since the last line of the log
+    due:    this step was not measured yet, although it was due, because the run was asked to stop
     """
 
     step: int = 0
@@ -48,7 +43,7 @@ class Outcome:
 
     sums:      float64, this rank's sums for the log; zeros where the update was skipped
     grad_norm: of the global gradient; a number, or a tensor that is read only when it is logged
-    skipped:   bool ``[]``, the same on all ranks: a loss or gradient was not finite, and nothing was updated
+    skipped:   bool ``[]``, the same on all ranks
     """
 
     sums: torch.Tensor
@@ -60,12 +55,9 @@ class Outcome:
 class Loop(ABC):
     """The loop's state, and what every run does alike. What differs stands in the methods at the end.
 
-    request:    says whether somebody asked for a stop
-    watch:      the watchdog, which is told where the loop is
-    log_steps:  a line of the log every so many updates
     most_skips: so many skipped updates in a row end the run
     resumed_at: the step of the checkpoint that was loaded last; None where the run began anew
-    skips:      updates that were skipped, not yet counted in ``progress``
+    skips:      of each step that is not yet counted in ``progress``, whether its update was skipped
     log:        None on all ranks but the first
     window:     float64 on the device, this rank's sums since the last line of the log
     """
@@ -80,7 +72,7 @@ class Loop(ABC):
     log_steps: int
     most_skips: int
     resumed_at: int | None = None
-    skips: Skips = field(default_factory=Skips)
+    skips: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     log: Log | None = None
     window: torch.Tensor = field(init=False)
 
@@ -106,7 +98,7 @@ class Loop(ABC):
             set_learning_rate(self.engine, rate)
             outcome = self.take_step(step, logged)
             self.window += outcome.sums
-            self.skips.add(step, outcome.skipped)
+            self.skips.append((step, outcome.skipped))
             progress.step += 1
             progress.wall_seconds += time.monotonic() - began
             if self.log:
@@ -115,11 +107,8 @@ class Loop(ABC):
                 self.write_log(rate, outcome.grad_norm)
 
     def stop(self, saved: bool) -> None:
-        """Ends the run with a checkpoint, by raising Stopped. ``saved``: the checkpoint of this step is there already
-
-        Where this step is to be measured, the checkpoint says so, and the resumed run does it. Raises KinspanError
-        where the checkpoint cannot be written.
-        """
+        """Ends the run with a checkpoint, by raising Stopped. ``saved``: the checkpoint of this step is
+        there already"""
         step = self.progress.step
         if not saved:
             self.progress.due = True
@@ -132,8 +121,8 @@ class Loop(ABC):
         raise Stopped
 
     def save(self) -> None:
-        """Writes a checkpoint. Afterwards rank 0 holds the sums of all ranks, as in a resumed run: the additions that
-        follow then round alike in both."""
+        """Writes a checkpoint. Afterwards rank 0 holds the sums of all ranks, so that a resumed run's additions round
+        alike."""
         self.watch.mark(f"the checkpoint of step {self.progress.step}", patient=True)
         self.progress.window = ranks.sum_over_ranks(self.window).tolist()
         self.count_skips()
@@ -141,7 +130,6 @@ class Loop(ABC):
         self.fill_window()
 
     def fill_window(self) -> None:
-        """Gives the sums that ``progress`` holds to rank 0, and zeros to the others."""
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.engine.device)
         if self.rank:
             self.window.zero_()
@@ -154,9 +142,10 @@ class Loop(ABC):
         return sums
 
     def count_skips(self) -> None:
-        """Counts the updates that were skipped. Raises KinspanError after ``most_skips`` of them in a row."""
-        progress = self.progress
-        for step, skipped in self.skips.read():
+        """Counts the updates that were skipped; ``most_skips`` of them in a row end the run."""
+        progress, skips, self.skips = self.progress, self.skips, []
+        flags = torch.stack([skipped for _, skipped in skips]).tolist() if skips else []  # one wait for the device
+        for (step, _), skipped in zip(skips, flags, strict=True):
             progress.skipped_in_row = progress.skipped_in_row + 1 if skipped else 0
             progress.skipped += skipped
             if skipped:
@@ -169,7 +158,6 @@ class Loop(ABC):
                 )
 
     def say(self, *lines: str) -> None:
-        """Prints lines on rank 0, above the progress bar where there is one."""
         if self.rank == 0:
             for line in lines:
                 self.log.say(line) if self.log else print(line, flush=True)
@@ -193,7 +181,6 @@ class Loop(ABC):
         """Writes what others load, such as the best ranker, where this step is due for it; after the checkpoint."""
 
     def is_over(self, step: int) -> bool:
-        """Whether no update follows."""
         return step >= self.schedule.total
 
     @abstractmethod

@@ -1,11 +1,9 @@
 """Measuring the model while it trains: validation on held-out pairs, and the probe."""
 
-import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import KinspanError
@@ -14,13 +12,11 @@ from data_pipeline.sampling.describe import describe_pairs
 from data_pipeline.sampling.pairs import KINDS
 from pretrain.checkpoints.capture import full_weights
 from pretrain.evaluation.page import Progress, render_page
-from pretrain.evaluation.probe_warning import find_fall
-from pretrain.evaluation.retrieval import evaluate_retrieval
-from pretrain.evaluation.validation import Validation, evaluate
+from pretrain.evaluation.validation import Validation, evaluate, evaluate_retrieval
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
 from pretrain.runtime.history import estimate_speed, format_clock, read_history
-from pretrain.runtime.log import complete_lines, format_time
+from pretrain.runtime.log import format_time, read_metrics
 
 from .runtime import ranks
 from .state import Run
@@ -31,6 +27,7 @@ PAGE_COST = 50  # times as long as the last page took, at least: pages take a fi
 PAIRS_SHOWN = 3  # on the page, of each kind
 SEARCHED = 15  # pairs of each part of a mixture among which they are found: three anchors
 MOST_SEARCHED = 90
+CHANCE = 0.01  # of MAP: by so little a probe of some hundred dev questions moves by itself
 
 
 def measure(run: Run) -> None:
@@ -50,7 +47,6 @@ def measure(run: Run) -> None:
 
 
 def validate(run: Run) -> Validation | None:
-    """Logs the figures of the held-out pairs; None where there are no such pairs."""
     config, setup = run.setup.config, run.setup
     if setup.validation_stream is None:
         return None
@@ -69,10 +65,8 @@ def validate(run: Run) -> Validation | None:
 
 
 def run_probe(run: Run) -> None:
-    """Rank 0's probe measures a temporary release of this step, while the other ranks wait.
-
-    The probe leaves no trace in the run: dropout is seeded anew for each micro-batch.
-    """
+    """Rank 0's probe measures a temporary release of this step, while the other ranks wait. It leaves no trace in the
+    run."""
     step, folder = run.progress.step, run.setup.folder / "probe"
     run.watch.mark(f"the probe of step {step}", patient=True)
     weights = full_weights(run.engine)
@@ -82,7 +76,7 @@ def run_probe(run: Run) -> None:
         values = run.probe(folder)
         shutil.rmtree(folder)
         run.log.write(step, "probe", values)
-        if fall := find_fall(read_lines(folder.parent)):
+        if fall := find_fall(read_metrics(folder.parent)):
             run.say(f"warning: {fall}")
     ranks.barrier()
 
@@ -106,7 +100,7 @@ def write_page(run: Run, under_way: bool) -> None:
     title = f"{facts['model']['name']}, {setup.config.objective}: pre-training"
     help_of = {setting.name: setting.metadata["help"] for setting in fields(setup.config)}
     try:
-        lines, history = read_lines(folder), read_history(folder)
+        lines, history = read_metrics(folder), read_history(folder)
         warnings = find_warnings(facts) if not under_way and run.progress.step == setup.total_steps else []
         warnings = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
         progress = describe_progress(run, history, wait if under_way else None)
@@ -141,7 +135,6 @@ def show_pairs(run: Run) -> list[dict[str, Any]]:
 
 
 def pick_pairs(described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first PAIRS_SHOWN of each kind, and of a mixture of each part; positives first."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for pair in described:
         group = groups.setdefault((pair.get("corpus", ""), pair["objective"], KINDS.index(pair["kind"])), [])
@@ -150,6 +143,18 @@ def pick_pairs(described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [pair for key in sorted(groups) for pair in groups[key]]
 
 
-def read_lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the run's metrics.jsonl."""
-    return [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
+def find_fall(lines: Sequence[dict[str, Any]]) -> str | None:
+    """A warning where the last probe is below the first although the run's own loss, of validation or else of training,
+    improved; None otherwise. ``lines``: of metrics.jsonl"""
+    probes = [line for line in lines if line["split"] == "probe"]
+    losses = [line for line in lines if line["split"] == "validation"] or [x for x in lines if x["split"] == "train"]
+    if not probes or not losses:
+        return None
+    (first, last), (before, after) = ((x[0], x[-1]) for x in (probes, losses))
+    if last["map"] >= first["map"] - CHANCE or after["loss"] >= before["loss"]:
+        return None
+    return (
+        f"the probe's MAP fell from {first['map']:.3f} at step {first['step']:,} to {last['map']:.3f} at step "
+        f"{last['step']:,}, while the run's own loss improved from {before['loss']:.3f} to {after['loss']:.3f}: what "
+        "this run learns may cost ranking; a lower --learning_rate or a shorter run forgets less"
+    )

@@ -16,6 +16,8 @@ from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS
 from pretrain.runtime.device import DTYPES
 
+from .step import Counted
+
 # Dense bf16 TFLOP/s of one device, from the vendors' data sheets; a name that holds another comes first.
 PEAK_TFLOPS = {
     "H200": 989,
@@ -35,10 +37,8 @@ MAX_PRODUCT = 8192  # rows and columns of the largest matrices that the peak is 
 def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
     """Losses in nats per item, accuracies, and F1 of the positive class, from sums by name (see losses.py).
 
-    Pair figures are taken over all pairs. For a mixture those of each part follow, named ``ssp/pair_loss`` and so on,
-    or by its corpus, ``wiki/pair_loss``; of a corpus with several objectives both its own and theirs,
-    ``wiki/ssp/pair_loss``. ``loss`` is the weighted sum of the losses. A figure without any item to compute it from is
-    left out.
+    For a mixture those of each part follow, named ``ssp/pair_loss`` or by corpus, ``wiki/pair_loss``; of a corpus with
+    several objectives both. A figure without any item to compute it from is left out.
     """
     parts = tuple(name.rpartition("/")[0] for name in sums if name.endswith("/pair_loss"))
     everything = _add_up(sums, parts)
@@ -52,8 +52,8 @@ def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, f
 
 
 def group_parts(parts: Sequence[str]) -> dict[str, list[int]]:
-    """The names under which a mixture's figures stand apart, each with the numbers of the parts that it takes in: every
-    part, and every corpus of which there are several. Nothing where there is one part."""
+    """The names under which a mixture's figures stand apart, each with the numbers of its parts: every part, and every
+    corpus of several parts. Nothing where there is one part."""
     if len(parts) == 1:
         return {}
     groups: dict[str, list[int]] = {name: [number] for number, name in enumerate(parts)}
@@ -65,18 +65,13 @@ def group_parts(parts: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _add_up(sums: Mapping[str, float], parts: Sequence[str]) -> dict[str, float]:
-    """PAIR_SUMS over these parts, or CONTRASTIVE_SUMS of a bi-encoder."""
     items = CONTRASTIVE_SUMS if f"{parts[0]}/queries" in sums else PAIR_SUMS
     return {item: sum(sums[f"{part}/{item}"] for part in parts) for item in items}
 
 
 def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:
-    """Figures of the masked-LM loss, and of replaced-token detection where the model does that.
-
-    rtd_accuracy:  share of all tokens that were judged rightly
-    rtd_recall:    share of the replaced tokens that were found
-    rtd_precision: share of the tokens judged as replaced that were replaced
-    """
+    """Figures of the masked-LM loss, and of replaced-token detection: recall and precision are of the
+    replaced tokens."""
     if "mlm_loss" not in sums:  # an adapter has no token loss
         return {}
     out = {
@@ -94,13 +89,10 @@ def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:
 
 
 def _compute_pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
-    """Figures of the pair loss.
+    """Figures of the pair loss: accuracy by kind, and F1 of the positives against both kinds of negatives, or one
+    alone.
 
-    pair_accuracy_KIND:   share of the pairs of that kind that were classified rightly
-    pair_f1_hard, _easy: F1 of the positives against that kind of negatives alone
-
-    Of a bi-encoder: pair_r1, the share of queries whose own text is the most similar, and pair_mrr, the mean of 1 / its
-    rank.
+    Of a bi-encoder: pair_r1, the share of queries whose own text is the most similar, and pair_mrr.
     """
     if "queries" in sums:
         names = {"pair_loss": "pair_loss", "pair_r1": "firsts", "pair_mrr": "reciprocal_ranks"}
@@ -119,7 +111,6 @@ def _compute_pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
 
 
 def _compute_shares(sums: dict[str, float]) -> dict[str, float | None]:
-    """The share of each kind among the pairs; a bi-encoder has positives alone."""
     if "queries" in sums:
         return {}
     count = sum(sums[f"{kind}_pairs"] for kind in KINDS)
@@ -145,8 +136,7 @@ def find_peak_tflops(given: float | None, precision: str) -> float:
 def measure_peak_tflops(precision: str) -> float:
     """TFLOP/s of products of random square matrices on this device, in this precision: the best that was seen.
 
-    The matrices grow until a product takes long enough to be timed, or fills a GPU: a processor that only emulates
-    bf16 stops at small ones. Takes about a tenth of a second, and leaves the global random numbers alone.
+    The matrices grow until a product takes long enough to be timed, or fills a GPU. Global random numbers stay alone.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = DTYPES[precision]
@@ -172,19 +162,70 @@ def _time_product(one: torch.Tensor, two: torch.Tensor, multiply: Callable[..., 
 
 
 def wait_for_device() -> None:
-    """Returns once the device has done all that it was given; at once where there is no GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+class Clock:
+    """Adds up the time and work of training steps between two lines of the log. Validation and saving do not count.
+
+    count_flops: floating-point operations of a batch
+    peak:        TFLOP/s of one device
+    """
+
+    def __init__(self, count_flops: Callable[[Batch], float], skips_padding: bool, peak: float) -> None:
+        self.count_flops, self.skips_padding, self.peak = count_flops, skips_padding, peak
+        self.waited_before = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.seconds = self.flops = self.imbalance = 0.0
+        self.tokens = self.padding = self.slots = 0
+
+    def start(self) -> None:
+        self.began = time.perf_counter()
+
+    def stop(self, counted: Counted, sums: torch.Tensor | None = None) -> None:
+        """A step has ended.
+
+        sums: what it left on the device, which is waited for, so that the time of all its work counts
+        """
+        if sums is not None:
+            sums.tolist()
+        self.seconds += time.perf_counter() - self.began
+        tokens = counted.counts["num_tokens"]
+        self.tokens += tokens
+        self.imbalance += tokens * counted.imbalance
+        for batch in filter(None, counted.batches):
+            padding, slots = count_padding(batch, self.skips_padding)
+            self.flops += self.count_flops(batch)
+            self.padding += padding
+            self.slots += slots
+
+    def read(self, waited: float) -> dict[str, float]:
+        """The figures since the last call: tokens_per_second of all ranks, mfu_percent of this rank's device, and
+        token_imbalance, the largest rank's tokens over the mean.
+
+        waited: seconds that this rank has waited for batches since the run was started
+        """
+        values = {
+            "tokens_per_second": self.tokens / self.seconds,
+            "padding_percent": 100 * self.padding / max(self.slots, 1),
+            "data_wait_percent": 100 * (waited - self.waited_before) / self.seconds,
+            "mfu_percent": 100 * self.flops / self.seconds / (self.peak * 1e12),
+            "token_imbalance": self.imbalance / max(self.tokens, 1),
+        }
+        self.waited_before = waited
+        self._reset()
+        return values
 
 
 class FlopCounter:
     """Counts the floating-point operations of forward and backward, without what is recomputed or spent on padding.
 
-    These are six per token and parameter of a matrix (two forward, four backward; Kaplan et al., 2020, section
-    2.1), and four of a frozen one, where the vocabulary projection works on masked tokens alone; and for attention,
-    per layer and sequence, ``12 * hidden`` for each of the ``length^2`` pairs of a token and one that it sees, of
-    which a sliding window leaves those within it. ``model`` names its ``encoders`` and its heads: ``masked_heads``
-    work on masked tokens, ``token_heads`` on all.
+    Six per token and parameter of a matrix (Kaplan et al., 2020, section 2.1), four of a frozen one, where the
+    vocabulary projection works on masked tokens alone; and of attention, per layer and sequence, ``12 * hidden`` for
+    each pair of a token and one that it sees.
     """
 
     def __init__(self, model: Any) -> None:
@@ -212,28 +253,21 @@ def _count_matrices(heads: Iterable[torch.nn.Module]) -> int:
 
 
 def list_windows(config: Any) -> list[int | None]:
-    """Of each layer the distance from which on its tokens do not see one another; None where they see all.
-
-    ``transformers`` does not count the token itself in ``sliding_window``.
-    """
+    """Of each layer the distance from which on its tokens do not see one another; None where they see all."""
     num_layers = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * num_layers
     return [config.sliding_window + 1 if kind == "sliding_attention" else None for kind in kinds]
 
 
 def count_seen(lengths: np.ndarray, window: int | None) -> np.ndarray:
-    """How many pairs of a token and one that it sees sequences of these lengths have, themselves included.
-
-    window: a token sees those less than this many tokens away, on both sides
-    """
+    """How many pairs of a token and one less than ``window`` away (or itself) sequences of these lengths have."""
     reach = lengths if window is None else np.minimum(lengths, window)
     hidden = lengths - reach  # the rows of each of the two corners of the square that are not seen
     return lengths**2 - hidden * (hidden + 1)
 
 
 def _count_encoder_matrices(backbone: Any) -> float:
-    """Parameters of the matrices that every token passes, times how often it does. The pooler is left out, because it
-    sees one token per pair."""
+    """Parameters of the matrices that every token passes, times how often it does; without the pooler."""
     groups = getattr(backbone.config, "num_hidden_groups", 1)  # ALBERT runs each group for several layers
     runs = {True: backbone.config.num_hidden_layers / groups, False: 1}
     return sum(
@@ -244,8 +278,7 @@ def _count_encoder_matrices(backbone: Any) -> float:
 
 
 def count_padding(batch: Batch, skips_padding: bool) -> tuple[int, int]:
-    """Slots of padding, and all slots, that attention computes for a batch. Linear layers see no more of it than what
-    rounds a packed row up, see encoder.ROUND_TO; nor does attention where it ``skips_padding``."""
+    """Slots of padding, and all slots, that attention computes for a batch."""
     if skips_padding:
         padding = -batch.num_tokens % ROUND_TO
         return padding, batch.num_tokens + padding

@@ -11,8 +11,7 @@ from pretrain.planning.memory import compute_states
 from pretrain.runtime import ranks
 from pretrain.runtime.device import DTYPES
 
-from .batches import to_tensors
-from .largest import make_largest_batch
+from .batches import make_largest_batch, to_tensors
 
 ON_PROCESSOR = 32  # pairs
 ROOM = 0.15  # of the free memory, left for messages between ranks and for what the allocator loses
@@ -36,9 +35,10 @@ def choose_micro_batch(model: Any, stream: PairStream, precision: str, stage: in
 def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
     """The most pairs whose pass fits into so many bytes with room, from 1 to ``most``.
 
-    measure: the bytes that a pass of so many pairs takes at its peak. Each further pair is taken to cost as much as
-             those between the two numbers of pairs that are tried. Where these do not fit it is 1: the largest batch
-             is tried before training, and if even that is too much, one line says what to do
+    measure: the bytes that a pass of so many pairs takes at its peak
+
+    Each further pair is taken to cost as much as those between the two numbers that are tried. Where these do not fit
+    it is 1: trying the largest batch then says more.
     """
     few, more = TRIED
     try:
@@ -50,7 +50,6 @@ def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
 
 
 def measure_passes(model: Any, stream: PairStream) -> Callable[[int], float]:
-    """Measures on a GPU what a forward and backward pass of full pairs takes, the model's weights included."""
 
     held = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())  # by others in this process
 

@@ -1,9 +1,7 @@
 """Where the time of training steps goes (``--profile``), beside the time that their arithmetic must take.
 
-The training loop says at its marks which part of a step begins. Three steps warm up; the next ones, as many as were
-asked for, are timed by a clock that is read at the marks; two more are traced by torch's profiler, whose own work would
-falsify the times. On a GPU the timed steps wait for the device at each mark, so that a part's time is that of its
-kernels; the traced steps do not. Nothing here draws a random number or changes what is computed.
+The training loop says at its marks which part of a step begins. After three steps the next ones are timed at the marks,
+where a GPU is waited for; two more are traced by torch's profiler, whose own work would falsify the times.
 """
 
 import time
@@ -17,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from data_pipeline.files import describe_write_error
 from pretrain.runtime.deepspeed_compat import time_collectives
 
-from .metrics import measure_peak_tflops, wait_for_device
+from .metrics import wait_for_device
 
 PARTS = (
     "data wait",  # for the feeder's threads
@@ -37,10 +35,8 @@ TRACE = "trace.json.gz"  # in the run's folder
 class Profile:
     """Times and traces the steps of a run. With ``num_steps`` 0 it does nothing.
 
-    num_steps: to be timed
-    folder:    of the run
-    peak:      TFLOP/s that the device reaches at most, which the floor is computed from
-    traces:    whether this rank writes a trace; all ranks time, since all wait at the same marks
+    peak:   TFLOP/s that the device reaches at most, which the floor is computed from
+    traces: whether this rank writes a trace; all ranks time, since all wait at the same marks
     """
 
     def __init__(self, num_steps: int, folder: Path, peak: float, traces: bool) -> None:
@@ -85,7 +81,6 @@ class Profile:
             self._name_range(part)
 
     def count(self, flops: Iterable[float]) -> None:
-        """Adds up the floating-point operations of this rank's micro-batches."""
         if self._current is not None:
             self.flops += sum(flops)
 
@@ -129,7 +124,6 @@ class Profile:
             self._tracer.start()
 
     def _write_trace(self) -> str:
-        """Training goes on where it cannot be written."""
         path, tracer, self._tracer = self.folder / TRACE, self._tracer, None
         tracer.stop()
         try:
@@ -145,11 +139,6 @@ class Profile:
         self._range = record_function(part) if part else None
         if self._range:
             self._range.__enter__()
-
-
-def start_profile(num_steps: int, folder: Path, precision: str, traces: bool) -> Profile:
-    """The profile of a run that is to time this many steps; with 0, one that does nothing."""
-    return Profile(num_steps, folder, measure_peak_tflops(precision) if num_steps else 0.0, traces)
 
 
 def format_table(seconds: dict[str, float], num_steps: int, flops: float, peak: float) -> list[str]:

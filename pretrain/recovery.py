@@ -6,14 +6,15 @@ from functools import partial
 from itertools import pairwise
 
 from data_pipeline.errors import KinspanError
+from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
-from pretrain.runtime.finite import is_ordinary_overflow
+from pretrain.runtime.device_update import is_ordinary_overflow
 from pretrain.runtime.history import LEAPT, REWOUND, SKIPPED
 from pretrain.runtime.run_folder import CHECKPOINTS
 
 from .batches import find_batch
 from .runtime import ranks
-from .state import Run, close_run, convert, load, open_run
+from .state import Run, close_run, load, open_run
 
 HISTORY = 20  # lines of the log that a loss is compared with
 LEVEL = 5  # the last so many of them tell where the loss stands
@@ -53,11 +54,7 @@ def look_for_spike(run: Run, loss: float) -> None:
 
 
 def is_spike(loss: float, before: Sequence[float]) -> bool:
-    """Whether a loss leaps above those ``before``.
-
-    It must exceed the median of the last few by more than the usual change from one line to the next, which a falling
-    loss has too. Both are medians, so that one outlier among the lines changes little.
-    """
+    """Whether a loss exceeds the median of the last few by more than the usual change from one line to the next."""
     recent = before[-HISTORY:]
     if len(recent) < MIN_HISTORY:
         return False
@@ -67,10 +64,7 @@ def is_spike(loss: float, before: Sequence[float]) -> bool:
 
 
 def rewind(run: Run) -> None:
-    """Goes back to the newest checkpoint before the last line of the log, and leaves out the batches of that line.
-
-    Without such a checkpoint training goes on. Raises KinspanError after ``MAX_REWINDS`` rewinds.
-    """
+    """Goes back to the newest checkpoint before the last line of the log, and leaves out the batches of that line."""
     progress, setup = run.progress, run.setup
     run.watch.mark(f"going back from step {progress.step}", patient=True)
     first = (progress.step - 1) // setup.config.log_steps * setup.config.log_steps  # step of the line
@@ -89,7 +83,7 @@ def rewind(run: Run) -> None:
     left_out = [old for old in progress.left_out if not out[0] <= old[0] <= out[1]] + [out]
     waited, leapt_at = run.feeder.waited, progress.step
     close_run(run)
-    load(run, found, convert(setup, found))
+    load(run, found, convert_to_universal(found, setup.layout.world, setup.rank))
     run.progress.left_out, run.progress.rewinds = left_out, progress.rewinds + 1
     for folder in (checkpoints, setup.folder / "releases"):
         ranks.broadcast_from_rank_0(partial(remove_later, folder, run.progress.step))

@@ -6,7 +6,7 @@ import os
 import socket
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch.distributed as dist
@@ -18,10 +18,10 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import find_resumable, get_step
 from pretrain.release.release import write_release
 from pretrain.runtime.deepspeed_compat import release_engine
+from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.engine import start_distributed
 from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, note
 from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.runtime.watch import SETTING_UP, Watch, watch_ranks
@@ -29,6 +29,7 @@ from pretrain.runtime.world import read_launcher_variables
 
 from .config import PretrainConfig, as_dict
 from .finished import SUMMARY
+from .loop import Outcome
 from .measure import measure, refresh_page, write_page
 from .metrics import compute_figures
 from .planning.checks import check
@@ -36,7 +37,7 @@ from .recovery import look_for_spike, tell_skipped
 from .runtime import ranks
 from .setup import Setup, set_up
 from .state import Probe, Run, close_run, fetch_next, open_run, start_run
-from .step import Counted, StepResult, train_step, try_largest
+from .step import Counted, train_step, try_largest
 from .summary import describe_run, write_summary
 
 
@@ -45,8 +46,8 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
 
     probe: measures the model every ``config.probe_steps``, on rank 0; finetune.training.probe.make_probe makes it
 
-    All ranks call it. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
-    signal or ``max_hours`` ended the run after a checkpoint.
+    All ranks call it. Stopped (a SystemExit of status 75) says that a signal or ``max_hours`` ended it after a
+    checkpoint.
     """
     check(config)
     folder = open_folder(config.output_dir)
@@ -76,16 +77,13 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
 
 @cache
 def _leave_at_exit() -> None:
-    """Leaves the process group when the program ends.
-
-    Not when the run ends, because a second run in this program needs the process groups.
-    """
+    """Leaves the process group when the program ends: a second run in it needs the group."""
     atexit.register(dist.destroy_process_group)
 
 
 def _run_watched(config: PretrainConfig, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
-    """Says what to do about a lack of memory. Where a collective failed, prints the cause, and gives the watchdog time
-    to find out whether another rank has ended. The history keeps what the run ended by."""
+    """Turns a lack of memory into advice, and has the watchdog find out whether a rank is gone where a collective
+    failed."""
     setup = None
     try:
         watch.mark(SETTING_UP, patient=True)  # weights and shards may come from afar
@@ -111,10 +109,15 @@ def _run_watched(config: PretrainConfig, probe: Probe | None, request: StopReque
 
 
 def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
-    """Finds the checkpoint to resume from, trains to the last step, and writes the summary."""
     watch.mark("reading checkpoints", patient=True)
     _say(setup, *setup.notes)
-    found = find_resumable(setup.folder / CHECKPOINTS, partial(_tell_damaged, setup))
+
+    def tell_damaged(line: str) -> None:
+        _say(setup, line)
+        if setup.rank == 0:
+            note(setup.folder, DAMAGED, why=line)
+
+    found = find_resumable(setup.folder / CHECKPOINTS, tell_damaged)
     summary = setup.folder / SUMMARY
     if found and summary.exists() and get_step(found) >= setup.total_steps:
         _say(setup, f"this run is complete: see {summary}")
@@ -151,12 +154,6 @@ def _train_and_sum_up(run: "Pretraining") -> dict[str, Any]:
     return written
 
 
-def _tell_damaged(setup: Setup, line: str) -> None:
-    _say(setup, line)
-    if setup.rank == 0:
-        note(setup.folder, DAMAGED, why=line)
-
-
 def _say(setup: Setup, *lines: str) -> None:
     if setup.rank == 0:
         for line in lines:
@@ -165,12 +162,8 @@ def _say(setup: Setup, *lines: str) -> None:
 
 @dataclass(kw_only=True)
 class Pretraining(Run):
-    """A step of pre-training.
-
-    While it runs, the ranks count the next one's batch, and tell whether one of them is to stop before it.
-
-    counted: the global batch of this step
-    """
+    """A step of pre-training. While it runs, the ranks count the next one's batch, and whether one of
+    them is to stop."""
 
     counted: Counted = field(init=False)
 
@@ -205,7 +198,7 @@ class Pretraining(Run):
         if every and step and step % every == 0:
             release(self)
 
-    def take_step(self, step: int, logged: bool) -> StepResult:
+    def take_step(self, step: int, logged: bool) -> Outcome:
         counted = self.counted
         self.clock.start()
         self.mark(f"step {step}, waiting for the next batch", "data wait")
@@ -226,14 +219,13 @@ class Pretraining(Run):
         self.profile.enter("logging")
         self.clock.stop(counted, result.sums if logged else None)
         self.profile.count(map(self.clock.count_flops, filter(None, counted.batches)))
-        self.progress.tokens += result.tokens
+        self.progress.tokens += counted.counts["num_tokens"]
         return result
 
     def tell_skipped(self, step: int) -> None:
         tell_skipped(self, step)
 
     def write_log(self, rate: float, grad_norm: Any) -> None:
-        """Looks for a spike of the loss, too."""
         sums, progress = self.sum_window(self.setup.model.sum_names), self.progress
         speed = self.clock.read(self.feeder.waited)
         return_freed_memory()
@@ -250,8 +242,7 @@ class Pretraining(Run):
 
 
 def release(run: Run) -> None:
-    """Writes a release of this step. One that is there already is kept if this run was resumed at this step: otherwise
-    it was made of other weights."""
+    """Writes a release of this step. One that is there already is kept only if this run was resumed at this step."""
     step = run.progress.step
     run.watch.mark(f"the release of step {step}", patient=True)
     folder = run.setup.folder / "releases" / f"step-{step:08d}"

@@ -21,13 +21,20 @@ from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
 from pretrain.evaluation.validation import SEED
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
-from pretrain.modeling.compatibility import TrainedModel, check_fits
 from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
-from pretrain.modeling.electra import ReplacedTokenModel
-from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor
-from pretrain.modeling.pair_model import fingerprint_weights, holds_no_weights, load_config, load_model
-from pretrain.modeling.siamese.model import TEMPERATURE, load_siamese_model
+from pretrain.modeling.electra import ReplacedTokenModel, load_replaced_token_model, parse_size_factor
+from pretrain.modeling.pair_model import (
+    Load,
+    PairModel,
+    fingerprint_weights,
+    holds_no_weights,
+    load_config,
+    load_model,
+    load_or_build,
+)
+from pretrain.modeling.scorer import check_fits
+from pretrain.modeling.siamese.model import TEMPERATURE, SiameseModel, load_siamese_model
 from pretrain.planning.corpora import (
     describe_corpora,
     drop_untrainable,
@@ -38,11 +45,10 @@ from pretrain.planning.corpora import (
     mix_validation,
     open_for,
 )
-from pretrain.release.adapter import explain_base, keep_adapter
+from pretrain.release.adapter import keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
-from pretrain.runtime.device import set_product_precision
+from pretrain.runtime.device import choose_precision, set_product_precision
 from pretrain.runtime.engine import (
-    OptimizerSettings,
     complete_settings,
     read_deepspeed_config,
     start_distributed,
@@ -51,7 +57,6 @@ from pretrain.runtime.engine import (
 )
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import RUN
-from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
 from pretrain.runtime.run_folder import (
     ADVICE,
@@ -74,6 +79,7 @@ from .planning.checks import check, find_unused_flags
 from .schedule import OPEN_ENDED, Schedule, make_schedule
 from .watching.wandb_board import import_wandb
 
+TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
 HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at first, then drowns a pair loss of .7
 
 
@@ -81,9 +87,7 @@ HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at fir
 class Setup:
     """What a run is made of, before it has an engine.
 
-    folder:             the output folder
     validation_stream:  None where no pairs are held out
-    deepspeed_settings: those of its JSON file, with those added that follow from our flags
     facts:              what run.json says: the run's identity (see config.identity), and what its release will say
     notes:              lines for the user
     """
@@ -104,10 +108,6 @@ class Setup:
 
 
 def set_up(config: PretrainConfig) -> Setup:
-    """Checks the settings, joins the other ranks, loads corpus and model, and claims the output folder.
-
-    Raises KinspanError for anything that the user can mend.
-    """
     check(config)
     sources = list_sources(config)
     mixture = mix_as(config, sources)
@@ -144,7 +144,7 @@ def set_up(config: PretrainConfig) -> Setup:
     if not config.adapter and not holds_no_weights(model_name):
         notes += warn_of_rate("--learning_rate", config.learning_rate)
     max_length = config.max_length or mixture.max_length
-    check_fits(model, model_name, config.generator, tokenizer, max_length)
+    check_lengths(model, model_name, config.generator, tokenizer, max_length)
     if config.compile:
         check_can_compile(model.family, zero_stage(deepspeed_settings))
 
@@ -190,7 +190,7 @@ def set_up(config: PretrainConfig) -> Setup:
         rank=rank,
         total_steps=total,
         schedule=schedule,
-        deepspeed_settings=complete_settings(deepspeed_settings, OptimizerSettings.of(config), layout, precision),
+        deepspeed_settings=complete_settings(deepspeed_settings, config, layout, precision),
         facts=facts,
         notes=notes,
     )
@@ -202,7 +202,6 @@ def set_up(config: PretrainConfig) -> Setup:
 def _settle_micro_batch(
     config: PretrainConfig, model: TrainedModel, train: PairStream, precision: str, stage: int, world: int
 ) -> int:
-    """The pairs of a micro-batch: as given, or as the run in the folder has them, or what is found to fit."""
     if config.micro_batch_size:
         return config.micro_batch_size
     folder = Path(config.output_dir)
@@ -217,7 +216,6 @@ def _settle_micro_batch(
 
 
 def _count_documents(validation: PairStream, num_pairs: int) -> int:
-    """Documents that the first ``num_pairs`` held-out pairs come from, at most."""
     held_out: dict[int, int] = {}  # of each corpus, over its objectives
     for number, order in validation.orders.items():
         part = validation.mixture.parts[number]
@@ -253,11 +251,7 @@ def _note_defaults(config: PretrainConfig) -> list[str]:
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
-    """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family, but for a bi-encoder,
-    which has no replaced-token detection.
-
-    Raises KinspanError where they do not fit.
-    """
+    """Either "mlm" or "rtd", by the model's family where it is "auto"; "none" for an adapter."""
     if config.adapter:
         return "none"
     if config.pair_loss:
@@ -309,30 +303,42 @@ def fingerprint_once_per_machine(model: TrainedModel, rank: int, local_rank: int
     return str(everyone[0])
 
 
+def check_lengths(model: TrainedModel, model_name: str, generator_name: str, tokenizer: Any, max_length: int) -> None:
+    """Whether the model, and its generator, embed the tokenizer's ids (unless it is None) and pairs of this length."""
+    if tokenizer is not None and tokenizer.mask_token_id is None:
+        raise KinspanError(f"--model {model_name}: its tokenizer has no mask token, which masked LM needs")
+    names = {model.encoders[-1]: f"--model {model_name}"}
+    if isinstance(model, ReplacedTokenModel):
+        names[model.encoders[0]] = f"--generator {generator_name}"
+    for encoder, name in names.items():
+        check_fits(name, encoder, tokenizer, max_length)
+
+
+def load_trained(
+    config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture, load: Load = load_or_build
+) -> tuple[TrainedModel, list[str]]:
+    """The module to train, but for an adapter, and lines that say what of it is new.
+
+    load: how each part is loaded; a plan builds it without weights
+    """
+    names, share = mixture.names, mixture.positive_share
+    if config.pair_loss:
+        temperature = config.temperature or TEMPERATURE
+        return load_siamese_model(model_name, config.seed, names, temperature, config.symmetric, load)
+    if token_loss == "mlm":
+        return load_model(model_name, config.seed, names, share, load)
+    return load_replaced_token_model(
+        model_name, config.generator, config.embedding_sharing, config.seed, names, share, load
+    )
+
+
 def _load_model(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture
 ) -> tuple[TrainedModel, list[str]]:
-    share = mixture.positive_share
-    if config.adapter:
-        name = Path(config.output_dir).resolve().name
-        return load_adapter_model(
-            model_name,
-            config.adapter,
-            config.adapter_size,
-            config.adapters,
-            name,
-            config.seed,
-            mixture.names,
-            share,
-        )
-    if config.pair_loss:
-        temperature = config.temperature or TEMPERATURE
-        return load_siamese_model(model_name, config.seed, mixture.names, temperature, config.symmetric)
-    if token_loss == "mlm":
-        return load_model(model_name, config.seed, mixture.names, share)
-    return load_replaced_token_model(
-        model_name, config.generator, config.embedding_sharing, config.seed, mixture.names, share
-    )
+    if not config.adapter:
+        return load_trained(config, model_name, token_loss, mixture)
+    own, shape = Path(config.output_dir).resolve().name, (config.adapter, config.adapter_size, config.adapters)
+    return load_adapter_model(model_name, *shape, own, config.seed, mixture.names, mixture.positive_share)
 
 
 def read_template(config: ObjectiveSettings, tokenizer: Any) -> tokenizers.PairTemplate:
@@ -342,10 +348,6 @@ def read_template(config: ObjectiveSettings, tokenizer: Any) -> tokenizers.PairT
 
 
 def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: Any) -> MaskedLM | None:
-    """What chooses the tokens of the token loss; None where there is none.
-
-    Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
-    """
     if token_loss == "none":
         return None
     words = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
@@ -370,7 +372,6 @@ def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
 
 
 def count_steps(config: PretrainConfig, train: PairStream) -> int:
-    """The number of updates that ``max_steps``, ``max_epochs`` or ``max_tokens`` comes to."""
     if config.max_epochs is not None:
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
@@ -379,10 +380,9 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 
 
 def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> Schedule:
-    """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them.
+    """The learning rate's schedule over ``total`` updates.
 
-    epoch_pairs: of an epoch. Where a run may be continued, the warm-up of epochs follows from them alone: ``total`` is
-                 rounded up, and its share of an epoch differs between two lengths
+    epoch_pairs: where a run may be continued, a warm-up of epochs follows from them alone, and not from ``total``
     """
     warmup, given = config.warmup_steps, None
     if config.warmup_epochs is not None and config.max_epochs is not None:
@@ -431,10 +431,7 @@ def _collect_facts(
 
 
 def _claim(setup: Setup) -> None:
-    """Makes the output folder this run's, with the configs and the tokenizer of its model, or finds that it is already.
-
-    Refuses another run's folder.
-    """
+    """Makes the output folder this run's, with what its release needs beside weights, or finds that it is already."""
     if not claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder)):
         change_length(setup.folder, setup.facts, setup.schedule)
         return
@@ -449,15 +446,13 @@ def _claim(setup: Setup) -> None:
 
 
 def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
-    """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
     edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
     longer = dict.fromkeys((*LENGTHS, "warmup_steps"), f"let it finish as it is; {advise(folder)}")
     others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])
-    return {"own_objectives": edited, **explain_base(folder, setup.facts), **others, **longer}
+    return {"own_objectives": edited, **others, **longer}
 
 
 def _list_configs(model: TrainedModel) -> dict[str, Any]:
-    """The config of each model that a release holds, by the folder within the run that keeps it."""
     if isinstance(model, ReplacedTokenModel):
         return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}
     return {MODEL_FOLDER: model.config}

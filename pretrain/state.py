@@ -15,7 +15,7 @@ from pretrain.evaluation.validation import Validation
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.runtime.deepspeed_compat import disable_overflow_error
-from pretrain.runtime.engine import OptimizerSettings, build_engine
+from pretrain.runtime.engine import build_engine
 from pretrain.runtime.history import UNSAVED, note
 from pretrain.runtime.log import Log
 from pretrain.runtime.run_folder import CHECKPOINTS
@@ -23,11 +23,9 @@ from pretrain.runtime.stop import StopRequest
 from pretrain.runtime.watch import Watch
 
 from .batches import Feeder
-from .clock import Clock
-from .loop import Loop
-from .metrics import FlopCounter, find_peak_tflops
-from .profiling import Profile, start_profile
-from .progress import RunProgress
+from .loop import Loop, Progress
+from .metrics import Clock, FlopCounter, find_peak_tflops, measure_peak_tflops
+from .profiling import Profile
 from .setup import Setup
 from .step import Counted, start_counting
 from .watching.wandb_board import WandbBoard, open_board
@@ -37,21 +35,37 @@ R = TypeVar("R", bound="Run")
 MEASURES = ("validation", "probe")  # splits of the log that are written when a step is measured
 
 
+@dataclass
+class RunProgress(Progress):
+    """What a checkpoint keeps of the loop; the window is by ``sum_names`` of the model.
+
+    tokens:   that were trained on so far, by all ranks
+    losses:   those of the last lines of the log, in which recovery.is_spike finds spikes
+    left_out: the first and the last batch of each stretch that no step trains on, since the loss leapt there
+    rewinds:  how often the run went back to an earlier checkpoint
+    """
+
+    tokens: int = 0
+    losses: list[float] = field(default_factory=list)
+    left_out: list[list[int]] = field(default_factory=list)
+    rewinds: int = 0
+
+
 @dataclass(kw_only=True)
 class Run(Loop):
     """What pre-training works with beside the loop's own state. ``open_run`` makes what is not given.
 
-    probe:    measures a release; None without ``--probe``, and on all ranks but the first
-    clock:    measures the speed
-    profile:  measures where the time goes, with ``--profile``
-    board:    Weights & Biases, with ``--wandb`` on rank 0
-    shown:    the pairs on the page of the run, once they were read
+    probe:     measures a release; None without ``--probe``, and on all ranks but the first
+    clock:     measures the speed
+    profile:   measures where the time goes, with ``--profile``
+    board:     Weights & Biases, with ``--wandb`` on rank 0
+    shown:     the pairs on the page of the run, once they were read
     validated: the step of the last validation, and what it found
     page_due:  when the page is to be written again, by the monotonic clock
     page_took: seconds that writing it took the last time
-    filler:   stands in for an empty micro-batch
-    feeder:   makes the batches from ``progress.step`` on
-    coming:   waits for the next step's batch to be counted; see step.start_counting
+    filler:    stands in for an empty micro-batch
+    feeder:    makes the batches from ``progress.step`` on
+    coming:    waits for the next step's batch to be counted; see step.start_counting
     """
 
     progress: RunProgress
@@ -106,21 +120,24 @@ def start_run(
         not setup.layout.padded,
         find_peak_tflops(config.peak_tflops, setup.facts["precision"]),
     )
-    universal = convert(setup, found) if found else None  # before the engine takes memory
+    universal = (
+        convert_to_universal(found, setup.layout.world, setup.rank) if found else None
+    )  # before the engine takes memory
+    peak = measure_peak_tflops(setup.facts["precision"]) if config.profile else 0.0
     run = kind(
         setup=setup,
         rank=setup.rank,
         probe=probe,
         request=request,
         watch=watch,
-        engine=build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings),
+        engine=build_engine(setup.model, config, setup.deepspeed_settings),
         writer=writer,
         schedule=setup.schedule,
         log_steps=config.log_steps,
         most_skips=config.max_skipped_steps,
         weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
         clock=clock,
-        profile=start_profile(config.profile, setup.folder, setup.facts["precision"], traces=setup.rank == 0),
+        profile=Profile(config.profile, setup.folder, peak, traces=setup.rank == 0),
         progress=RunProgress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
     )
     if setup.rank == 0 and config.wandb:
@@ -134,29 +151,19 @@ def start_run(
     return run
 
 
-def convert(setup: Setup, found: Path) -> Path | None:
-    """What this number of ranks can load in place of a checkpoint; None where it can load the checkpoint itself."""
-    return convert_to_universal(found, setup.layout.world, setup.rank)
-
-
 def load(run: Run, found: Path, universal: Path | None) -> None:
-    """Puts a verified checkpoint into the engine and ``progress``. ``universal``: what ``convert`` returned for it"""
     run.progress = RunProgress(**load_checkpoint(run.engine, found, run.setup.layout.world, universal))
     disable_overflow_error(run.engine)  # the loss scaler that was loaded is another object
     run.resumed_at = run.progress.step
 
 
 def open_run(run: Run) -> None:
-    """Opens log, window and feeder where ``progress`` stands, and fetches the first batch."""
     setup, progress = run.setup, run.progress
     run.fill_window()
     run.filler = setup.train_stream.batch(progress.step * setup.layout.size, 1)
     if setup.rank == 0:
         undone = MEASURES if progress.due else ()
-        settings = setup.facts["settings"]
-        run.log = Log(
-            setup.folder, progress.step, setup.total_steps, undone=undone, settings=settings, follower=run.board
-        )
+        run.log = Log(setup.folder, progress.step, setup.total_steps, undone=undone, follower=run.board)
     workers = setup.config.num_workers
     run.feeder = Feeder(
         setup.train_stream, setup.layout, setup.rank, progress.step, workers, progress.left_out, end=setup.total_steps
@@ -171,8 +178,8 @@ def fetch_next(run: Run, stopping: bool) -> None:
 
 
 def close_run(run: Run) -> None:
-    """Closes what ``open_run`` has opened. The last count is not waited for: it ends by itself once all ranks have
-    begun it, and after an error the others may never do so."""
+    """Closes what ``open_run`` has opened. The last count is not waited for: after an error others may
+    never begin it."""
     run.feeder.close()
     if run.log:
         run.log.close()

@@ -6,33 +6,23 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
+from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
-from pretrain.modeling.randomness import decide_dropout
 from pretrain.modeling.siamese.cached import Slopes, compare_objectives, find_slopes, go_on
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.runtime.deepspeed_compat import without_updates
-from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
+from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory
+from pretrain.runtime.device_update import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
-from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
 
-from .batches import to_tensors
-from .largest import make_largest_batch
+from .batches import make_largest_batch, to_tensors
 from .loop import Outcome
 from .runtime import ranks
-
-
-@dataclass(frozen=True)
-class StepResult(Outcome):
-    """What an update of pre-training leaves; its sums are by ``sum_names`` of the model.
-
-    tokens: in the global batch
-    """
-
-    tokens: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +32,7 @@ class Counted:
     batches:   this rank's micro-batches; None for an empty one
     counts:    properties of Batch by name, added up over the global batch
     stop:      some rank was asked to stop
-    imbalance: tokens of the rank that has the most, over the mean; the other ranks wait for that one
+    imbalance: tokens of the largest rank over the mean
     """
 
     batches: list[Batch | None]
@@ -56,16 +46,13 @@ def start_counting(
 ) -> Callable[[], Counted]:
     """Begins to add up over the ranks what divides the losses of a global batch, and returns what waits for it.
 
-    It is one collective. Begun while the step before runs, it is over when it is waited for. Each rank's own number of
-    tokens travels with it, in a place of its own.
-
-    batches:  this rank's micro-batches; None for an empty one
-    stopping: this rank was asked to stop
+    It is one collective, which overlaps the step before. Each rank's own tokens travel with it, in a place of its own.
     """
     names = sorted({"num_tokens", *(loss.count for loss in losses)})
     local = [sum(getattr(batch, name) for batch in batches if batch) for name in names]
-    own = local[names.index("num_tokens")]
-    wait = ranks.start_sum([*local, int(stopping), *ranks.place_own(own)])
+    of_ranks = [0] * ranks.count()
+    of_ranks[dist.get_rank() if ranks.is_distributed() else 0] = local[names.index("num_tokens")]
+    wait = ranks.start_sum([*local, int(stopping), *of_ranks])
 
     def finish() -> Counted:
         totals = wait()
@@ -87,15 +74,13 @@ def train_step(
     step: int,
     weights: LossWeights = PAPER_WEIGHTS,
     mark: Callable[[str, str], None] = lambda place, part: None,
-) -> StepResult:
-    """Forward and backward over this rank's micro-batches, then the update.
+) -> Outcome:
+    """Forward and backward over this rank's micro-batches, then the update; the sums are by ``sum_names`` of the model.
 
-    Every loss is a sum over its items divided by the count in the *global* batch that it declares, so that the
-    gradient does not depend on how the batch is cut. DeepSpeed divides by the micro-steps and averages over ranks,
-    which the scale takes back.
-
-    A loss that is not finite makes every gradient so, on all ranks, and the update is then skipped on all: by
-    DeepSpeed under ZeRO, without it by the optimizer's own kernel. Nothing here waits for the device.
+    Every loss is a sum over its items divided by the count in the *global* batch that it declares, so that the gradient
+    does not depend on how the batch is cut; the scale takes back that DeepSpeed divides by micro-steps and ranks. A
+    loss that is not finite makes every gradient so, and the update is skipped on all ranks. Nothing here waits for the
+    device.
 
     filler: stands in for an empty micro-batch, at no weight
     mark:   is told where the step is, and which of profiling.PARTS that is
@@ -129,7 +114,7 @@ def train_step(
         mark(f"step {step}, update {number}", "optimizer")
         engine.step()
     skipped, norm = read_outcome(engine, norm)
-    return StepResult(stats.masked_fill(skipped, 0.0), norm, skipped, counted.counts["num_tokens"])
+    return Outcome(stats.masked_fill(skipped, 0.0), norm, skipped)
 
 
 def _find_slopes(
@@ -155,10 +140,7 @@ def _find_slopes(
 def make_scales(
     losses: Iterable[Loss], counts: dict[str, int], weights: LossWeights, layout: Layout, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """What each loss's sum is multiplied by, on the device: its weight by its count, times what DeepSpeed divides by.
-
-    They travel together and are not waited for.
-    """
+    """What each loss's sum is multiplied by, on the device: weight by count, times what DeepSpeed divides by."""
     undo = layout.world * layout.accumulation
     values = {loss.name: getattr(weights, loss.name) * undo / max(counts[loss.count], 1) for loss in losses}
     row = torch.tensor(list(values.values()))
@@ -168,10 +150,7 @@ def make_scales(
 
 
 def reserve_moments(optimizer: Any) -> list[torch.Tensor]:
-    """Tensors as large as Adam's moments will be: two for each parameter that has none yet.
-
-    Under ZeRO the parameters are this rank's shares of the fp32 copy, wherever they lie.
-    """
+    """Tensors as large as Adam's moments will be: two for each parameter that has none yet."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
     return [torch.empty_like(p) for p in parameters for _ in range(2)]
 
@@ -179,10 +158,9 @@ def reserve_moments(optimizer: Any) -> list[torch.Tensor]:
 def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     """Forward and backward of the largest batch, at no weight, so that too little memory shows at once.
 
-    Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments, which the first
-    update makes, take their room meanwhile; but not under ZeRO 3, where DeepSpeed shows the optimizer no parameters
-    between updates: what the moments lack then shows at the first update. Leaves parameters, gradients and counters as
-    they were. Raises KinspanError where memory is short.
+    Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments take their room
+    meanwhile, but not under ZeRO 3, where DeepSpeed shows the optimizer no parameters between updates. Leaves
+    parameters, gradients and counters as they were.
     """
     try:
         moments = reserve_moments(engine.optimizer)

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from data_pipeline.files import write_atomically
-from pretrain.evaluation.probe_warning import find_fall
+from pretrain.measure import find_fall
 from pretrain.runtime.device import describe_device
-from pretrain.runtime.log import complete_lines
+from pretrain.runtime.log import read_metrics
 
 from .batches import average_tokens
 from .config import as_dict
 from .finished import SUMMARY
-from .progress import RunProgress
 from .setup import Setup
+from .state import RunProgress
 
 FEW_TOKENS = 10_000  # of a micro-batch
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
@@ -55,9 +55,11 @@ def _warn_of_small_batches(setup: Setup) -> list[str]:
 
 
 def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
-    """Writes summary.json, which shows that the run is complete, and returns its content."""
-    lines = [json.loads(line) for line in complete_lines(setup.folder / "metrics.jsonl")]
-    of = {split: [line for line in lines if line["split"] == split] for split in ("train", "validation", "probe")}
+    lines = read_metrics(setup.folder)
+    ends: dict[str, Any] = {}
+    for split, name in (("train", "losses"), ("validation", "validation"), ("probe", "probe")):
+        own = [line for line in lines if line["split"] == split]
+        ends |= {f"first_{name}": own[0] if own else None, f"last_{name}": own[-1] if own else None}
     summary = {
         "steps": progress.step,
         "tokens": progress.tokens,
@@ -65,12 +67,7 @@ def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
         "skipped_steps": progress.skipped,
         "rewinds": progress.rewinds,
         "left_out_batches": progress.left_out,
-        "first_losses": (of["train"] or [None])[0],
-        "last_losses": (of["train"] or [None])[-1],
-        "first_validation": (of["validation"] or [None])[0],
-        "last_validation": (of["validation"] or [None])[-1],
-        "first_probe": (of["probe"] or [None])[0],
-        "last_probe": (of["probe"] or [None])[-1],
+        **ends,
         "warnings": [text for text in [find_fall(lines)] if text],
         "wall_seconds": round(progress.wall_seconds, 1),
         "world_size": setup.layout.world,
@@ -85,7 +82,6 @@ def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
 
 
 def _find_version(package: str) -> str | None:
-    """The version of a package; None of this one where it runs from its source and is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -25,7 +25,7 @@ from finetune.training.experiment import run_experiment
 from objectives import parse_mixture
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
-from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.pair_model import load_config, load_model
 from pretrain.modeling.scorer import load_scorer
 from pretrain.release.release import release

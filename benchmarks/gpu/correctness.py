@@ -15,6 +15,7 @@ from benchmarks.peers.case import Case, open_stream, pad_rows, split_rows
 from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from pretrain.batches import to_tensors
+from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import PairModel, load_model
 
@@ -138,7 +139,7 @@ def kill_and_resume(bench: Bench) -> Iterator[Row]:
     shape = _shape(32, 16, steps) | {"save_steps": steps // 4, "log_steps": log_steps, "deterministic": True}
     whole, killed = (bench.settings("minilm-l6", **shape) for _ in range(2))
     alone, process = start_command(whole), start_command(killed)
-    while not (Path(killed["output_dir"]) / "checkpoints/latest").exists():
+    while not list_checkpoints(Path(killed["output_dir"]) / "checkpoints"):
         if process.poll() is not None:
             raise KinspanError("the run ended before its first checkpoint")
         time.sleep(0.02)

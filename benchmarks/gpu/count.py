@@ -29,7 +29,6 @@ from pretrain.planning.trace import Kernel, trace_kernels
 from pretrain.runtime import device_update
 from pretrain.runtime.deepspeed_compat import silence_start
 from pretrain.runtime.engine import (
-    OptimizerSettings,
     build_engine,
     complete_settings,
     read_deepspeed_config,
@@ -88,7 +87,7 @@ def trace_update(stage: str, precision: str) -> tuple[list[Kernel], dict[str, in
     """Of the real engine with a model of tiny tensors: the kernels of adding up gradients and of the update, the waits
     of the whole step, and the number of parameters."""
     start_distributed()
-    layout, settings = Layout(2, 2, 1), OptimizerSettings.of(PretrainConfig())
+    layout, settings = Layout(2, 2, 1), PretrainConfig()
     of_stage = complete_settings(read_deepspeed_config(f"ds_configs/{stage}.json"), settings, layout, precision)
     engine = build_engine(build_model("cpu", **TINY), settings, of_stage)
     batch = make_batch(2, 16, 16.0)

@@ -51,7 +51,7 @@ class PlainElectra(nn.Module):
 def load_plain_electra(case: Case) -> PlainElectra:
     from transformers import AutoConfig
 
-    from pretrain.modeling.electra_loading import parse_size_factor, scale_config
+    from pretrain.modeling.electra import parse_size_factor, scale_config
 
     torch.manual_seed(SEED)
     with TemporaryDirectory() as folder:

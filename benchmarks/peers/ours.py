@@ -12,7 +12,7 @@ from .turns import Turn
 
 def load(case: Case) -> Any:
     """The model that launch/pretrain.py would train."""
-    from pretrain.modeling.electra_loading import load_replaced_token_model
+    from pretrain.modeling.electra import load_replaced_token_model
     from pretrain.modeling.pair_model import load_model
 
     with TemporaryDirectory() as folder:
@@ -28,7 +28,6 @@ def train(case: Case, turn: Turn) -> None:
     from pretrain.batches import make_micro_batches
     from pretrain.config import PretrainConfig
     from pretrain.runtime.engine import (
-        OptimizerSettings,
         build_engine,
         complete_settings,
         read_deepspeed_config,
@@ -39,7 +38,7 @@ def train(case: Case, turn: Turn) -> None:
 
     start_distributed()
     layout = Layout(case.pairs, case.pairs, 1)
-    settings = OptimizerSettings.of(PretrainConfig(learning_rate=RATE, max_grad_norm=CLIP))
+    settings = PretrainConfig(learning_rate=RATE, max_grad_norm=CLIP)
     stage = "ds_configs/zero1.json" if case.precision == "bf16" else "ds_configs/zero0.json"
     deepspeed_settings = complete_settings(read_deepspeed_config(stage), settings, layout, case.precision)
     engine = build_engine(load(case), settings, deepspeed_settings)

@@ -41,7 +41,7 @@ class Turn:
     def end(self, tokens: int, losses: dict[str, float] | None = None) -> None:
         """Stops the clock. ``tokens``: real ones, that the update trained on"""
         from pretrain.metrics import wait_for_device
-        from pretrain.runtime.out_of_memory import return_freed_memory
+        from pretrain.runtime.device import return_freed_memory
 
         wait_for_device()
         self.connection.send(Update(time.perf_counter() - self.began, tokens, losses or {}))

@@ -22,7 +22,7 @@ from pretrain.modeling.default_model import name_installed
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import pool_mean
-from pretrain.runtime.out_of_memory import is_out_of_memory
+from pretrain.runtime.device import is_out_of_memory
 
 from .bi_encoder import MODULES, check_room, is_bi_encoder, load_bi_encoder
 from .score import BATCH_TOKENS, PRECISIONS

@@ -15,13 +15,12 @@ from data_pipeline.files import read_object
 from data_pipeline.tokenizers import load_tokenizer_as_it_is, shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.adapters.bottleneck import AdaptedNorm
-from pretrain.modeling.adapters.folder import is_adapter
-from pretrain.modeling.adapters.load import find_model, load_adapted
+from pretrain.modeling.adapters.folder import find_model, is_adapter, load_adapted
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_head import fold_two_labels, redraw_head
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
-from pretrain.modeling.scorer import Scorer, check_fits, count_positions
+from pretrain.modeling.scorer import check_fits, count_positions
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
 
@@ -123,7 +122,7 @@ def check_takes(ranker: Ranker, tokenizer: Any, name_or_dir: str, max_length: in
     """Raises KinspanError where the model has too few positions for pairs of ``max_length`` tokens, or too few rows in
     its embedding table for the tokenizer's ids."""
     name = shorten_name(name_or_dir)
-    check_fits(Scorer(name, ranker.classifier, tokenizer, "one logit", torch.squeeze), max_length)
+    check_fits(name, ranker.classifier, tokenizer, max_length)
 
 
 def load_own_tokenizer(name_or_dir: str) -> Any:

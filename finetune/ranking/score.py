@@ -17,7 +17,7 @@ from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, load_scorer
 from pretrain.modeling.scorer import score_padded as score_padded
-from pretrain.runtime.out_of_memory import is_out_of_memory
+from pretrain.runtime.device import is_out_of_memory
 
 from .bi_encoder import is_bi_encoder, load_similarity
 from .encode import EncodedPairs, encode_pairs, find_cut, say_cut
@@ -180,7 +180,7 @@ def load_classifier(
     scorer = Scorer(scorer.name, scorer.model, load_own_tokenizer(name_or_dir), scorer.head, scorer.score)
     own = find_trained_length(name_or_dir) or find_max_length(scorer.tokenizer, scorer.model)
     length = max_length or own
-    check_fits(scorer, length)
+    check_fits(scorer.name, scorer.model, scorer.tokenizer, length)
     if length != own:
         say(f"{scorer.name}: pairs are cut at --max_length {length}, where the model's own is {own}")
     tokens = batch_tokens or BATCH_TOKENS[scorer.model.device.type]

@@ -23,7 +23,7 @@ from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.pair_model import holds_no_weights
-from pretrain.modeling.scorer import Scorer, check_fits
+from pretrain.modeling.scorer import check_fits
 from pretrain.modeling.siamese.model import load_siamese_model, pool_mean
 from pretrain.release.siamese import fill_siamese_folder
 
@@ -72,7 +72,7 @@ def check_takes_texts(ranker: SiameseRanker, tokenizer: Any, name_or_dir: str, m
     """Raises KinspanError where the model has too few positions for texts of ``max_length`` tokens, or too few rows in
     its embedding table for the tokenizer's ids."""
     name = shorten_name(name_or_dir)
-    check_fits(Scorer(name, ranker.encoder, tokenizer, "a vector", torch.squeeze), max_length)
+    check_fits(name, ranker.encoder, tokenizer, max_length)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import torch
 from finetune.data.answers import AnswerSet
 from finetune.ranking.siamese import EncodedTexts
 from pretrain.loop import Outcome
-from pretrain.modeling.randomness import decide_dropout
+from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.modeling.siamese.cached import Comparison, find_slopes, go_on
 from pretrain.modeling.siamese.losses import compare_texts
-from pretrain.runtime.finite import guard_update, read_outcome
+from pretrain.runtime.device_update import guard_update, read_outcome
 from pretrain.runtime.layout import Layout
 
 from .groups import Groups

@@ -10,9 +10,8 @@ from torch import nn
 
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.capture import TAG
-from pretrain.runtime.device import claim_device
+from pretrain.runtime.device import choose_precision, claim_device
 from pretrain.runtime.engine import (
-    OptimizerSettings,
     build_engine,
     complete_settings,
     group_parameters,
@@ -21,7 +20,6 @@ from pretrain.runtime.engine import (
     zero_stage,
 )
 from pretrain.runtime.layout import Layout
-from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.world import read_launcher_variables
 
 from .config import FinetuneConfig
@@ -148,7 +146,7 @@ def make_engine(
 
     settings: DeepSpeed's; None: torch alone
     """
-    shared = replace(OptimizerSettings.of(config), deepspeed_config=config.deepspeed_config or SEVERAL_RANKS)
+    shared = replace(config, deepspeed_config=config.deepspeed_config or SEVERAL_RANKS)
     if settings is None:
         precision = choose_precision(shared.precision, zero_stage=1)  # autocast can always be had
         if precision == "fp16" and not torch.cuda.is_available():

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.loop import Loop, Outcome, Progress
 from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_engine
-from pretrain.runtime.finite import is_ordinary_overflow
+from pretrain.runtime.device import is_out_of_memory, return_freed_memory
+from pretrain.runtime.device_update import is_ordinary_overflow
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.log import Log
-from pretrain.runtime.out_of_memory import is_out_of_memory, return_freed_memory
 from pretrain.runtime.ranks import (
     barrier,
     broadcast_from_rank_0,
@@ -369,5 +369,5 @@ def _start_run(
     if ranks.rank == 0:
         what = f"{stage.what}, seed {seed}"
         undone = tuple(materials.measured) if run.progress.due else ()
-        run.log = Log(folder, run.progress.step, plan.total, what, undone, {**asdict(config), "seed": seed})
+        run.log = Log(folder, run.progress.step, plan.total, what, undone)
     return run

@@ -12,8 +12,8 @@ import torch
 
 from finetune.ranking.encode import EncodedPairs
 from pretrain.loop import Outcome
-from pretrain.modeling.randomness import decide_dropout
-from pretrain.runtime.finite import guard_update, one_if_finite, read_outcome
+from pretrain.modeling.cpu.dropout import decide_dropout
+from pretrain.runtime.device_update import guard_update, one_if_finite, read_outcome
 from pretrain.runtime.layout import Layout
 
 from .groups import Groups, read_labels
@@ -51,7 +51,7 @@ def update_ranker(
 
     The loss is its sum over the global batch divided by the number of groups in it, however the batch is cut: DeepSpeed
     divides by the micro-steps and averages over ranks, which the scale takes back. An update that is not finite is
-    skipped on all ranks, see pretrain.runtime.finite. The sums of what it returns are the loss over this rank's groups,
+    skipped on all ranks, see runtime.device_update. The sums of what it returns are the loss over this rank's groups,
     and their number.
 
     batch: may be shorter than the layout's, as the last one of an epoch is

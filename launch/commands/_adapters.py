@@ -82,7 +82,7 @@ def train_all(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> No
 
 
 def _train_each(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> None:
-    from pretrain.runtime.out_of_memory import return_freed_memory  # torch takes seconds to import
+    from pretrain.runtime.device import return_freed_memory  # torch takes seconds to import
 
     failed: dict[str, str] = {}
     alone = read_launcher_variables()[2] == 1

@@ -44,7 +44,7 @@ def main() -> None:
     if config.how == "merge":
         merge_adapter(config.adapters[0], output)
     else:
-        from pretrain.release.combined import write_combined  # torch takes seconds to import
+        from pretrain.release.adapter import write_combined  # torch takes seconds to import
 
         write_combined([Path(folder) for folder in config.adapters], config.how, config.weights, output)
     print(f"wrote {output}")

@@ -47,8 +47,7 @@ def main() -> None:
     config = parse(EvaluatePairsConfig, DESCRIPTION, EPILOG)
     corpus = Corpus(config.corpus, cache=cache_settings(config))
     objectives = parse_mixture(config.objective, config.sampling)
-    from pretrain.evaluation.pair_tests import evaluate_pairs
-    from pretrain.evaluation.pair_text import format_figures
+    from pretrain.evaluation.pair_tests import evaluate_pairs, format_figures
     from pretrain.modeling.scorer import load_scorer  # after what needs no model to be checked
     from pretrain.release.folder import fingerprint_model
 

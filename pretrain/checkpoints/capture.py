@@ -7,17 +7,15 @@ import torch
 import torch.distributed as dist
 
 from pretrain.runtime import ranks
-from pretrain.runtime.deepspeed_compat import capture_files, read_master_copy
+from pretrain.runtime.deepspeed_compat import capture_files
 
 TAG = "engine"
 BASE = "base"  # in the metadata of an adapter's weights: the fingerprint of its base
 
 
 def find_base(module: Any) -> str | None:
-    """The fingerprint of the frozen base beside which a module trains an adapter; None where it trains a whole model.
-
-    Checkpoints leave the base out and name it so.
-    """
+    """The fingerprint of the frozen base beside which a module trains an adapter; None where it trains a
+    whole model."""
     return getattr(module, "base", None)
 
 
@@ -32,10 +30,7 @@ def capture(engine: Any, copied: bool) -> dict[str, Any]:
 
 
 def _copy_to_host(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
-    """A copy of nested values. A tensor that occurs twice in them is one tensor in the copy, too.
-
-    seen: copies made so far, by what identifies the original; the function adds to it
-    """
+    """A copy of nested values, in which a tensor that occurs twice is one, too. ``seen``: copies made so far"""
     if isinstance(value, torch.Tensor):
         place = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
         if place not in seen:
@@ -51,17 +46,18 @@ def _copy_to_host(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
 
 
 def full_weights(engine: Any) -> dict[str, torch.Tensor]:
-    """Every parameter in fp32, from ZeRO's master copy where there is one; tied parameters once. Beside a frozen base,
-    only those that are trained.
+    """Every trained parameter in fp32, from ZeRO's master copy where there is one; tied parameters once.
 
     All ranks must call it, because they gather the parameters together; only rank 0 gets them.
     """
+    from deepspeed.utils import safe_get_full_fp32_param
+
     has_master_copy = engine.zero_optimization()
     has_base, weights = find_base(engine.module) is not None, {}
     for name, parameter in engine.module.named_parameters():
         if has_base and not parameter.requires_grad:
             continue
-        full = read_master_copy(parameter) if has_master_copy else None
+        full = safe_get_full_fp32_param(parameter) if has_master_copy else None
         full = parameter if full is None else full
         if not ranks.is_distributed() or dist.get_rank() == 0:
             host = full.detach().to("cpu", torch.float32, copy=True)

@@ -1,8 +1,7 @@
 """Resuming with another number of ranks, by way of DeepSpeed's universal checkpoint.
 
-Under ZeRO each rank's file holds that rank's share of the optimizer, so that it fits one number of ranks only. The
-universal checkpoint holds whole parameters and moments, of which any number of ranks can take their shares. It is
-made beside the checkpoints when a run is resumed, and removed as soon as it is loaded: it never stays on the disk.
+Under ZeRO each rank's file holds its share of the optimizer. The universal checkpoint holds whole parameters and
+moments. It is made beside the checkpoints when a run is resumed, and removed as soon as it is loaded.
 """
 
 import json
@@ -18,7 +17,6 @@ from pretrain.runtime import ranks
 from pretrain.runtime.deepspeed_compat import load_universal_checkpoint, write_universal_checkpoint
 
 from .capture import TAG, find_base
-from .unpickling import restricted_unpickling
 
 FOLDER = "universal.tmp"
 OPTIMIZER_FILES = "*zero_pp_rank_*_optim_states.pt"  # ZeRO 0 writes none
@@ -49,13 +47,7 @@ def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None
 
 
 def load_universal(engine: Any, folder: Path) -> None:
-    """Loads what ``convert_to_universal`` made into the engine, on all ranks, and removes the folder.
-
-    Raises KinspanError where DeepSpeed finds nothing to load.
-    """
-    with restricted_unpickling():
-        loaded = load_universal_checkpoint(engine, folder, TAG, find_base(engine.module) is not None)
-    if not loaded:
+    if not load_universal_checkpoint(engine, folder, TAG, find_base(engine.module) is not None):
         raise KinspanError(f"{folder} could not be loaded by DeepSpeed: start the run with as many ranks as before")
     ranks.barrier()
     if engine.global_rank == 0:
@@ -69,7 +61,7 @@ def _try_to_convert(checkpoint: Path, folder: Path) -> str | None:
     if free < needed:
         return f"that takes {needed / 1e9:.1f} GB beside it for a while, and {free / 1e9:.1f} GB are free"
     try:
-        _convert(checkpoint, folder)
+        write_universal_checkpoint(checkpoint.parent, f"{checkpoint.name}/{TAG}", f"{folder.name}/{TAG}")
         failure = _find_difference(checkpoint, folder)
     except Exception as error:  # whatever it is, the other ranks are waiting to hear about it
         failure = " ".join(f"{type(error).__name__}: {error}".split())
@@ -78,11 +70,6 @@ def _try_to_convert(checkpoint: Path, folder: Path) -> str | None:
     if failure:
         shutil.rmtree(folder, ignore_errors=True)
     return failure
-
-
-def _convert(checkpoint: Path, folder: Path) -> None:
-    with restricted_unpickling():
-        write_universal_checkpoint(checkpoint.parent, f"{checkpoint.name}/{TAG}", f"{folder.name}/{TAG}")
 
 
 def _find_difference(checkpoint: Path, folder: Path) -> str | None:

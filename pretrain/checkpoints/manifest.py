@@ -11,32 +11,26 @@ from data_pipeline.files import hash_file, sync, write_atomically
 MANIFEST = "manifest.json"
 # Errors that the content of a folder causes. Any other comes from the storage, and the folder may be whole
 DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
-LARGEST = 64 << 20  # bytes of a manifest that is still read: enough for the files of thousands of ranks
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """A file's entry in the manifest, made once the file is safe on the disk."""
     sync(path)
     return {"bytes": path.stat().st_size, "sha256": hash_file(path)}
 
 
 def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
-    """Writes the manifest, which makes ``folder`` whole. ``files``: for each path within it, its entry"""
     for parent in sorted({(folder / name).parent for name in files}):
         sync(parent)
     write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1))
 
 
 def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | None:
-    """What is wrong with a folder, judged by its manifest; None where every file is as it was written.
-
-    needed: names of files: no other is looked at
+    """What is wrong with a folder, judged by its manifest; None where every file, or each one ``needed``, is as it was
+    written.
 
     Raises OSError where the storage does not let the folder be read, because it may be whole nevertheless.
     """
     try:
-        if (folder / MANIFEST).stat().st_size > LARGEST:
-            return f"{MANIFEST} is too large"
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         entries = [
             (name, entry["bytes"], entry["sha256"]) for name, entry in files.items() if needed is None or name in needed

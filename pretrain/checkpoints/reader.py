@@ -15,11 +15,9 @@ from pretrain.runtime.deepspeed_compat import load_own_checkpoint
 from .capture import BASE, TAG, find_base
 from .elastic import load_universal
 from .manifest import find_damage
-from .unpickling import restricted_unpickling
 
 
 def get_step(checkpoint: Path) -> int:
-    """The step in the folder's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
@@ -30,19 +28,13 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def remove_later(folder: Path, step: int) -> None:
-    """Removes the checkpoints or releases of later steps, which a run that went back has not come to."""
     for checkpoint in list_checkpoints(folder):
         if get_step(checkpoint) > step:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and a line about each newer one that is damaged.
-
-    last_step: later checkpoints are not considered
-
-    Raises OSError where the storage does not let a checkpoint be read.
-    """
+    """The newest whole checkpoint of at most ``last_step``, and a line about each newer one that is damaged."""
     skipped: list[str] = []
     for checkpoint in list_checkpoints(folder):
         if last_step is not None and get_step(checkpoint) > last_step:
@@ -63,8 +55,6 @@ def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
     """The newest whole checkpoint, from which all ranks resume; None where there is no checkpoint at all.
 
     say: told, on every rank, of each newer checkpoint that is not whole
-
-    Raises KinspanError where there are checkpoints and none of them is whole: a run that began again would remove them.
     """
     found, skipped = newest_on_all_ranks(folder)
     for line in skipped:
@@ -77,22 +67,15 @@ def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
     return found
 
 
-def read_base(checkpoint: Path) -> str | None:
-    """The fingerprint of the base that an adapter's checkpoint belongs to; None in one of a whole model."""
-    with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
-        return (weights.metadata() or {}).get(BASE)
-
-
 def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
-    """Loads a verified checkpoint into the engine, and returns the state of the training loop.
+    """Loads a verified checkpoint into the engine, and returns the state of the training loop, of ``world`` ranks now.
 
-    world:     the number of ranks now, which replaces the one in the state
     universal: what ``elastic.convert_to_universal`` returned for this checkpoint
-
-    Raises KinspanError where DeepSpeed finds nothing to load, or an adapter's checkpoint is of another base.
     """
     base = find_base(engine.module)
-    if base and (theirs := read_base(checkpoint)) != base:
+    with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
+        theirs = (weights.metadata() or {}).get(BASE)
+    if base and theirs != base:
         raise KinspanError(
             f"{checkpoint} is of an adapter beside the base {str(theirs)[:12]}, and --model has the fingerprint "
             f"{base[:12]}: give the base that it belongs to"
@@ -100,8 +83,6 @@ def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path |
     if universal:
         load_universal(engine, universal)
     else:
-        with restricted_unpickling():
-            loaded = load_own_checkpoint(engine, checkpoint, TAG, without_frozen=base is not None)
-        if not loaded:
+        if not load_own_checkpoint(engine, checkpoint, TAG, without_frozen=base is not None):
             raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
     return json.loads((checkpoint / "state.json").read_text()) | {"world_size": world}

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from data_pipeline.errors import quote_error
-from data_pipeline.files import describe_write_error, sync, write_atomically
+from data_pipeline.files import describe_write_error, sync
 from pretrain.runtime import ranks
 
 from .capture import BASE, capture, find_base, full_weights
@@ -33,8 +33,8 @@ Files = dict[str, dict[str, Any]]
 class Writer:
     """Writes the checkpoints of a run, ``folder/step-N``, one at a time and by all ranks together.
 
-    The file ``latest`` is replaced last, and no older checkpoint is touched before the new one is whole. Where it
-    cannot be written (on a full disk, for instance) its files are removed and the run goes on; ``finish`` says why.
+    No older checkpoint is touched before the new one is whole. Where it cannot be written its files are removed and the
+    run goes on; ``finish`` says why.
 
     keep:       so many of the newest checkpoints stay
     stays:      whether the checkpoint of a step stays too
@@ -78,13 +78,11 @@ class Writer:
         self.thread.start()
 
     def join(self) -> None:
-        """Waits until the thread has written its checkpoint."""
         if self.thread:
             self.thread.join()
             self.thread = None
 
     def finish(self) -> str | None:
-        """Waits until all is written. Returns what went wrong with the last checkpoint, or None."""
         self.join()
         return self.failure
 
@@ -118,7 +116,6 @@ class Writer:
     def _write_files(
         self, partial: Path, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]
     ) -> Files:
-        """Writes and syncs this rank's files; returns their entries in the manifest."""
         names = []
         for name, value in captured.items():
             with _naming(partial / name):
@@ -136,7 +133,7 @@ class Writer:
 
     def _seal(self, partial: Path, files: Files, step: int) -> str | None:
         """Makes a partial checkpoint a whole one, and removes those that need not stay. Returns what went wrong, if
-        anything did."""
+        anything."""
         final = self.folder / f"step-{step:08d}"
         try:
             for name, entry in files.items():  # another machine's files may have gone to another disk
@@ -146,7 +143,6 @@ class Writer:
             shutil.rmtree(final, ignore_errors=True)  # it is damaged: otherwise the run would have resumed from it
             partial.replace(final)
             sync(self.folder)
-            write_atomically(self.folder / "latest", final.name)
         except OSError as error:
             return f"rank 0: {describe_write_error(Path(error.filename or partial), error)}"
         for old in _find_stale(self.folder, step, self.keep, self.stays):
@@ -164,8 +160,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]) -> list[Path]:
-    """The checkpoints to remove once that of ``step`` is whole: all but those to keep. Later ones are among them,
-    because the run would have resumed from them if they were not damaged."""
+    """The checkpoints to remove once that of ``step`` is whole: all but those to keep; later ones are damaged."""
     found = list_checkpoints(folder)
     earlier = [p for p in found if get_step(p) <= step]
     older = [p for p in earlier[keep:] if not stays(get_step(p))]

@@ -6,6 +6,7 @@ It is one file without scripts that loads nothing from elsewhere. Texts of the c
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import exp
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,7 +183,6 @@ def say_learned(
 
 
 def _list_marks(history: Sequence[Mapping[str, Any]]) -> list[float]:
-    """List the steps at which the run was resumed, or went back to."""
     return sorted({line["step"] for line in history[1:] if line["kind"] in (STARTED, REWOUND)})
 
 
@@ -214,7 +214,7 @@ def thin(points: Points) -> Points:
     kept: list[tuple[float, float]] = []
     for first in range(0, len(points), size):
         stretch = points[first : first + size]
-        kept += sorted({min(stretch, key=_value), max(stretch, key=_value)})
+        kept += sorted({min(stretch, key=itemgetter(1)), max(stretch, key=itemgetter(1))})
     return kept
 
 

@@ -17,12 +17,8 @@ Figures = dict[str, dict[str, list[float]]]
 
 @dataclass(frozen=True)
 class RankedPairs:
-    """``m`` pairs in ascending order of their scores.
-
-    anchor:   ``[m]`` the number of each pair's anchor
-    positive: ``[m]`` whether each is a positive
-    first:    where each run of equal scores begins
-    """
+    """Pairs in ascending order of their scores: of each its anchor's number and whether it is a positive, ``[m]``; and
+    where each run of equal scores begins."""
 
     anchor: np.ndarray
     positive: np.ndarray
@@ -35,16 +31,12 @@ def compute_pair_figures(scores: np.ndarray, kinds: np.ndarray, seed: int = 0, r
     scores: ``[n, g]`` of the ``g`` pairs of each anchor; a pair with a score above 0 is classified as positive
     kinds:  ``[n, g]`` POSITIVE, HARD or EASY
 
-    Returns figures by group:
-        all, hard, easy: positives against all negatives, the hard ones or the easy ones: ``accuracy``; ``f1`` of the
-            positive class; ``auc``; and ``accuracy_even`` and ``f1_even``, which are what accuracy and F1 would be if
-            every second pair were positive. These follow from the rates of true and false positives, and compare
-            objectives whose shares of positives differ
-        kinds: the share of ``positive``, ``hard`` and ``easy`` pairs that were classified rightly
-    A group that lacks positives or negatives is left out.
+    Returns figures by group: ``all``, ``hard`` and ``easy`` set the positives against these negatives
+    (``accuracy_even`` and ``f1_even`` are as if every second pair were positive, so that objectives compare); ``kinds``
+    has the share of each kind that was classified rightly. A group that lacks positives or negatives is left out.
 
-    The intervals are percentiles of the figures over resampled anchors (Efron and Tibshirani, 1993, chapter 13). The
-    pairs of an anchor are resampled together, because they share a text.
+    The intervals are percentiles over resampled anchors (Efron and Tibshirani, 1993, chapter 13), whose pairs stay
+    together.
     """
     of_kind = np.stack([kinds == kind for kind in range(len(KINDS))])  # [kinds, n, g]
     counts = np.concatenate([of_kind, of_kind & (scores > 0)]).sum(axis=2).T  # [n, 2 kinds]: all, called positive
@@ -93,7 +85,6 @@ def _compute_rates(pairs: np.ndarray, called: np.ndarray, negatives: list[int]) 
 
 
 def _rank_pairs(scores: np.ndarray, kinds: np.ndarray, negatives: tuple[int, ...]) -> RankedPairs:
-    """The positives and these negatives in the order of their scores, which is the same for all resamples."""
     rows = np.isin(kinds, (POSITIVE, *negatives))
     order = np.argsort(scores[rows], kind="stable")
     ordered = scores[rows][order]
@@ -117,7 +108,6 @@ def _divide(value: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def _compute_interval(values: np.ndarray) -> list[float]:
-    """The figure as observed, then the percentiles of its resamples."""
     tail = 100 * (1 - COVERAGE) / 2
     low, high = np.nanpercentile(values[1:], [tail, 100 - tail])
     return [float(values[0]), float(low), float(high)]

@@ -24,6 +24,14 @@ from .pair_figures import compute_pair_figures
 from .validation import SEED
 
 ANCHORS = 1000
+COLUMNS = {
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "auc": "AUC",
+    "accuracy_even": "accuracy at 1:1",
+    "f1_even": "F1 at 1:1",
+}
+ROWS = {"all": "all pairs", "hard": "positive against hard", "easy": "positive against easy"}
 
 
 @dataclass(frozen=True)
@@ -33,21 +41,12 @@ class HeldOut:
     stream: PairStream
     kinds: np.ndarray
 
-    @property
-    def num_pairs(self) -> int:
-        return self.kinds.size
-
 
 def select_held_out(
     corpus: Corpus, objective: Objective, anchors: int = ANCHORS, max_length: int | None = None, seed: int = SEED
 ) -> HeldOut:
-    """The first ``anchors`` of the objective's validation order, or all where there are fewer. They are the same for
-    every model.
-
-    max_length: tokens of a pair; the objective's by default
-
-    Raises KinspanError where too few documents are held out, or ``max_length`` leaves no room for two texts.
-    """
+    """The first ``anchors`` of the objective's validation order, or all where there are fewer: the same for every
+    model."""
     template = tokenizers.read_pair_template(tokenizers.load_tokenizer(corpus.tokenizer_folder))
     max_length = max_length or objective.max_length
     least = template.num_special + MIN_TEXT_TOKENS
@@ -65,15 +64,12 @@ def select_held_out(
 
 
 def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPairs:
-    """The pairs as a model with this tokenizer reads them.
-
-    Where it is the corpus's tokenizer, the ids are taken as they are; otherwise the texts are decoded and encoded anew.
-    Either way a pair that is too long is cut longest-first, and no special token is read from text.
-    """
+    """The pairs as a model with this tokenizer reads them: the ids as they are where it is the corpus's, else encoded
+    anew."""
     if shares_tokenizer(corpus, tokenizer):
         stream = copy.copy(pairs.stream)
         stream.template = tokenizers.read_pair_template(tokenizer)  # the special tokens may be others
-        batch = stream.batch(0, pairs.num_pairs)
+        batch = stream.batch(0, pairs.kinds.size)
         return PackedPairs(batch.input_ids, batch.token_type_ids, batch.starts)
     first, second = decode_texts(pairs, tokenizers.load_tokenizer(corpus.tokenizer_folder))
     out = tokenizer(
@@ -89,14 +85,12 @@ def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPai
 
 
 def shares_tokenizer(corpus: Corpus, tokenizer: Any) -> bool:
-    """Whether the corpus was made with this tokenizer."""
     return tokenizers.fingerprint_tokenizer(tokenizer) == corpus.manifest.tokenizer["fingerprint"]
 
 
 def decode_texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
-    """Both texts of each pair, uncut, decoded by the corpus's tokenizer."""
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    for rows in pairs.stream.pairs(0, pairs.num_pairs):
+    for rows in pairs.stream.pairs(0, pairs.kinds.size):
         for side, spans in zip(sides, rows.texts, strict=True):
             side.extend(rows.block.read_tokens(spans[row]) for row in range(len(rows.kinds)))
     first, second = (tokenizer.batch_decode(side, clean_up_tokenization_spaces=False) for side in sides)
@@ -116,10 +110,9 @@ def evaluate_pairs(
 
     max_length: tokens of a pair; by default each objective's own, so that its figures do not depend on the mixture
     seed:       of the order of anchors, of their spans, and of the resamples
-
-    Raises KinspanError where the model cannot take such pairs, or too few documents are held out.
     """
-    check_fits(scorer, max_length or max(o.max_length for o in mixture.objectives))
+    longest = max_length or max(o.max_length for o in mixture.objectives)
+    check_fits(scorer.name, scorer.model, scorer.tokenizer, longest)
     objectives = {}
     for objective in mixture.objectives:
         pairs = select_held_out(corpus, objective, anchors, max_length, seed)
@@ -140,3 +133,31 @@ def evaluate_pairs(
         "seed": seed,
         "objectives": objectives,
     }
+
+
+def format_figures(result: dict[str, Any]) -> str:
+    tokenizer = {
+        "corpus": "the model's tokenizer is the corpus's: ids as they are",
+        "model": "the model's tokenizer is another: texts were decoded, and encoded anew",
+    }
+    lines = [f"{result['model']}: {result['head']}; above 0 is called positive", tokenizer[result["tokenizer"]]]
+    for name, figures in result["objectives"].items():
+        pairs = figures["pairs"]
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in pairs.items() if count)
+        lines += [
+            "",
+            f"{name}: the first {figures['anchors']:,} of {figures['anchors_held_out']:,} held-out anchors of seed "
+            f"{result['seed']}, {sum(pairs.values()):,} pairs ({counts}) of up to {figures['max_length']} tokens",
+            " " * 24 + "".join(f"{title:<20}" for title in COLUMNS.values()).rstrip(),
+        ]
+        for group, title in ROWS.items():
+            if group in figures:
+                lines.append(
+                    f"{title:<24}" + "".join(f"{_format_interval(figures[group][c]):<20}" for c in COLUMNS).rstrip()
+                )
+        lines += [f"{f'accuracy on {kind}':<24}{_format_interval(value)}" for kind, value in figures["kinds"].items()]
+    return "\n".join(lines)
+
+
+def _format_interval(figure: list[float]) -> str:
+    return "{:.3f} [{:.3f} {:.3f}]".format(*figure)

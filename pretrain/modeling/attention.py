@@ -1,10 +1,8 @@
 """Attention over packed rows: each pair attends to itself alone.
 
 Registered with the attention interface of ``transformers``, so that models need no change. On a GPU in half precision
-the packed row goes to variable-length flash attention as it is. On a processor each pair is worked on by itself, see
-cpu/attention.py. Elsewhere (a GPU in fp32, or with biases) it is padded inside attention only. Linear layers see no
-padding but what rounds the row up, see encoder.ROUND_TO. Families whose attention is not called through the interface
-call it themselves, see relative.py.
+the row goes to variable-length flash attention as it is; on a processor each pair is worked on by itself; elsewhere it
+is padded inside attention only. Families whose attention is not called through the interface: see relative.py.
 """
 
 from typing import Any
@@ -60,8 +58,7 @@ def attend_packed(
 ) -> tuple[torch.Tensor, None]:
     """``query``, ``key``, ``value``: ``[1, heads, T + padding, width]``; returns ``[1, T + padding, heads, width]``.
 
-    sliding_window: a token sees those less than this many tokens away, on both sides. (It is half of ModernBERT's
-    ``local_attention``, plus one: ``transformers`` counts the token itself.)
+    sliding_window: a token sees those less than this many tokens away, on both sides
     bias: of one sequence, or of several of one length
     """
     if _calls is not None:
@@ -89,8 +86,8 @@ def _flash(
 ) -> torch.Tensor:
     """Variable-length flash attention on ``[T + padding, heads, width]``; the padding is a sequence of its own.
 
-    torch's operator itself: ``scaled_dot_product_attention`` reaches it through nested tensors alone, which take the
-    host longer than the kernel takes the device, and ``varlen_attn`` has no dropout.
+    torch's operator itself: ``scaled_dot_product_attention`` reaches it through slow nested tensors alone, and
+    ``varlen_attn`` has no dropout.
     """
     side = None if window is None else window - 1
     out, *_ = torch.ops.aten._flash_attention_forward(
@@ -129,9 +126,6 @@ def _padded(
     return F.pad(rows, (0, 0, 0, 0, 0, len(q) - len(rows)))
 
 
-def _no_mask(*_: object, **__: object) -> None:
-    """Makes no mask of the model's own: Packing says which token attends to which."""
-
-
 AttentionInterface.register(NAME, attend_packed)
-AttentionMaskInterface.register(NAME, _no_mask)  # type: ignore[arg-type]
+# No mask of the model's own: Packing says which token attends to which
+AttentionMaskInterface.register(NAME, lambda *_, **__: None)

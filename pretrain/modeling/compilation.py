@@ -14,11 +14,8 @@ from .losses import compile_vocabulary_loss
 
 
 def check_can_compile(family: Family, zero_stage: int) -> None:
-    """Raises KinspanError where ``--compile`` cannot work, or does not pay.
-
-    A processor is refused: there attention goes through the pairs one by one in Python, which breaks the graph in every
-    layer. So is ZeRO 3, which gathers parameters in hooks between the layers.
-    """
+    """Refuses ``--compile`` where it cannot work, or does not pay: on a processor, and where ZeRO 3 gathers parameters
+    in hooks."""
     if not torch.cuda.is_available():
         raise KinspanError("--compile is for GPUs, and there is none here: leave it out")
     if family.encode is not None:
@@ -37,10 +34,7 @@ def check_can_compile(family: Family, zero_stage: int) -> None:
 
 
 def compile_encoders(model: Any, backend: str = "inductor") -> None:
-    """Compiles the encoders of a model in place, so that no name of a weight changes, and the masked-LM loss.
-
-    They are compiled for any number of tokens and pairs: no two batches have the same.
-    """
+    """Compiles the encoders of a model in place, for any number of tokens and pairs, and the masked-LM loss."""
     # Two sizes that are equal in the first batch, such as padding and a constant, are not taken for one
     torch.fx.experimental._config.use_duck_shape = False
     for encoder in model.encoders:

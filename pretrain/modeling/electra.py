@@ -1,106 +1,80 @@
 """Replaced-token detection: ELECTRA's generator and discriminator as one trained module.
 
-Clark et al., 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", section 2: a
-small masked-LM model, the generator, fills the masked tokens with samples; the discriminator says of every token
-whether it is the original. Together with a pair loss on the discriminator as in Di Liello et al., 2022, appendix B.
-Both are one module in one engine, since ZeRO-2 does not work with two.
+Clark et al., 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", section 2, together
+with a pair loss on the discriminator as in Di Liello et al., 2022, appendix B. Both are one module in one engine, since
+ZeRO-2 does not work with two.
 """
 
+import copy
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoModelForSequenceClassification
 
 from data_pipeline.errors import KinspanError
 
 from .encoder import encode_packed, prepare_encoder
 from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, RTD, RTD_SUMS, compute_mlm_loss, compute_pair_loss, compute_rtd_loss, name_sums
+from .pair_model import Load, holds_no_weights, load_or_build, start_at_base_rate
 
 SAMPLING_BLOCK = 256  # vocabulary entries
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
 
 class ReplacedTokenModel(nn.Module):
-    """A generator, and a discriminator with a token head and a pair head.
+    """A generator, and a discriminator with a token head and a pair head, whose embeddings ``share_embeddings`` has
+    shared.
 
     generator:  ElectraForMaskedLM
     classifier: ElectraForSequenceClassification, the discriminator's encoder included
     token_head: ElectraForPreTraining's ``discriminator_predictions``
-    objectives: names of the mixture's parts
-
-    The embeddings must have been shared as wished before: see ``share_embeddings``.
     """
 
     losses = (MLM, RTD, PAIR)
 
-    def __init__(
-        self, generator: nn.Module, classifier: nn.Module, token_head: nn.Module, objectives: tuple[str, ...]
-    ) -> None:
+    def __init__(self, generator: Any, classifier: Any, token_head: nn.Module, objectives: tuple[str, ...]) -> None:
         super().__init__()
         self.generator = generator  # first, so that what is shared is saved under its name
         self.classifier = classifier
         self.discriminator_predictions = token_head
         self.family = FAMILIES["electra"]
         self.objectives = objectives
+        self.config = classifier.config  # the discriminator is what is trained for, and released
+        self.encoders = generator.base_model, classifier.base_model
+        self.masked_heads = generator.generator_predictions, generator.generator_lm_head
+        self.token_heads = (token_head,)
+        self.sum_names = name_sums(MLM_SUMS + RTD_SUMS, objectives)
         for encoder in self.encoders:
             prepare_encoder(self, encoder)
 
-    @property
-    def config(self) -> Any:
-        """The discriminator's: it is what is trained for, and released."""
-        return self.classifier.config
-
-    @property
-    def sum_names(self) -> tuple[str, ...]:
-        return name_sums(MLM_SUMS + RTD_SUMS, self.objectives)
-
-    @property
-    def encoders(self) -> tuple[nn.Module, ...]:
-        return self.generator.base_model, self.classifier.base_model  # type: ignore[return-value]
-
-    @property
-    def masked_heads(self) -> tuple[nn.Module, ...]:
-        """What runs at masked positions alone."""
-        return self.generator.generator_predictions, self.generator.generator_lm_head  # type: ignore[return-value]
-
-    @property
-    def token_heads(self) -> tuple[nn.Module, ...]:
-        """What runs at every token."""
-        return (self.discriminator_predictions,)
-
     def generate(self, inputs: dict[str, Any]) -> torch.Tensor:
         """The generator's vocabulary logits at the masked positions, ``[M, vocab]``."""
-        hidden = encode_packed(self.generator.base_model, inputs)  # type: ignore[arg-type]
+        hidden = encode_packed(self.generator.base_model, inputs)
         hidden = hidden[inputs["masked_positions"]]
         for head in self.masked_heads:
             hidden = head(hidden)
         return hidden
 
     def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The discriminator's hidden states of a packed row, ``[T, hidden]``."""
-        return encode_packed(self.classifier.base_model, inputs)  # type: ignore[arg-type]
+        return encode_packed(self.classifier.base_model, inputs)
 
     def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()]).float()
 
     def detect_replaced(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Token logits ``[T]``: above 0 a token is called replaced."""
         return self.discriminator_predictions(hidden).float()
 
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
+        """The weighted loss of a packed micro-batch, its sums and its pair logits, as of PairModel.
 
-        One call does all of it, because ZeRO's hooks go by the calls of the module that DeepSpeed wraps.
-
-        scales: what each loss *sum* is multiplied by, by the names of ``losses``; see step.py
-        inputs: the arrays of data_pipeline.sampling.batch.Batch as tensors, every chosen token masked and a number of
-            ``noise`` for each
+        inputs: with every chosen token masked and a number of ``noise`` for each
         """
         labels, positions = inputs["masked_labels"], inputs["masked_positions"]
         mlm = self.generate(inputs)
@@ -123,8 +97,8 @@ def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
     logits: ``[M, vocab]``;  noise: ``[M]`` float64, uniform in [0, 1)
 
-    The first id at which the cumulated probability exceeds the noise, found in two levels, blocks of the
-    vocabulary first: exact to float64 in the sums, and with no ``cumsum``, which on a GPU adds in no fixed order.
+    Blocks of the vocabulary come first: exact to float64 in the sums, and with no ``cumsum``, which on a GPU adds in no
+    fixed order.
     """
     probability = F.softmax(logits, -1, dtype=torch.float32)
     probability = F.pad(probability, (0, -logits.shape[1] % SAMPLING_BLOCK)).unflatten(1, (-1, SAMPLING_BLOCK))
@@ -136,8 +110,8 @@ def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 
 def _first_above(mass: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """In each row of ``mass`` ``[M, K]`` the first column whose cumulated mass exceeds ``target`` ``[M]``, and the
-    mass before it; the last column with any mass where rounding leaves none."""
+    """In each row of ``mass`` ``[M, K]`` the first column whose cumulated mass exceeds ``target`` ``[M]``, and the mass
+    before it; the last column with any mass where rounding leaves none."""
     upper = torch.ones(mass.shape[1], mass.shape[1], dtype=mass.dtype, device=mass.device).triu()
     cumulated = mass @ upper
     last = torch.where(mass > 0, torch.arange(mass.shape[1], device=mass.device), 0).amax(-1)
@@ -149,8 +123,7 @@ def _first_above(mass: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor
 class DisentangledEmbedding(nn.Module):
     """The discriminator's word table as the generator's, gradient stopped, plus a difference of its own.
 
-    He et al., 2021, "DeBERTaV3", section 3.3: sharing without the two losses pulling the table apart. Holds the
-    generator's Parameter too, so that ZeRO-3 gathers it here.
+    He et al., 2021, "DeBERTaV3", section 3.3. Holds the generator's Parameter too, so that ZeRO-3 gathers it here.
     """
 
     def __init__(self, shared: nn.Parameter, start: torch.Tensor, padding_idx: int | None) -> None:
@@ -170,15 +143,20 @@ def share_embeddings(
 
     how: "none"; "tied": all tables and their LayerNorm are the same Parameters (Clark et al., section 3.2);
         "disentangled": the word table alone, see DisentangledEmbedding
-    generator_loaded, classifier_loaded: which of them has values that are not fresh. Fresh values give way to loaded
-        ones; otherwise tied tables start as the discriminator's, and disentangled ones each as they are
-
-    Raises KinspanError where the tables differ in shape.
+    generator_loaded, classifier_loaded: fresh values give way to loaded ones; otherwise tied tables start as the
+        discriminator's, and disentangled ones each as they are
     """
     if how == "none":
         return
     theirs, own = generator.base_model.embeddings, classifier.base_model.embeddings
-    _check_same_shapes(theirs, own, how)
+    for name in TABLES if how == "tied" else TABLES[:1]:
+        one, two = (tuple(getattr(side, name).weight.shape) for side in (theirs, own))
+        if one != two:
+            raise KinspanError(
+                f"--embedding_sharing {how}: the generator's {name} are {one[0]} x {one[1]}, the discriminator's "
+                f"{two[0]} x {two[1]}: use --generator 1/3, whose embeddings are of the same width, or "
+                "--embedding_sharing none"
+            )
     source, target = (theirs, own) if generator_loaded and not classifier_loaded else (own, theirs)
     if how == "disentangled":
         if not (generator_loaded and classifier_loaded):
@@ -195,12 +173,71 @@ def share_embeddings(
     generator.get_output_embeddings().weight = theirs.word_embeddings.weight
 
 
-def _check_same_shapes(theirs: nn.Module, own: nn.Module, how: str) -> None:
-    for name in TABLES if how == "tied" else TABLES[:1]:
-        one, two = (tuple(getattr(side, name).weight.shape) for side in (theirs, own))
-        if one != two:
-            raise KinspanError(
-                f"--embedding_sharing {how}: the generator's {name} are {one[0]} x {one[1]}, the discriminator's "
-                f"{two[0]} x {two[1]}: use --generator 1/3, whose embeddings are of the same width, or "
-                "--embedding_sharing none"
-            )
+def load_replaced_token_model(
+    name_or_dir: str,
+    generator: str,
+    sharing: str,
+    seed: int,
+    objectives: tuple[str, ...] = ("ssp",),
+    positive_share: float = 0.2,
+    load: Load = load_or_build,
+) -> tuple[ReplacedTokenModel, list[str]]:
+    """Discriminator and generator, and lines that say what of them is new.
+
+    generator:      as ``name_or_dir``; or its size as a factor of the discriminator's, such as ``1/3``: it starts fresh
+    sharing:        of embeddings, see share_embeddings
+    positive_share: of the pairs: what a fresh pair head first predicts
+    """
+    torch.manual_seed(seed)  # of fresh weights
+    classifier, notes = load(AutoModelForSequenceClassification, name_or_dir, "pair")
+    if notes:
+        start_at_base_rate(classifier, positive_share)
+    detector, more = load(AutoModelForPreTraining, name_or_dir, "token-detection")
+    notes, config, factor = notes + more, classifier.config, parse_size_factor(generator)
+    if factor is None:
+        made, more = load(AutoModelForMaskedLM, generator, "generator's masked-LM", "--generator")
+        check_generator(generator, made.config, name_or_dir, config)
+    else:
+        small = scale_config(config, factor)
+        made, _ = load(AutoModelForMaskedLM, name_or_dir, "", config=small)
+        layers, heads = small.num_hidden_layers, small.num_attention_heads
+        more = [f"the generator starts fresh: {layers} layers of {small.hidden_size}, {heads} heads"]
+    loaded = factor is None and not holds_no_weights(generator), not holds_no_weights(name_or_dir)
+    if all(loaded) and sharing == "tied":
+        more = [*more, "the generator's embeddings are replaced by the discriminator's, since they are tied"]
+    share_embeddings(made, classifier, sharing, *loaded)
+    model = ReplacedTokenModel(made, classifier, detector.discriminator_predictions, objectives).train()
+    return model, list(dict.fromkeys(notes + more))
+
+
+def check_generator(name: str, generator: Any, model_name: str, discriminator: Any) -> None:
+    if generator.model_type != "electra":
+        raise KinspanError(f"--generator {name} is of the type {generator.model_type}: it must be an ELECTRA model")
+    if generator.vocab_size != discriminator.vocab_size:
+        raise KinspanError(
+            f"--generator {name} has {generator.vocab_size} vocabulary entries, --model {model_name} "
+            f"{discriminator.vocab_size}: they must be of one tokenizer"
+        )
+
+
+def parse_size_factor(text: str) -> float | None:
+    """``1/3`` or ``0.25`` as a number; None where ``text`` is none, and so a name."""
+    try:
+        factor = float(Fraction(text))
+    except ValueError:
+        return None
+    except (ZeroDivisionError, OverflowError):
+        factor = 0.0
+    if not 0 < factor <= 1:
+        raise KinspanError(f"--generator {text}: a size must lie above 0 and not above 1")
+    return factor
+
+
+def scale_config(config: Any, factor: float) -> Any:
+    """A generator's config: as deep as the discriminator, ``factor`` as wide, heads and embeddings of its size."""
+    out = copy.deepcopy(config)
+    head_dim = config.hidden_size // config.num_attention_heads
+    out.num_attention_heads = max(1, round(config.num_attention_heads * factor))
+    out.hidden_size = out.num_attention_heads * head_dim
+    out.intermediate_size = max(1, round(config.intermediate_size * factor))
+    return out

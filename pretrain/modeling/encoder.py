@@ -20,8 +20,7 @@ ROUND_TO = 64
 
 
 def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
-    """Makes ready for ``encode_packed`` a model that holds this encoder. On a processor its dropout and its linear
-    layers are replaced, see cpu/.
+    """Makes a model ready for ``encode_packed`` of this encoder; on a processor by replacing dropout and linear layers.
 
     Raises KinspanError where the encoder's attention would not keep the pairs of a packed row apart.
     """
@@ -51,11 +50,7 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
 def encode_packed(backbone: nn.Module, inputs: dict[str, Any], round_to: int = ROUND_TO) -> torch.Tensor:
     """Hidden states ``[T, hidden]`` of the T tokens of a packed row, each pair on its own.
 
-    Args:
-        backbone: a base model (``classifier.base_model``) of one of FAMILIES
-        inputs:   of data_pipeline.sampling.batch.Batch as tensors: input_ids, token_type_ids, position_ids ``[T]``,
-                  starts ``[n + 1]``; and max_length, the tokens of the longest pair
-        round_to: the row is rounded up to a multiple of so many tokens
+    inputs: of data_pipeline.sampling.batch.Batch as tensors; and max_length, the tokens of the longest pair
     """
     config: Any = backbone.config
     family = FAMILIES[config.model_type]

@@ -20,16 +20,14 @@ class Family:
     """How one architecture of ``transformers`` is taken apart and put together again.
 
     classifier:       the class that a release names as its own: the encoder with one logit a pair
-    masked_lm:        the class of the masked-LM model
     mlm_head:         the modules of the masked-LM model that map hidden states to vocabulary logits, in order
-    pair_logits:      (sequence classifier, first tokens ``[n, hidden]``) -> logits ``[n]``. The architecture's own
-                      head, called on gathered first tokens: it would itself look at position 0 of the row only
+    pair_logits:      (sequence classifier, first tokens ``[n, hidden]``) -> logits ``[n]``, by the architecture's own
+                      head
     first_position:   config -> the position id of a sequence's first token
     encode:           how its encoder runs on a packed row, where its attention does not go through the attention
-                      interface: (encoder, tokens, packing) -> hidden states, see relative.py
+                      interface
     token_types:      whether its forward takes token type ids
-    masked_lm_folder: where in a release the masked-LM model lies, if not beside the classifier: one file cannot
-                      hold two heads of the same parameter names
+    masked_lm_folder: where in a release the masked-LM model lies, if its head shares names with the classifier's
     """
 
     classifier: str

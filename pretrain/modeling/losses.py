@@ -1,10 +1,8 @@
 """The losses, apart from the models whose logits they take, and the sums that become the log's figures.
 
 A loss is a sum over its items. It declares the count of the *global* batch that divides it, so that the gradient does
-not depend on how the batch is cut into ranks and micro-batches; pretrain/step.py multiplies each sum by its scale.
-
-Beside its loss each leaves other sums, by name: those of tokens first, then those of each objective's pairs,
-``ssp/pair_loss``, ``ssp/hard_pairs`` and so on. metrics.py turns them into figures.
+not depend on how the batch is cut. Beside it each leaves other sums, by name: those of tokens first, then those of each
+objective's pairs, ``ssp/pair_loss``, ``ssp/hard_pairs`` and so on.
 """
 
 from collections.abc import Iterable
@@ -26,11 +24,8 @@ CHUNKS = {"cpu": 2**24, "cuda": 2**27}
 
 @dataclass(frozen=True)
 class Loss:
-    """What a model declares of one of its losses.
-
-    name:  its weight's name in LossWeights, and its scale's name in ``forward``
-    count: what its sum is divided by: this property of Batch, added up over the global batch
-    """
+    """One of a model's losses. ``name``: of its weight and scale; ``count``: the property of Batch that
+    divides its sum"""
 
     name: str
     count: str
@@ -53,10 +48,8 @@ PAPER_WEIGHTS = LossWeights()
 
 
 def compute_mlm_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross-entropy of vocabulary logits ``[M, vocab]`` and the ids that stood there ``[M]``, summed, and MLM_SUMS.
-
-    The backward pass overwrites the logits with their gradient.
-    """
+    """Cross-entropy of vocabulary logits ``[M, vocab]`` and the ids that stood there ``[M]``, summed, and MLM_SUMS. The
+    backward pass overwrites the logits with their gradient."""
     loss, correct = _VocabularyLoss.apply(logits, labels)
     with torch.no_grad():
         sums = _stack(loss, correct, len(labels))
@@ -66,8 +59,8 @@ def compute_mlm_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.
 class _VocabularyLoss(torch.autograd.Function):
     """The summed cross-entropy in fp32, and the number of rows whose largest logit is the label's.
 
-    Logits are the largest tensor of a step. Here they are kept once, in their own precision: copies in fp32 exist for
-    a chunk of rows at a time, and the gradient takes the logits' place.
+    Logits are the largest tensor of a step: copies in fp32 exist for a chunk
+    of rows at a time, and the gradient takes the logits' place.
     """
 
     @staticmethod
@@ -105,17 +98,14 @@ def _put_gradient(rows: torch.Tensor, label: torch.Tensor, scale: torch.Tensor) 
 
 
 def compile_vocabulary_loss(backend: str) -> None:
-    """Makes one kernel each of what ``_VocabularyLoss`` computes forward and backward, for all models of this process.
-
-    No copy of the logits is then written: 8 bytes of traffic for a logit in half precision, in place of 36.
-    """
+    """Makes one kernel each of what ``_VocabularyLoss`` computes forward and backward, for all models of
+    this process."""
     global _add_up_likelihood, _put_gradient
     _add_up_likelihood = torch.compile(_add_up_likelihood, fullgraph=True, dynamic=True, backend=backend)
     _put_gradient = torch.compile(_put_gradient, fullgraph=True, dynamic=True, backend=backend)
 
 
 def _split_rows(logits: torch.Tensor, labels: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-    """Logits and labels, a chunk of rows at a time."""
     rows = max(1, CHUNKS.get(logits.device.type, CHUNKS["cuda"]) // logits.shape[1])
     return zip(logits.split(rows), labels.split(rows), strict=True)
 
@@ -144,7 +134,7 @@ def add_up_pairs(
 ) -> torch.Tensor:
     """PAIR_SUMS of each part in turn, ``[num_parts * len(PAIR_SUMS)]``; all arguments are ``[n]``.
 
-    They come of a product with one-hot rows: a GPU adds that up in one order, and the host does not wait for it.
+    A product with one-hot rows: a GPU adds that up in one order, and the host does not wait for it.
     """
     number = part.long() * len(KINDS) + kinds.long()
     group = (number[:, None] == torch.arange(num_parts * len(KINDS), device=part.device)).double()

@@ -17,7 +17,6 @@ class Packing:
     starts      [n + 1] int32
     sequence    [T] int64     the sequence that each token is of
     position    [T] int64     its place there
-    max_length  of the longest sequence
     cuts        [n + 2] int32  ``starts``, and where the padding ends
     longest     of ``max_length`` and the padding
     bounds      ``starts`` as numbers; None where they are on a GPU, which nobody waits for
@@ -44,7 +43,6 @@ class Packing:
 
     @property
     def slots(self) -> torch.Tensor:
-        """Each token's place in the padded ``[n, max_length]`` layout, flattened, ``[T]`` int64."""
         return self.sequence * self.max_length + self.position
 
     @property

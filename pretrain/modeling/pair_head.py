@@ -1,8 +1,4 @@
-"""Everything that a sequence classifier has above its encoder: naming it, drawing it anew, folding two labels into one.
-
-Families differ in where they keep it. BERT and ALBERT hold their pooler in the encoder's module, DeBERTa beside it,
-ModernBERT calls it ``head``, and the dense layer of RoBERTa, ELECTRA and MPNet is a part of their classifier.
-"""
+"""Everything that a sequence classifier has above its encoder; families differ in where they keep it."""
 
 from typing import Any
 
@@ -13,7 +9,7 @@ POOLER = "pooler"  # in the encoder's module, but of the head: only pairs are re
 
 
 def list_head_modules(classifier: Any) -> list[nn.Module]:
-    """Returns the modules that map the hidden state of the first token to logits, in the order of the forward pass."""
+    """The modules that map the hidden state of the first token to logits, in the order of the forward pass."""
     encoder = classifier.base_model
     pooler = getattr(encoder, POOLER, None)
     others = [module for module in classifier.children() if module is not encoder]
@@ -30,16 +26,12 @@ def redraw_head(classifier: Any, seed: int) -> None:
 
 
 def find_last_layer(classifier: Any) -> nn.Linear:
-    """Returns the layer that gives the logits."""
     *_, last = (module for module in classifier.classifier.modules() if isinstance(module, nn.Linear))
     return last
 
 
 def fold_two_labels(classifier: Any) -> None:
-    """Makes one logit of two: that of label 1 less that of label 0.
-
-    The softmax over two labels depends on this difference alone, so that nothing is lost.
-    """
+    """Makes one logit of two: that of label 1 less that of label 0, on which alone their softmax depends."""
     last = find_last_layer(classifier)
     with torch.no_grad():
         last.weight = nn.Parameter(last.weight[1:] - last.weight[:1])

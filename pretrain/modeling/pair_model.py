@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,65 +20,47 @@ from pretrain.modeling import attention
 from .encoder import encode_packed, prepare_encoder
 from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, compute_pair_loss, name_sums
+from .pair_head import find_last_layer
+
+Load = Callable[..., tuple[Any, list[str]]]  # as load_or_build
 
 
 class PairModel(nn.Module):
-    """An encoder with two heads.
+    """An encoder with two heads; the vocabulary projection runs on masked positions only, and its matrix is the
+    embedding.
 
-    The vocabulary projection runs on masked positions only, and its matrix is the embedding, tied.
-
-    objectives: the names of the mixture's parts
+    objectives:   the names of the mixture's parts
+    masked_heads: what runs at masked positions alone
+    token_heads:  what runs at every token
     """
 
     losses = (MLM, PAIR)
+    token_heads: tuple[nn.Module, ...] = ()
+    masked_heads: tuple[nn.Module, ...]
 
-    def __init__(self, classifier: nn.Module, mlm_head: nn.Module, objectives: tuple[str, ...] = ("ssp",)) -> None:
+    def __init__(self, classifier: Any, mlm_head: nn.Module, objectives: tuple[str, ...] = ("ssp",)) -> None:
         super().__init__()
-        self.objectives = objectives
+        self.objectives, self.config = objectives, classifier.config
         self.classifier = classifier  # the architecture's own sequence classifier, encoder included
         self.mlm_head = mlm_head
-        self.family = FAMILIES[str(classifier.config.model_type)]  # type: ignore[union-attr]
-        prepare_encoder(self, classifier.base_model)  # type: ignore[arg-type]
-
-    @property
-    def config(self) -> Any:
-        return self.classifier.config
-
-    @property
-    def encoders(self) -> tuple[nn.Module, ...]:
-        return (self.classifier.base_model,)  # type: ignore[return-value]
-
-    @property
-    def masked_heads(self) -> tuple[nn.Module, ...]:
-        """What runs at masked positions alone."""
-        return (self.mlm_head,)
-
-    @property
-    def token_heads(self) -> tuple[nn.Module, ...]:
-        """What runs at every token."""
-        return ()
-
-    @property
-    def sum_names(self) -> tuple[str, ...]:
-        return name_sums(MLM_SUMS, self.objectives)
+        self.family = FAMILIES[self.config.model_type]
+        self.encoders, self.masked_heads = (classifier.base_model,), (mlm_head,)
+        self.sum_names = name_sums(MLM_SUMS, objectives)
+        prepare_encoder(self, classifier.base_model)
 
     def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
         """Hidden states of a packed row, ``[T, hidden]``."""
-        return encode_packed(self.classifier.base_model, inputs)  # type: ignore[arg-type]
+        return encode_packed(self.classifier.base_model, inputs)
 
     def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
         """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()])
 
-    def predict_masked(self, hidden: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Vocabulary logits at these positions, ``[M, vocab]``."""
-        return self.mlm_head(hidden[positions])
-
     def logits(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Pair logits ``[n]`` and vocabulary logits at the masked positions ``[M, vocab]``."""
         hidden = self.encode(inputs)
         pair = self.score_pairs(hidden, inputs["starts"])
-        return pair, self.predict_masked(hidden, inputs["masked_positions"])
+        return pair, self.mlm_head(hidden[inputs["masked_positions"]])
 
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
@@ -101,63 +82,61 @@ class PairModel(nn.Module):
         return loss, torch.cat([of_tokens, of_pairs]), pair.detach()
 
 
-def load_model(
-    name_or_dir: str, seed: int, objectives: tuple[str, ...] = ("ssp",), positive_share: float = 0.2
-) -> tuple[PairModel, list[str]]:
-    """The model to train, in fp32, and lines that say what of it is new.
+def load_or_build(
+    auto: Any, name_or_dir: str, head: str, flag: str = "--model", config: Any = None
+) -> tuple[Any, list[str]]:
+    """What ``auto`` makes of a model in fp32, and a line where that, or its head, starts fresh.
 
-    name_or_dir:    a weights folder, a hub name, or a folder with a config alone, which starts from scratch
-    positive_share: of the pairs: what a fresh pair head first predicts
-
-    Raises KinspanError where there is none, or where its architecture cannot be trained here.
+    name_or_dir: a weights folder, a hub name, or a folder with a config alone, which starts from scratch
+    config:      builds a fresh model of this one instead
     """
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    config = load_config(name_or_dir)
-    scratch = holds_no_weights(name_or_dir)
-    family = FAMILIES[config.model_type]
-    options: dict[str, Any] = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
-    parts, notes = [], []
-    torch.manual_seed(seed)  # of fresh weights
-    for head, auto in (("pair", AutoModelForSequenceClassification), ("masked-LM", AutoModelForMaskedLM)):
-        if scratch:
-            parts.append(build_fresh(partial(auto.from_config, **options, trust_remote_code=False), name_or_dir))
-            continue
-        subfolder = Path(name_or_dir) / family.masked_lm_folder  # of a release, where its two heads share names
-        where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
-        model, missing = load_part(auto, where, options)
-        parts.append(model)
-        if missing:
-            notes.append(
-                f"the {head} head starts fresh ({len(missing)} tensors are not in {shorten_name(name_or_dir)})"
-            )
-    if scratch or any(note.startswith("the pair head") for note in notes):
-        start_at_base_rate(parts[0], positive_share)
-    if scratch:
-        notes = [f"{shorten_name(name_or_dir)} holds no weights: the model starts from scratch"]
-    classifier, masked_lm = parts
-    return assemble(classifier, masked_lm, objectives), notes
+    if config is not None:
+        return build_fresh(auto, config, name_or_dir, flag), []
+    config, short = load_config(name_or_dir, flag), shorten_name(name_or_dir)
+    if holds_no_weights(name_or_dir, flag):
+        return build_fresh(auto, config, name_or_dir, flag), [f"{short} holds no weights: it starts from scratch"]
+    subfolder = Path(name_or_dir) / FAMILIES[config.model_type].masked_lm_folder  # where both heads share names
+    where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
+    options = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
+    model, missing = load_part(auto, where, options, flag)
+    return model, [f"the {head} head starts fresh ({len(missing)} tensors are not in {short})"] if missing else []
 
 
-def build_fresh(build: Callable[[], Any], name_or_dir: str, flag: str = "--model") -> Any:
-    """What ``build`` makes of a config alone. Raises KinspanError where the config's values do not go together."""
+def build_fresh(auto: Any, config: Any, name_or_dir: str, flag: str = "--model") -> Any:
+    """What ``auto`` makes of a config alone. Raises KinspanError where the config's values do not go together."""
     try:
-        return build()
-    except KinspanError:
-        raise
+        return auto.from_config(
+            config, attn_implementation=attention.NAME, dtype=torch.float32, trust_remote_code=False
+        )
     except Exception as error:  # heads that do not divide the width, an unknown activation, ...
         raise KinspanError(
             f"{flag} {name_or_dir}: no model can be built of its config.json: {quote_error(error)}"
         ) from error
 
 
+def load_model(
+    name_or_dir: str,
+    seed: int,
+    objectives: tuple[str, ...] = ("ssp",),
+    positive_share: float = 0.2,
+    load: Load = load_or_build,
+) -> tuple[PairModel, list[str]]:
+    """The model to train, and lines that say what of it is new.
+
+    positive_share: of the pairs: what a fresh pair head first predicts
+    """
+    torch.manual_seed(seed)  # of fresh weights
+    classifier, notes = load(AutoModelForSequenceClassification, name_or_dir, "pair")
+    if notes:
+        start_at_base_rate(classifier, positive_share)
+    masked_lm, more = load(AutoModelForMaskedLM, name_or_dir, "masked-LM")
+    return assemble(classifier, masked_lm, objectives), list(dict.fromkeys(notes + more))
+
+
 def load_part(
     model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
 ) -> tuple[Any, list[str]]:
-    """The model that ``model_class`` makes of the weights, and the names of its tensors that they lack: a head's.
-
-    Raises KinspanError, by ``flag``, where they cannot be loaded, lack some of the encoder, or are not all finite.
-    """
+    """The model that ``model_class`` makes of the weights, and the names of a head's tensors that they lack."""
     try:
         model, info = model_class.from_pretrained(
             name_or_dir,
@@ -186,16 +165,13 @@ def load_part(
 
 def start_at_base_rate(classifier: nn.Module, positive_share: float) -> None:
     """A fresh pair head first predicts the share of positives, so that no steps go into learning it."""
-    *_, last = (m for m in classifier.classifier.modules() if isinstance(m, nn.Linear))  # type: ignore[union-attr]
-    nn.init.constant_(last.bias, math.log(positive_share / (1 - positive_share)))
+    nn.init.constant_(find_last_layer(classifier).bias, math.log(positive_share / (1 - positive_share)))
 
 
-def assemble(classifier: nn.Module, masked_lm: nn.Module, objectives: tuple[str, ...] = ("ssp",)) -> PairModel:
+def assemble(classifier: Any, masked_lm: Any, objectives: tuple[str, ...] = ("ssp",)) -> PairModel:
     """One PairModel of the two models: the classifier's encoder, the other's head tied to its embedding."""
-    family_name = str(classifier.config.model_type)  # type: ignore[union-attr]
-    head = FAMILIES[family_name].mlm_head_of(masked_lm)
-    decoder = masked_lm.get_output_embeddings()  # type: ignore[operator]
-    decoder.weight = classifier.get_input_embeddings().weight  # type: ignore[operator]
+    head = FAMILIES[classifier.config.model_type].mlm_head_of(masked_lm)
+    masked_lm.get_output_embeddings().weight = classifier.get_input_embeddings().weight
     return PairModel(classifier, head, objectives).train()  # from_pretrained leaves dropout off
 
 
@@ -209,7 +185,9 @@ def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
 
 
 def load_config(name_or_dir: str, flag: str = "--model") -> Any:
-    """Its config, with one logit. Raises KinspanError where it is no encoder that can be trained here."""
+    """Its config, with one logit. From here on ``transformers`` is silent: what starts fresh is told in our words."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     expect_hub(name_or_dir)
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)

@@ -1,8 +1,7 @@
 """Packed rows of the families whose attention adds a bias by relative position: MPNet and DeBERTa.
 
-``transformers`` runs their attention past its interface, and their encoders make a bias, or a mask, of all tokens of a
-row by all. Here the same modules are called in the same order on a packed row, and what lies between two tokens is
-computed within each pair alone.
+``transformers`` runs their attention past its interface. Here the same modules are called in the same order on a packed
+row, and what lies between two tokens is computed within each pair alone.
 """
 
 from functools import cache
@@ -39,8 +38,7 @@ def encode_deberta(backbone: Any, tokens: dict[str, torch.Tensor], packing: Pack
     """Hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
 
     Disentangled attention (He et al., 2021, "DeBERTa", equation 4): to the product of a query and a key it adds those
-    of the query with the vector of their distance, and of the key with it. The vectors come from a table that all
-    layers share.
+    of the query with the vector of their distance, and of the key with it.
     """
     encoder = backbone.encoder
     hidden = embedded = backbone.embeddings(**tokens)
@@ -82,8 +80,8 @@ def _attend(
 def _find_rows(encoder: Any, size: int, longest: int) -> torch.Tensor:
     """Rows of a table of this size, ``[2, 2 * longest]`` int64, for the distances from ``1 - longest`` to ``longest``.
 
-    The first is of the tokens by which a key is before its query, the second of those by which a query is before its
-    key, negative where it comes after. They are made where they are small, for reading their bounds to wait for no GPU.
+    First of the tokens by which a key is before its query, then of those by which a query is before its key. They are
+    made where they are small, for reading their bounds to wait for no GPU.
     """
     distances = encoder.get_rel_pos(torch.empty(longest + 1, 0))[0]  # of each token from each, in buckets
     ahead = torch.cat([distances[0, 1:longest].flip(0), distances[:, 0]])
@@ -126,10 +124,8 @@ def _shear(x: torch.Tensor) -> torch.Tensor:
 
 
 def _convolve(layer: Any, embedded: torch.Tensor, hidden: torch.Tensor, packing: Packing) -> torch.Tensor:
-    """DeBERTa's convolution over the embedded tokens, added to what its first layer makes of them.
-
-    Zeros between the pairs keep them apart, as many as the convolution sees beyond the ends of a row.
-    """
+    """DeBERTa's convolution over the embedded tokens, added to what its first layer makes of them; zeros keep pairs
+    apart."""
     gap = layer.conv.padding[0]
     sequence = F.pad(packing.sequence, (0, packing.padding), value=len(packing.starts) - 1)
     place = torch.arange(len(sequence), device=hidden.device) + gap * sequence

@@ -19,10 +19,9 @@ from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub, explain_absence
 from data_pipeline.progress import show_progress
-from pretrain.runtime.out_of_memory import is_out_of_memory
+from pretrain.runtime.device import is_out_of_memory
 
-from .adapters.folder import is_adapter
-from .adapters.load import find_model, load_adapted
+from .adapters.folder import find_model, is_adapter, load_adapted
 from .families import FAMILIES
 from .pair_model import holds_no_weights
 
@@ -60,20 +59,22 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     """A sequence classifier of one or two labels, BERT with its next-sentence head, or ALBERT with its order head.
 
     name_or_dir: a release, an adapter beside its base, any other weights folder, or a hub name. Its config's
-        ``architectures`` decide; BERT and ALBERT models that name another class are scored by their heads of pre-
-        training where these are in the file
+        ``architectures`` decide; BERT and ALBERT models of another class are scored by their heads of pre-training
     device: default: a GPU where there is one
-
-    Raises KinspanError where there is no model, or where its head has no weights.
     """
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     if is_adapter(name_or_dir):
-        model = load_adapted(name_or_dir)
-        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-        tokenizer = tokenizers.load_tokenizer(find_model(name_or_dir))
-        head = f"{type(model).__name__} with an adapter, one logit"
-        return Scorer(tokenizers.shorten_name(name_or_dir), model, tokenizer, head, _only)
+        model, head, score = load_adapted(name_or_dir), "with an adapter, one logit", lambda out: out.logits[:, 0]
+    else:
+        model, head, score = _load_with_head(name_or_dir)
+    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    tokenizer = tokenizers.load_tokenizer(find_model(name_or_dir))
+    return Scorer(tokenizers.shorten_name(name_or_dir), model, tokenizer, f"{type(model).__name__}, {head}", score)
+
+
+def _load_with_head(name_or_dir: str) -> tuple[Any, str, Callable[[Any], torch.Tensor]]:
+    """A model, which of its heads scores pairs, and how the score follows from its output."""
     expect_hub(name_or_dir)
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
@@ -86,23 +87,20 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
         if config.num_labels not in (1, 2):
             raise KinspanError(f"{name_or_dir} has {config.num_labels} labels: give one of 1 or 2")
         model = _load(AutoModelForSequenceClassification, name_or_dir, config)
-        head, score = ("one logit", _only) if config.num_labels == 1 else ("label 1 over label 0", _second)
-    elif config.model_type in HEADS:
+        if config.num_labels == 1:
+            return model, "one logit", lambda out: out.logits[:, 0]
+        return model, "label 1 over label 0", lambda out: out.logits[:, 1] - out.logits[:, 0]
+    if config.model_type in HEADS:  # "is next" and "in order" are label 0
         model_class, output = HEADS[config.model_type]
         model = _load(model_class, name_or_dir, config)
-        head, score = "label 0 over label 1", lambda out: _first(out[output])
-    else:
-        raise KinspanError(
-            f"{name_or_dir} is a {architecture}, which has no head for pairs: give a release, a sequence "
-            "classifier of 1 or 2 labels, or a BERT or ALBERT with its head of pre-training"
-        )
-    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-    tokenizer = tokenizers.load_tokenizer(name_or_dir)
-    return Scorer(tokenizers.shorten_name(name_or_dir), model, tokenizer, f"{type(model).__name__}, {head}", score)
+        return model, "label 0 over label 1", lambda out: out[output][:, 0] - out[output][:, 1]
+    raise KinspanError(
+        f"{name_or_dir} is a {architecture}, which has no head for pairs: give a release, a sequence "
+        "classifier of 1 or 2 labels, or a BERT or ALBERT with its head of pre-training"
+    )
 
 
 def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
-    """The model in fp32. Raises KinspanError where weights that its scores need are not in the file."""
     try:
         model, info = model_class.from_pretrained(
             name_or_dir, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
@@ -118,34 +116,23 @@ def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
     return model
 
 
-def _only(out: Any) -> torch.Tensor:
-    return out.logits[:, 0]
+def check_fits(name: str, model: Any, tokenizer: Any, max_length: int) -> None:
+    """Raises KinspanError where texts of this length, or the tokenizer's ids, are more than a model embeds.
 
-
-def _second(out: Any) -> torch.Tensor:
-    return out.logits[:, 1] - out.logits[:, 0]
-
-
-def _first(logits: torch.Tensor) -> torch.Tensor:
-    """BERT's "is next" and ALBERT's "in order" are label 0."""
-    return logits[:, 0] - logits[:, 1]
-
-
-def check_fits(scorer: Scorer, max_length: int) -> None:
-    """Raises KinspanError where pairs of this length, or the tokenizer's ids, are more than the model embeds."""
-    config = scorer.model.config
-    positions = count_positions(scorer.model)
+    tokenizer: None where it is not known: then the length alone is checked
+    """
+    config, positions = model.config, count_positions(model)
     if positions is not None and max_length > positions:
-        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {scorer.name}")
-    if len(scorer.tokenizer) > config.vocab_size:
-        raise KinspanError(
-            f"{scorer.name}: its tokenizer has {len(scorer.tokenizer)} entries, the model {config.vocab_size}"
-        )
+        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {name}")
+    if tokenizer is None:
+        return
+    if len(tokenizer) > config.vocab_size:
+        raise KinspanError(f"{name}: its tokenizer has {len(tokenizer)} entries, the model {config.vocab_size}")
     types = getattr(config, "type_vocab_size", None) or 0  # 0: the model ignores them
-    highest = max(scorer.tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"])
-    if _takes_types(scorer.model) and 0 < types <= highest:
+    highest = max(tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"])
+    if _takes_types(model) and 0 < types <= highest:
         raise KinspanError(
-            f"{scorer.name}: its tokenizer makes the token type {highest}, the model has {types}: "
+            f"{name}: its tokenizer makes the token type {highest}, the model has {types}: "
             "it needs the tokenizer that it was trained with"
         )
 
@@ -171,10 +158,7 @@ def _takes_types(model: Any) -> bool:
 
 @torch.inference_mode()
 def score_padded(scorer: Scorer, pairs: PackedPairs, batch_size: int) -> np.ndarray:
-    """The model's score of each pair, ``[n]``: above 0 it calls it positive. The longest pairs come first.
-
-    Raises KinspanError where memory is short, an input has no embedding, or a score is no number.
-    """
+    """The model's score of each pair, ``[n]``: above 0 it calls it positive. The longest pairs come first."""
     lengths = np.diff(pairs.starts)
     order = np.argsort(-lengths, kind="stable")
     scores = np.empty(len(lengths))

@@ -21,10 +21,11 @@ from data_pipeline.sampling.anchors import get_usable_counts, open_block
 from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_weight
+from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources
 from objectives import parse_mixture
 from objectives.contrastive import contrast
 from objectives.negatives import MAX_WALKED
+from pretrain.config import list_texts
 from pretrain.runtime.run_folder import ADVICE
 from pretrain.runtime.settings import cache_settings
 
@@ -37,12 +38,10 @@ MAX_PARTS = 1000  # each has figures of its own in the log
 
 
 def list_sources(config: Any) -> tuple[Source, ...]:
-    """The corpora that a config with the settings of PretrainConfig reads."""
     return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, cache_settings(config))
 
 
 def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
-    """The mixture that a config with the settings of PretrainConfig asks for."""
     mixture = mix(sources, config.objective, config.sampling)
     if config.pair_loss == "contrastive":
         mixture = contrast(mixture, config.own_negatives or 0)
@@ -52,9 +51,7 @@ def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
 def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
     """A round robin without the turns of objectives that a corpus cannot train, and a note of each.
 
-    A forum without duplicates, or whose duplicates are all of one question, is then trained by its other objectives,
-    and of a hundred forums those that give nothing have no turn at all. Where none of them gives anything, they stay,
-    and opening a stream, or its first batch, says what is missing.
+    Where none of them gives anything, they stay, and opening a stream says what is missing.
     """
     if not mixture.batch:
         return mixture, []
@@ -66,16 +63,14 @@ def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
 
 
 def _find_lack(part: MixturePart, split: str) -> str:
-    """Why there are no pairs of a split of a part; "" where there are.
-
-    Where few whole texts are paired, as in a small forum, it is tried whether there are negatives; this opens shards.
-    """
-    anchors, documents = _get_counts(part, split)
+    """Why there are no pairs of a split of a part; "" where there are. In a small forum it is tried whether there are
+    negatives."""
+    assert part.corpus is not None
+    anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if sum(documents) < MIN_DOCUMENTS:
         return f"too few of its documents have {part.objective.needs}"
     if part.objective.view is None or sum(anchors) > MAX_WALKED:
         return ""
-    assert part.corpus is not None
     shards = tuple(number for number, count in enumerate(anchors) if count)
     block = open_block(part.corpus, shards, split, part.objective)
     random_bits = draw_random_bits(0, "trial", 0, len(block.anchors), part.objective.num_draws)
@@ -86,16 +81,10 @@ def _find_lack(part: MixturePart, split: str) -> str:
     return ""
 
 
-def _get_counts(part: MixturePart, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    assert part.corpus is not None
-    return get_usable_counts(part.corpus, part.objective, split)
-
-
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
     """The mixture as it is validated, and the names of the parts that cannot be: what is held out gives no pairs.
 
-    Parts keep their numbers. All of them have pairs in every batch, so that few pairs tell something of each. Raises
-    TooFewDocuments where no part can be validated.
+    Parts keep their numbers. Raises TooFewDocuments where no part can be validated.
     """
     lacks = [_find_lack(part, "validation") for part in mixture.parts]
     if all(lacks):
@@ -107,10 +96,7 @@ def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
 def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") -> Mixture:
     """The mixture of corpora and objectives; ``Mixture.read_from`` then takes a corpus for each of ``list_paths``.
 
-    Each corpus has its share of the pairs, and within it each of its objectives has its own. Of one corpus it is what
-    ``objective`` names, as parse_mixture reads it.
-
-    Raises KinspanError where there is no such objective, one stands twice with a corpus, or the weights are too fine.
+    Each corpus has its share of the pairs, and within it each of its objectives has its own.
     """
     sources = sources or (Source(""),)
     paths = list_paths(sources)
@@ -147,7 +133,6 @@ def _refuse_twice(parts: Sequence[MixturePart], paths: Sequence[str]) -> None:
 
 
 def _find_weights(shares: Sequence[Fraction]) -> list[int]:
-    """The smallest whole numbers that stand to one another as the shares do."""
     common = math.lcm(*(share.denominator for share in shares))
     weights = [int(share * common) for share in shares]
     weights = [weight // math.gcd(*weights) for weight in weights]
@@ -170,16 +155,11 @@ def _name_part(part: MixturePart, parts: Sequence[MixturePart], names: Sequence[
 def open_corpora(
     sources: Sequence[Source], cache: CacheSettings, tokenizer: Callable[[], Any], verify: bool = True
 ) -> list[Corpus]:
-    """The corpus of each of ``list_paths(sources)``; where none is named, the default one.
-
-    tokenizer: gives the one for which the default corpus is built at its first use
-
-    Raises KinspanError where a corpus cannot be opened, or their tokenizers differ.
-    """
+    """The corpus of each of ``list_paths(sources)``; where none is named, the default one, built for
+    ``tokenizer()``."""
     if not sources:
         return [Corpus(default_corpus(tokenizer()), verify)]
-    weights = {source.path: show_weight(source.weight) for source in sources}
-    corpora = [_open_corpus(path, weights[path], cache, verify) for path in list_paths(sources)]
+    corpora = [Corpus(path, verify, cache) for path in list_paths(sources)]
     first = corpora[0].manifest.tokenizer
     for corpus in corpora[1:]:
         if corpus.manifest.tokenizer["fingerprint"] != first["fingerprint"]:
@@ -190,23 +170,7 @@ def open_corpora(
     return corpora
 
 
-def _open_corpus(path: str, weight: str, cache: CacheSettings, verify: bool) -> Corpus:
-    try:
-        return Corpus(path, verify, cache)
-    except KinspanError as error:
-        if not (Path(f"{path}={weight}") / "manifest.json").is_file():
-            raise
-        raise KinspanError(
-            f"--corpus {path}={weight}: the number behind the last = was read as a weight, and there is no corpus at "
-            f"{path}; give that folder a weight of its own: {path}={weight}=1"
-        ) from error
-
-
 def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True) -> list[Corpus]:
-    """The corpora for a model with this tokenizer, see ``open_corpora``.
-
-    Raises KinspanError where a corpus was prepared with another one.
-    """
     corpora = open_corpora(sources, cache, lambda: tokenizer, verify)
     fingerprint, name = tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
     for corpus in corpora:
@@ -227,26 +191,19 @@ def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
 
 
 def explain_other_corpora(folder: Path, corpus: Any) -> dict[str, str]:
-    """What to say where a run's folder was begun with other corpora than ``corpus``, see run_folder.holds_this_run.
-
-    Nothing where the folder does not say which: a message then shows their fingerprints.
-    """
+    """What to say where a run's folder was begun with other corpora, see run_folder.holds_this_run; nothing where it is
+    unknown."""
     try:
         begun = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["corpus"]
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
         return {}
-    old, new = (_join(names) or "the default corpus" for names in (begun, corpus))
+    old, new = (" ".join(list_texts(names)) or "the default corpus" for names in (begun, corpus))
     change = f"{new} has changed since" if old == new else f"it was begun with --corpus {old}, and now it is {new}"
     return {"corpus_content": f"{change}; give the corpus that it was begun with, or {ADVICE}"}
 
 
-def _join(names: Any) -> str:
-    return names if isinstance(names, str) else " ".join(map(str, names))
-
-
 def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:
-    """What run.json says of the corpora that have a part: content, totals, the largest sources; of several also what
-    each one is."""
+    """What run.json says of the corpora that have a part: content, totals, the largest sources; of several each."""
     numbers = sorted({part.source for part in mixture.parts})
     manifests = [corpora[number].manifest for number in numbers]
     sources = [source for manifest in manifests for source in manifest.sources]

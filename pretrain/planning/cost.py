@@ -1,8 +1,7 @@
 """How fast training would be on a GPU, predicted from counts: nothing here was measured on one.
 
-A micro-batch takes as long as the slower of two: the host, which starts its kernels one after another, and the device,
-each of whose kernels takes as long as its bytes need or its arithmetic, whatever is more. The update follows, then the
-ranks add up gradients and gather weights, which no computation hides.
+A micro-batch takes as long as the slower of two: the host, which starts its kernels, and the device, each of whose
+kernels takes as long as its bytes need or its arithmetic. The update follows, and the ranks' collectives.
 """
 
 from collections.abc import Iterable, Iterator
@@ -49,10 +48,7 @@ class Work:
 
 
 def shape_batch(lengths: np.ndarray, per_pair: int, masked_share: float, draws: bool = False) -> Batch:
-    """A batch of sequences of these lengths ``[n * per_pair]``, which holds nothing worth reading.
-
-    draws: the token loss draws replacements
-    """
+    """A batch of sequences of these lengths ``[n * per_pair]``, which holds nothing worth reading."""
     tokens, pairs = int(lengths.sum()), len(lengths) // per_pair
     masked = int(tokens * masked_share)
     of_tokens, of_pairs = np.full(tokens, 5, np.int32), np.zeros(pairs, np.int8)
@@ -108,7 +104,6 @@ def time_host(kernels: Iterable[Kernel], compiled: bool) -> float:
 
 
 def time_device(kernels: Iterable[Kernel], gpu: Gpu) -> float:
-    """Seconds in which a GPU runs them."""
     copying, multiplying = gpu.memory * 1e12 * COPIES, gpu.tflops * 1e12 * PRODUCTS
     return sum(max(k.bytes / copying, k.flops / multiplying) + BEGIN * k.count for k in kernels)
 

@@ -31,9 +31,7 @@ def choose_forums(
     """Those of the corpora that ``--forums`` and ``--min_questions`` leave, in their order.
 
     chosen: "balanced", "largest" or "all" (of those given, without the forums of the benchmarks and their metas); names
-            with commas, or names to leave out, each behind a minus; None: every corpus that is given
-
-    Raises KinspanError where a forum that is named is not among the corpora, or none is left.
+        with commas, or names to leave out, each behind a minus; None: every corpus that is given
     """
     names = [name_forum(name) for name in name_corpora([source.path for source in sources])]
     kept = set(names) if chosen is None else _choose_names(chosen, names)
@@ -62,17 +60,11 @@ def _choose_names(chosen: str, names: list[str]) -> set[str]:
 
 
 def name_forum(name: str) -> str:
-    """A forum by the name that the paper has.
-
-    The folder physics.stackexchange.com is physics, and stackoverflow.com-Posts, as its dump is called, stackoverflow.
-    """
+    """A forum by the name that the paper has: physics for the folder physics.stackexchange.com."""
     return re.sub(r"(\.stackexchange)?\.com(-Posts)?$", "", name)
 
 
 def is_of_benchmark(name: str) -> bool:
-    """Whether a folder's name is that of a forum of the benchmarks, or of its meta, where the same people ask.
-
-    Capitals, a date, an archive's ending and the number of a second folder of that name make no difference.
-    """
+    """Whether a folder's name is that of a forum of the benchmarks, or of its meta, however its dump was called."""
     words = set(re.split("[^a-z]+", name.lower())) - OF_NO_FORUM
     return len(words) == 1 and words <= set(OF_BENCHMARKS)

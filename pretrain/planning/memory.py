@@ -36,10 +36,9 @@ def compute_states(
     """Memory for P parameters with AdamW on N GPUs (Rajbhandari et al., 2020, "ZeRO", section 3).
 
     Stage 0 keeps weights, gradients and moments whole on every GPU, 16 P bytes. Stage 1 divides the moments and the
-    fp32 master copy among the GPUs, stage 2 the gradients too, and stage 3 the weights too. Bytes per parameter: 4 for
-    the weight in fp32, otherwise 2; 4 for the gradient, in fp16 2; 4 for the master copy; 8 for the moments.
+    fp32 master copy among the GPUs, stage 2 the gradients too, and stage 3 the weights too.
 
-    offload: gradients, master copy and moments lie in the machine's memory, and only the weights on the GPU
+    offload: gradients, master copy and moments lie in the machine's memory
     frozen:  so many more parameters are not trained, and have weights alone
     """
     whole, share = float(parameters), parameters / gpus
@@ -58,16 +57,13 @@ def estimate_activations(
     """Estimates the bytes that the backward pass of a micro-batch needs.
 
     encoders: the configs of the encoders that run
-    tokens:   in the micro-batch
-    masked:   so many of them are projected onto the vocabulary
+    masked:   so many of the tokens are projected onto the vocabulary
     sampled:  replacements are drawn for the masked tokens, as replaced-token detection does
 
     Each token takes ``(8 h + 2 f) b + 2 h`` per layer, h being the hidden size, f the inner size and b the bytes of a
-    number: the inputs of the matrices, of GELU and of LayerNorm, and a byte for each of two dropouts. With f = 4 h and
-    b = 2 these are the 34 h of Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer
-    Models", section 4.1, without their attention matrices, which flash attention does not keep. Each masked token
-    takes ``V b`` for its logits over the V entries of the vocabulary, whose place their gradient takes. It takes
-    ``8 V`` more where a replacement is drawn: the softmax in fp32, and a copy padded to whole blocks.
+    number: Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.1,
+    without the attention matrices, which flash attention does not keep. Each masked token takes ``V b`` for its logits
+    over the V entries of the vocabulary, and ``8 V`` more where a replacement is drawn.
     """
     size, layers, vocabulary = BYTES[precision], 0.0, 0
     for config in encoders:

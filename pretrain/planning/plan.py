@@ -3,26 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    ElectraForMaskedLM,
-    ElectraForPreTraining,
-    ElectraForSequenceClassification,
-)
-from transformers.utils import logging
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
 from data_pipeline.remote.address import is_remote
-from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import list_paths
@@ -31,18 +21,26 @@ from pretrain.metrics import FlopCounter
 from pretrain.modeling.adapters.bottleneck import check_family
 from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
 from pretrain.modeling.adapters.model import AdapterModel, plan_parts
-from pretrain.modeling.compatibility import TrainedModel, check_fits, check_generator
 from pretrain.modeling.default_model import default_model
-from pretrain.modeling.electra import ReplacedTokenModel, share_embeddings
-from pretrain.modeling.electra_loading import parse_size_factor, scale_config
-from pretrain.modeling.pair_model import assemble, build_fresh, load_config
+from pretrain.modeling.electra import ReplacedTokenModel
+from pretrain.modeling.pair_model import build_fresh, load_config
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.planning.checks import check, find_unused_flags
+from pretrain.runtime.device import choose_precision
 from pretrain.runtime.engine import read_deepspeed_config, zero_stage
-from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.settings import cache_settings
 from pretrain.schedule import Schedule
-from pretrain.setup import choose_token_loss, count_steps, make_masking, plan_schedule, read_template, settle_masking
+from pretrain.setup import (
+    TrainedModel,
+    check_lengths,
+    choose_token_loss,
+    count_steps,
+    load_trained,
+    make_masking,
+    plan_schedule,
+    read_template,
+    settle_masking,
+)
 
 from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
 from .cost import Work, count_work, shape_batch
@@ -73,10 +71,9 @@ class RunPlan:
 
     parameters:  number in each part of the model; a parameter of two parts counts for the first
     pair_tokens: mean number of tokens in a pair
-    epoch_pairs: number of the corpus's pairs; None where the corpus is not there
+    epoch_pairs: None where the corpus is not there
     flops:       floating-point operations per token, forward and backward
     work:        of a micro-batch on a GPU, from which speed is predicted
-    notes:       what was assumed, one line each
     """
 
     config: PretrainConfig
@@ -125,10 +122,15 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     token_loss = choose_token_loss(config, name, model_config.model_type)
     config = settle_masking(config, token_loss)
     notes += find_unused_flags(config, token_loss)
-    model = build_fresh(partial(_build_on_meta, config, model_config, token_loss, mixture, notes), name)
+    model = _build_on_meta(config, name, model_config, token_loss, mixture, notes)
     max_length = config.max_length or mixture.max_length
-    tokenizer = None if built_in else _load_tokenizer(name)
-    check_fits(model, name, config.generator, tokenizer, max_length)
+    try:
+        tokenizer = None if built_in else tokenizers.load_tokenizer(name)
+    except KinspanError:
+        if Path(name).is_dir():
+            raise
+        tokenizer = None  # the hub is out of reach
+    check_lengths(model, name, config.generator, tokenizer, max_length)
     if tokenizer is not None:
         make_masking(config, token_loss, tokenizer)
     stream = _open_stream(config, tokenizer, mixture, max_length, notes)
@@ -139,7 +141,11 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     steps = _count_steps(config, stream, max_length, sequences)
     maskable = 1.0 if stream is None else 1 - stream.template.num_special / lengths.mean()
     masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
-    flops = _count_flops(FlopCounter(model), lengths.astype(np.float64), masked)
+    counter = FlopCounter(model)
+    flops = 6.0 * (counter.at_tokens + masked * counter.at_masked)  # per token
+    flops += counter.count_attention(lengths.astype(np.float64)) / float(lengths.sum())
+    pairs = config.micro_batch_size or min(USUAL, config.global_batch_size)
+    micro_batch = np.resize(lengths, pairs * sequences)
     zero = settings.get("zero_optimization", {})
     return RunPlan(
         config,
@@ -156,28 +162,14 @@ def make_plan(config: PretrainConfig) -> RunPlan:
         zero_stage(settings),
         "offload_optimizer" in zero or "offload_param" in zero,
         flops,
-        count_work(model, _shape_micro_batch(config, lengths, sequences, masked, token_loss == "rtd")),
+        count_work(model, shape_batch(micro_batch, sequences, masked, draws=token_loss == "rtd")),
         notes,
     )
-
-
-def _shape_micro_batch(
-    config: PretrainConfig, lengths: np.ndarray, sequences: int, masked: float, draws: bool
-) -> Batch:
-    """A micro-batch of the settings' size, else of a usual one, whose sequences have these lengths in turn."""
-    pairs = config.micro_batch_size or min(USUAL, config.global_batch_size)
-    return shape_batch(np.resize(lengths, pairs * sequences), sequences, masked, draws)
 
 
 def count_sequences(mixture: Mixture, config: ObjectiveSettings) -> int:
     """The sequences of a pair: one, or of a bi-encoder each of its texts."""
     return mixture.parts[0].objective.num_texts if config.pair_loss else 1
-
-
-def _count_flops(counter: FlopCounter, lengths: np.ndarray, masked_share: float) -> float:
-    """Floating-point operations per token, as FlopCounter counts them, in sequences of these lengths."""
-    matrices = 6.0 * (counter.at_tokens + masked_share * counter.at_masked)
-    return matrices + counter.count_attention(lengths) / float(lengths.sum())
 
 
 def _plan_precision(config: OptimisationSettings, settings: dict[str, Any], notes: list[str]) -> str:
@@ -191,11 +183,7 @@ def _plan_precision(config: OptimisationSettings, settings: dict[str, Any], note
 
 
 def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
-    """The config of a model in a folder or on the hub, and whether it is the built-in one.
-
-    BUILT_IN replaces the hub for the models of the papers where the hub cannot be reached.
-    """
-    logging.set_verbosity_error()
+    """The config of a model, and whether it is the built-in one, which stands in where the hub cannot be reached."""
     try:
         return load_config(name, flag), False
     except KinspanError:
@@ -207,28 +195,18 @@ def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
 
 
 def _build_on_meta(
-    config: PretrainConfig, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
+    config: PretrainConfig, name: str, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
 ) -> TrainedModel:
     """The module that would be trained, on torch's meta device: it has shapes, but holds no numbers."""
+
+    def build(auto: Any, part: str, head: str, flag: str = "--model", config: Any = None) -> tuple[Any, list[str]]:
+        own = config or (model_config if part == name else _load_config(part, flag, notes)[0])
+        return build_fresh(auto, own, part, flag), []
+
     with torch.device("meta"):
         if token_loss == "none":
             return _build_adapter(config, model_config, mixture)
-        if config.pair_loss:
-            return SiameseModel(AutoModelForMaskedLM.from_config(model_config, trust_remote_code=False), mixture.names)
-        if token_loss == "mlm":
-            autos = (AutoModelForSequenceClassification, AutoModelForMaskedLM)
-            classifier, masked_lm = (auto.from_config(model_config, trust_remote_code=False) for auto in autos)
-            return assemble(classifier, masked_lm, mixture.names)
-        factor = parse_size_factor(config.generator)
-        small = (
-            scale_config(model_config, factor) if factor else _load_config(config.generator, "--generator", notes)[0]
-        )
-        check_generator(config.generator, small, config.model or default_model(), model_config)
-        classifier = ElectraForSequenceClassification._from_config(model_config)
-        token_head = ElectraForPreTraining._from_config(model_config).discriminator_predictions
-        generator = ElectraForMaskedLM._from_config(small)
-        share_embeddings(generator, classifier, config.embedding_sharing)
-        return ReplacedTokenModel(generator, classifier, token_head, mixture.names)
+        return load_trained(config, name, token_loss, mixture, build)[0]
 
 
 def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) -> AdapterModel:
@@ -238,7 +216,7 @@ def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) 
     parts = plan_parts(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
     if config.adapter != "lora":
         check_family(model_config, config.model or default_model())
-    classifier = AutoModelForSequenceClassification.from_config(model_config, trust_remote_code=False)
+    classifier = build_fresh(AutoModelForSequenceClassification, model_config, config.model or "")
     put_in(classifier, parts)
     return AdapterModel(classifier, parts, "", mixture.names)
 
@@ -270,7 +248,6 @@ def _count_parameters(model: TrainedModel) -> dict[str, int]:
 def _open_stream(
     config: PretrainConfig, tokenizer: Any, mixture: Mixture, max_length: int, notes: list[str]
 ) -> PairStream | None:
-    """The corpus's training pairs; None, and a note, where the corpus is not there."""
     sources, cache = list_sources(config), cache_settings(config)
     if where := _find_absent(list_paths(sources), tokenizer):
         notes.append(f"{where}: every pair is counted at its full length, which is more than real ones have")
@@ -287,22 +264,11 @@ def _open_stream(
 
 
 def _find_absent(paths: Sequence[str], tokenizer: Any) -> str | None:
-    """Which corpus is not there, in words; None where all are, or lie elsewhere."""
     if not paths:
         there = tokenizer is not None and (default_corpus_folder(tokenizer) / "manifest.json").is_file()
         return None if there else "the default corpus was not built yet"
     local = [path for path in paths if not is_remote(path)]
     return next((f"no corpus at {path}" for path in local if not (Path(path) / "manifest.json").is_file()), None)
-
-
-def _load_tokenizer(name: str) -> Any:
-    """The model's tokenizer; None where the hub cannot be reached."""
-    try:
-        return tokenizers.load_tokenizer(name)
-    except KinspanError:
-        if Path(name).is_dir():
-            raise
-        return None
 
 
 def _count_steps(config: PretrainConfig, stream: PairStream | None, max_length: int, sequences: int) -> int:

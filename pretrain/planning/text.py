@@ -19,7 +19,6 @@ DOSES = ((12_800, 0.74, 0.65), (51_200, 0.86, 0.81))
 
 
 def format_plan(plan: RunPlan) -> str:
-    """The text that ``--dry_run`` prints."""
     config, mixture = plan.config, plan.mixture
     weights = {"pair": config.pair_weight}
     weights |= {"mlm": config.mlm_weight} if plan.token_loss != "none" else {}
@@ -34,8 +33,11 @@ def format_plan(plan: RunPlan) -> str:
     mean = f"{plan.pair_tokens:.1f} per pair, the mean of real ones" if plan.epoch_pairs else "at full length"
     tokens = f"{plan.token_loss} and " if plan.token_loss != "none" else ""
     each = "each text " if config.pair_loss else ""
+    negatives = f"one positive in {1 / mixture.positive_share:.3g}"
+    if config.pair_loss:
+        negatives = f"the texts of a batch are each other's negatives, and {config.own_negatives or 0} of its own"
     rows = [
-        ("objective", f"{names}, {_describe_negatives(plan)}; sampling {config.sampling}"),
+        ("objective", f"{names}, {negatives}; sampling {config.sampling}"),
         ("losses", f"{tokens}pairs; weights {', '.join(f'{n} {w:g}' for n, w in weights.items())}"),
         ("model", f"{model}: {plan.num_parameters / 1e6:.1f} M parameters ({counted})"),
         ("pairs", f"{config.global_batch_size:,} per step, {each}of up to {plan.max_length} tokens"),
@@ -49,12 +51,6 @@ def format_plan(plan: RunPlan) -> str:
         lines += [_describe_doses(plan)]
     lines += ["", *_format_memory(plan), "", *_format_time(plan)]
     return "\n".join([*lines, *(["", *(f"note: {note}" for note in plan.notes)] if plan.notes else [])])
-
-
-def _describe_negatives(plan: RunPlan) -> str:
-    if plan.config.pair_loss:
-        return f"the texts of a batch are each other's negatives, and {plan.config.own_negatives or 0} of its own"
-    return f"one positive in {1 / plan.mixture.positive_share:.3g}"
 
 
 def _describe_doses(plan: RunPlan) -> str:
@@ -79,15 +75,9 @@ def _format_memory(plan: RunPlan) -> list[str]:
     micro = plan.config.micro_batch_size or ON_PROCESSOR
     layouts = [Layout(plan.config.global_batch_size, micro, gpus) for gpus in GPUS]
     configs = [encoder.config for encoder in plan.model.encoders]
-    for name, values in (
-        ("micro-batch, pairs", [float(layout.largest) for layout in layouts]),
-        (
-            "its activations, an estimate",
-            [_estimate_activations(plan, configs, layout.largest) / 1e9 for layout in layouts],
-        ),
-    ):
-        digits = 0 if name.endswith("pairs") else 2
-        lines.append(f"{name:<34}" + "".join(f"{value:>10.{digits}f}" for value in values))
+    activations = [_estimate_activations(plan, configs, layout.largest) / 1e9 for layout in layouts]
+    lines.append(f"{'micro-batch, pairs':<34}" + "".join(f"{layout.largest:>10}" for layout in layouts))
+    lines.append(f"{'its activations, an estimate':<34}" + "".join(f"{value:>10.2f}" for value in activations))
     return lines
 
 

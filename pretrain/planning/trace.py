@@ -1,8 +1,6 @@
 """What a computation asks of a device, counted without one: kernels, bytes of memory, arithmetic, and waits for it.
 
-It is counted by what torch dispatches, on a processor or, of shapes alone, on torch's meta device. That a kernel's
-inputs and outputs each pass the memory once is a convention: caches spare some of it, and some kernels go over their
-input several times.
+It is counted by what torch dispatches. That a kernel's inputs and outputs each pass the memory once is a convention.
 """
 
 from collections import Counter
@@ -68,7 +66,8 @@ class Trace(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        if name in WAITS or (name == "index" and any(_is_mask(index) for index in args[1])):
+        masks = name == "index" and any(getattr(i, "dtype", None) in (torch.bool, torch.uint8) for i in args[1])
+        if name in WAITS or masks:
             self.waits[name] += 1
         if not (func.is_view or name in NO_KERNEL):
             self.kernels.append(self._describe(func, name, args, kwargs, out))
@@ -100,10 +99,6 @@ def _number(tensors: list[torch.Tensor]) -> dict[int, int]:
     return {x.untyped_storage()._cdata: x.nbytes for x in tensors}
 
 
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
-
-
 class _Uploads(TorchFunctionMode):
     """Numbers of the host that are made a tensor on the device: the copy is waited for, since it is not pinned."""
 
@@ -129,10 +124,7 @@ def trace_kernels(attention_flops: Callable[[Any], float] = lambda query: 0.0) -
 
 
 def fuse(kernels: list[Kernel]) -> list[Kernel]:
-    """The kernels as a compiler makes them: a row of elementwise operators and of sums over rows becomes one.
-
-    It reads what was there before the row, and writes what is read after it.
-    """
+    """The kernels as a compiler makes them: a row of elementwise operators and of sums over rows becomes one."""
     last_read = {number: place for place, kernel in enumerate(kernels) for number in kernel.reads}
     out: list[Kernel] = []
     row: list[Kernel] = []

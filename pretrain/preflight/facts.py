@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import torch
@@ -38,26 +38,15 @@ MIN_ELSEWHERE = 100e6  # bytes
 MIN_SHARED_MEMORY = 512e6  # bytes
 
 
-class Disk(NamedTuple):
-    """A folder that a run writes to, and its bytes."""
-
-    purpose: str
-    folder: str
-    free: float
-    needed: float
-
-
 @dataclass(frozen=True)
 class Facts:
     """What one rank says of itself and its host.
 
     machine:      names the running machine, whatever it calls itself
     alike:        what must be the same everywhere, by check: versions and settings
-    device:       what it computes with
     device_bytes: memory of the device, in all and free; of a processor that of the host
-    disks:        where it will write, the output folder first
+    disks:        where it will write, the output folder first: the purpose, the folder, its bytes free and needed
     refused:      why it cannot write to the output folder; empty where it can
-    descriptors:  how many files a process may open at most
     """
 
     host: str
@@ -67,13 +56,12 @@ class Facts:
     alike: dict[str, dict[str, Any]]
     device: str
     device_bytes: tuple[int, int]
-    disks: list[Disk]
+    disks: list[tuple[str, str, float, float]]
     refused: str
     descriptors: int
 
 
 def collect_facts(config: PretrainConfig) -> Facts:
-    """The facts of this rank."""
     world = read_world(os.environ)
     device, memory = _find_device(world.local_rank)
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -99,7 +87,6 @@ def collect_facts(config: PretrainConfig) -> Facts:
 
 
 def find_versions() -> dict[str, str]:
-    """The versions that must be equal everywhere."""
     try:
         needed = [
             re.split(r"[^\w-]", line, maxsplit=1)[0] for line in requires("kinspan") or [] if "extra ==" not in line
@@ -140,16 +127,15 @@ def _find_device(local_rank: int) -> tuple[str, tuple[int, int]]:
     return torch.cuda.get_device_name(local_rank), (total, free)
 
 
-def find_disks(config: PretrainConfig, local_size: int) -> list[Disk]:
-    """The folders that a run writes to."""
+def find_disks(config: PretrainConfig, local_size: int) -> list[tuple[str, str, float, float]]:
     remote = any(map(is_remote, list_paths(list_sources(config))))
     cache = Path(config.cache_dir) if remote and config.cache_dir else find_cache()
     places = [("--output_dir", Path(config.output_dir), MIN_OUTPUT), ("the cache", cache, MIN_ELSEWHERE)]
     places += [("temporary files", Path(tempfile.gettempdir()), MIN_ELSEWHERE)]
     if local_size > 1:
         places += [("shared memory", Path("/dev/shm"), MIN_SHARED_MEMORY)]
-    disks = []
+    disks: list[tuple[str, str, float, float]] = []
     for purpose, place, needed in places:
         there = next(path for path in [place.absolute(), *place.absolute().parents] if path.exists())
-        disks.append(Disk(purpose, str(place), shutil.disk_usage(there).free, needed))
+        disks.append((purpose, str(place), shutil.disk_usage(there).free, needed))
     return disks

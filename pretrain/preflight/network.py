@@ -32,10 +32,7 @@ def find_address() -> str:
 
 
 def try_to_reach(others: dict[str, tuple[str, int]]) -> list[str]:
-    """The hosts at whose address and port nobody listens.
-
-    They are asked together: where a firewall drops all, one after another would take minutes.
-    """
+    """The hosts at whose address and port nobody listens; all are asked together."""
     with ThreadPoolExecutor(ASKED) as pool:
         reached = pool.map(_connects, others.values())
         return [host for host, is_there in zip(others, reached, strict=True) if not is_there]
@@ -50,7 +47,6 @@ def _connects(place: tuple[str, int]) -> bool:
 
 
 def check_reach(addresses: dict[str, str], unreached: dict[str, list[str]]) -> list[Finding]:
-    """Whether each host reaches each other. ``unreached``: the hosts that each one does not reach"""
     found = []
     for host, address in addresses.items():
         callers = [caller for caller, missed in unreached.items() if host in missed]
@@ -66,20 +62,16 @@ def check_reach(addresses: dict[str, str], unreached: dict[str, list[str]]) -> l
 
 
 def pair_up(hosts: list[int]) -> list[tuple[int, int]]:
-    """Links to measure, as (sender, receiver): each host sends to the next and, of three or more, to the one after,
-    so that a slow link tells whether its sender or its receiver is slow.
-
-    Neighbours in the list mostly share no host: all ranks take them in this order, each its own, and do not slow one
-    another down.
-    """
+    """Links to measure, as (sender, receiver): each host sends to the next and, of three or more, to the one after, so
+    that a slow link tells which end is slow. Neighbours in the list mostly share no host, and do not slow one another
+    down."""
     count = len(hosts)
     steps = [(s, half) for s in range(1, min(3, count)) for half in (0, 1)]
     return [(hosts[n], hosts[(n + s) % count]) for s, half in steps for n in range(count) if n // s % 2 == half]
 
 
 def measure_links(own: int, hosts: list[int]) -> dict[int, float]:
-    """MB/s of the links over which this rank receives, by the sender. ``hosts``: the first rank of each host; the other
-    ranks pass through"""
+    """MB/s of the links over which this rank receives, by the sender. ``hosts``: the first rank of each host"""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rates = {}
     for sender, receiver in pair_up(hosts):
@@ -132,5 +124,4 @@ def check_links(rates: dict[tuple[str, str], float]) -> list[Finding]:
 
 
 def show_rate(rate: float) -> str:
-    """A rate in words, such as "812 MB/s"."""
     return f"{rate:,.0f} MB/s" if rate >= 10 else f"{rate:.2g} MB/s"

@@ -42,11 +42,8 @@ IN_THE_WAY_OF_STEPS = {"settings", "disk", "corpus", *IN_THE_WAY_OF_CONNECTING}
 
 
 def preflight(config: PretrainConfig) -> bool:
-    """Checks whether the run of these settings would do well on these hosts, prints what was found on rank 0, and
-    returns whether it may start, the same on all ranks. All ranks call it; it leaves nothing in the output folder.
-
-    Raises KinspanError where the ranks do not find one another, or the settings cannot be meant.
-    """
+    """Whether the run of these settings would do well on these hosts, which rank 0 prints; the same on all ranks. It
+    leaves nothing in the output folder."""
     check(config)
     output = Path(config.output_dir)
     absent = [path for path in (output, *output.parents) if not path.exists()]
@@ -70,7 +67,6 @@ def preflight(config: PretrainConfig) -> bool:
 
 
 def _look_at_hosts(report: Report) -> None:
-    """What each rank knows by itself."""
     facts, hosts = report.facts, report.hosts
     report.say(f"preflight of {len(facts)} rank(s) on {len(hosts)} host(s): {list_hosts(list(hosts))}")
     versions, settings = facts[0].alike["versions"], facts[0].alike["settings"]
@@ -83,8 +79,7 @@ def _look_at_hosts(report: Report) -> None:
 
 
 def _compare_clocks(store: RankStore, report: Report) -> None:
-    """All read their clocks when the last one has come, several times. What delays the word adds to the difference, so
-    that the smallest one counts."""
+    """All read their clocks when the last one has come, several times; the smallest difference counts."""
     times = []
     for number in range(TICKS):
         store.gather(f"tick {number}")
@@ -118,7 +113,6 @@ def _reach(store: RankStore, report: Report) -> None:
 
 
 def _try_together(store: RankStore, config: PretrainConfig, report: Report) -> None:
-    """Connects the ranks, measures their links, and trains for some steps."""
     with limit_time(CONNECTING, "the ranks did not connect with one another: look at the network between the hosts"):
         start_distributed(config.allow_cpu)
     folder = Path(config.output_dir) / f"{SHARED}preflight-{store.gather('folder', secrets.token_hex(4))[0]}"
@@ -201,6 +195,5 @@ def limit_time(seconds: float, text: str) -> Iterator[None]:
 
 
 def leave_group() -> None:
-    """Leaves the process group, where one was made."""
     if dist.is_initialized():
         dist.destroy_process_group()

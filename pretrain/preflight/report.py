@@ -28,11 +28,8 @@ CHECKS = {  # in their order, with what is said of one that has nothing more to 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong.
+    """What is wrong on these hosts, by which of CHECKS, and what to do.
 
-    check: one of CHECKS
-    hosts: where it is
-    text:  what is wrong there, and what to do
     fatal: a run would fail, or waste its time; otherwise it is only to be known
     """
 
@@ -73,7 +70,6 @@ class Report:
             self.say(f"    {list_hosts(finding.hosts)}: {finding.text}")
 
     def allows(self, in_the_way: Collection[str]) -> bool:
-        """Whether none of these checks has failed."""
         return not any(found.fatal and found.check in in_the_way for found in self.findings)
 
 
@@ -92,7 +88,6 @@ def compare(check: str, what: str, values: Mapping[str, Any], advice: str) -> li
 
 
 def list_hosts(hosts: Sequence[str], most: int = 4) -> str:
-    """The hosts' names, of many the first ones."""
     shown = ", ".join(hosts[:most])
     return shown if len(hosts) <= most else f"{shown} and {len(hosts) - most} more"
 

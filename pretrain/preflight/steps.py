@@ -12,8 +12,8 @@ from pretrain.metrics import measure_peak_tflops
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.runtime import ranks
-from pretrain.runtime.engine import OptimizerSettings, build_engine
-from pretrain.runtime.out_of_memory import describe_out_of_memory, is_out_of_memory
+from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory
+from pretrain.runtime.engine import build_engine
 from pretrain.runtime.run_folder import holds_this_run
 from pretrain.runtime.watch import Watch
 from pretrain.setup import Setup, explain_differences, set_up
@@ -29,9 +29,7 @@ BYTES_PER_PARAMETER = 20
 def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, Any]:
     """Sets the run up in ``folder`` and trains it for some steps, which leave nothing. All ranks call it.
 
-    Returns parameters (the number of those that are trained), tflops (of this rank's device), steps (of the whole run),
-    seconds (of a step) and tokens (of a step, over all ranks). Raises KinspanError for what the run itself would
-    refuse, too little memory for instance.
+    Returns the trained parameters, this rank's TFLOP/s, the run's steps, and of a step seconds and tokens.
     """
     watch.mark("loading model and corpus", patient=True)
     setup = set_up(replace(config, output_dir=str(folder), probe=None, profile=0))
@@ -41,7 +39,7 @@ def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, A
     try:
         tflops = measure_peak_tflops(setup.facts["precision"])
         watch.mark("building the engine", patient=True)
-        engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
+        engine = build_engine(setup.model, config, setup.deepspeed_settings)
         if config.compile:
             compile_encoders(setup.model)
         watch.mark("trying the largest batch")
@@ -69,9 +67,10 @@ def _time_steps(setup: Setup, engine: Any, watch: Watch) -> tuple[float, float]:
         began, step = time.perf_counter(), len(seconds)
         watch.mark(f"step {step}, waiting for its batch", patient=step == 0)  # a remote corpus may take long
         batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
+        counted = start_counting(batches, engine.module.losses)()
         result = train_step(
             engine,
-            counted=start_counting(batches, engine.module.losses)(),
+            counted=counted,
             filler=setup.train_stream.batch(0, 1),
             layout=setup.layout,
             rank=setup.rank,
@@ -85,5 +84,5 @@ def _time_steps(setup: Setup, engine: Any, watch: Watch) -> tuple[float, float]:
         if len(seconds) == WARM_UP:
             timed = min(MAX_STEPS, max(MIN_STEPS, int(TIMED / max(ranks.gather(seconds[-1])))))
         elif len(seconds) > WARM_UP:
-            tokens += result.tokens
+            tokens += counted.counts["num_tokens"]
     return sum(seconds[WARM_UP:]) / timed, tokens / timed

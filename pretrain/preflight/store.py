@@ -1,7 +1,7 @@
 """How the ranks tell one another what they found, before they can compute together.
 
-Only the key-value store of rank 0 is used, which needs one port of one host: what keeps the ranks from connecting with
-one another, or one host from coming at all, can then still be told, by the host's name and after a bounded time.
+Only the key-value store of rank 0 is used, which needs one port of one host: what keeps the ranks from connecting can
+then still be told, by the host's name and after a bounded time.
 """
 
 import json
@@ -34,10 +34,7 @@ class RankStore:
             store.set(f"host/{rank}", self.host)
 
     def gather(self, name: str, own: Any = None, seconds: float = ANSWER) -> list[Any]:
-        """The values of all ranks, which travel as JSON.
-
-        Raises KinspanError where a rank has told nothing after so many seconds.
-        """
+        """The values of all ranks, which travel as JSON; a rank that says nothing for so many seconds is named."""
         if self.store is None:
             return [json.loads(json.dumps(own))]
         keys = [f"{name}/{rank}" for rank in range(self.world)]
@@ -66,28 +63,22 @@ class RankStore:
         return [place for place, key in enumerate(keys) if not self.store.check([key])]
 
     def _find_hosts(self) -> dict[int, str]:
-        """The host of each rank that has come."""
         keys = {rank: f"host/{rank}" for rank in range(self.world)}
         return {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
 
     def _describe_absent(self, absent: list[int], seconds: float) -> str:
         hosts = self._find_hosts()
-        who = [name_ranks({rank: hosts[rank] for rank in absent if rank in hosts})]
-        if strangers := [rank for rank in absent if rank not in hosts]:
-            here = ", ".join(dict.fromkeys(hosts.values()))
-            who.append(f"{list_ranks(strangers)} of {self.world} (from {here} came {len(hosts)})")
+        came = ", ".join(dict.fromkeys(hosts.values()))
+        who = ", ".join(f"rank {rank} on {hosts.get(rank, 'a host that never came')}" for rank in absent)
         return (
-            f"{' and '.join(filter(None, who))} gave no sign for {seconds:.0f} s: see what is on the screen or in the "
-            f"log there, and whether {os.environ['MASTER_ADDR']}, port {os.environ['MASTER_PORT']}, is reached from "
-            "there"
+            f"{who} gave no sign for {seconds:.0f} s (from {came} came {len(hosts)} of {self.world}): see what is on "
+            f"the screen or in the log there, and whether {os.environ['MASTER_ADDR']}, port "
+            f"{os.environ['MASTER_PORT']}, is reached from there"
         )
 
 
 def open_store() -> RankStore:
-    """Joins the other ranks at rank 0's store; a rank alone needs none.
-
-    Raises KinspanError where rank 0 is not reached, and where ranks do not come.
-    """
+    """Joins the other ranks at rank 0's store; a rank alone needs none."""
     world = adopt_world()
     store = RankStore(_connect(world) if world.size > 1 else None, world.rank, world.size)
     try:
@@ -99,8 +90,8 @@ def open_store() -> RankStore:
 
 
 def _connect(world: World) -> Any:
-    """The store at MASTER_ADDR and MASTER_PORT, which training's own process group then shares. With torchrun its agent
-    holds it, else rank 0."""
+    """The store at MASTER_ADDR and MASTER_PORT, held by torchrun's agent or rank 0, which the process group then
+    shares."""
     holds = world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     options: dict[str, Any] = {"wait_for_workers": False, "multi_tenant": True, "timeout": timedelta(seconds=ARRIVAL)}
     try:
@@ -108,15 +99,3 @@ def _connect(world: World) -> Any:
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         raise KinspanError(describe_network_error(error)) from error
     return dist.PrefixStore(f"kinspan preflight {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-
-
-def name_ranks(hosts: dict[int, str]) -> str:
-    """Ranks with their hosts: "node1 (ranks 2, 3)"."""
-    of_host: dict[str, list[int]] = {}
-    for rank, host in hosts.items():
-        of_host.setdefault(host, []).append(rank)
-    return ", ".join(f"{host} ({list_ranks(own)})" for host, own in of_host.items())
-
-
-def list_ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,14 +1,16 @@
 """The release of an adapter: its own few megabytes, the pair head, and a card. The base is named and not copied."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.errors import KinspanError
 from pretrain.modeling.adapters import bottleneck, lora
-from pretrain.modeling.adapters.combine import write_tensors
+from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import (
     SPEC,
     Adapter,
@@ -16,24 +18,22 @@ from pretrain.modeling.adapters.folder import (
     format_spec,
     move_base,
     place_of_base,
+    read_adapter,
     read_spec,
 )
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.adapters.parts import AdapterPart, describe_parts
 
 from .card import format_card
-from .folder import CARD
-from .metadata import Stated, check_measured
+from .folder import CARD, FACTS, replace_release
+from .metadata import Stated, check_measured, render_card
 
 ADAPTER_FOLDER = "adapter"  # in a run: what its release needs beside the trained weights
 BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there are any
 
 
 def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | None) -> None:
-    """Writes to a run's folder what a release needs beside the trained weights.
-
-    place: the run's --model
-    """
+    """Writes to a run's folder what a release needs beside the trained weights. ``place``: the run's --model"""
     folder = run / ADAPTER_FOLDER
     folder.mkdir(exist_ok=True)
     base = Base(base_name, place_of_base(place, folder), model.config.model_type, model.base)
@@ -42,29 +42,9 @@ def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | No
         save_file(beneath, str(folder / BENEATH), {"format": "pt"})
 
 
-def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
-    """What to say where an output folder holds an adapter's run that began from other weights: which base it was."""
-    if facts["base"] is None or not (run / ADAPTER_FOLDER / SPEC).is_file():
-        return {}
-    try:
-        _, base = read_spec(run / ADAPTER_FOLDER)
-    except KinspanError:
-        return {}
-    if base.fingerprint == facts["base"]:
-        return {"model_weights": "its adapters beneath, or its fresh weights, were others; choose another --output_dir"}
-    return {
-        "model_weights": f"it trains an adapter beside {base.name} (fingerprint {base.fingerprint[:12]}), and --model "
-        f"has other weights ({facts['base'][:12]}): give that base, or choose another --output_dir"
-    }
-
-
 def fill_adapter_release(
     run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path, output: Path, stated: Stated
 ) -> None:
-    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``.
-
-    Raises KinspanError where ``stated`` has figures of another model.
-    """
     kept = run / ADAPTER_FOLDER
     parts, base = read_spec(kept)
     tensors, head = split_weights(parts, weights)
@@ -90,10 +70,8 @@ def fill_adapter_release(
 def split_weights(
     parts: tuple[AdapterPart, ...], weights: dict[str, torch.Tensor]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The tensors of the parts and those of the pair head, by their names in an adapter's files.
-
-    weights: the trained ones, by AdapterModel's names: ``classifier``, then those of the sequence classifier
-    """
+    """The tensors of the parts and those of the pair head, by their names in an adapter's files. ``weights``:
+    AdapterModel's"""
     shorten = lora.shorten if parts[0].kind == "lora" else bottleneck.shorten
     tensors, head = {}, {}
     for name, tensor in weights.items():
@@ -104,3 +82,32 @@ def split_weights(
         else:
             tensors[short] = tensor
     return tensors, head
+
+
+def write_combined(
+    folders: Sequence[Path], how: Literal["stack", "average"], weights: Sequence[float], output: Path
+) -> None:
+    """Writes the stack or the average of adapters as an adapter of its own. ``weights``: of an average;
+    none: all alike
+    """
+    adapters = [read_adapter(folder) for folder in folders]
+    made = stack(adapters, output) if how == "stack" else average(adapters, weights, output)
+    first = adapters[0]
+    base = move_base(first.base, first.folder, output)
+    names = [adapter.name for adapter in adapters]
+    with replace_release(output) as partial:
+        partial.mkdir(parents=True)
+        write_tensors(made, partial, base)
+        facts = {"how": how, "of": names, "weights": list(weights), "base": base.fingerprint}
+        (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+        card = render_card(
+            "combined.md",
+            ModelCardData(pipeline_tag="text-ranking", tags=["adapter", "kinspan"]),
+            Stated(),
+            title=f"{made.name}: an adapter of {base.name}",
+            parts=describe_parts(made.parts),
+            how=how,
+            names=names,
+            base=base,
+        )
+        (partial / CARD).write_text(card, encoding="utf-8")

@@ -46,13 +46,9 @@ def format_card(
     """The model card: Markdown with the hub's block of metadata.
 
     facts:      from ``release.read_run_facts``
-    model_type: a key of FAMILIES
     curve:      the picture of the training curves that lies beside the card; empty: there is none
-    title:      of an adapter
-    tag:        of an adapter, its kind
+    title, tag: of an adapter, the latter its kind
     more:       what card.md says of a bi-encoder (size, architecture) or an adapter (base, parts, size)
-
-    Raises KinspanError where the block of metadata cannot be read back.
     """
     shorts = [shorten_objective(objective["name"]) for objective in facts["objectives"]]
     title = title or "-".join([facts["model"]["name"], *shorts, *(["siamese"] * (kind == "bi-encoder"))])
@@ -80,13 +76,12 @@ def format_card(
         figures=_list_figures(facts, first, last) if last else [],
         is_validated=_is_validated(facts),
         positive_share=positive_share,
-        chance_loss=_compute_entropy(positive_share),
+        chance_loss=-sum(p * math.log(p) for p in (positive_share, 1 - positive_share) if p),  # in nats
         **more,
     )
 
 
 def _describe_run(facts: dict[str, Any], stated: Stated, kind: Kind, title: str, tags: list[str]) -> ModelCardData:
-    """The block of metadata, from what the run knows and what was stated."""
     is_siamese = kind == "bi-encoder"
     return make_metadata(
         stated,
@@ -131,10 +126,7 @@ def _is_validated(facts: dict[str, Any]) -> bool:
 
 
 def find_warnings(facts: dict[str, Any]) -> list[str]:
-    """What should make a reader of a release's figures wary, as clauses without a full stop.
-
-    facts: from ``release.read_run_facts``
-    """
+    """What should make a reader of a release's figures wary, as clauses without a full stop."""
     warnings = []
     for last in facts["last_validation"]:
         if facts["settings"]["pair_weight"] and last.get("pair_accuracy_positive") == 0:
@@ -158,13 +150,7 @@ def name_objectives(facts: dict[str, Any]) -> str:
 
 
 def shorten_objective(objective: str) -> str:
-    """The name of an objective of the user's own without what names it within its module."""
     return objective.partition(":")[0]
-
-
-def _compute_entropy(share: float) -> float:
-    """The loss, in nats, of a model that always predicts the share of positives; 0 where all pairs are positive."""
-    return -sum(p * math.log(p) for p in (share, 1 - share) if p)
 
 
 def _list_figures(facts: dict[str, Any], first: dict[str, Any], last: dict[str, Any]) -> list[str]:

@@ -18,11 +18,7 @@ _DOTS_PER_INCH = 110  # a card is about 1,000 points wide
 
 
 def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], path: Path) -> bool:
-    """Writes a PNG with a panel for each figure that was logged more than once; returns whether there was any.
-
-    lines:  of metrics.jsonl
-    panels: figures of these lines, and what their panels are called
-    """
+    """Writes a PNG with a panel for each figure that was logged more than once; returns whether there was any."""
     curves = {figure: _collect(lines, figure) for figure in panels}
     curves = {figure: of_splits for figure, of_splits in curves.items() if of_splits}
     if not curves:
@@ -46,7 +42,6 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], pa
 
 
 def _collect(lines: Sequence[Mapping[str, Any]], figure: str) -> dict[str, list[tuple[int, float]]]:
-    """The points of each split that has enough of them for a line."""
     found: dict[str, list[tuple[int, float]]] = {}
     for line in lines:
         if isinstance(line.get(figure), int | float):

@@ -19,10 +19,9 @@ CARD = "README.md"
 
 @contextmanager
 def replace_release(output: Path) -> Iterator[Path]:
-    """Gives the name of a folder beside ``output``, not yet there, which takes its place once the block has filled it.
+    """Gives the name of a new folder beside ``output``, which takes its place once the block has filled it.
 
-    Raises KinspanError where ``output`` holds something that is not a release or a card that somebody edited, or cannot
-    be written.
+    Refused where ``output`` holds something that is not a release or a card that somebody edited, or cannot be written.
     """
     output = output.absolute()
     refuse_edited_card(output)
@@ -43,7 +42,6 @@ def replace_release(output: Path) -> Iterator[Path]:
 
 
 def note_card(folder: Path) -> None:
-    """Writes down the hash of the card, so that an edit of it is noticed."""
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     facts["card"] = _hash_card(folder)
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -75,10 +73,7 @@ def make_readable(folder: Path) -> None:
 
 
 def fingerprint_model(name_or_dir: str) -> str:
-    """Names a model: a folder by its weights and config, a hub name by itself.
-
-    The ``fusion.json`` of a learned fusion names the weights of its parts.
-    """
+    """Names a model: a folder by its weights and config, a hub name by itself."""
     folder = Path(name_or_dir)
     if not folder.is_dir():
         return name_or_dir
@@ -93,10 +88,8 @@ def fingerprint_model(name_or_dir: str) -> str:
 
 
 def write_max_length(folder: Path, max_length: int) -> None:
-    """Writes the most tokens that a model was trained on to its tokenizer's settings.
-
-    So CrossEncoder and ``transformers`` cut where training did.
-    """
+    """Writes the most tokens that a model was trained on to its tokenizer's settings, so that its users
+    cut there too."""
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**settings, "model_max_length": max_length}, indent=2, ensure_ascii=False) + "\n")

@@ -30,10 +30,7 @@ _FEWEST_DIGITS = 4
 class Stated:
     """What a card says that no file of the run tells; what is left out here stays unsaid.
 
-    licence:    the hub's name of it, such as apache-2.0
     base_model: the hub's name of the model that training started from, where the run does not know it
-    datasets:   the hub's names of the data sets that it was trained on
-    languages:  ISO 639 codes, such as en
     repository: OWNER/NAME on the hub, which the card's code then loads
     results:    figures that were measured elsewhere, for the model index
     measured:   the files of these figures, and of each the fingerprint of the model that they are of
@@ -64,7 +61,6 @@ def check_stated(stated: Stated) -> None:
 
 
 def check_measured(stated: Stated, folder: Path) -> None:
-    """Raises KinspanError where figures are not of the model in ``folder``."""
     own = fingerprint_model(str(folder)) if stated.measured else ""
     for name, fingerprint in stated.measured:
         if fingerprint != own:
@@ -84,11 +80,7 @@ def make_metadata(
     library: str | None = "sentence-transformers",
     task: str = "text-ranking",
 ) -> ModelCardData:
-    """The block. Base model and data sets that are ``stated`` replace what the run knows; results add up.
-
-    library: the one that loads the model
-    task:    the hub's name of what the model does
-    """
+    """The block. Base model and data sets that are ``stated`` replace what the run knows; results add up."""
     measured = [result for result in (*results, *stated.results) if is_finite(result.metric_value)]
     return ModelCardData(
         license=stated.licence or UNKNOWN,
@@ -112,11 +104,8 @@ def make_results(
     split: str | None = None,
     task: str = "text-ranking",
 ) -> list[EvalResult]:
-    """An entry of the model index for each figure that has a title.
-
-    name:    of what was measured on, for people
-    dataset: the hub's name of it
-    """
+    """An entry of the model index for each figure that has a title. ``dataset``: the hub's name of what it was measured
+    on"""
     return [
         EvalResult(
             task_type=task,
@@ -138,10 +127,7 @@ def is_finite(value: Any) -> bool:
 
 
 def render_card(template: str, metadata: ModelCardData, stated: Stated, **values: Any) -> str:
-    """Fills one of the templates in ``templates/``.
-
-    Raises KinspanError where the hub's library cannot read the card's block back, such as for an odd model name.
-    """
+    """Fills one of the templates in ``templates/``; the hub's library must be able to read the card's block back."""
     text = render_template(
         TEMPLATES,
         template,

@@ -14,7 +14,7 @@ from data_pipeline.files import read_object
 from pretrain.checkpoints.manifest import find_damage
 from pretrain.checkpoints.reader import get_step, list_checkpoints
 from pretrain.modeling.families import FAMILIES
-from pretrain.runtime.log import complete_lines
+from pretrain.runtime.log import read_metrics
 
 from .adapter import fill_adapter_release
 from .card import Kind, find_warnings, format_card
@@ -39,23 +39,18 @@ def release(
 ) -> Path:
     """Writes the release of one checkpoint, or of a run's newest one with whole weights, and returns ``output``.
 
-    tell:    is given a line about each newer checkpoint that is left out, about damage beside the weights, and about
-             figures that should make the reader wary
+    tell:    is given a line about each checkpoint that is left out, and about what should make the reader wary
     average: the weights are the mean of those of this checkpoint and of ``average - 1`` before it
     stated:  what the card shall say that the run does not know
-
-    Raises KinspanError where there are too few whole weights, or ``output`` holds something that is not a release.
     """
     for _ in range(ATTEMPTS):  # a run that is still training removes checkpoints while they are being read
         run, checkpoint, notes = _find_checkpoint(source)
+        averaged = _find_averaged(checkpoint, average)
         try:
             state = read_object(checkpoint / "state.json", "release another checkpoint")
-            averaged = _find_averaged(checkpoint, average)
             weights = average_weights(averaged)
             break
         except (OSError, KinspanError) as error:
-            if isinstance(error, TooFewCheckpoints):
-                raise
             if checkpoint.exists():
                 raise KinspanError(f"{checkpoint} cannot be read: {quote_error(error)}") from error
     else:
@@ -105,21 +100,14 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
     raise KinspanError(f"{source} has no checkpoint of whole weights: {'; '.join(skipped) or 'none was written yet'}")
 
 
-class TooFewCheckpoints(KinspanError):
-    """A run has fewer whole checkpoints than are to be averaged."""
-
-
 def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
-    """The checkpoint and the ``count - 1`` newest whole ones before it, newest first.
-
-    Raises TooFewCheckpoints where there are not so many.
-    """
+    """The checkpoint and the ``count - 1`` newest whole ones before it, newest first."""
     found = [checkpoint]
     for older in list_checkpoints(checkpoint.parent) if count > 1 else []:
         if len(found) < count and get_step(older) < get_step(checkpoint) and not _judge(older)[0]:
             found.append(older)
     if len(found) < count:
-        raise TooFewCheckpoints(
+        raise KinspanError(
             f"--average {count}: there are whole checkpoints of {len(found)} steps alone "
             f"({', '.join(str(get_step(path)) for path in reversed(found))}); launch/pretrain.py keeps as many as "
             "--keep_checkpoints says"
@@ -130,10 +118,7 @@ def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, torch.Tensor]:
     """The mean of each tensor over the checkpoints, in fp32; they are summed in fp64 and read one after another.
 
-    So the noise from single updates partly cancels (Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and
-    Better Generalization"). Whether it helps depends on the run: docs/releases.md has one whose ranking it harmed.
-
-    Raises ValueError where the checkpoints hold different tensors.
+    Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and Better Generalization".
     """
     first, *others = checkpoints
     weights = load_file(str(first / "weights.safetensors"))
@@ -171,8 +156,6 @@ def write_release(
 
     averaged_steps: those whose weights were averaged; one or none is no average
     with_curve:     the training curves are drawn, too
-
-    Raises KinspanError where ``output`` holds something that is not a release, or ``stated`` has figures of another.
     """
     facts = read_run_facts(run, step)
     facts["revision"] = f"step-{step:08d}"
@@ -198,7 +181,6 @@ def write_release(
 
 
 def _fill_release(run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path) -> None:
-    """Writes models, tokenizers and facts to the folder ``partial``, which does not exist yet."""
     config = read_object(run / MODEL_FOLDER / "config.json", f"{run} cannot be released without it")
     shutil.copytree(run / MODEL_FOLDER, partial)
     write_max_length(partial, facts["max_length"])
@@ -222,11 +204,9 @@ def _fill_release(run: Path, weights: dict[str, torch.Tensor], facts: dict[str, 
 def split_models(
     config: dict[str, Any], weights: dict[str, torch.Tensor]
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
-    """The config and weights for each subfolder of a release; "" is the release itself.
+    """The config and weights, by the names of the architecture's own classes, for each subfolder of a release.
 
-    config:  of the run's model
-    weights: by PairModel's names. They are returned by the names in the architecture's own classes; tied tensors occur
-             once, under the encoder
+    weights: by PairModel's names; tied tensors occur once, under the encoder
     """
     family = FAMILIES[config["model_type"]]
     classifier = _strip_prefix(weights, "classifier.")
@@ -245,8 +225,8 @@ def split_electra_models(
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
     """The same for replaced-token detection: the discriminator with its two heads, and the generator.
 
-    weights: by ReplacedTokenModel's names. Tensors that both models share are named after the generator there, and are
-             written to both files. A disentangled word table is released as the sum that the discriminator uses
+    Tensors that both models share are written to both files. A disentangled word table is released as the sum that the
+    discriminator uses.
     """
     generator = _strip_prefix(weights, "generator.")
     shared = {name: tensor for name, tensor in generator.items() if name.startswith("electra.embeddings.")}
@@ -281,13 +261,7 @@ def make_release_config(config: dict[str, Any], architecture: str) -> dict[str, 
 
 
 def read_run_facts(run: Path, step: int) -> dict[str, Any]:
-    """What the card and kinspan.json say: settings and figures, and no local path."""
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
     lines = read_metrics(run)
     validation = [line for line in lines if line["split"] == "validation" and line["step"] <= step]
     return {**facts, "step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of the run's metrics.jsonl."""
-    return [json.loads(line) for line in complete_lines(run / "metrics.jsonl")]

@@ -1,17 +1,18 @@
 """All that depends on how DeepSpeed is made inside: its private attributes, its pickles, and repairs of its bugs.
 
-Tried with DeepSpeed 0.19.8. With another version, run ``tests/pretrain`` with the slow tests: each function here
-says what it relies on, and the tests notice where that no longer holds. ``deepspeed`` is imported inside the
+Tried with DeepSpeed 0.19.8; the tests notice where another version differs. ``deepspeed`` is imported inside the
 functions, because it takes seconds.
 """
 
 import io
 import logging
+import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -33,32 +34,17 @@ SETTINGS = frozenset([
 ])  # fmt: skip
 
 STARTING = ("Setting accelerator to", "Setting ds_accelerator to", "Detected CUDA_VISIBLE_DEVICES")
-VERSIONS_TRIED = ("0.19.8",)
-COLLECTIVES = (  # methods of DeepSpeed's backend that training calls
-    "all_gather",
-    "all_gather_coalesced",
-    "all_gather_into_tensor",
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "reduce",
-    "reduce_scatter_tensor",
-)
+UNPICKLING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+COLLECTIVES = ("all_", "barrier", "broadcast", "reduce")  # how the names of methods of DeepSpeed's backend begin
 
 
 def silence_start() -> None:
-    """Keeps DeepSpeed from saying, on every rank, that it found no GPU, which processor it uses and which it loads.
-
-    Called before ``deepspeed`` is imported, which writes the first of these lines. Its loggers keep their filters.
-    """
+    """Keeps DeepSpeed from saying, on every rank, what it found and loads. Called before ``deepspeed`` is imported."""
     for name in ("DeepSpeed", "DeepSpeedPySpy"):
         logging.getLogger(name).addFilter(lambda record: not record.getMessage().startswith(STARTING))
 
 
 def silence_memory_reports() -> None:
-    """Keeps DeepSpeed's optimizer for bf16 from printing its memory in twenty lines while it is built."""
     from deepspeed.runtime import bf16_optimizer
 
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
@@ -67,9 +53,7 @@ def silence_memory_reports() -> None:
 def skip_own_operators() -> None:
     """Keeps DeepSpeed from looking for operators that it could compile, none of which training calls.
 
-    Looking starts compilers, and without CUDA's it prints a warning for each of seven operators, on every rank. One
-    that is for inference would be compiled, which takes a minute at the first start; if that start is killed, it leaves
-    a lock on which every later start hangs, and it takes 69 MB of shared memory per rank, which nothing frees.
+    Looking starts compilers, and may leave a lock on which every later start hangs.
     """
     import deepspeed
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
@@ -78,31 +62,20 @@ def skip_own_operators() -> None:
 
 
 def disable_overflow_error(engine: Any) -> None:
-    """Lets a run survive many overflows in a row in fp16.
-
-    DeepSpeed raises after some 18 of them, when its loss scale cannot shrink further. The training loop counts skipped
-    updates itself, and after ``--max_skipped_steps`` ends the run with advice.
-    """
+    """Lets a run survive many overflows in a row in fp16: the training loop counts skipped updates itself."""
     scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
     if hasattr(scaler, "raise_error_at_min_scale"):
         scaler.raise_error_at_min_scale = False
 
 
 def skip_lone_reduction(engine: Any) -> None:
-    """Keeps DeepSpeed without ZeRO from copying all gradients into one tensor, and back, to average those of one rank.
-
-    That was 43 ms of a step of MiniLM-L6 on a processor, and changed no bit.
-    """
+    """Keeps DeepSpeed without ZeRO from copying all gradients of one rank to and fro to average them, which changes no
+    bit."""
     engine.buffered_allreduce_fallback = lambda *_, **__: None
 
 
 def release_engine(engine: Any) -> None:
-    """Gives back the memory of an engine, once its run is over.
-
-    DeepSpeed's hooks keep an engine alive in ways that the garbage collector cannot follow. A program that trains one
-    model after another would hold the weights and the optimizer's state of all of them. ZeRO 3 leaves the engine
-    behind even so, with nothing in it.
-    """
+    """Gives back the memory of an engine, once its run is over: DeepSpeed's hooks keep it alive."""
     engine.destroy()
     optimizer = engine.basic_optimizer
     updated = (parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -112,10 +85,10 @@ def release_engine(engine: Any) -> None:
 
 
 def read_overflow(engine: Any) -> bool:
-    """Whether ZeRO has skipped the last update because the gradient was not finite. It decides that on the host.
+    """Whether ZeRO has skipped the last update because the gradient was not finite.
 
-    With the optimizer offloaded to the CPU, DeepSpeed would add the next gradients to those of the skipped update:
-    these are dropped here.
+    With the optimizer offloaded, DeepSpeed would add the next gradients to those of the skipped update: they are
+    dropped.
     """
     optimizer = engine.optimizer
     if optimizer.overflow and getattr(optimizer, "cpu_offload", False):
@@ -127,9 +100,7 @@ def read_overflow(engine: Any) -> bool:
 def without_updates(engine: Any) -> Iterator[None]:
     """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.
 
-    DeepSpeed offers no way to return to counting the micro-steps by itself: its attribute must be set back to None. Its
-    sums of gradients in bf16 and in ZeRO 2 go, since they may hold NaN. Those of ZeRO 3 and of offloading stay: after
-    NaN DeepSpeed skips the first update.
+    DeepSpeed's sums of gradients go, since they may hold NaN; after NaN in those of ZeRO 3 it skips the first update.
     """
     micro_steps, optimizer = engine.micro_steps, engine.optimizer
     engine.set_gradient_accumulation_boundary(False)
@@ -145,9 +116,7 @@ def without_updates(engine: Any) -> Iterator[None]:
 def time_collectives(begin: Callable[[], str], end: Callable[[str], None]) -> Callable[[], None]:
     """Has ``begin`` called before each of DeepSpeed's collectives, and ``end`` after it with what ``begin`` returned.
 
-    Meanwhile a collective that was begun to be waited for later is waited for at once, so that its time is known.
-    Returns what sets all back. DeepSpeed's own log of communication adds each call's time to all later ones of its
-    name; therefore the methods of its backend are wrapped.
+    Each is waited for at once, so that its time is known. Returns what sets all back.
     """
     from deepspeed.comm import comm
 
@@ -164,7 +133,7 @@ def time_collectives(begin: Callable[[], str], end: Callable[[str], None]) -> Ca
 
         return timed
 
-    names = [name for name in COLLECTIVES if hasattr(backend, name)]
+    names = [name for name in dir(type(backend)) if name.startswith(COLLECTIVES)]
     for name in names:
         setattr(backend, name, wrap(getattr(backend, name)))
 
@@ -175,73 +144,60 @@ def time_collectives(begin: Callable[[], str], end: Callable[[str], None]) -> Ca
     return restore
 
 
-def read_master_copy(parameter: torch.nn.Parameter) -> torch.Tensor | None:
-    """The whole fp32 copy that ZeRO keeps of a parameter, gathered by all ranks."""
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    return safe_get_full_fp32_param(parameter)
-
-
 def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[str, Any]:
-    """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name.
+    """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name."""
+    states: dict[str, Any] = {}
 
-    without_frozen: leaves out the parameters that are not trained
-    """
-    keeper = _Keeper()
-    before, engine.checkpoint_engine = engine.checkpoint_engine, keeper
+    def keep(state_dict: Any, path: str) -> None:
+        states[Path(path).as_posix()] = state_dict
+
+    before = engine.checkpoint_engine
+    engine.checkpoint_engine = SimpleNamespace(
+        save=keep,
+        makedirs=lambda *_, **__: None,
+        create=lambda _: None,
+        commit=lambda _: None,
+        is_data_parallel_writer=lambda rank: rank == 0,
+        is_decoupled=lambda: False,
+        preserves_storage_sharing=lambda: True,
+    )
     engine._copy_recovery_script = lambda folder: None  # DeepSpeed would put a program among the data
     try:
         options = {"exclude_frozen_parameters": True} if without_frozen else {}
         engine.save_checkpoint(".", tag=tag, save_latest=False, **options)
     finally:
         engine.checkpoint_engine = before
-    return keeper.states
+    return states
 
 
-class _Keeper:
-    """Stands in for DeepSpeed's checkpoint engine, and keeps in memory what that one would write."""
+@contextmanager
+def restricted_unpickling() -> Iterator[None]:
+    """In the block, ``torch.load`` refuses every class but those that DeepSpeed's checkpoints need.
 
-    def __init__(self) -> None:
-        self.states: dict[str, Any] = {}
-
-    def save(self, state_dict: Any, path: str) -> None:
-        self.states[Path(path).as_posix()] = state_dict
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        pass
-
-    def create(self, info: Any) -> None:
-        pass
-
-    def commit(self, info: Any) -> None:
-        pass
-
-    def is_data_parallel_writer(self, dp_rank: int) -> bool:
-        return dp_rank == 0
-
-    def is_decoupled(self) -> bool:
-        return False
-
-    def preserves_storage_sharing(self) -> bool:
-        return True
-
-
-def list_pickled_classes() -> list[Any]:
-    """The classes in DeepSpeed's optimizer shards, beside tensors and plain values, in every stage of ZeRO."""
+    DeepSpeed asks torch for unrestricted loading; the environment variable overrules that.
+    """
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+    before = os.environ.get(UNPICKLING)
+    os.environ[UNPICKLING] = "1"
+    try:
+        with torch.serialization.safe_globals([LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]):
+            yield
+    finally:
+        if before is None:
+            del os.environ[UNPICKLING]
+        else:
+            os.environ[UNPICKLING] = before
 
 
 @contextmanager
 def plain_path(folder: Path) -> Iterator[Path]:
     """In the block, a path to the folder in which nothing reads as a wildcard.
 
-    DeepSpeed makes wildcards and regular expressions of its paths without escaping them, and finds nothing in
-    ``runs/[3]``. A link in the system's temporary folder leads there. A change of the working directory would do too,
-    but all threads share that: heartbeats and shards behind relative paths would not be found meanwhile.
+    DeepSpeed makes wildcards and regular expressions of its paths without escaping them: it finds nothing in
+    ``runs/[3]``.
     """
     with tempfile.TemporaryDirectory(prefix="kinspan-") as place:
         link = Path(place) / "folder"
@@ -250,28 +206,23 @@ def plain_path(folder: Path) -> Iterator[Path]:
 
 
 def load_own_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
-    """Loads what ``capture_files`` of as many ranks gave; False where DeepSpeed finds nothing to load.
-
-    In bf16 DeepSpeed prints the name of a function of its own meanwhile, which is kept off the screen.
-
-    without_frozen: the checkpoint holds only the parameters that are trained
-    """
+    """Loads what ``capture_files`` of as many ranks gave; False where DeepSpeed finds nothing to load."""
     options = {"custom_load_fn": load_trained} if without_frozen else {}
-    with plain_path(folder) as plain, redirect_stdout(io.StringIO()):
+    with plain_path(folder) as plain, redirect_stdout(io.StringIO()), restricted_unpickling():
         path, _ = engine.load_checkpoint(str(plain), tag=tag, **options)
     return path is not None
 
 
 def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
-    """Runs DeepSpeed's converter on ``folder/source``, without output and in this process.
+    """Runs DeepSpeed's converter on ``folder/source``, without output and in this process, where unpickling is
+    restricted.
 
-    In a process of its own the converter would not know our limits on unpickling. ``inject_missing_state`` supplies the
-    facts about pipelines and tensor parallelism that it asks for, although there are none.
+    ``inject_missing_state`` supplies the facts about pipelines and tensor parallelism that it asks for.
     """
     from deepspeed.checkpoint import ds_to_universal
 
     silence = io.StringIO()
-    with plain_path(folder) as plain, redirect_stdout(silence), redirect_stderr(silence):
+    with plain_path(folder) as plain, redirect_stdout(silence), redirect_stderr(silence), restricted_unpickling():
         ds_to_universal.main(
             Namespace(
                 input_folder=str(plain / source),
@@ -286,10 +237,7 @@ def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
 
 
 def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
-    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``.
-
-    Raises RuntimeError where they are not all there, which no checkpoint of the same run lacks.
-    """
+    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``."""
     trained = {name for name, parameter in dst.named_parameters() if parameter.requires_grad}
     found = dst.load_state_dict(src, strict=False)
     if wrong := sorted(trained & set(found.missing_keys) | set(found.unexpected_keys)):
@@ -299,11 +247,9 @@ def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
 def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
     """Loads what ``write_universal_checkpoint`` wrote to ``folder/tag``; False where DeepSpeed finds nothing to load.
 
-    Two mistakes of DeepSpeed are repaired. Under ZeRO 3 all parameter groups come back with the settings of the first
-    group, weight decay included, and share *one* tensor as their count of steps, so that each update would count once
-    per group. And the count comes back on the host, while torch's fused AdamW wants it beside the parameters.
-
-    without_frozen: the checkpoint holds only the parameters that are trained
+    Two mistakes of DeepSpeed are repaired: under ZeRO 3 all parameter groups get the settings, and the one count of
+                                            steps,
+    of the first; and the count comes back on the host, while fused AdamW wants it beside the parameters.
     """
     optimizer = engine.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]

@@ -1,7 +1,11 @@
 """Updates whose norm, clipping and skipping stay on the device, so that the host waits for none of them.
 
-With bf16 and ZeRO 1 DeepSpeed takes its ``BF16_Optimizer``, which asks on the host for the norm of every update: the
-device runs dry meanwhile. ``update_on_device`` puts two methods in the place of its own that compute the same.
+With bf16 and ZeRO 1 DeepSpeed's ``BF16_Optimizer`` asks on the host for the norm of every update. ``update_on_device``
+puts two methods in the place of its own that compute the same.
+
+Updates whose loss or gradient is not finite are skipped whole, on all ranks, and counted: one update calls
+``one_if_finite`` on each micro-batch's sums before its backward pass, ``guard_update`` before the engine's last step,
+and ``read_outcome`` after it.
 """
 
 from functools import partial
@@ -9,14 +13,14 @@ from typing import Any
 
 import torch
 
+from .deepspeed_compat import read_overflow
+
 EPSILON = 1e-6  # added to the norm by which gradients are divided, as DeepSpeed does
 
 
 def measure_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The norm of all gradients together, float64 ``[]``.
-
-    A processor adds up millions of squares in one row, which loses the fourth digit in fp32: there it goes row by row.
-    """
+    """The norm of all gradients together, float64 ``[]``; row by row on a processor, where fp32 would lose the fourth
+    digit."""
     if gradients[0].device.type != "cpu":
         return _measure_at_once(gradients)
     rows = [torch.linalg.vector_norm(g, dim=-1).double() for g in gradients]
@@ -28,20 +32,15 @@ def _measure_at_once(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def clip_on_device(gradients: list[torch.Tensor], norm: torch.Tensor, most: float) -> None:
-    """Scales the gradients down where their norm is above ``most``; never with 0."""
     if most > 0:
         torch._foreach_mul_(gradients, (most / (norm + EPSILON)).clamp(max=1.0).float())
 
 
 def update_on_device(engine: Any) -> None:
-    """Has bf16 with ZeRO 1, and fp32 without ZeRO, wait for nothing; ZeRO 2 and 3 stay as they are.
-
-    DeepSpeed's own waits three times per update, and takes 400 kernels a micro-batch to add a base model's gradients to
-    their sums in fp32.
-    """
+    """Has bf16 with ZeRO 1, and fp32 without ZeRO, wait for nothing; ZeRO 2 and 3 stay as they are."""
     from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
-    engine.clip_fp32_gradients = lambda: None  # finite.guard_update has clipped them
+    engine.clip_fp32_gradients = lambda: None  # guard_update has clipped them
     optimizer = engine.optimizer
     if isinstance(optimizer, BF16_Optimizer) and optimizer.grad_acc_dtype is torch.float32:
         optimizer.update_hp_grads = partial(_add_gradients, optimizer)
@@ -49,7 +48,6 @@ def update_on_device(engine: Any) -> None:
 
 
 def decides_on_device(engine: Any) -> bool:
-    """Whether the device decides which updates are skipped, by ``found_inf``."""
     optimizer = engine.optimizer
     return hasattr(getattr(optimizer, "optimizer", optimizer), "found_inf")
 
@@ -88,3 +86,40 @@ def _step(optimizer: Any) -> None:
     optimizer._lazy_init_hp_params_optimizer_state()
     optimizer.update_lp_params()
     optimizer.clear_hp_grads()
+
+
+def one_if_finite(sums: torch.Tensor) -> torch.Tensor:
+    """1, or NaN where one of the sums is not finite: the loss times NaN makes every gradient NaN, on all ranks."""
+    return (sums.detach() * 0 + 1).prod()
+
+
+def guard_update(engine: Any) -> torch.Tensor | None:
+    """Makes the engine's next update a skipped one where the gradient is not finite; returns the gradient's norm.
+
+    Under ZeRO this returns None and does nothing, because DeepSpeed looks for itself. Without it torch's fused AdamW
+    leaves everything as it was where ``found_inf`` is 1.
+    """
+    if engine.zero_optimization():
+        return None
+    grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
+    norm = measure_norm(grads)
+    clip_on_device(grads, norm, engine.gradient_clipping())
+    engine.optimizer.found_inf = (~norm.isfinite()).float()
+    return norm
+
+
+def read_outcome(engine: Any, norm: torch.Tensor | None) -> tuple[torch.Tensor, Any]:
+    """Whether the update was skipped, bool ``[]`` on the device, and the global norm of its gradient.
+
+    norm: what guard_update returned. Under ZeRO 2 and 3 DeepSpeed has decided on the host, and says so nowhere else.
+    """
+    if norm is None:
+        norm = engine.get_global_grad_norm()
+    if decides_on_device(engine):
+        return ~norm.isfinite(), norm
+    return torch.full((), read_overflow(engine), device=engine.device), norm
+
+
+def is_ordinary_overflow(precision: str, skipped_in_row: int) -> bool:
+    """Whether a skipped update is only fp16 looking for its loss scale: the first of a row."""
+    return precision == "fp16" and skipped_in_row == 1

@@ -5,7 +5,6 @@ import os
 import resource
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
@@ -44,8 +43,7 @@ SCALING = ("loss_scale_window", "hysteresis")  # of "fp16": steps until the loss
 def read_deepspeed_config(name: str) -> dict[str, Any]:
     """The content of the JSON file of that name, which is looked for in this folder, then beside the packages.
 
-    Raises KinspanError where the file is missing, is not a JSON object, sets what one of our flags sets or what
-    DeepSpeed does not know, or names a stage that ZeRO does not have.
+    Refused is what one of our flags sets, what DeepSpeed does not know, and a stage that ZeRO does not have.
     """
     path = find_file(name)
     if path is None:
@@ -78,7 +76,6 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
 
 
 def _check_scaling(name: str, fp16: Any) -> None:
-    """Raises KinspanError where "fp16" holds anything but how the loss scale moves; --precision sets the rest."""
     if not isinstance(fp16, dict):
         raise KinspanError(f'--deepspeed_config {name}: "fp16" must be an object such as {{"hysteresis": 2}}')
     for key, value in fp16.items():
@@ -92,36 +89,11 @@ def _check_scaling(name: str, fp16: Any) -> None:
 
 
 def zero_stage(settings: dict[str, Any]) -> int:
-    """The stage of ZeRO, 0 to 3, in settings that ``read_deepspeed_config`` returned."""
     return settings.get("zero_optimization", {}).get("stage", 0)
 
 
-@dataclass(frozen=True)
-class OptimizerSettings:
-    """Those of a run's settings that the engine needs, named as the flags are.
-
-    learning_rate:    the peak of the schedule
-    max_grad_norm:    gradients are clipped to this global norm; 0: they are never clipped
-    precision:        "auto", "fp32", "bf16" or "fp16"
-    deepspeed_config: the name of the DeepSpeed config, for error messages
-    """
-
-    learning_rate: float
-    weight_decay: float
-    max_grad_norm: float
-    precision: str
-    deepspeed_config: str
-
-    @classmethod
-    def of(cls, config: Any) -> "OptimizerSettings":
-        """Picks them out of a dataclass of settings that has fields of these names."""
-        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
-
-
-def complete_settings(
-    settings: dict[str, Any], optimizer: OptimizerSettings, layout: Layout, precision: str
-) -> dict[str, Any]:
-    """DeepSpeed's settings with those added that follow from our flags.
+def complete_settings(settings: dict[str, Any], config: Any, layout: Layout, precision: str) -> dict[str, Any]:
+    """DeepSpeed's settings with those added that follow from our flags, in the settings of either kind of run.
 
     The three batch sizes only satisfy DeepSpeed's checks: ``Layout`` deals out the real shares, which may be uneven.
     """
@@ -136,17 +108,14 @@ def complete_settings(
         "train_micro_batch_size_per_gpu": layout.micro,
         "gradient_accumulation_steps": layout.accumulation,
         "train_batch_size": layout.micro * layout.accumulation * layout.world,
-        "gradient_clipping": optimizer.max_grad_norm,
+        "gradient_clipping": config.max_grad_norm,
         "bf16": {"enabled": precision == "bf16"},
         "fp16": {**settings.get("fp16", {}), "enabled": precision == "fp16"},
     }
 
 
 def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """AdamW's groups: weight decay on matrices and embeddings, none on biases and LayerNorm.
-
-    Frozen parameters (``requires_grad`` is False) stand in no group, and a group without parameters is left out.
-    """
+    """AdamW's groups: weight decay on matrices and embeddings, none on biases and LayerNorm; no frozen parameters."""
     decayed: list[torch.nn.Parameter] = []
     plain: list[torch.nn.Parameter] = []
     for parameter in model.parameters():
@@ -157,19 +126,15 @@ def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 
 
 def raise_descriptor_limit() -> None:
-    """Lets this process open as many files as the system allows: each gloo group takes one descriptor per other rank,
-    and the usual limit of 1,024 would not do for 512 ranks."""
+    """Lets this process open as many files as the system allows: each gloo group takes a descriptor per other rank."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # of a system that promises more than it gives
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def start_distributed(allow_cpu: bool = False) -> None:
-    """Joins the other ranks, each on a GPU of its own where there are any. Without a launcher, this process becomes a
-    world of one rank.
-
-    allow_cpu: GPUs that torch cannot use are no error
-    """
+    """Joins the other ranks, each on a GPU of its own where there are any; without a launcher, as a
+    world of one rank."""
     silence_start()
     import deepspeed
 
@@ -187,11 +152,9 @@ def start_distributed(allow_cpu: bool = False) -> None:
         raise KinspanError(describe_network_error(error)) from error
     if ranks.is_distributed():  # the groups must be made in the same order on all ranks
         ranks.process_group("control"), ranks.process_group("writer")
-        ranks.group_by_machine(world.local_size)
 
 
 def describe_network_error(error: Exception) -> str:
-    """One line about ranks that could not find one another."""
     host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     if "EADDRINUSE" in str(error) or "address already in use" in str(error):
         return (
@@ -201,18 +164,15 @@ def describe_network_error(error: Exception) -> str:
     return f"rank 0 is not reached at {host}, port {port}, over which the ranks find one another: {quote_error(error)}"
 
 
-def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings: dict[str, Any]) -> Any:
-    """The DeepSpeed engine over ``model``, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B.
-
-    Raises KinspanError where DeepSpeed refuses its settings.
-    """
+def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) -> Any:
+    """The DeepSpeed engine over ``model``, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B."""
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfigError
 
     silence_memory_reports()
     adamw = torch.optim.AdamW(
-        group_parameters(model, optimizer.weight_decay),
-        lr=optimizer.learning_rate,
+        group_parameters(model, config.weight_decay),
+        lr=config.learning_rate,
         betas=(0.9, 0.999),
         eps=1e-8,
         fused=True,
@@ -221,7 +181,7 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
         engine, *_ = deepspeed.initialize(model=model, optimizer=adamw, config=settings)
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, DeepSpeedConfigError) as error:
         raise KinspanError(
-            f"--deepspeed_config {optimizer.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
+            f"--deepspeed_config {config.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
         ) from error
     disable_overflow_error(engine)
     update_on_device(engine)
@@ -231,10 +191,7 @@ def build_engine(model: torch.nn.Module, optimizer: OptimizerSettings, settings:
 
 
 def warn_of_rate(flag: str, rate: float) -> list[str]:
-    """A line where all weights of a pre-trained encoder are to move at a rate that mostly makes it worse than before.
-
-    Rücklé et al., 2020, "MultiCQA", appendix A.1, print 0.001 for full fine-tuning, which hardly can be meant.
-    """
+    """A warning where the rate is too high for all weights of a pre-trained encoder."""
     if rate < HIGH_RATE:
         return []
     return [
@@ -244,6 +201,5 @@ def warn_of_rate(flag: str, rate: float) -> list[str]:
 
 
 def set_learning_rate(engine: Any, rate: float) -> None:
-    """Sets the rate of the next update."""
     for group in engine.optimizer.param_groups:
         group["lr"] = rate

@@ -3,7 +3,7 @@
     history.jsonl    what happened, a line each, over all starts: started, skipped, rewound, stopped, ...
     heartbeat.json   written anew every few seconds while the run is on: where rank 0 is
 
-Neither changes what a run computes, and a run never reads them. Where they cannot be written it goes on without them.
+A run never reads them, and goes on without them where they cannot be written.
 """
 
 import json
@@ -43,10 +43,7 @@ def note(folder: Path, kind: str, step: int | None = None, **values: Any) -> Non
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the history, oldest first, without damaged ones; none where there is no file.
-
-    Raises OSError where it cannot be read.
-    """
+    """The lines of the history, oldest first, without damaged ones; none where there is no file."""
     with suppress(FileNotFoundError):
         return [line for text in (folder / HISTORY).read_bytes().splitlines() if (line := _parse(text))]
     return []
@@ -72,7 +69,6 @@ def _read_time(values: dict[str, Any], name: str = "time") -> float:
 
 
 def write_heartbeat(folder: Path, values: dict[str, Any]) -> None:
-    """Replaces the heartbeat with these values and the time now. It is not synced: the next one comes soon."""
     partial = folder / f"{HEARTBEAT}.tmp"
     with suppress(OSError):
         partial.write_text(json.dumps({**values, "time": round(time.time(), 3)}) + "\n", encoding="utf-8")
@@ -80,7 +76,7 @@ def write_heartbeat(folder: Path, values: dict[str, Any]) -> None:
 
 
 def read_heartbeat(folder: Path) -> dict[str, Any] | None:
-    """The last heartbeat; None where there is none, or it is not whole. Raises OSError where it cannot be read."""
+    """The last heartbeat; None where there is none, or it is not whole."""
     try:
         found = json.loads((folder / HEARTBEAT).read_bytes())
         spans = {name: _read_time(found, name) for name in ("seconds_there", "every")}
@@ -133,10 +129,7 @@ WORDS: dict[str, Callable[[Line], str]] = {
 
 
 def describe_history(history: Sequence[Line]) -> list[tuple[str, str, str]]:
-    """Of each line the time (UTC), the step, and what happened.
-
-    A start after one that has no end in the history is preceded by a line that says so: that run was killed.
-    """
+    """Of each line the time (UTC), the step, and what happened; and a line where a run was killed."""
     rows, is_on = [], False
     for line in history:
         if line["kind"] == STARTED and is_on:
@@ -155,7 +148,6 @@ def _describe(line: Line) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """A moment of the Unix clock as date and time, UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -164,10 +156,8 @@ def count_kind(history: Sequence[Line], kind: str) -> int:
 
 
 def estimate_speed(history: Sequence[Line], step: int, now: float) -> float | None:
-    """Updates per second since the last start or rewind, validation and checkpoints included; None where none was made.
-
-    step: where the run stood at the time ``now``, in seconds of the Unix clock
-    """
+    """Updates per second since the last start or rewind, validation and checkpoints included; None where
+    none was made."""
     begun = [line for line in history if line["kind"] in (STARTED, REWOUND)][-1:]
     if not begun or begun[0]["step"] is None:
         return None

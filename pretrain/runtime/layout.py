@@ -11,8 +11,8 @@ import numpy as np
 class Layout:
     """How global batches of ``size`` pairs are dealt to ``world`` ranks.
 
-    The shares need not be equal, so that any number of ranks can train on any global batch. All ranks take the same
-    number of micro-steps, because DeepSpeed's collectives must match; a rank that has no pairs left contributes zero.
+    The shares need not be equal. All ranks take the same number of micro-steps, because DeepSpeed's collectives must
+    match; a rank that has no pairs left contributes zero.
 
     micro:  the most pairs that a micro-batch may have; where micro-batches are cut to equal tokens, on average
     padded: the model pads each micro-batch to its longest pair, so that its work goes by pairs and not by tokens
@@ -50,18 +50,14 @@ class Layout:
 
     def deal(self, lengths: np.ndarray) -> list[tuple[int, int]]:
         """The ranks' shares of a global batch whose pairs have these lengths, as ``[start, end)`` within it: of
-        near-equal tokens, since all ranks wait for the one that has the most; of near-equal pairs where the model pads.
-        """
+        near-equal tokens, or of near-equal pairs where the model pads."""
         if self.padded:
             return [self.share(rank) for rank in range(self.world)]
         return cut_evenly(lengths, self.world)
 
     def micro_batches(self, rank: int, count: int | None = None) -> list[tuple[int, int]]:
-        """The rank's micro-batches as ``[start, end)`` within a global batch, as even as can be; some may be empty.
-
-        count: examples of this batch, where it is the short last one of an epoch; it is cut into as many micro-batches
-        as a full one
-        """
+        """The rank's micro-batches as ``[start, end)`` within a global batch of ``count`` (else ``size``) examples, as
+        even as can be; some may be empty."""
         start, end = self.share(rank, count)
         cuts = [start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]
         return list(pairwise(cuts))
@@ -75,8 +71,8 @@ class Layout:
 def cut_evenly(lengths: np.ndarray, pieces: int) -> list[tuple[int, int]]:
     """Cuts a row of things ``[n]`` into pieces of near-equal length, as ``[start, end)``.
 
-    Each cut is the one nearest to where an exact one would be. So no piece is longer than the mean and the longest
-    thing together. A piece is empty only where there are fewer things than pieces; the last ones are then.
+    Each cut is the one nearest to where an exact one would be: no piece is longer than the mean and the longest thing
+    together. The last pieces are empty where there are fewer things than pieces.
     """
     n, filled = len(lengths), max(min(pieces, len(lengths)), 1)
     middles = np.cumsum(lengths) - lengths / 2  # a thing lies before a cut if its middle does

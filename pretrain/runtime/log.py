@@ -5,30 +5,21 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from data_pipeline.files import write_atomically
 
 from .history import MOST_STEPS
 
 
-class Follower(Protocol):
-    """Something else that is told of the log's lines."""
-
-    def write(self, step: int, split: str, values: Mapping[str, float]) -> None: ...
-
-
 class Log:
     """Writes metrics.jsonl, TensorBoard and the screen. Rank 0 alone has one.
 
     A resumed run removes the lines after its checkpoint, so that each step is logged once. Training goes on where the
-    log cannot be written, on a full disk for instance: lines of metrics.jsonl are kept and written with the next ones.
-    What TensorBoard misses meanwhile stays missing there, because metrics.jsonl holds the same figures.
+    log cannot be written: lines of metrics.jsonl are kept and written with the next ones.
 
     first_step: that of the checkpoint, or 0
-    task:       is shown beside the progress bar
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
-    settings:   of the run, which TensorBoard shows as hyperparameters
     follower:   is told of every line; see pretrain.watching.wandb_board
     """
 
@@ -39,8 +30,7 @@ class Log:
         total_steps: int,
         task: str = "pre-training",
         undone: tuple[str, ...] = (),
-        settings: Mapping[str, Any] | None = None,
-        follower: Follower | None = None,
+        follower: Any = None,
     ) -> None:
         from tqdm import tqdm
 
@@ -55,14 +45,13 @@ class Log:
             self.hidden = [line for line in kept if json.loads(line)["step"] == first_step]
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
         self.board: Any = None
-        self.settings, self.follower = settings, follower
+        self.follower = follower
         self.first_step, self.total_steps, self.began = first_step, total_steps, time.monotonic()
         self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=task, disable=None)
         if damaged:
             self.say(f"{self.path}: {damaged} damaged line(s) left out")
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        """Logs the figures of one split ("train", "validation", ...) after ``step`` updates."""
         self.unwritten += json.dumps({"step": step, "split": split, **values}) + "\n"
         try:
             self._write_lines()
@@ -76,7 +65,6 @@ class Log:
         self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(shown))
 
     def _estimate(self, step: int) -> list[str]:
-        """The speed since the start, validation and checkpoints included, and the time left at that speed."""
         seconds = time.monotonic() - self.began
         if step <= self.first_step or not seconds:
             return []
@@ -100,7 +88,6 @@ class Log:
             if self.board is None:
                 self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge_step)
                 self.purge_step = None
-                self._write_settings()
                 for line in map(json.loads, self.hidden):
                     self._add_figures(line.pop("step"), line.pop("split"), line)
                 self.hidden = []
@@ -114,25 +101,13 @@ class Log:
         for name, value in values.items():
             self.board.add_scalar(f"{find_group(name)}/{name}/{split}", value, step)
 
-    def _write_settings(self) -> None:
-        from torch.utils.tensorboard.summary import hparams
-
-        if self.settings:
-            known = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in self.settings.items()}
-            judged = {f"{find_group(name)}/{name}/{split}": 0.0 for name, split in JUDGED_BY}
-            for summary in hparams(known, judged):
-                self.board._get_file_writer().add_summary(summary)
-
     def say(self, text: str) -> None:
-        """Prints a line above the progress bar."""
         self.bar.write(text)
 
     def step(self) -> None:
-        """Moves the progress bar by one update."""
         self.bar.update(1)
 
     def close(self) -> None:
-        """Writes what could not be written before, if it can be written now."""
         if self.unwritten:
             try:
                 self._write_lines()
@@ -169,7 +144,6 @@ FORMATS = {
 }
 
 
-JUDGED_BY = (("loss", "validation"), ("map", "dev"))  # the figures beside which TensorBoard shows a run's settings
 GROUPS = (  # of curves in TensorBoard, which sorts them by name: what to look at first is numbered first
     ("1 loss", ("loss", "pair_loss", "mlm_loss", "rtd_loss")),
     ("2 quality", ("pair_", "map", "mrr", "p@1", "ndcg")),
@@ -188,11 +162,15 @@ def find_group(name: str) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A duration as people say it: "40 s", "12 min" or "3 h 05 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The sound lines of a run's metrics.jsonl, parsed."""
+    return [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
 
 
 def complete_lines(path: Path) -> list[str]:

@@ -36,10 +36,8 @@ BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages 
 
 
 def open_folder(name: str | Path) -> Path:
-    """The output folder, made where there is none.
-
-    Raises KinspanError where it cannot be written, or its checkpoints could not be: at the start, not after hours.
-    """
+    """The output folder, made where there is none; refused at the start where it, or its checkpoints, cannot be
+    written."""
     folder = Path(name)
     checkpoints = folder / CHECKPOINTS
     for place in (folder, checkpoints):
@@ -56,7 +54,8 @@ def open_folder(name: str | Path) -> Path:
 
 def check_shared(folder: Path) -> None:
     """Raises KinspanError on all ranks where one of them does not see what rank 0 writes into the folder."""
-    name = ranks.broadcast_from_rank_0(lambda: _leave_file(folder))
+    name = ranks.broadcast_from_rank_0(lambda: f"{SHARED}{secrets.token_hex(8)}")
+    ranks.broadcast_from_rank_0(lambda: (folder / name).touch())
     seen = ranks.gather((folder / name).exists())
     ranks.broadcast_from_rank_0(lambda: (folder / name).unlink(missing_ok=True))
     if not all(seen):
@@ -66,13 +65,6 @@ def check_shared(folder: Path) -> None:
         )
 
 
-def _leave_file(folder: Path) -> str:
-    """The name of a new and empty file."""
-    name = f"{SHARED}{secrets.token_hex(8)}"
-    (folder / name).touch()
-    return name
-
-
 def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[str, str] | None = None) -> bool:
     """Whether the folder holds this run, with a checkpoint or complete; False where it is free. Writes nothing.
 
@@ -80,8 +72,6 @@ def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[s
 
     record:       what run.json says of this run: its identity, under the key "identity" or by itself
     explanations: for a key of the identity, what to say instead where it differs
-
-    Raises KinspanError where the folder holds another run, or no run but something else.
     """
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
@@ -96,10 +86,7 @@ def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[s
 
 
 def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str, str] | None = None) -> bool:
-    """Makes the folder this run's where it is free, by writing ``record``; returns whether it was.
-
-    Called under the folder's lock, on rank 0. Arguments and errors are those of ``holds_this_run``.
-    """
+    """Makes the folder this run's where it is free, by writing ``record``; returns whether it was."""
     if holds_this_run(folder, record, explanations):
         return False
     write_record(folder, record)
@@ -107,7 +94,6 @@ def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:
-    """Writes run.json: what makes the run this run, and the versions of what it draws."""
     versions = {key: version for key, (version, _) in VERSIONS.items()}
     write_atomically(folder / RUN, json.dumps(record | versions, indent=1) + "\n")
 
@@ -136,7 +122,7 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
 
 
 def refuse_other_version(path: Path) -> None:
-    """Raises KinspanError where the run under way drops or samples otherwise: it would not end as it would have."""
+    """Refuses a run under way that drops or samples otherwise: it would not end as it would have."""
     record = read_object(path, ADVICE)
     for key, (version, last) in VERSIONS.items():
         theirs = record.get(key, 1)
@@ -148,7 +134,6 @@ def refuse_other_version(path: Path) -> None:
 
 
 def leave_out_buckets(settings: Any) -> Any:
-    """DeepSpeed's settings without the sizes of its buckets, which a run may change."""
     zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
     if not isinstance(zero, dict):
         return settings
@@ -156,6 +141,5 @@ def leave_out_buckets(settings: Any) -> Any:
 
 
 def shorten(value: Any) -> str:
-    """A value as a message shows it: a long one by its beginning."""
     text = str(value)
     return text if len(text) <= 40 else text[:12] + "..."

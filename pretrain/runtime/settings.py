@@ -1,20 +1,17 @@
-"""Settings as dataclass fields: one declaration says everything that there is to say about a setting.
-
-The default, the help, the group under which ``--help`` lists it, the numbers that it may take, and whether a run may
-change it when it resumes: the checks, the help and a run's identity are all read from the declarations.
-"""
+"""Settings as dataclass fields: checks, ``--help`` and a run's identity are all read from one declaration of each."""
 
 import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.executors import MAX_WORKERS
 from data_pipeline.remote.cache import DEFAULT_GIGABYTES, CacheSettings
 
+Section = TypeVar("Section")
 # The groups of --help, in its order.
 DATA, MODEL, OBJECTIVE, OPTIMISATION = "data", "model", "objective", "optimisation"
 BATCHES, VALIDATION, CHECKPOINTS, MONITORING = "batches", "validation", "checkpoints", "monitoring"
@@ -28,11 +25,7 @@ TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", s
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may take.
-
-    rule:   what ends the sentence "--name value: ...", such as "must be above 0"
-    allows: whether a number is one of them
-    """
+    """The numbers that a setting may take. ``rule``: what ends the sentence "--name value: ..."."""
 
     rule: str
     allows: Callable[[float], bool]
@@ -63,12 +56,11 @@ def setting(
     """Declares a setting, as a field of a dataclass.
 
     default:    ``REQUIRED`` where there is none; a list stands for a copy of itself
-    text:       the help, in sentences
-    group:      one of ``GROUPS``; without one, ``--help`` lists the setting under its options
+    group:      one of ``GROUPS``, or see ``section``; without one, ``--help`` lists the setting under its options
     within:     what its number, or each number of its list, may be; None passes
     may_change: a run that resumes may change it; any other change makes it another run
     old_name:   a former name, which the command line still accepts
-    as_text:    writes a value of a list in a YAML file, which may be more than text, as the command line takes it
+    as_text:    writes a value of a list in a YAML file as the command line takes it
     is_model:   it names models, of which the one that is installed is found by its name
     """
     known = {"help": text, "group": group, "within": within, "may_change": may_change, "old_name": old_name}
@@ -78,8 +70,18 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+def section(group: str) -> Callable[[type[Section]], type[Section]]:
+    """Marks all settings of a dataclass as of this group of ``--help``."""
+
+    def mark(config_class: type[Section]) -> type[Section]:
+        for declared in fields(config_class):  # type: ignore[arg-type]
+            declared.metadata = MappingProxyType({**declared.metadata, "group": group})
+        return config_class
+
+    return mark
+
+
 def cache_dir(group: str = "") -> Any:
-    """Declares the setting of where the shards of remote corpora are kept."""
     text = (
         "Folder on a disk of this machine for the shards of remote corpora, shared by all its ranks and runs. Without "
         "it: one in the user's cache."
@@ -88,19 +90,16 @@ def cache_dir(group: str = "") -> Any:
 
 
 def cache_gb(group: str = "") -> Any:
-    """Declares the setting of how much that folder may hold."""
     text = "Gigabytes of shards in that folder at most; those used longest ago leave first."
     return setting(DEFAULT_GIGABYTES, text, group, ABOVE_0, may_change=True)
 
 
 def allow_cpu(group: str = "") -> Any:
-    """Declares the setting of whether GPUs that cannot be used are an error."""
     text = "Train on the processor although this machine has GPUs that torch cannot use. Without it that is an error."
     return setting(False, text, group, may_change=True)
 
 
 def tf32(group: str = "") -> Any:
-    """Declares the setting of how GPUs multiply fp32 matrices."""
     text = (
         "Multiply fp32 matrices in TF32 (inputs of 10 bits of mantissa) on GPUs that have it, at up to eight times the "
         "speed; off with --deterministic. It matters with --precision fp32."
@@ -109,17 +108,14 @@ def tf32(group: str = "") -> Any:
 
 
 def default_of(declared: Field) -> Any:
-    """The default of a setting; ``REQUIRED`` where it must be given."""
     return declared.default_factory() if callable(declared.default_factory) else declared.default
 
 
 def cache_settings(config: Any) -> CacheSettings:
-    """The cache that a config with ``cache_dir`` and ``cache_gb`` asks for."""
     return CacheSettings(config.cache_dir, config.cache_gb)
 
 
 def check_ranges(config: Any) -> None:
-    """Raises KinspanError for the first number that is not finite or out of its setting's range, naming the flag."""
     for declared in fields(config):
         value, within = getattr(config, declared.name), declared.metadata["within"]
         for number in value if isinstance(value, list) else [value]:
@@ -130,17 +126,12 @@ def check_ranges(config: Any) -> None:
 
 
 def settings_of_identity(config: Any) -> dict[str, Any]:
-    """The settings that a run may not change when it resumes: all but those that may change.
-
-    Those of ``LATER`` are left out at the values there, and a renamed one keeps its former name, so that the identities
-    of earlier runs stay what they were.
-    """
+    """The settings that a run may not change when it resumes, under the names that identities of earlier runs have."""
     kept = [f for f in fields(config) if not f.metadata["may_change"]]
     return leave_out_later({f.metadata["old_name"] or f.name: getattr(config, f.name) for f in kept})
 
 
 def leave_out_later(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings without those of ``LATER`` that have the value there."""
     return {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
 
 
@@ -158,10 +149,7 @@ def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:
 
 
 def convert_setting(config_class: type, name: str, value: Any) -> Any:
-    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text. One value is a list of one.
-
-    Raises KinspanError for a value of another type, with the setting's name and no more of where it stands.
-    """
+    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text. One value is a list of one."""
     kind, is_list, may_be_none = kinds_of(config_class)[name]
     if value is None and may_be_none:
         return None
@@ -175,7 +163,6 @@ def convert_setting(config_class: type, name: str, value: Any) -> Any:
 
 
 def may_be_empty(config_class: type, name: str) -> bool:
-    """Whether a setting is a list that may have no values, as it is by default."""
     return any(declared.name == name and default_of(declared) == [] for declared in fields(config_class))
 
 

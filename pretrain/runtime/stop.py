@@ -36,12 +36,10 @@ class StopRequest:
         self.max_hours, self.began, self.asked_at = max_hours, time.monotonic(), 0.0
 
     def ask(self, reason: str) -> None:
-        """Asks for a stop; the first reason counts."""
         if self.reason is None:
             self.reason, self.asked_at = reason, time.monotonic()
 
     def wanted(self) -> bool:
-        """Whether this process was asked to stop, or its time is over."""
         if self.max_hours is not None and time.monotonic() - self.began > self.max_hours * 3600:
             self.ask(f"--max_hours {self.max_hours:g} are over")
         return self.reason is not None
@@ -67,8 +65,7 @@ _listening: list[StopRequest] = []  # the request of the outermost block that ru
 def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
     """In the block, signals ask for a stop instead of ending the process, and so does the death of the launcher.
 
-    A block within another one shares the request of the outermost, whose ``max_hours`` count: a command of several runs
-    listens once for all of them.
+    A block within another one shares the request of the outermost, whose ``max_hours`` count.
     """
     if _listening:
         yield _listening[0]
@@ -99,19 +96,15 @@ def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None]
 
 
 def is_launched() -> bool:
-    """Whether DeepSpeed's launcher, torch's or accelerate's started this process."""
     return any(name in os.environ for name in VARIABLES)
 
 
 def find_launchers(rank: psutil.Process) -> list[psutil.Process]:
     """The processes without which a launched rank is an orphan; none where the launcher has died already.
 
-    Every launcher is a Python program, and starts its ranks itself or through a wrapper such as a shell: it is the
-    nearest Python process above the rank. Where torch's is called as a library with a function, it starts the ranks by
-    multiprocessing, which knows it: the nearest may then be a fork server, which outlives it. DeepSpeed's was mostly
-    started by another one, the command ``deepspeed``, which users signal: it is watched too. (If that one dies before
-    its ranks look, nothing tells it from a batch system that started the ranks' launcher and ended: the ranks then
-    train on.)
+    It is the nearest Python process above the rank; where torch's launcher is called as a library, the one that
+    multiprocessing knows. DeepSpeed's was mostly started by the command ``deepspeed``, which users signal: it is
+    watched too.
     """
     above = rank.parents()
     if caller := multiprocessing.parent_process():

@@ -1,10 +1,8 @@
 """A watchdog in each rank, which notices ranks that died or stalled, names them, prints stacks, and ends all ranks.
 
-The training loop of each rank marks where it is. A thread publishes these heartbeats through the store of the process
-group: rank 0 listens to all ranks, the others listen to rank 0. A second thread judges what was heard, and never waits
-for another rank. A third one, of rank 0, writes its heartbeat into the run's folder, for people. Intervals are measured
-with each process's own monotonic clock, so that machines need not agree on the time, and a clock that is set does no
-harm.
+The training loop marks where it is. One thread publishes these heartbeats through the store of the process group: rank
+0 listens to all ranks, the others to rank 0. A second judges what was heard, and never waits for another rank. A third,
+of rank 0, writes its heartbeat into the run's folder. Intervals are measured with each process's own monotonic clock.
 """
 
 import faulthandler
@@ -58,7 +56,6 @@ class Heartbeat:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the set-up is over: the folder is this run's, and no rank ends by itself before the others."""
         return self.place not in (START, SETTING_UP)
 
     def __str__(self) -> str:
@@ -66,8 +63,6 @@ class Heartbeat:
 
 
 class Verdict(NamedTuple):
-    """What is wrong, and whether the stacks tell more about it."""
-
     text: str
     stacks: bool
 
@@ -99,8 +94,8 @@ class Watch:
             self.show()  # at once, so that a run that ends soon is told from one that never began
 
     def show(self) -> None:
-        """Writes where rank 0 is, and since how many seconds, for those who look at the run's folder. Until the set-up
-        is over, the folder may be another run's."""
+        """Writes where rank 0 is, and since how many seconds; not before the set-up is over, as the folder may be
+        another run's."""
         if not self.own.is_under_way:
             return
         at_place = round(time.monotonic() - self.marked, 1)
@@ -121,22 +116,21 @@ class Watch:
                     self.hear(Heartbeat(**json.loads(self.store.get(f"heartbeat/{rank}"))))
 
     def look(self) -> Verdict | None:
-        """What is wrong, judged by what was heard so far; None where nothing is."""
         return self.verdict or self.judge(time.monotonic())
 
     def hear(self, beat: Heartbeat) -> None:
-        """Notes a heartbeat, and the time where it is a new one."""
         if beat != self.heard.get(beat.rank):
             self.heard[beat.rank], self.news[beat.rank] = beat, time.monotonic()
 
     def judge(self, now: float) -> Verdict | None:
         """Whether a rank that this one listens to has died or fallen silent; on rank 0, whether all have stalled.
 
-        Of one that leaves only whether a rank has fallen silent: a machine may be lost while the others wait for it.
+        While leaving, a rank checks only for silence: a machine may be lost while the others wait for it.
         """
         for rank in self.listens_to:
             beat = self.heard.get(rank)
-            if beat and not self.left and _is_gone(beat, self.own.system):
+            here = beat and beat.system == self.own.system and beat.is_under_way
+            if beat and here and not self.left and not is_alive(beat.process):
                 return Verdict(f"{beat} has died, at {beat.place}", False)
             if now - self.news[rank] > SILENCE:
                 where = f"; it was at {beat.place}" if beat else ""
@@ -180,7 +174,6 @@ class Watch:
             note(self.folder, ENDED, why=verdict.text)
 
     def write_stacks(self) -> None:
-        """Writes the stack of every thread to stderr and to the run's folder."""
         with suppress(OSError):
             faulthandler.dump_traceback(2)
             (self.folder / STACKS).mkdir(exist_ok=True)
@@ -188,8 +181,8 @@ class Watch:
                 faulthandler.dump_traceback(file)
 
     def wait_for_verdict(self, cause: str) -> None:
-        """Prints the cause of a failure, and gives the threads time to find out whether a rank is gone. They then end
-        this process; it returns where all ranks are alive."""
+        """Prints the cause of a failure, and gives the threads time to find out whether a rank is gone and end this
+        process."""
         os.write(2, f"{cause}\n".encode())
         time.sleep(SILENCE + 2 * FAREWELL)
 
@@ -199,14 +192,8 @@ class Watch:
         ranks.barrier()
 
 
-def _is_gone(beat: Heartbeat, system: str) -> bool:
-    """Whether the process ran on this ``system``, and runs no more although the run was under way."""
-    return beat.system == system and beat.is_under_way and not is_alive(beat.process)
-
-
 @contextmanager
 def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
-    """Watches all ranks while the block runs. They enter it together."""
     store = None
     if ranks.is_distributed():
         default: Any = dist.distributed_c10d._get_default_store()

@@ -32,12 +32,7 @@ COUNTS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 class World(NamedTuple):
-    """rank:       this process's, from 0
-    local_rank: its number among those of its machine
-    size:       how many ranks there are
-    local_size: how many of them this machine has
-    host, port: where rank 0 listens while the ranks find one another; None where there is but this rank
-    """
+    """host, port: where rank 0 listens while the ranks find one another; port is None where there is but this rank"""
 
     rank: int = 0
     local_rank: int = 0
@@ -48,15 +43,13 @@ class World(NamedTuple):
 
 
 def read_launcher_variables() -> tuple[int, int, int]:
-    """Rank, local rank and world size; 0, 0 and 1 without a launcher."""
     return read_world(os.environ)[:3]
 
 
 def read_world(env: Mapping[str, str]) -> World:
     """The world that a process with these variables belongs to.
 
-    A launcher that has said which rank this is counts before ``srun``, of which it may be a task itself. Raises
-    KinspanError where the variables contradict one another, or do not say where rank 0 is.
+    A launcher that has said which rank this is counts before ``srun``, of which it may be a task itself.
     """
     if "RANK" in env:
         world = _read_launcher(env)
@@ -83,11 +76,10 @@ def _read_launcher(env: Mapping[str, str]) -> World:
 
 
 def _read_slurm(env: Mapping[str, str]) -> World:
-    """A task of ``srun`` as a rank.
+    """A task of ``srun``, which alone sets SLURM_STEP_NUM_TASKS, as a rank.
 
-    Only ``srun`` sets SLURM_STEP_NUM_TASKS: a program that a batch script starts by itself is no task among others.
     The ranks meet at the first machine, at a port that follows from the step: two steps of one machine take different
-    ones, but for one in 22,000.
+    ones.
     """
     size = _count(env, "SLURM_STEP_NUM_TASKS", 1)
     on_machines = expand_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
@@ -131,14 +123,12 @@ def expand_counts(text: str) -> list[int]:
 
 
 def derive_port(name: str) -> str:
-    """A port that everybody who knows the name derives alike."""
     return str(FIRST_PORT + zlib.crc32(name.encode()) % NUM_PORTS)
 
 
 def _choose_port() -> str:
     """The port where DeepSpeed's launcher has all ranks of one machine meet and none was asked for: it gives the same
-    one to all runs, of which the second would then fail. All ranks of a launcher choose alike, by its process number.
-    """
+    one to all runs. All ranks of a launcher choose alike, by its process number."""
     above = psutil.Process().parents()
     launcher = next((process for process in above if LAUNCHER in process.cmdline()), None)
     if launcher is None:

@@ -9,12 +9,13 @@ import torch
 
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
+from pretrain.loop import Outcome
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.runtime import ranks
-from pretrain.runtime.engine import OptimizerSettings, build_engine
+from pretrain.runtime.engine import build_engine
 from pretrain.runtime.stop import StopRequest
 from pretrain.setup import Setup, set_up
-from pretrain.step import StepResult, start_counting, train_step
+from pretrain.step import start_counting, train_step
 
 
 class PlainEngine:
@@ -51,10 +52,10 @@ class PlainEngine:
 def start_engine(config: PretrainConfig) -> tuple[Setup, Any]:
     """The set-up of a run, and its engine."""
     setup = set_up(config)
-    return setup, build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
+    return setup, build_engine(setup.model, config, setup.deepspeed_settings)
 
 
-def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER_WEIGHTS) -> StepResult:
+def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER_WEIGHTS) -> Outcome:
     """One update of one rank, as the training loop makes it."""
     batches = make_micro_batches(setup.train_stream, setup.layout, 0, step)
     return train_step(

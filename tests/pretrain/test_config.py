@@ -4,7 +4,7 @@ from deepspeed.runtime.precision_config import DeepSpeedFP16Config
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig, identity
 from pretrain.planning.checks import check
-from pretrain.runtime.engine import OptimizerSettings, complete_settings, read_deepspeed_config
+from pretrain.runtime.engine import complete_settings, read_deepspeed_config
 from pretrain.runtime.layout import Layout
 
 BAD = {
@@ -41,7 +41,7 @@ def test_identity_is_about_numbers_only():
 def test_the_settings_that_come_along_can_be_read(name):
     settings = complete_settings(
         read_deepspeed_config(f"ds_configs/{name}.json"),
-        OptimizerSettings.of(PretrainConfig()),
+        PretrainConfig(),
         Layout(64, 8, 3),
         "fp32",
     )
@@ -73,7 +73,7 @@ def test_bad_deepspeed_settings_are_one_line(text, message, tmp_path):
 def test_deepspeed_settings_say_how_the_loss_scale_moves(tmp_path):
     path = tmp_path / "ds.json"
     path.write_text('{"fp16": {"loss_scale_window": 100, "hysteresis": 4}}')
-    optimizer, layout = OptimizerSettings.of(PretrainConfig()), Layout(64, 8, 1)
+    optimizer, layout = PretrainConfig(), Layout(64, 8, 1)
     scaling = complete_settings(read_deepspeed_config(str(path)), optimizer, layout, "fp16")["fp16"]
     assert scaling == {"loss_scale_window": 100, "hysteresis": 4, "enabled": True}
     assert DeepSpeedFP16Config(**scaling).hysteresis == 4

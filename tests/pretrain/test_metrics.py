@@ -8,10 +8,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
-from pretrain.clock import Clock
-from pretrain.metrics import FlopCounter, compute_figures, count_seen, find_peak_tflops, group_parts, list_windows
+from pretrain.metrics import (
+    Clock,
+    FlopCounter,
+    compute_figures,
+    count_seen,
+    find_peak_tflops,
+    group_parts,
+    list_windows,
+)
 from pretrain.modeling.cpu import attention, products
-from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.encoder import ROUND_TO, encode_packed
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.losses import MLM_SUMS, RTD_SUMS, LossWeights, add_up_pairs, compute_rtd_loss, name_sums

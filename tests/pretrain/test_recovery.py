@@ -6,10 +6,9 @@ import torch
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.progress import RunProgress
 from pretrain.recovery import MIN_HISTORY, is_spike, tell_skipped
 from pretrain.run import Pretraining
-from pretrain.runtime.finite import Skips
+from pretrain.state import RunProgress
 
 
 def falling(count, noise=0.02):
@@ -41,16 +40,14 @@ def test_an_earlier_spike_hides_no_later_one():
 
 def count(precision, flags, **settings):
     """The run's progress, its lines on the screen and those in its log, after updates that were skipped or not."""
-    said, logged, skips = [], [], Skips()
-    for step, flag in enumerate(flags):
-        skips.add(step, torch.tensor(flag))
+    said, logged = [], []
     run = SimpleNamespace(
         setup=SimpleNamespace(
             config=PretrainConfig(**settings), layout=SimpleNamespace(size=10), facts={"precision": precision}
         ),
         progress=RunProgress(),
         schedule=SimpleNamespace(peak=1e-4),
-        skips=skips,
+        skips=[(step, torch.tensor(flag)) for step, flag in enumerate(flags)],
         most_skips=PretrainConfig(**settings).max_skipped_steps,
         tell_skipped=lambda step: tell_skipped(run, step),
         log=SimpleNamespace(write=lambda step, split, values: logged.append(step)),

@@ -9,9 +9,8 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
 from objectives.rtd import mask_for_generator
 from pretrain import step
-from pretrain.batches import make_micro_batches
-from pretrain.largest import make_largest_batch
-from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.batches import make_largest_batch, make_micro_batches
+from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.corpora import mix

@@ -1,14 +1,12 @@
 """Bottleneck adapters and AdapterFusion, in the layers of encoders that normalise after each block.
 
-Pfeiffer et al., 2021, "AdapterFusion: Non-Destructive Task Composition for Transfer Learning", put one bottleneck in a
-layer, after its feed-forward block. With ``f`` the block's output, ``x`` its input and ``LN`` the layer's own
-normalisation, a layer without it gives ``LN(f + x)``, and with it
+Pfeiffer et al., 2021, "AdapterFusion: Non-Destructive Task Composition for Transfer Learning": with ``f`` the output of
+a layer's feed-forward block, ``x`` its input and ``LN`` the layer's own normalisation, a layer with a bottleneck gives
 
     LN(f + x + B(LN(f + x)))        B(h) = U relu(D h + d) + u
 
-so that all that it needs is the sum ``s = f + x``, which is what ``LN`` is given. Hence it lives in the ``LN``: no
-other module changes, a packed row passes as any other, and the parameters of the encoder keep their names. Parts that
-are stacked follow one another, ``s <- s + part(LN(s))``, before the last ``LN``.
+so that all that it needs is the sum ``f + x``, which is what ``LN`` is given. Hence it lives in the ``LN``: no other
+module changes. Parts that are stacked follow one another, ``s <- s + part(LN(s))``, before the last ``LN``.
 """
 
 import re
@@ -50,32 +48,24 @@ class Bottleneck(nn.Module):
 class Fusion(nn.Module):
     """AdapterFusion without a value matrix: ``sum_t p_t B_t(h)``, ``p = softmax_t((Q h + q) . K B_t(h))``.
 
-    As in Rücklé et al., 2020, section 5.1: what the adapters add is weighed and not transformed. The scores are neither
-    scaled nor dropped, and K has no bias, which would add the same to all of them. ``[..., hidden]`` to the same shape;
-    ``weigh`` returns the p, ``[..., num_adapters]``.
+    As in Rücklé et al., 2020, section 5.1: what the adapters add is weighed and not transformed. ``[..., hidden]`` to
+    the same shape.
     """
 
     def __init__(self, hidden: int, sizes: Iterable[int]) -> None:
         super().__init__()
         self.query = nn.Linear(hidden, hidden)
-        self.key = nn.Linear(hidden, hidden, bias=False)  # K transposed, see _fuse
+        self.key = nn.Linear(hidden, hidden, bias=False)  # K transposed, see forward
         self.of = nn.ModuleList(Bottleneck(hidden, size) for size in sizes)
         nn.init.normal_(self.query.weight, std=INITIAL_DEVIATION)
         nn.init.normal_(self.key.weight, std=INITIAL_DEVIATION)
         nn.init.zeros_(self.query.bias)
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        shares, added = self._fuse(h)
-        return (shares[..., None] * added).sum(-2)
-
-    def weigh(self, h: torch.Tensor) -> torch.Tensor:
-        return self._fuse(h)[0]
-
-    def _fuse(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         added = torch.stack([adapter(h) for adapter in self.of], -2)
         asked = self.key(self.query(h))  # K' (Q h + q), so that K is applied once and not to each adapter's output
         scores = (asked[..., None, :] * added).sum(-1)
-        return torch.softmax(scores.float(), -1).to(added.dtype), added
+        return (torch.softmax(scores.float(), -1).to(added.dtype)[..., None] * added).sum(-2)
 
 
 class AdaptedNorm(nn.LayerNorm):
@@ -91,7 +81,6 @@ class AdaptedNorm(nn.LayerNorm):
 
 
 def check_family(config: Any, name: str) -> None:
-    """Raises KinspanError where the layers of this family have no place for a bottleneck."""
     if config.model_type not in FAMILIES_WITH_BOTTLENECKS:
         raise KinspanError(
             f"--model {name} is of the type {config.model_type}, whose layers have no place for bottlenecks: use one "
@@ -112,7 +101,6 @@ def build_layers(config: Any, parts: Iterable[AdapterPart]) -> nn.ModuleList:
 
 
 def list_norms(encoder: nn.Module) -> list[nn.LayerNorm]:
-    """The last normalisation of each layer, in the order of the layers."""
     found = {}
     for name, module in encoder.named_modules():
         if isinstance(module, nn.LayerNorm) and (place := PLACE.search(name)):
@@ -127,19 +115,9 @@ def attach(encoder: nn.Module, layers: nn.ModuleList) -> None:
         norm.parts = parts
 
 
-def detach(encoder: nn.Module) -> None:
-    """Leaves the plain encoder, as ``transformers`` made it."""
-    for norm in list_norms(encoder):
-        if isinstance(norm, AdaptedNorm):
-            del norm.parts
-            norm.__class__ = nn.LayerNorm  # type: ignore[assignment]
-
-
 def shorten(name: str) -> str | None:
-    """A parameter's name in adapter.json's file: its layer, its part, and its name there; None where it is no part's.
-
-    ``...layer.3.output.LayerNorm.parts.0.down.weight`` is ``3.0.down.weight``, its name in ``build_layers``.
-    """
+    """A parameter's name in adapter.json's file, ``3.0.down.weight`` of layer 3 and part 0; None where
+    it is no part's."""
     place = PLACE.search(name)
     if place is None or not name[place.end() :].startswith(f"{PARTS}."):
         return None

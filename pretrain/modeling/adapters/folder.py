@@ -1,4 +1,4 @@
-"""An adapter as a folder: what it adds to which encoder, its tensors, and the pair head that was trained with it.
+"""An adapter as a folder, and loading it: what it adds to which encoder, its tensors and its pair head.
 
 adapter.json              its parts, and the base: what it is called, where it was, and its fingerprint
 adapter.safetensors       the tensors of its parts
@@ -18,11 +18,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
+from transformers import AutoModelForSequenceClassification
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_object
 from pretrain.modeling.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model, find_hub_name
 from pretrain.modeling.pair_head import POOLER, list_head_modules
+from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part
 
 from . import bottleneck, lora
 from .parts import AdapterPart, as_json, read_parts
@@ -37,7 +39,6 @@ MATTER = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads")  
 class Base:
     """The frozen encoder that an adapter belongs to.
 
-    name:        what it is called: a hub name, or the last part of a folder's path
     place:       where it is: a hub name, or a folder, as a path from the adapter's own folder
     fingerprint: of the encoder's weights, see ``fingerprint_encoder``
     """
@@ -50,11 +51,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter in memory.
-
-    tensors: of its parts, by the names in their file
-    head:    of everything above the encoder, by the names in the sequence classifier
-    """
+    """An adapter in memory: the tensors of its parts and of the pair head, by the names in their files."""
 
     folder: Path
     parts: tuple[AdapterPart, ...]
@@ -68,12 +65,10 @@ class Adapter:
 
 
 def is_adapter(name_or_dir: str | Path) -> bool:
-    """Whether it is an adapter's folder. Nothing on the hub is taken for one."""
     return (Path(name_or_dir) / SPEC).is_file()
 
 
 def read_adapter(folder: str | Path) -> Adapter:
-    """The adapter in a folder. Raises KinspanError where there is none, or where its files are damaged."""
     folder = Path(folder)
     parts, base = read_spec(folder)
     tensors, head = (_read_tensors(folder / name) for name in (TENSORS, HEAD))
@@ -83,7 +78,6 @@ def read_adapter(folder: str | Path) -> Adapter:
 
 
 def read_spec(folder: Path) -> tuple[tuple[AdapterPart, ...], Base]:
-    """The parts and the base that adapter.json names. Raises KinspanError where it is missing or damaged."""
     path = folder / SPEC
     if not path.is_file():
         raise KinspanError(f"{folder} is no adapter: it has no {SPEC}")
@@ -127,12 +121,10 @@ def _is_of(parts: tuple[AdapterPart, ...], name: str, tensor: torch.Tensor) -> b
 
 
 def format_spec(parts: tuple[AdapterPart, ...], base: Base) -> str:
-    """The text of adapter.json."""
     return json.dumps({"format": FORMAT, "parts": as_json(parts), "base": asdict(base)}, indent=1) + "\n"
 
 
 def find_base(folder: Path, base: Base) -> str:
-    """The folder or hub name of an adapter's base. Raises KinspanError where a folder is no longer there."""
     if base.place == DEFAULT_MODEL_NAME:
         return default_model()
     beside = folder.resolve() / base.place
@@ -173,7 +165,6 @@ def fingerprint_encoder(encoder: Any) -> str:
 
 
 def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
-    """Raises KinspanError where an encoder of this fingerprint is not the adapter's base."""
     if adapter.base.fingerprint != fingerprint:
         raise KinspanError(
             f"adapter {adapter.folder} was trained beside {adapter.base.name} (fingerprint "
@@ -183,7 +174,6 @@ def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
 
 
 def name_head(classifier: Any) -> dict[str, nn.Parameter]:
-    """The parameters of everything above the encoder, by their names in the classifier."""
     own = {id(parameter) for module in list_head_modules(classifier) for parameter in module.parameters()}
     return {name: parameter for name, parameter in classifier.named_parameters() if id(parameter) in own}
 
@@ -214,3 +204,44 @@ def fill(parameters: dict[str, nn.Parameter], tensors: dict[str, torch.Tensor], 
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
+
+
+def find_model(name_or_dir: str) -> str:
+    return find_base(Path(name_or_dir), read_spec(Path(name_or_dir))[1]) if is_adapter(name_or_dir) else name_or_dir
+
+
+def load_adapted(folder: str, **options: Any) -> Any:
+    """The sequence classifier of an adapter's base with the adapter in it and its pair head, in fp32; LoRA is merged.
+
+    options: of ``from_pretrained``, such as attn_implementation
+    """
+    adapter = read_adapter(folder)
+    place = find_base(adapter.folder, adapter.base)
+    # Whatever head the base has, the adapter brings its own
+    classifier, _ = load_base(place, f"adapter {folder}: base", ignore_mismatched_sizes=True, **options)
+    check_base(adapter, fingerprint_encoder(classifier.base_model), place)
+    wear(classifier, adapter)
+    if adapter.parts[0].kind == "lora":
+        lora.merge(classifier)
+    return classifier
+
+
+def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[Any, list[str]]:
+    """A plain sequence classifier of one logit in fp32, and the names of its head's tensors that start fresh."""
+    config = load_config(name_or_dir, flag)
+    if holds_no_weights(name_or_dir, flag):
+        raise KinspanError(f"{flag} {name_or_dir} holds no weights: an adapter needs a base that others have, too")
+    known = {"config": config, "dtype": torch.float32, **options}
+    return load_part(AutoModelForSequenceClassification, name_or_dir, known, flag)
+
+
+def wear(classifier: Any, adapter: Adapter) -> None:
+    """Puts an adapter of this base into a classifier, pair head included, in place of the one that it wore before.
+
+    Only bottlenecks can take turns so; of LoRA it may be one.
+    """
+    if adapter.parts[0].kind != "lora":
+        bottleneck.check_family(classifier.config, adapter.base.name)
+    put_in(classifier, adapter.parts)
+    fill(name_parts(classifier.base_model, adapter.parts), adapter.tensors, adapter.folder / TENSORS)
+    fill(name_head(classifier), adapter.head, adapter.folder / HEAD)

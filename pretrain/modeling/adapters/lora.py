@@ -1,7 +1,6 @@
 """LoRA, by the library ``peft``: narrow matrices beside those of the queries and values of attention.
 
-Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models": ``W + scale * B A``, B starting at zero, so that
-an untrained adapter is the plain model. Unlike a bottleneck it can be added into W: ``merge`` gives a plain model.
+Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models": ``W + scale * B A``, B starting at zero.
 """
 
 from typing import Any
@@ -25,10 +24,7 @@ TARGETS = {  # the linear layers of each family that make queries and values
 
 
 def inject(encoder: Any, rank: int) -> None:
-    """Puts LoRA of this rank into the encoder's attention, drawn from torch's generator.
-
-    Raises KinspanError where peft is not installed.
-    """
+    """Puts LoRA of this rank into the encoder's attention, drawn from torch's generator."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
@@ -38,7 +34,6 @@ def inject(encoder: Any, rank: int) -> None:
 
 
 def merge(classifier: Any) -> None:
-    """Adds LoRA's products into the weights of a model, and leaves a plain one."""
     from peft.tuners.lora import LoraLayer
 
     for parent in list(classifier.modules()):
@@ -55,10 +50,7 @@ def shorten(name: str) -> str | None:
 
 
 def average(each: list[dict[str, torch.Tensor]], weights: list[float]) -> dict[str, torch.Tensor]:
-    """The adapter whose product is the weighted sum of theirs: its rank is the sum of the ranks.
-
-    The mean of the factors would be another thing: ``B A`` is not linear in both.
-    """
+    """The adapter whose product is the weighted sum of theirs: its rank is the sum of the ranks."""
     out = {}
     for name in each[0]:
         if ".lora_A." in name:

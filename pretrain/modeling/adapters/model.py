@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers.utils import logging
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
@@ -20,12 +19,12 @@ from .folder import (
     check_base,
     fill,
     fingerprint_encoder,
+    load_base,
     name_head,
     name_parts,
     put_in,
     read_adapter,
 )
-from .load import load_base
 from .parts import AdapterPart, describe_parts
 
 Method = Literal["pfeiffer", "lora", "fusion"]
@@ -44,7 +43,8 @@ class AdapterModel(PairModel):
 
     def __init__(self, classifier: Any, parts: tuple[AdapterPart, ...], base: str, objectives: tuple[str, ...]) -> None:
         super().__init__(classifier, nn.Identity(), objectives)
-        self.parts, self.base = parts, base
+        self.parts, self.base, self.masked_heads = parts, base, ()
+        self.sum_names = name_sums((), objectives)
         trained = {id(parameter) for parameter in (*self.name_trained().values(), *name_head(classifier).values())}
         for parameter in self.parameters():
             parameter.requires_grad_(id(parameter) in trained)
@@ -63,14 +63,6 @@ class AdapterModel(PairModel):
         trained = self.name_trained()
         named = name_parts(self.classifier.base_model, self.parts)
         return {name: parameter for name, parameter in named.items() if name not in trained}
-
-    @property
-    def masked_heads(self) -> tuple[nn.Module, ...]:
-        return ()
-
-    @property
-    def sum_names(self) -> tuple[str, ...]:
-        return name_sums((), self.objectives)
 
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
@@ -94,15 +86,8 @@ def load_adapter_model(
     """The model that trains a new adapter beside ``base``, and lines that say what of it is new.
 
     size:    the width of the bottleneck, or LoRA's rank; None: SIZES
-    beneath: folders of adapters of this base, which stay frozen: those that a fusion weighs; those that a bottleneck
-             is stacked on
-    name:    of the new adapter
-    seed:    of fresh weights
-
-    Raises KinspanError where base and adapters do not go together.
+    beneath: folders of adapters that a fusion weighs, or that a bottleneck is stacked on
     """
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     adapters = [read_adapter(folder) for folder in beneath]
     parts = plan_parts(method, size, adapters, name)
     torch.manual_seed(seed)  # of fresh weights
@@ -143,8 +128,7 @@ def plan_parts(method: Method, size: int | None, beneath: Sequence[Adapter], nam
 def gather_beneath(beneath: Sequence[Adapter], fused: bool) -> dict[str, torch.Tensor]:
     """The tensors of the adapters beneath, by their names in the new adapter's file.
 
-    In a stack part numbers go on from adapter to adapter. Where they are ``fused``, the one part of adapter ``t``
-    becomes ``of.t`` of part 0.
+    In a stack part numbers go on; where they are ``fused``, the one part of adapter ``t`` becomes ``of.t`` of part 0.
     """
     out, number = {}, 0
     for place, adapter in enumerate(beneath):

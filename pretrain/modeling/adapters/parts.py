@@ -13,7 +13,6 @@ LORA_SCALE = 2.0  # what LoRA's product is multiplied by: alpha over rank, whate
 class AdapterPart:
     """One of the things that an adapter adds to every layer, one after another.
 
-    kind: a bottleneck of Pfeiffer et al., an AdapterFusion over several of them, or LoRA's pair of narrow matrices
     name: what it was trained on, in a word; names of a fusion's bottlenecks show whose weight is which
     size: the width of the bottleneck, or LoRA's rank; of a fusion 0
     of:   the bottlenecks that a fusion weighs

@@ -29,7 +29,6 @@ def attend_each(
 
 
 def _split(x: torch.Tensor, packing: Packing) -> list[torch.Tensor]:
-    """Of each sequence ``[heads, length, width]``."""
     lengths = [end - start for start, end in pairwise(packing.bounds or [])]
     return [own.transpose(0, 1) for own in x.split([*lengths, packing.padding])[:-1]]
 
@@ -57,10 +56,8 @@ def _start_dropout(heads: int, packing: Packing, p: float) -> _Dropout | None:
 class _AttendEach(torch.autograd.Function):
     """softmax(scale * Q K' + bias) V of each sequence by itself, with dropout of the probabilities.
 
-    Written out, because torch's fused attention on a processor has no dropout, and its backward pass took twice the
-    time of these products. The mask of dropout is made anew in the backward pass. ``q``, ``k``, ``v``:
-    ``[T + padding, heads, width]``; padding attends to nothing and comes out as 0. ``biases``: none, or one for each
-    sequence, ``[heads, length, length]``.
+    torch's fused attention on a processor has no dropout, and its backward pass took twice the time. ``q``, ``k``,
+    ``v``: ``[T + padding, heads, width]``; padding comes out as 0. ``biases``: none, or one for each sequence.
     """
 
     @staticmethod

@@ -1,9 +1,7 @@
 """Dropout on a processor, whose masks are a function of (seed, step, layer, pair, position).
 
-So they do not depend on how a global batch is cut into ranks and micro-batches, no generator has a state to save, and
-the backward pass makes them anew in place of keeping them. torch's own dropout draws on one thread, one element at a
-time; here each number is a hash of two others, one of its row and one of its column, which torch's vectorised integer
-arithmetic computes several times faster.
+So they do not depend on how a global batch is cut, and the backward pass makes them anew. Each number is a hash of two
+others, one of its row and one of its column, which is several times faster than torch's own dropout on a processor.
 """
 
 import hashlib
@@ -32,12 +30,9 @@ def mix(numbers: torch.Tensor) -> torch.Tensor:
 
 
 class Masks:
-    """The masks of one forward pass.
+    """The masks of one forward pass, whose calls of dropout are numbered as they come.
 
-    Its calls of dropout are numbered as they come, since a model makes the same calls in the same order each time.
-
-    seed, step: of the run and of the update
-    pairs:      int64 ``[n]``: what tells the pairs of all micro-batches apart, such as their index in the global order
+    pairs: int64 ``[n]``: what tells the pairs of all micro-batches apart, such as their index in the global order
     """
 
     def __init__(self, seed: int, step: int, pairs: np.ndarray) -> None:
@@ -73,7 +68,6 @@ class Masks:
 
 
 def hash_key(*parts: int | str) -> int:
-    """A number of 64 bits made of these."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -87,7 +81,6 @@ def mix_pairs(key: int, pairs: np.ndarray) -> torch.Tensor:
 
 
 def round_probability(p: float) -> float:
-    """The probability with which an element is dropped where ``p`` is asked for."""
     return round(p * STEPS) / STEPS
 
 
@@ -124,8 +117,7 @@ def _drop(x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, p: float) 
 class PairDropout(nn.Dropout):
     """torch's dropout, but that masks of hidden states come from the current Masks where there are any.
 
-    x:         ``[1, T, hidden]`` of a packed row, ``[n, hidden]`` of the pairs' first tokens, or rows of a table that
-               all pairs share
+    x:         ``[1, T, hidden]`` of a packed row, ``[n, hidden]`` of the pairs' first tokens, or rows of a shared table
     first_row: the number of a table's first one
     """
 
@@ -159,6 +151,18 @@ def use_masks(masks: Masks) -> Iterator[None]:
         yield
     finally:
         _current = None
+
+
+@contextmanager
+def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) -> Iterator[None]:
+    """Decides the dropout of the forward pass within: on a GPU by ``micro_batch``, its number over all ranks, on a
+    processor by ``pairs``, see Masks."""
+    torch.manual_seed(hash_key(seed, "dropout", step, micro_batch) >> 1)
+    if torch.cuda.is_available():
+        yield
+        return
+    with use_masks(Masks(seed, step, pairs)):
+        yield
 
 
 def current_masks() -> Masks | None:

@@ -1,8 +1,7 @@
 """Linear layers on a processor, whose products of matrices in fp32 go to the faster of torch's two libraries.
 
-torch takes MKL, which uses AVX2 alone on processors that are not Intel's. oneDNN uses AVX-512 wherever it is: on an AMD
-EPYC of that kind it is 2.2 times as fast in the forward pass and 1.8 to 2.3 times in the backward pass
-(benchmarks/NOTES.md). In bf16 torch takes oneDNN by itself.
+torch takes MKL, which uses AVX2 alone on processors that are not Intel's: with AVX-512 oneDNN is twice as fast
+(benchmarks/NOTES.md).
 """
 
 from functools import cache

@@ -1,9 +1,8 @@
 """The contrastive loss of a global batch, whose texts are compared with those of all ranks and micro-batches.
 
-No memory holds the graph of so many texts. So gradients are cached (Gao et al., 2021, "Scaling Deep Contrastive
-Learning Batch Size under Memory Limited Setup"): all texts are embedded without a graph; of these embeddings the loss
-and its gradient are computed; then each micro-batch is embedded again, by the same masks of dropout, and its gradient
-goes on from that of its embeddings. The gradient is that of the plain loss, however the batch is cut.
+Gradients are cached (Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"): all
+texts are embedded without a graph; of these embeddings the loss and its gradient are computed; then each micro-batch is
+embedded again, by the same masks of dropout, and its gradient goes on from that of its embeddings.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +27,7 @@ Comparison = Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
 class Slopes:
     """What this rank's micro-batches go on from.
 
-    of_batches: of each micro-batch the gradient of the summed loss by its embeddings, ``[n, m, hidden]``; None of an
-                empty one
+    of_batches: of each micro-batch the gradient of the summed loss by its embeddings; None of an empty one
     sums:       of the comparison, over this rank's queries
     only:       the pass of the only micro-batch, which has its graph: it need not run again
     """
@@ -53,8 +51,6 @@ def find_slopes(
     forward: the pass of the micro-batch of this number, or of what stands in for an empty one; embeddings alone, or all
     share:   this rank's pairs within the global batch, ``[start, end)``
     size:    pairs of the global batch
-
-    Each rank compares its own queries with the texts of all, and the gradients add up over the ranks.
     """
     only = forward(0, False) if len(sizes) == 1 else None
     with torch.no_grad():
@@ -81,8 +77,7 @@ def compare_objectives(
 ) -> Comparison:
     """The comparison of pre-training, with the sums of each objective's queries, as of losses.add_up_queries.
 
-    batches: this rank's micro-batches; None for an empty one
-    start:   where its pairs begin in the global batch
+    start:   where this rank's pairs begin in the global batch
     groups:  Batch.groups of the global batch, ``[N, m, 2]``
     """
     parts = np.concatenate([np.zeros(0, dtype=np.int16), *(batch.part for batch in batches if batch)])

@@ -39,9 +39,10 @@ def compare_texts(
     rows:        the queries that are compared; with all texts, whichever pair they are of
     temperature: what cosines are divided by
     symmetric:   the mean with the cross-entropy of a text's own query among all queries
-    barred:      what is no negative of these queries, because it is known to answer them too: bools ``[r, texts]``, the
-                 texts being those that belong to the N queries, then the negatives of each pair in turn; and bools
-                 ``[r, N]``, the queries that are no negatives of the texts of these rows
+    barred:      known answers, which are no negatives of these queries: bools ``[r, texts]``, the N own texts first,
+                 then
+                 the negatives of each pair in turn; and bools ``[r, N]``, the same of queries for the texts of these
+    rows
     """
     query, own = embeddings[rows, 0], embeddings[rows, 1]
     texts = torch.cat([embeddings[:, 1], embeddings[:, 2:].flatten(0, 1)])
@@ -63,11 +64,8 @@ def compare_texts(
 
 
 def bar_known(groups: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is no negative of some queries, as ``compare_texts`` takes it; groups: of N pairs, ``[N, m, 2]``
-
-    Texts of other pairs may belong to a query too where they are of its document, or read as its own text does; the
-    same holds for queries of a text. A pair's own negatives stay, those of its document too: they were drawn as such.
-    """
+    """What is no negative of some queries, as ``compare_texts`` takes it: other pairs' texts of a query's document, or
+    that read as its own text does. A pair's own negatives stay. ``groups``: of N pairs, ``[N, m, 2]``"""
     num_pairs, m, _ = groups.shape
     pair = torch.arange(num_pairs, device=groups.device)
     texts = torch.cat([groups[:, 1], groups[:, 2:].flatten(0, 1)])

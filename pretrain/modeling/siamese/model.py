@@ -1,22 +1,17 @@
 """A bi-encoder in training: one encoder that embeds each text alone, and its masked-LM head, over packed batches."""
 
 from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModelForMaskedLM
-from transformers.utils import logging
 
-from data_pipeline.tokenizers import shorten_name
-from pretrain.modeling import attention
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, name_sums
-from pretrain.modeling.pair_model import build_fresh, holds_no_weights, load_config, load_part
+from pretrain.modeling.pair_model import Load, load_or_build
 
 from .losses import CONTRASTIVE_SUMS
 
@@ -28,7 +23,6 @@ class SiameseModel(nn.Module):
 
     Its pair loss compares the texts of a whole global batch, so that it is computed outside, see cached.py.
 
-    objectives:  the names of the mixture's parts
     temperature: what cosines are divided by
     symmetric:   queries are found by their texts as well
     """
@@ -38,45 +32,25 @@ class SiameseModel(nn.Module):
 
     def __init__(
         self,
-        masked_lm: nn.Module,
+        masked_lm: Any,
         objectives: tuple[str, ...] = ("ssp",),
         temperature: float = TEMPERATURE,
         symmetric: bool = False,
     ) -> None:
         super().__init__()
         self.objectives, self.temperature, self.symmetric = objectives, temperature, symmetric
-        self.family = FAMILIES[str(masked_lm.config.model_type)]  # type: ignore[union-attr]
+        self.config: Any = masked_lm.config
+        self.family = FAMILIES[self.config.model_type]
         self.encoder: Any = masked_lm.base_model
         self.mlm_head = self.family.mlm_head_of(masked_lm)
-        prepare_encoder(self, self.encoder)  # type: ignore[arg-type]
-
-    @property
-    def config(self) -> Any:
-        return self.encoder.config
-
-    @property
-    def encoders(self) -> tuple[nn.Module, ...]:
-        return (self.encoder,)
-
-    @property
-    def masked_heads(self) -> tuple[nn.Module, ...]:
-        """What runs at masked positions alone."""
-        return (self.mlm_head,)
-
-    @property
-    def pair_sum_names(self) -> tuple[str, ...]:
-        """The sums of the pair loss, which come after those of tokens."""
-        return name_sums((), self.objectives, CONTRASTIVE_SUMS)
-
-    @property
-    def sum_names(self) -> tuple[str, ...]:
-        return MLM_SUMS + self.pair_sum_names
+        self.encoders, self.masked_heads = (self.encoder,), (self.mlm_head,)
+        self.pair_sum_names = name_sums((), objectives, CONTRASTIVE_SUMS)
+        self.sum_names = MLM_SUMS + self.pair_sum_names
+        prepare_encoder(self, self.encoder)
 
     def embed(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states ``[T, hidden]`` of a packed row, and embeddings ``[n, m, hidden]`` of its n pairs of m texts.
-
-        Each embedding is of length 1.
-        """
+        """Hidden states ``[T, hidden]`` of a packed row, and embeddings of length 1 ``[n, m, hidden]`` of its n pairs
+        of m texts."""
         hidden = encode_packed(self.encoder, inputs)
         mean = pool_mean(hidden, inputs["starts"])
         return hidden, F.normalize(mean, dim=-1).view(len(inputs["labels"]), -1, hidden.shape[-1])
@@ -86,11 +60,8 @@ class SiameseModel(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The weighted masked-LM loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its embeddings.
 
-        The sums of the pair loss are left at 0: one micro-batch does not know them.
-
-        scales: what each loss *sum* is multiplied by, by the names of ``losses``; None where nothing but the embeddings
-                is wanted
-        inputs: the arrays of data_pipeline.sampling.batch.Batch as tensors
+        The sums of the pair loss are left at 0: one micro-batch does not know
+        them. ``scales`` are None where nothing but the embeddings is wanted.
         """
         hidden, embeddings = self.embed(inputs)
         sums = torch.zeros(len(self.sum_names), dtype=torch.float64, device=hidden.device)
@@ -102,11 +73,8 @@ class SiameseModel(nn.Module):
 
 
 def pool_mean(hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """The mean of each sequence's hidden states, in fp32: ``[sequences, hidden]`` of ``[T, hidden]``.
-
-    Special tokens count, as in sentence-transformers: its mean is over all that the attention mask has, which leaves
-    out padding alone. A packed row has no padding.
-    """
+    """The mean of each sequence's hidden states, special tokens included, in fp32: ``[sequences, hidden]`` of ``[T,
+    hidden]``."""
     lengths = starts.diff()
     numbers = torch.arange(len(lengths), device=hidden.device)
     sequence = torch.repeat_interleave(numbers, lengths, output_size=len(hidden))
@@ -120,26 +88,9 @@ def load_siamese_model(
     objectives: tuple[str, ...] = ("ssp",),
     temperature: float = TEMPERATURE,
     symmetric: bool = False,
+    load: Load = load_or_build,
 ) -> tuple[SiameseModel, list[str]]:
-    """The bi-encoder to train, in fp32, and lines that say what of it is new.
-
-    name_or_dir: a weights folder, a hub name, or a folder with a config alone, which starts from scratch
-
-    Raises KinspanError where there is none, or where its architecture cannot be trained here.
-    """
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    config = load_config(name_or_dir)
-    options: dict[str, Any] = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
+    """The bi-encoder to train, and lines that say what of it is new."""
     torch.manual_seed(seed)  # of fresh weights
-    if holds_no_weights(name_or_dir):
-        build = partial(AutoModelForMaskedLM.from_config, **options, trust_remote_code=False)
-        model = build_fresh(build, name_or_dir)
-        notes = [f"{shorten_name(name_or_dir)} holds no weights: the model starts from scratch"]
-    else:
-        subfolder = Path(name_or_dir) / FAMILIES[config.model_type].masked_lm_folder
-        where = str(subfolder) if subfolder.is_dir() else name_or_dir
-        model, missing = load_part(AutoModelForMaskedLM, where, options)
-        what = f"({len(missing)} tensors are not in {shorten_name(name_or_dir)})"
-        notes = [f"the masked-LM head starts fresh {what}"] if missing else []
+    model, notes = load(AutoModelForMaskedLM, name_or_dir, "masked-LM")
     return SiameseModel(model, objectives, temperature, symmetric).train(), notes

@@ -19,8 +19,8 @@ from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
 from launch.commands._stages import prepare_blank, prepare_pretraining
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
+from pretrain.runtime.device import choose_precision
 from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.precision import choose_precision
 from pretrain.runtime.stop import Stopped
 
 TINY = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}

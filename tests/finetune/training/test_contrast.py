@@ -17,7 +17,7 @@ from finetune.ranking.siamese import encode_texts, load_siamese_ranker
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.contrast import SiameseTrainer, update_bi_encoder
 from finetune.training.groups import draw_examples
-from pretrain.modeling.randomness import decide_dropout
+from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.runtime.layout import Layout
 from tests.finetune.training.runs import equal_runs, killed_in_step, logged
 from tests.pretrain.steps import PlainEngine

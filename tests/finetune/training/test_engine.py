@@ -10,8 +10,8 @@ from finetune.training.engine import PlainEngine, Ranks, join_ranks, make_engine
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
+from pretrain.runtime.device_update import guard_update
 from pretrain.runtime.engine import set_learning_rate
-from pretrain.runtime.finite import guard_update
 from pretrain.runtime.layout import Layout
 
 

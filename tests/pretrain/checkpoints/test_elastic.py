@@ -25,7 +25,7 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
-from pretrain.runtime.engine import OptimizerSettings, build_engine
+from pretrain.runtime.engine import build_engine
 from pretrain.setup import set_up
 from pretrain.step import start_counting, train_step
 from tests.programs import run_programs
@@ -105,7 +105,7 @@ def write_checkpoints(base, cases):
     for case in cases:
         config = config_of(case, base, base / "-".join(case))
         setup = set_up(config)
-        engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
+        engine = build_engine(setup.model, config, setup.deepspeed_settings)
         train(setup, engine, 0, HOP)
         state = {"step": HOP, "world_size": setup.layout.world}
         Writer(setup.folder / "checkpoints", setup.rank).save(engine, state)
@@ -208,10 +208,10 @@ def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path, caps
     capsys.readouterr()
     universal = elastic.convert_to_universal(found, 1, 0)
     assert capsys.readouterr() == ("the checkpoint of step 3 was written by 2 ranks: converting it for 1\n", "")
-    engine = build_engine(setup.model, OptimizerSettings.of(config), setup.deepspeed_settings)
+    engine = build_engine(setup.model, config, setup.deepspeed_settings)
     before = settings_of(engine)
     assert load_checkpoint(engine, found, 1, universal) == {"step": HOP, "world_size": 1}
-    assert sorted(path.name for path in folder.iterdir()) == sorted(["latest", found.name])
+    assert list(folder.iterdir()) == [found]
     assert manifest.find_damage(found) is None
 
     assert same(full_weights(engine), load_file(found / "weights.safetensors"))
@@ -310,16 +310,16 @@ def test_nothing_else_is_unpickled(name, found, tmp_path):
 
 
 def test_a_conversion_that_changes_a_weight_is_found_out(found, monkeypatch):
-    convert = elastic._convert
+    convert = elastic.write_universal_checkpoint
 
-    def wrong(checkpoint, folder):
-        convert(checkpoint, folder)
-        path = next((folder / "engine/zero").glob("*LayerNorm.bias")) / "fp32.pt"
+    def wrong(*arguments):
+        convert(*arguments)
+        path = next((found.parent / elastic.FOLDER / "engine/zero").glob("*LayerNorm.bias")) / "fp32.pt"
         bias = torch.load(path)["param"].detach()
         bias[0] += 1e-6
         torch.save({"param": bias}, path)
 
-    monkeypatch.setattr(elastic, "_convert", wrong)
+    monkeypatch.setattr(elastic, "write_universal_checkpoint", wrong)
     assert "LayerNorm.bias came out different" in refusal(found)
 
 

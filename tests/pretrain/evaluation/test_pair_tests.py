@@ -23,8 +23,13 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import POSITIVE
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES, parse_mixture
-from pretrain.evaluation.pair_tests import decode_texts, encode_held_out, evaluate_pairs, select_held_out
-from pretrain.evaluation.pair_text import format_figures
+from pretrain.evaluation.pair_tests import (
+    decode_texts,
+    encode_held_out,
+    evaluate_pairs,
+    format_figures,
+    select_held_out,
+)
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import Scorer, check_fits, load_scorer, score_padded
@@ -171,7 +176,7 @@ def test_heads_of_pre_training_have_label_0_for_the_positive(model_class, family
     pooled = []
     linear = scorer.model.get_submodule(head)
     hook = linear.register_forward_hook(lambda module, inputs, out: pooled.append(inputs[0]))
-    score_padded(scorer, encoded, pairs.num_pairs)
+    score_padded(scorer, encoded, pairs.kinds.size)
     hook.remove()
     positive = pairs.kinds.ravel()[np.argsort(-np.diff(encoded.starts), kind="stable")] == POSITIVE
     features = torch.cat([pooled[0], torch.ones(len(positive), 1)], dim=1).double()
@@ -258,20 +263,20 @@ SMALL = {"vocab_size": 31_000, "hidden_size": 32, "num_hidden_layers": 1, "num_a
 def test_positions_of_families_that_are_not_trained_here(config, positions):
     model = AutoModelForSequenceClassification.from_config(config).eval()
     scorer = Scorer("it", model, load_tokenizer(default_model()), "", lambda out: out.logits[:, 0])
-    check_fits(scorer, positions or 100_000)
+    check_fits(scorer.name, scorer.model, scorer.tokenizer, positions or 100_000)
     if positions:
         ids = torch.full((1, positions), 1000)
         model(ids)
         with pytest.raises((IndexError, RuntimeError)):
             model(torch.full((1, positions + 1), 1000))
         with pytest.raises(KinspanError, match=f"more than the {positions} positions of it"):
-            check_fits(scorer, positions + 1)
+            check_fits(scorer.name, scorer.model, scorer.tokenizer, positions + 1)
 
 
 def test_a_second_text_needs_its_token_type(make_scored):
     scorer = load_scorer(make_scored(AutoModelForSequenceClassification, num_labels=1, type_vocab_size=1)[0])
     with pytest.raises(KinspanError, match="makes the token type 1, the model has 1"):
-        check_fits(scorer, 128)
+        check_fits(scorer.name, scorer.model, scorer.tokenizer, 128)
 
 
 def electra_discriminator(make_scored):

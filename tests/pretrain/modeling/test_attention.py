@@ -12,12 +12,11 @@ from pretrain.batches import to_tensors
 from pretrain.modeling import attention
 from pretrain.modeling.attention import attend_packed
 from pretrain.modeling.cpu import attention as cpu_attention
-from pretrain.modeling.cpu.dropout import current_masks
+from pretrain.modeling.cpu.dropout import current_masks, decide_dropout
 from pretrain.modeling.encoder import prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.packing import Packing
 from pretrain.modeling.pair_model import load_model
-from pretrain.modeling.randomness import decide_dropout
 from tests.flash_on_cpu import flash_on_cpu
 
 CPU = torch.device("cpu")

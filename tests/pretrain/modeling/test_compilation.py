@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from data_pipeline.errors import KinspanError
-from pretrain.batches import to_tensors
-from pretrain.largest import make_largest_batch
+from pretrain.batches import make_largest_batch, to_tensors
 from pretrain.modeling import compilation, losses
 from pretrain.modeling.compilation import check_can_compile, compile_encoders
 from pretrain.modeling.families import FAMILIES

@@ -9,8 +9,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from data_pipeline.errors import KinspanError
 from objectives.rtd import mask_for_generator
 from pretrain.batches import to_tensors
-from pretrain.modeling.electra import sample
-from pretrain.modeling.electra_loading import load_replaced_token_model, parse_size_factor, scale_config
+from pretrain.modeling.electra import load_replaced_token_model, parse_size_factor, sample, scale_config
 
 CPU = torch.device("cpu")
 SHARINGS = ("none", "tied", "disentangled")

@@ -7,11 +7,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from pretrain.modeling.cpu.dropout import PairDropout
+from pretrain.modeling.cpu.dropout import PairDropout, decide_dropout
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.packing import Packing
-from pretrain.modeling.randomness import decide_dropout
 from tests.pretrain.conftest import OWN, SMALL
 
 LENGTHS = [5, 1, 30, 2, 17]

@@ -1,7 +1,6 @@
 import torch
 
-from pretrain.batches import to_tensors
-from pretrain.largest import make_largest_batch
+from pretrain.batches import make_largest_batch, to_tensors
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.memory import compute_states, estimate_activations
 

@@ -9,7 +9,7 @@ from launch._cli import parse
 from pretrain.batches import average_tokens
 from pretrain.config import PretrainConfig, as_dict, identity
 from pretrain.metrics import FlopCounter
-from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.memory import compute_states, estimate_activations

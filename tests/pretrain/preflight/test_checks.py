@@ -10,7 +10,7 @@ from pretrain.config import PretrainConfig
 from pretrain.preflight import checks
 from pretrain.preflight import facts as facts_of_host
 from pretrain.preflight.corpora import HASHED, check_corpora, choose_sample
-from pretrain.preflight.facts import Disk, Facts, collect_facts
+from pretrain.preflight.facts import Facts, collect_facts
 from pretrain.preflight.network import check_links, check_reach, pair_up
 from pretrain.preflight.report import Report, format_verdict
 from pretrain.runtime.world import World
@@ -30,7 +30,7 @@ def make_facts(count=3, ranks=2):
         alike=ALIKE,
         device="NVIDIA H100",
         device_bytes=(80 * 10**9, 79 * 10**9),
-        disks=[Disk("--output_dir", "/runs", 10**12, 10**9)],
+        disks=[("--output_dir", "/runs", 10**12, 10**9)],
         refused="",
         descriptors=1 << 20,
     )
@@ -70,8 +70,8 @@ def test_hosts_that_are_alike_are_ready():
         ({"alike": {**ALIKE, "settings": {**SETTINGS, "--seed": 2}}}, "settings", "--seed is 2, and 1 on node0, node2"),
         ({"device": "NVIDIA A100"}, "devices", "NVIDIA A100, and NVIDIA H100 on node0, node2"),
         ({"device_bytes": (80 * 10**9, 60 * 10**9)}, "devices", "20 GB are in use"),
-        ({"disks": [Disk("--output_dir", "/runs", 10**6, 10**9)]}, "disk", "--output_dir, /runs, has 1 MB free, below"),
-        ({"disks": [Disk("shared memory", "/dev/shm", 64e6, 512e6)]}, "disk", "--shm-size"),
+        ({"disks": [("--output_dir", "/runs", 10**6, 10**9)]}, "disk", "--output_dir, /runs, has 1 MB free, below"),
+        ({"disks": [("shared memory", "/dev/shm", 64e6, 512e6)]}, "disk", "--shm-size"),
         ({"refused": "--output_dir /runs cannot be written"}, "disk", "--output_dir /runs cannot be written"),
         ({"descriptors": 400}, "descriptors", "may open 400 files, and needs 560 with 6 ranks"),
     ],
@@ -169,7 +169,7 @@ def test_of_a_large_corpus_some_shards_are_hashed():
 
 
 def test_checkpoints_need_room():
-    hosts = {"node0": replace(make_facts()[0], disks=[Disk("--output_dir", "/runs", 7e9, 1e9)])}
+    hosts = {"node0": replace(make_facts()[0], disks=[("--output_dir", "/runs", 7e9, 1e9)])}
     assert checks.check_room_for_checkpoints(hosts, 2, 20 * 10**8) == []
     (found,) = checks.check_room_for_checkpoints(hosts, 2, 248 * 10**7)
     assert "7 GB free, and 3 checkpoints of about 2.48 GB" in found.text
@@ -191,7 +191,7 @@ def test_facts_of_this_host(tmp_path):
     facts = collect_facts(PretrainConfig(output_dir=str(tmp_path / "not/there/yet")))
     assert facts.alike["versions"]["torch"].startswith("2.")
     assert facts.alike["versions"]["kinspan's source"]
-    assert facts.disks[0].free > 0
+    assert facts.disks[0][2] > 0
     assert Facts(**asdict(facts)) == facts
 
 

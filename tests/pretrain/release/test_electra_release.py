@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoMode
 
 from pretrain.batches import to_tensors
 from pretrain.config import PretrainConfig
-from pretrain.modeling.electra_loading import load_replaced_token_model
+from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
 

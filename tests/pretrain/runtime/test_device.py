@@ -5,7 +5,7 @@ import torch
 
 from data_pipeline.errors import KinspanError
 from pretrain.runtime import device
-from pretrain.runtime.device import claim_device, read_driver_version, set_product_precision
+from pretrain.runtime.device import claim_device, set_product_precision
 
 
 @pytest.fixture(autouse=True)
@@ -62,24 +62,6 @@ def test_gpus_that_torch_cannot_use_are_refused(monkeypatch):
 def test_a_machine_without_gpus_needs_no_flag(monkeypatch):
     monkeypatch.setattr(device, "list_gpus", list)
     claim_device(0, allow_cpu=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        (
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC version:  gcc 12.3.0\n",
-            "550.54.15",
-        ),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", "580.65.06"),
-        (None, "not loaded"),
-    ],
-)
-def test_the_version_of_the_driver(text, version, monkeypatch, tmp_path):
-    if text:
-        (tmp_path / "version").write_text(text)
-    monkeypatch.setattr(device, "Path", lambda _: tmp_path / "version")
-    assert read_driver_version() == version
 
 
 @pytest.mark.parametrize(

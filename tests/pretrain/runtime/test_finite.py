@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrain.runtime.finite import Skips, one_if_finite
+from pretrain.runtime.device_update import one_if_finite
 
 
 @pytest.mark.parametrize(
@@ -12,11 +12,3 @@ from pretrain.runtime.finite import Skips, one_if_finite
 def test_a_sum_that_is_not_finite_makes_the_factor_nan(sums, expected):
     factor = one_if_finite(torch.tensor(sums))
     assert factor.isnan() if expected is None else factor == expected
-
-
-def test_flags_are_read_once_in_order():
-    skips = Skips()
-    for step, flag in ((3, False), (4, True)):
-        skips.add(step, torch.tensor(flag))
-    assert skips.read() == [(3, False), (4, True)]
-    assert skips.read() == []

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pretrain.runtime.precision import choose_precision
+from pretrain.runtime.device import choose_precision
 
 
 @pytest.fixture

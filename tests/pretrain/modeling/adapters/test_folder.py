@@ -15,18 +15,21 @@ from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import (
     Adapter,
     Base,
+    find_model,
     fingerprint_encoder,
+    load_adapted,
+    load_base,
     name_head,
     name_parts,
     place_of_base,
     put_in,
     read_adapter,
+    wear,
 )
-from pretrain.modeling.adapters.load import find_model, load_adapted, load_base, wear
 from pretrain.modeling.adapters.model import load_adapter_model
 from pretrain.modeling.adapters.parts import AdapterPart
 from pretrain.modeling.families import FAMILIES
-from pretrain.release.combined import write_combined
+from pretrain.release.adapter import write_combined
 
 CPU = torch.device("cpu")
 

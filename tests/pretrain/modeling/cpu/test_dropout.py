@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from pretrain.modeling.cpu import dropout
-from pretrain.modeling.cpu.dropout import Masks, PairDropout, draw_mask, mix, replace_dropout
-from pretrain.modeling.randomness import decide_dropout
+from pretrain.modeling.cpu.dropout import Masks, PairDropout, decide_dropout, draw_mask, mix, replace_dropout
 
 ROWS, WIDTH = 3000, 384
 

@@ -12,8 +12,8 @@ from data_pipeline.tokenizers import read_text_template
 from objectives import parse_mixture
 from objectives.contrastive import contrast
 from pretrain.batches import make_micro_batches, to_tensors
+from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.modeling.losses import compute_mlm_loss
-from pretrain.modeling.randomness import decide_dropout
 from pretrain.modeling.siamese import cached
 from pretrain.modeling.siamese.losses import bar_known, compare_texts
 from pretrain.modeling.siamese.model import load_siamese_model

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrain.evaluation.probe_warning import find_fall
+from pretrain.measure import find_fall
 
 
 def lines(maps, losses, split="validation"):
