@@ -163,7 +163,10 @@ def open_run(run: Run) -> None:
     run.filler = setup.train_stream.batch(progress.step * setup.layout.size, 1)
     if setup.rank == 0:
         undone = MEASURES if progress.due else ()
-        run.log = Log(setup.folder, progress.step, setup.total_steps, undone=undone, follower=run.board)
+        settings = setup.facts["settings"]
+        run.log = Log(
+            setup.folder, progress.step, setup.total_steps, undone=undone, settings=settings, follower=run.board
+        )
     workers = setup.config.num_workers
     run.feeder = Feeder(
         setup.train_stream, setup.layout, setup.rank, progress.step, workers, progress.left_out, end=setup.total_steps

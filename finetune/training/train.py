@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -369,5 +369,5 @@ def _start_run(
     if ranks.rank == 0:
         what = f"{stage.what}, seed {seed}"
         undone = tuple(materials.measured) if run.progress.due else ()
-        run.log = Log(folder, run.progress.step, plan.total, what, undone)
+        run.log = Log(folder, run.progress.step, plan.total, what, undone, {**asdict(config), "seed": seed})
     return run

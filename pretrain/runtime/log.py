@@ -20,6 +20,7 @@ class Log:
 
     first_step: that of the checkpoint, or 0
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
+    settings:   of the run, which TensorBoard shows as hyperparameters
     follower:   is told of every line; see pretrain.watching.wandb_board
     """
 
@@ -30,6 +31,7 @@ class Log:
         total_steps: int,
         task: str = "pre-training",
         undone: tuple[str, ...] = (),
+        settings: Mapping[str, Any] | None = None,
         follower: Any = None,
     ) -> None:
         from tqdm import tqdm
@@ -45,7 +47,7 @@ class Log:
             self.hidden = [line for line in kept if json.loads(line)["step"] == first_step]
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
         self.board: Any = None
-        self.follower = follower
+        self.settings, self.follower = settings, follower
         self.first_step, self.total_steps, self.began = first_step, total_steps, time.monotonic()
         self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=task, disable=None)
         if damaged:
@@ -88,6 +90,7 @@ class Log:
             if self.board is None:
                 self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge_step)
                 self.purge_step = None
+                self._write_settings()
                 for line in map(json.loads, self.hidden):
                     self._add_figures(line.pop("step"), line.pop("split"), line)
                 self.hidden = []
@@ -100,6 +103,15 @@ class Log:
     def _add_figures(self, step: int, split: str, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self.board.add_scalar(f"{find_group(name)}/{name}/{split}", value, step)
+
+    def _write_settings(self) -> None:
+        from torch.utils.tensorboard.summary import hparams
+
+        if self.settings:
+            known = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in self.settings.items()}
+            judged = {f"{find_group(name)}/{name}/{split}": 0.0 for name, split in JUDGED_BY}
+            for summary in hparams(known, judged):
+                self.board._get_file_writer().add_summary(summary)
 
     def say(self, text: str) -> None:
         self.bar.write(text)
@@ -144,6 +156,7 @@ FORMATS = {
 }
 
 
+JUDGED_BY = (("loss", "validation"), ("map", "dev"))  # the figures beside which TensorBoard shows a run's settings
 GROUPS = (  # of curves in TensorBoard, which sorts them by name: what to look at first is numbered first
     ("1 loss", ("loss", "pair_loss", "mlm_loss", "rtd_loss")),
     ("2 quality", ("pair_", "map", "mrr", "p@1", "ndcg")),

@@ -114,11 +114,11 @@ def test_a_line_of_training_says_how_long_the_rest_takes(open_log, monkeypatch, 
     assert "left" not in capsys.readouterr().out
 
 
-def test_tensorboard_groups_related_curves(open_log, tmp_path):
+def test_tensorboard_groups_related_curves_and_shows_the_settings(open_log, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     names = ("loss", "pair_loss", "pair_auc", "mlm_accuracy", "sp/pair_loss", "tokens", "tokens_per_second")
-    log = open_log()
+    log = open_log(settings={"seed": 1, "max_epochs": None, "objective": "ssp"})
     log.write(10, "train", dict.fromkeys(names, 1.0))
     log.close()
     board = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -132,6 +132,7 @@ def test_tensorboard_groups_related_curves(open_log, tmp_path):
         "5 course/tokens/train",
         "6 speed/tokens_per_second/train",
     ]
+    assert "_hparams_/session_start_info" in board.summary_metadata
 
 
 def test_tensorboard_shows_one_curve_over_kills_and_rewinds(open_log, tmp_path):
