@@ -152,6 +152,7 @@ def start_distributed(allow_cpu: bool = False) -> None:
         raise KinspanError(describe_network_error(error)) from error
     if ranks.is_distributed():  # the groups must be made in the same order on all ranks
         ranks.process_group("control"), ranks.process_group("writer")
+        ranks.group_by_machine(world.local_size)
 
 
 def describe_network_error(error: Exception) -> str:

@@ -4,7 +4,9 @@ Objects and counts travel over gloo groups of our own, so that no rank waits for
 the device travel over the default group.
 """
 
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from errno import EDQUOT, ENOSPC
 from functools import cache
@@ -52,9 +54,69 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
     return total
 
 
+@dataclass(frozen=True)
+class Machines:
+    """Groups of this machine's ranks and of all machines' first ranks; ``first`` is the one of this machine."""
+
+    own: Any
+    firsts: Any
+    first: int
+
+
+_machines: Machines | None = None
+
+
+def group_by_machine(local_size: int) -> None:
+    """Has ``start_sum`` go by machines where there are several with as many ranks each. All ranks call it.
+
+    gloo sends a sum around all ranks twice, 1,022 times in a row for 512: by machines of 8 it is 14 times within each,
+    126 times between them, and 3 times back.
+    """
+    global _machines
+    if _machines:
+        return
+    sizes = gather(local_size)
+    if len(set(sizes)) > 1 or not 1 < local_size < len(sizes):
+        return
+    own, _ = dist.new_subgroups(group_size=local_size, backend="gloo", timeout=TIMEOUT)
+    firsts = dist.new_group(list(range(0, len(sizes), local_size)), backend="gloo", timeout=TIMEOUT)
+    _machines = Machines(own, firsts, dist.get_rank() // local_size * local_size)
+
+
+def _sum_by_machines(total: torch.Tensor, machines: Machines) -> None:
+    dist.all_reduce(total, group=machines.own)
+    if dist.get_rank() == machines.first:
+        dist.all_reduce(total, group=machines.firsts)
+    dist.broadcast(total, src=machines.first, group=machines.own)
+
+
+def _start_by_machines(total: torch.Tensor, machines: Machines) -> Callable[[], list[int]]:
+    """In a thread that nobody waits for at the end of the program: after an error others may never begin their part."""
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            _sum_by_machines(total, machines)
+        except Exception as error:  # raised where the sum is waited for
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="counts", daemon=True)
+    thread.start()
+
+    def wait() -> list[int]:
+        thread.join()
+        for error in failures:
+            raise error
+        return total.tolist()
+
+    return wait
+
+
 def start_sum(values: list[int]) -> Callable[[], list[int]]:
     """Begins to sum each of the numbers over all ranks, and returns what waits for the sums, without the device."""
     total = torch.tensor(values, dtype=torch.int64)
+    if _machines:
+        return _start_by_machines(total, _machines)
     work: Any = None
     if is_distributed():
         work = dist.all_reduce(total, group=process_group("control"), async_op=True)

@@ -39,17 +39,19 @@ def test_as_many_descriptors_as_the_system_allows():
 
 
 SUM = """
+import os, sys
 import torch.distributed as dist
 from pretrain.runtime import ranks
 dist.init_process_group("gloo")
 ranks.process_group("control")
+ranks.group_by_machine(int(sys.argv[1]))
 rank = dist.get_rank()
 waits = ranks.start_sum([1, rank])
-print(waits())
+print(ranks._machines is not None, waits())
 """
 
 
-def start_ranks(world, program):
+def start_ranks(world, program, *arguments):
     """What each of some processes prints that run the program as ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -57,7 +59,7 @@ def start_ranks(world, program):
     common = {**os.environ, "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", program, *arguments],
             env={**common, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
@@ -72,8 +74,10 @@ def test_a_group_takes_one_descriptor_per_other_rank():
     assert all(2 <= int(printed) <= 6 for printed in start_ranks(3, COUNT))
 
 
-def test_counts_are_the_sums_of_all_ranks():
-    assert [line.strip() for line in start_ranks(4, SUM)] == ["[4, 6]"] * 4
+@pytest.mark.parametrize(("local_size", "by_machine"), [(2, True), (4, False), (1, False)])
+def test_counts_are_the_sums_of_all_ranks_by_machine_too(local_size, by_machine):
+    printed = start_ranks(4, SUM, str(local_size))
+    assert [line.strip() for line in printed] == [f"{by_machine} [4, 6]"] * 4
 
 
 @pytest.mark.parametrize(
