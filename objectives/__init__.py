@@ -36,10 +36,13 @@ ALL = "ssp+sp+psd"  # "All" in the paper's tables
 def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
     """The mixture that ``--objective`` names; ``Mixture.read_from`` then says which corpus it reads.
 
-    text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1"), "all" (the paper's three alike),
-              or
-              an Objective of your own ("my_module:my_objective", from Python's path or the working directory)
-    sampling: "matched" draws negatives as long as positives; "paper" draws their lengths freely, for comparison
+    text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1": shares of the pairs), "all" (the
+              paper's three alike), or an Objective of your own ("my_module:my_objective", looked for on Python's path
+              and in the working directory)
+    sampling: "matched" draws negatives as long as positives; "paper" draws their lengths freely, for
+              comparison: on real text the lengths then give the label away
+
+    Raises KinspanError where there is no such objective.
     """
     parts = [_parse_part(part.strip(), sampling) for part in (ALL if text == "all" else text).split("+")]
     names = [part.objective.name for part in parts]

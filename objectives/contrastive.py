@@ -28,7 +28,10 @@ from data_pipeline.sampling.spans import Spans
 
 
 def contrast(mixture: Mixture, own_negatives: int = 0) -> Mixture:
-    """The mixture for a bi-encoder: of each anchor one example, its positive and so many of its negatives."""
+    """The mixture for a bi-encoder: of each anchor one example, its positive and so many of its negatives.
+
+    Raises KinspanError where an objective has fewer negatives.
+    """
     parts = (replace(part, objective=keep_positives(part.objective, own_negatives)) for part in mixture.parts)
     return replace(mixture, parts=tuple(parts))
 

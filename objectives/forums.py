@@ -37,10 +37,12 @@ def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
 
 
 def view_nothing(shard: Shard) -> Shard:
+    """The shard without any question that can be used, as where its reader gave none."""
     return view_texts(shard, np.zeros(0, dtype=np.int64), [])
 
 
 def view_questions(shard: Shard, *texts: Texts) -> Shard:
+    """The questions of a shard of which all of these texts are there."""
     filled = np.stack([text.lengths > 0 for text in texts]).all(axis=0)
     return view_texts(shard, np.flatnonzero(filled), list(texts))
 

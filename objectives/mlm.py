@@ -31,6 +31,7 @@ class MaskedLM:
 
     @property
     def numbers_per_token(self) -> int:
+        """Random 32-bit numbers that a token owns."""
         return 1 if self.continues is None else 2
 
     def apply(

@@ -60,8 +60,10 @@ class Pool:
         slots: int = NUM_NEGATIVES,
         max_hard: int = MAX_HARD,
     ) -> "Pool":
-        """The pool of these anchors ``[n]``, of which at most ``max_hard`` of the ``slots`` are of the anchor's
-        document."""
+        """The pool of these anchors ``[n]``. Raises KinspanError where a class has no paragraph of another document.
+
+        slots: negatives per anchor;  max_hard: how many of them may be of the anchor's document
+        """
         weights = np.ones_like(classes) if weights is None else weights
         document = block.document[anchors][:, None]
         start = index.before[classes, block.document_first[document]].astype(np.int64)
@@ -181,6 +183,7 @@ def assemble(
 
 
 def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
+    """``[m]``: whether two texts have the same tokens."""
     equal = block.count_tokens(one) == block.count_tokens(other)
     same = np.flatnonzero(equal)
     one, other = one[same], other[same]
@@ -192,6 +195,7 @@ def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
 
 
 def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
+    """All spans of so many sentences of a paragraph, ``[num_sentences - size + 1]``."""
     start = np.arange(num_sentences - size + 1)
     return Spans(np.full_like(start, paragraph), start, start + size)
 
@@ -229,8 +233,11 @@ def _search(
     cut: Callable[[int, int], Spans],
     complaint: str,
 ) -> Spans:
-    """The first text of another document that is a negative, walking on from the anchor's own, for when all tries
-    failed."""
+    """The first text of another document that is a negative, walking on from the anchor's own document.
+
+    For corpora with so many equal texts that all tries failed. Raises KinspanError after MAX_WALKED paragraphs of each
+    class.
+    """
     for paragraph in pool.walk_outside(row):
         texts = cut(row, paragraph)
         right = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))

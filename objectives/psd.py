@@ -44,6 +44,7 @@ NUM_DRAWS = -(-(1 + TRIES * NUM_NEGATIVES) // 4) * 4
 
 
 def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
+    """A paragraph can be an anchor where its document has another one."""
     return num_paragraphs >= 2
 
 
@@ -69,6 +70,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
         return block.take_whole(pool.draw(tries[:, attempt]))
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
+        """Those with the text of A or of the positive's B."""
         return find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:

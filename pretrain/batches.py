@@ -79,6 +79,7 @@ class Feeder:
         return [batch and pin(batch) for batch in batches] if torch.cuda.is_available() else batches
 
     def next(self) -> list[Batch | None]:
+        """The next step's micro-batches; None in place of an empty one. An empty list after the last step."""
         if not self._pending:
             return []
         began = time.perf_counter()
@@ -88,6 +89,7 @@ class Feeder:
         return batches
 
     def close(self) -> None:
+        """Ends the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -38,6 +38,8 @@ ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_e
 @section(DATA)
 @dataclass
 class DataSettings:
+    """What is read: the corpora, and how pairs are drawn of them."""
+
     corpus: list[str] = setting(
         [],
         "Corpus folder, written by launch/prepare.py, or the address of a remote copy such as s3://bucket/wiki. "
@@ -78,6 +80,8 @@ class DataSettings:
 @section(MODEL)
 @dataclass
 class ModelSettings:
+    """Where training starts, and which of its weights are trained."""
+
     model: str | None = setting(
         None,
         "Where training starts: a weights folder, a hub name (roberta-base), or a folder with only config and "
@@ -118,6 +122,8 @@ class ModelSettings:
 @section(OBJECTIVE)
 @dataclass
 class ObjectiveSettings:
+    """What is learned, and how much each loss counts."""
+
     objective: str = setting(
         "ssp",
         "Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this "
@@ -167,6 +173,8 @@ class ObjectiveSettings:
 @section(OPTIMISATION)
 @dataclass
 class OptimisationSettings:
+    """How long, at which rate and in which numbers."""
+
     max_steps: int | None = setting(
         None, "Number of updates. Default: 1000, if neither epochs nor tokens are given.", within=ABOVE_0
     )
@@ -222,6 +230,8 @@ class OptimisationSettings:
 @section(BATCHES)
 @dataclass
 class BatchSettings:
+    """How the pairs of an update are dealt out."""
+
     global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", within=ABOVE_0)
     micro_batch_size: int | None = setting(
         None,
@@ -244,6 +254,8 @@ class BatchSettings:
 @section(VALIDATION)
 @dataclass
 class ValidationSettings:
+    """When and on what the model is measured."""
+
     eval_steps: int = setting(
         100, "Validate on held-out documents every this many updates, and at the end.", within=ABOVE_0, may_change=True
     )
@@ -267,6 +279,8 @@ class ValidationSettings:
 @section(CHECKPOINTS)
 @dataclass
 class CheckpointSettings:
+    """Where the run writes to, what it keeps, and when it stops."""
+
     output_dir: str = setting(
         "runs/ssp", "Folder that the run writes to. The same command again resumes what is there.", may_change=True
     )
@@ -304,6 +318,8 @@ class CheckpointSettings:
 @section(MONITORING)
 @dataclass
 class MonitoringSettings:
+    """What is logged, and what happens when something is wrong."""
+
     log_steps: int = setting(10, "Log every this many updates.", within=ABOVE_0, may_change=True)
     stall_minutes: float = setting(
         10.0,
@@ -400,6 +416,7 @@ def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:
 
 
 def as_dict(config: PretrainConfig) -> dict[str, Any]:
+    """The settings that say something of the run, for config.yaml and the summary."""
     values = asdict(config)
     for name in ("local_rank", "dry_run", "tokens_per_second", "profile"):
         values.pop(name)

@@ -20,8 +20,11 @@ READ = (*LISTS, "model", "generator", "deepspeed_config")
 
 
 def find_finished(config: PretrainConfig) -> Path | None:
-    """The summary of the complete run that these settings describe; None where its folder alone does not tell, for
-    instance where a file that the run has read may have changed since."""
+    """The summary of the run that these settings describe; None where it is not complete, or a look at its folder does
+    not tell: a file that the run has read may have changed since.
+
+    Raises KinspanError where the settings differ from those of the complete run in its length alone.
+    """
     folder = Path(config.output_dir)
     summary = folder / SUMMARY
     try:
@@ -48,6 +51,7 @@ def find_finished(config: PretrainConfig) -> Path | None:
 
 
 def advise(folder: Path) -> str:
+    """How to train a run's model for longer."""
     return (
         "its length cannot change, because the learning rate falls to zero at its end (a run with --lr_schedule wsd "
         f"can be continued). To train on, release it (kinspan release --run_dir {folder} --output_dir "

@@ -22,8 +22,10 @@ LEFT = (CHECKPOINTS, DECAYED, "releases", "tensorboard", "lock")  # of the folde
 def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> None:
     """Takes a run of an open-ended schedule back to before its decay where its length is another one now.
 
-    It then ends bit for bit as one of the new length from its start. What lies behind is removed, but for the last
-    checkpoint of a complete run, which moves to ``decayed/``. Called on rank 0, under the folder's lock.
+    The run then ends bit for bit as one of the new length from its start. What lies behind is removed, but for the last
+    checkpoint of a complete run, which moves to ``decayed/``, a run's folder of its own. Called on rank 0, under the
+    folder's lock. Raises KinspanError where no checkpoint is from before the decay, or a run under way has gone beyond
+    a shorter one's.
     """
     path = folder / RUN
     before = int(read_object(path, ADVICE)["total_steps"])

@@ -107,8 +107,11 @@ class Loop(ABC):
                 self.write_log(rate, outcome.grad_norm)
 
     def stop(self, saved: bool) -> None:
-        """Ends the run with a checkpoint, by raising Stopped. ``saved``: the checkpoint of this step is
-        there already"""
+        """Ends the run with a checkpoint, by raising Stopped. ``saved``: the checkpoint of this step is there already
+
+        Where this step is to be measured, the checkpoint says so, and the resumed run does it. Raises KinspanError
+        where the checkpoint cannot be written.
+        """
         step = self.progress.step
         if not saved:
             self.progress.due = True
@@ -130,6 +133,7 @@ class Loop(ABC):
         self.fill_window()
 
     def fill_window(self) -> None:
+        """Gives the sums that ``progress`` holds to rank 0, and zeros to the others."""
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.engine.device)
         if self.rank:
             self.window.zero_()
@@ -142,7 +146,7 @@ class Loop(ABC):
         return sums
 
     def count_skips(self) -> None:
-        """Counts the updates that were skipped; ``most_skips`` of them in a row end the run."""
+        """Counts the updates that were skipped. Raises KinspanError after ``most_skips`` of them in a row."""
         progress, skips, self.skips = self.progress, self.skips, []
         flags = torch.stack([skipped for _, skipped in skips]).tolist() if skips else []  # one wait for the device
         for (step, _), skipped in zip(skips, flags, strict=True):
@@ -158,6 +162,7 @@ class Loop(ABC):
                 )
 
     def say(self, *lines: str) -> None:
+        """Prints lines on rank 0, above the progress bar where there is one."""
         if self.rank == 0:
             for line in lines:
                 self.log.say(line) if self.log else print(line, flush=True)
@@ -181,6 +186,7 @@ class Loop(ABC):
         """Writes what others load, such as the best ranker, where this step is due for it; after the checkpoint."""
 
     def is_over(self, step: int) -> bool:
+        """Whether no update follows."""
         return step >= self.schedule.total
 
     @abstractmethod

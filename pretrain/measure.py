@@ -47,6 +47,7 @@ def measure(run: Run) -> None:
 
 
 def validate(run: Run) -> Validation | None:
+    """Logs the figures of the held-out pairs; None where there are no such pairs."""
     config, setup = run.setup.config, run.setup
     if setup.validation_stream is None:
         return None
@@ -135,6 +136,7 @@ def show_pairs(run: Run) -> list[dict[str, Any]]:
 
 
 def pick_pairs(described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first PAIRS_SHOWN of each kind, and of a mixture of each part; positives first."""
     groups: dict[tuple, list[dict[str, Any]]] = {}
     for pair in described:
         group = groups.setdefault((pair.get("corpus", ""), pair["objective"], KINDS.index(pair["kind"])), [])

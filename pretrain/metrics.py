@@ -162,6 +162,7 @@ def _time_product(one: torch.Tensor, two: torch.Tensor, multiply: Callable[..., 
 
 
 def wait_for_device() -> None:
+    """Returns once the device has done all that it was given; at once where there is no GPU."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -183,6 +184,7 @@ class Clock:
         self.tokens = self.padding = self.slots = 0
 
     def start(self) -> None:
+        """A step begins, with waiting for its batch."""
         self.began = time.perf_counter()
 
     def stop(self, counted: Counted, sums: torch.Tensor | None = None) -> None:

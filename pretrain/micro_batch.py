@@ -50,7 +50,7 @@ def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
 
 
 def measure_passes(model: Any, stream: PairStream) -> Callable[[int], float]:
-
+    """Measures on a GPU what a forward and backward pass of full pairs takes, the model's weights included."""
     held = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())  # by others in this process
 
     def measure(pairs: int) -> float:

@@ -81,6 +81,7 @@ class Profile:
             self._name_range(part)
 
     def count(self, flops: Iterable[float]) -> None:
+        """Adds up the floating-point operations of this rank's micro-batches."""
         if self._current is not None:
             self.flops += sum(flops)
 

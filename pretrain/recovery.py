@@ -64,7 +64,10 @@ def is_spike(loss: float, before: Sequence[float]) -> bool:
 
 
 def rewind(run: Run) -> None:
-    """Goes back to the newest checkpoint before the last line of the log, and leaves out the batches of that line."""
+    """Goes back to the newest checkpoint before the last line of the log, and leaves out the batches of that line.
+
+    Without such a checkpoint training goes on. Raises KinspanError after ``MAX_REWINDS`` rewinds.
+    """
     progress, setup = run.progress, run.setup
     run.watch.mark(f"going back from step {progress.step}", patient=True)
     first = (progress.step - 1) // setup.config.log_steps * setup.config.log_steps  # step of the line

@@ -46,8 +46,8 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
 
     probe: measures the model every ``config.probe_steps``, on rank 0; finetune.training.probe.make_probe makes it
 
-    All ranks call it. Stopped (a SystemExit of status 75) says that a signal or ``max_hours`` ended it after a
-    checkpoint.
+    All ranks call it. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
+    signal or ``max_hours`` ended the run after a checkpoint.
     """
     check(config)
     folder = open_folder(config.output_dir)
@@ -226,6 +226,7 @@ class Pretraining(Run):
         tell_skipped(self, step)
 
     def write_log(self, rate: float, grad_norm: Any) -> None:
+        """Looks for a spike of the loss, too."""
         sums, progress = self.sum_window(self.setup.model.sum_names), self.progress
         speed = self.clock.read(self.feeder.waited)
         return_freed_memory()

@@ -14,6 +14,7 @@ OPEN_ENDED_WARMUP = 50  # updates; a share of the whole would differ between the
 
 
 def lr_schedule(group: str = "") -> Any:
+    """Declares the setting of how the learning rate goes."""
     text = (
         "After the warm-up the rate falls linearly to zero (triangular), falls along a cosine (cosine), stays "
         "(constant), or stays and falls over the last --decay_share of the updates (wsd)."
@@ -22,6 +23,7 @@ def lr_schedule(group: str = "") -> Any:
 
 
 def decay_share(group: str = "") -> Any:
+    """Declares the setting of how long the rate falls at the end of a wsd schedule."""
     text = "For wsd: share of all updates over which the rate falls to zero, as 1 - sqrt."
     return setting(0.2, text, group, BETWEEN_0_AND_1)
 
@@ -63,10 +65,13 @@ class Schedule:
 def make_schedule(
     config: Any, peak: float, total: int, warmup: int | None, what: str = "run", given: str | None = None
 ) -> Schedule:
-    """The schedule of a config with ``lr_schedule`` and ``decay_share``, which must leave an update at the peak.
+    """The schedule of a config with ``lr_schedule`` and ``decay_share``.
 
     warmup: updates; None: a tenth of all, or ``OPEN_ENDED_WARMUP``
+    what:   is that long, for the message
     given:  the flag and value that the warm-up follows from, where that is not --warmup_steps
+
+    Raises KinspanError where warm-up and decay leave no update at the peak.
     """
     if warmup is None:
         warmup = OPEN_ENDED_WARMUP if config.lr_schedule in OPEN_ENDED else total // 10
@@ -83,5 +88,6 @@ def make_schedule(
 
 
 def describe_schedule(schedule: Schedule) -> str:
+    """The schedule as a phrase, such as "triangular, rising over 100 updates"."""
     decay = f", falling from update {schedule.decay_start:,}" if schedule.shape == "wsd" else ""
     return f"{schedule.shape}, rising over {schedule.warmup:,} updates{decay}"

@@ -108,6 +108,10 @@ class Setup:
 
 
 def set_up(config: PretrainConfig) -> Setup:
+    """Checks the settings, joins the other ranks, loads corpus and model, and claims the output folder.
+
+    Raises KinspanError for anything that the user can mend.
+    """
     check(config)
     sources = list_sources(config)
     mixture = mix_as(config, sources)
@@ -251,7 +255,11 @@ def _note_defaults(config: PretrainConfig) -> list[str]:
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
-    """Either "mlm" or "rtd", by the model's family where it is "auto"; "none" for an adapter."""
+    """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family, but for a bi-encoder,
+    which has no replaced-token detection.
+
+    Raises KinspanError where they do not fit.
+    """
     if config.adapter:
         return "none"
     if config.pair_loss:
@@ -317,9 +325,9 @@ def check_lengths(model: TrainedModel, model_name: str, generator_name: str, tok
 def load_trained(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture, load: Load = load_or_build
 ) -> tuple[TrainedModel, list[str]]:
-    """The module to train, but for an adapter, and lines that say what of it is new.
+    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``.
 
-    load: how each part is loaded; a plan builds it without weights
+    Raises RuntimeError where they are not all there, which no checkpoint of the same run lacks.
     """
     names, share = mixture.names, mixture.positive_share
     if config.pair_loss:
@@ -348,6 +356,10 @@ def read_template(config: ObjectiveSettings, tokenizer: Any) -> tokenizers.PairT
 
 
 def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: Any) -> MaskedLM | None:
+    """What chooses the tokens of the token loss; None where there is none.
+
+    Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
+    """
     if token_loss == "none":
         return None
     words = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
@@ -372,6 +384,7 @@ def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
 
 
 def count_steps(config: PretrainConfig, train: PairStream) -> int:
+    """The number of updates that ``max_steps``, ``max_epochs`` or ``max_tokens`` comes to."""
     if config.max_epochs is not None:
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
@@ -380,9 +393,10 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 
 
 def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> Schedule:
-    """The learning rate's schedule over ``total`` updates.
+    """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them.
 
-    epoch_pairs: where a run may be continued, a warm-up of epochs follows from them alone, and not from ``total``
+    epoch_pairs: of an epoch. Where a run may be continued, the warm-up of epochs follows from them alone: ``total`` is
+                 rounded up, and its share of an epoch differs between two lengths
     """
     warmup, given = config.warmup_steps, None
     if config.warmup_epochs is not None and config.max_epochs is not None:
@@ -446,6 +460,7 @@ def _claim(setup: Setup) -> None:
 
 
 def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
+    """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
     edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
     longer = dict.fromkeys((*LENGTHS, "warmup_steps"), f"let it finish as it is; {advise(folder)}")
     others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])

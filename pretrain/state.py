@@ -152,12 +152,14 @@ def start_run(
 
 
 def load(run: Run, found: Path, universal: Path | None) -> None:
+    """Puts a verified checkpoint into the engine and ``progress``. ``universal``: what ``convert`` returned for it"""
     run.progress = RunProgress(**load_checkpoint(run.engine, found, run.setup.layout.world, universal))
     disable_overflow_error(run.engine)  # the loss scaler that was loaded is another object
     run.resumed_at = run.progress.step
 
 
 def open_run(run: Run) -> None:
+    """Opens log, window and feeder where ``progress`` stands, and fetches the first batch."""
     setup, progress = run.setup, run.progress
     run.fill_window()
     run.filler = setup.train_stream.batch(progress.step * setup.layout.size, 1)

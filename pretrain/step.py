@@ -158,9 +158,10 @@ def reserve_moments(optimizer: Any) -> list[torch.Tensor]:
 def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     """Forward and backward of the largest batch, at no weight, so that too little memory shows at once.
 
-    Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments take their room
-    meanwhile, but not under ZeRO 3, where DeepSpeed shows the optimizer no parameters between updates. Leaves
-    parameters, gradients and counters as they were.
+    Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments, which the first
+    update makes, take their room meanwhile; but not under ZeRO 3, where DeepSpeed shows the optimizer no parameters
+    between updates: what the moments lack then shows at the first update. Leaves parameters, gradients and counters as
+    they were. Raises KinspanError where memory is short.
     """
     try:
         moments = reserve_moments(engine.optimizer)

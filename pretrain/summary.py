@@ -55,6 +55,7 @@ def _warn_of_small_batches(setup: Setup) -> list[str]:
 
 
 def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
+    """Writes summary.json, which shows that the run is complete, and returns its content."""
     lines = read_metrics(setup.folder)
     ends: dict[str, Any] = {}
     for split, name in (("train", "losses"), ("validation", "validation"), ("probe", "probe")):

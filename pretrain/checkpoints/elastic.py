@@ -47,6 +47,10 @@ def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None
 
 
 def load_universal(engine: Any, folder: Path) -> None:
+    """Loads what ``convert_to_universal`` made into the engine, on all ranks, and removes the folder.
+
+    Raises KinspanError where DeepSpeed finds nothing to load.
+    """
     if not load_universal_checkpoint(engine, folder, TAG, find_base(engine.module) is not None):
         raise KinspanError(f"{folder} could not be loaded by DeepSpeed: start the run with as many ranks as before")
     ranks.barrier()

@@ -14,11 +14,13 @@ DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOO
 
 
 def describe_file(path: Path) -> dict[str, Any]:
+    """A file's entry in the manifest, made once the file is safe on the disk."""
     sync(path)
     return {"bytes": path.stat().st_size, "sha256": hash_file(path)}
 
 
 def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
+    """Writes the manifest, which makes ``folder`` whole. ``files``: for each path within it, its entry"""
     for parent in sorted({(folder / name).parent for name in files}):
         sync(parent)
     write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1))

@@ -18,6 +18,7 @@ from .manifest import find_damage
 
 
 def get_step(checkpoint: Path) -> int:
+    """The step in the folder's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
@@ -28,13 +29,19 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def remove_later(folder: Path, step: int) -> None:
+    """Removes the checkpoints or releases of later steps, which a run that went back has not come to."""
     for checkpoint in list_checkpoints(folder):
         if get_step(checkpoint) > step:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint of at most ``last_step``, and a line about each newer one that is damaged."""
+    """The newest whole checkpoint, and a line about each newer one that is damaged.
+
+    last_step: later checkpoints are not considered
+
+    Raises OSError where the storage does not let a checkpoint be read.
+    """
     skipped: list[str] = []
     for checkpoint in list_checkpoints(folder):
         if last_step is not None and get_step(checkpoint) > last_step:
@@ -55,6 +62,8 @@ def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
     """The newest whole checkpoint, from which all ranks resume; None where there is no checkpoint at all.
 
     say: told, on every rank, of each newer checkpoint that is not whole
+
+    Raises KinspanError where there are checkpoints and none of them is whole: a run that began again would remove them.
     """
     found, skipped = newest_on_all_ranks(folder)
     for line in skipped:
@@ -68,9 +77,12 @@ def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
 
 
 def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
-    """Loads a verified checkpoint into the engine, and returns the state of the training loop, of ``world`` ranks now.
+    """Loads a verified checkpoint into the engine, and returns the state of the training loop.
 
+    world:     the number of ranks now, which replaces the one in the state
     universal: what ``elastic.convert_to_universal`` returned for this checkpoint
+
+    Raises KinspanError where DeepSpeed finds nothing to load, or an adapter's checkpoint is of another base.
     """
     base = find_base(engine.module)
     with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:

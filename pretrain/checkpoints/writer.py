@@ -78,11 +78,13 @@ class Writer:
         self.thread.start()
 
     def join(self) -> None:
+        """Waits until the thread has written its checkpoint."""
         if self.thread:
             self.thread.join()
             self.thread = None
 
     def finish(self) -> str | None:
+        """Waits until all is written. Returns what went wrong with the last checkpoint, or None."""
         self.join()
         return self.failure
 

@@ -55,6 +55,10 @@ def _texts(shard: Shard, row: int, tokenizer: object) -> list[list[str]]:
 
 
 def load_cross_encoder(folder: str) -> Score:
+    """Returns how a release scores candidates, as sentence-transformers' CrossEncoder.
+
+    Raises KinspanError where it cannot be loaded.
+    """
     from sentence_transformers import CrossEncoder
 
     encoder = _load("--model", folder, CrossEncoder)
@@ -62,7 +66,11 @@ def load_cross_encoder(folder: str) -> Score:
 
 
 def load_bi_encoder(folder: str) -> Score:
-    """How an encoder scores candidates without any training here: by the cosine of its embeddings."""
+    """Returns how an encoder scores candidates without any training here: by the cosine of its embeddings, with the
+    pooling that sentence-transformers finds in its folder, or else the mean.
+
+    Raises KinspanError where it cannot be loaded.
+    """
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -88,9 +96,11 @@ def _load(flag: str, folder: str, kind: Callable[..., Any], **options: Any) -> A
 
 
 def rank_sentences(score: Score, question: RankedSentence) -> list[tuple[bool, str]]:
+    """Returns the question's candidates, the best first: whether it shares the paragraph, and the sentence."""
     order = np.argsort(-score(question), kind="stable").tolist()
     return [(question.same_paragraph[number], question.candidates[number]) for number in order]
 
 
 def compute_aucs(score: Score, questions: list[RankedSentence]) -> np.ndarray:
+    """Returns for each question how often a sentence of the same paragraph is ranked above another one: ``[Q]``."""
     return np.array([roc_auc_score(q.same_paragraph, score(q)) for q in questions])

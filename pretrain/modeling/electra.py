@@ -61,12 +61,15 @@ class ReplacedTokenModel(nn.Module):
         return hidden
 
     def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """The discriminator's hidden states of a packed row, ``[T, hidden]``."""
         return encode_packed(self.classifier.base_model, inputs)
 
     def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()]).float()
 
     def detect_replaced(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Token logits ``[T]``: above 0 a token is called replaced."""
         return self.discriminator_predictions(hidden).float()
 
     def forward(
@@ -143,8 +146,10 @@ def share_embeddings(
 
     how: "none"; "tied": all tables and their LayerNorm are the same Parameters (Clark et al., section 3.2);
         "disentangled": the word table alone, see DisentangledEmbedding
-    generator_loaded, classifier_loaded: fresh values give way to loaded ones; otherwise tied tables start as the
-        discriminator's, and disentangled ones each as they are
+    generator_loaded, classifier_loaded: which of them has values that are not fresh. Fresh values give way to loaded
+        ones; otherwise tied tables start as the discriminator's, and disentangled ones each as they are
+
+    Raises KinspanError where the tables differ in shape.
     """
     if how == "none":
         return
@@ -182,11 +187,14 @@ def load_replaced_token_model(
     positive_share: float = 0.2,
     load: Load = load_or_build,
 ) -> tuple[ReplacedTokenModel, list[str]]:
-    """Discriminator and generator, and lines that say what of them is new.
+    """Discriminator and generator, in fp32, and lines that say what of them is new.
 
-    generator:      as ``name_or_dir``; or its size as a factor of the discriminator's, such as ``1/3``: it starts fresh
+    name_or_dir:    the discriminator: a weights folder, a hub name, or a folder with a config alone (from scratch)
+    generator:      likewise; or its size as a factor of the discriminator's, such as ``1/3``: it then starts fresh
     sharing:        of embeddings, see share_embeddings
     positive_share: of the pairs: what a fresh pair head first predicts
+
+    Raises KinspanError where one cannot be loaded, or the two do not fit together.
     """
     torch.manual_seed(seed)  # of fresh weights
     classifier, notes = load(AutoModelForSequenceClassification, name_or_dir, "pair")
@@ -211,6 +219,7 @@ def load_replaced_token_model(
 
 
 def check_generator(name: str, generator: Any, model_name: str, discriminator: Any) -> None:
+    """Raises KinspanError where a generator of this config cannot replace tokens for a discriminator of that config."""
     if generator.model_type != "electra":
         raise KinspanError(f"--generator {name} is of the type {generator.model_type}: it must be an ELECTRA model")
     if generator.vocab_size != discriminator.vocab_size:
@@ -221,7 +230,10 @@ def check_generator(name: str, generator: Any, model_name: str, discriminator: A
 
 
 def parse_size_factor(text: str) -> float | None:
-    """``1/3`` or ``0.25`` as a number; None where ``text`` is none, and so a name."""
+    """``1/3`` or ``0.25`` as a number; None where ``text`` is none, and so a name.
+
+    Raises KinspanError where it is not above 0 and at most 1.
+    """
     try:
         factor = float(Fraction(text))
     except ValueError:

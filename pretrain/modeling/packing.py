@@ -43,6 +43,7 @@ class Packing:
 
     @property
     def slots(self) -> torch.Tensor:
+        """Each token's place in the padded ``[n, max_length]`` layout, flattened, ``[T]`` int64."""
         return self.sequence * self.max_length + self.position
 
     @property

@@ -26,6 +26,7 @@ def redraw_head(classifier: Any, seed: int) -> None:
 
 
 def find_last_layer(classifier: Any) -> nn.Linear:
+    """Returns the layer that gives the logits."""
     *_, last = (module for module in classifier.classifier.modules() if isinstance(module, nn.Linear))
     return last
 

@@ -121,9 +121,12 @@ def load_model(
     positive_share: float = 0.2,
     load: Load = load_or_build,
 ) -> tuple[PairModel, list[str]]:
-    """The model to train, and lines that say what of it is new.
+    """The model to train, in fp32, and lines that say what of it is new.
 
+    name_or_dir:    a weights folder, a hub name, or a folder with a config alone, which starts from scratch
     positive_share: of the pairs: what a fresh pair head first predicts
+
+    Raises KinspanError where there is none, or where its architecture cannot be trained here.
     """
     torch.manual_seed(seed)  # of fresh weights
     classifier, notes = load(AutoModelForSequenceClassification, name_or_dir, "pair")
@@ -136,7 +139,10 @@ def load_model(
 def load_part(
     model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
 ) -> tuple[Any, list[str]]:
-    """The model that ``model_class`` makes of the weights, and the names of a head's tensors that they lack."""
+    """The model that ``model_class`` makes of the weights, and the names of its tensors that they lack: a head's.
+
+    Raises KinspanError, by ``flag``, where they cannot be loaded, lack some of the encoder, or are not all finite.
+    """
     try:
         model, info = model_class.from_pretrained(
             name_or_dir,
@@ -185,7 +191,7 @@ def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
 
 
 def load_config(name_or_dir: str, flag: str = "--model") -> Any:
-    """Its config, with one logit. From here on ``transformers`` is silent: what starts fresh is told in our words."""
+    """Its config, with one logit. Raises KinspanError where it is no encoder that can be trained here."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     expect_hub(name_or_dir)

@@ -59,8 +59,11 @@ def load_scorer(name_or_dir: str, device: str | None = None) -> Scorer:
     """A sequence classifier of one or two labels, BERT with its next-sentence head, or ALBERT with its order head.
 
     name_or_dir: a release, an adapter beside its base, any other weights folder, or a hub name. Its config's
-        ``architectures`` decide; BERT and ALBERT models of another class are scored by their heads of pre-training
+        ``architectures`` decide; BERT and ALBERT models that name another class are scored by their heads of pre-
+        training where these are in the file
     device: default: a GPU where there is one
+
+    Raises KinspanError where there is no model, or where its head has no weights.
     """
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -101,6 +104,7 @@ def _load_with_head(name_or_dir: str) -> tuple[Any, str, Callable[[Any], torch.T
 
 
 def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
+    """The model in fp32. Raises KinspanError where weights that its scores need are not in the file."""
     try:
         model, info = model_class.from_pretrained(
             name_or_dir, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
@@ -158,7 +162,10 @@ def _takes_types(model: Any) -> bool:
 
 @torch.inference_mode()
 def score_padded(scorer: Scorer, pairs: PackedPairs, batch_size: int) -> np.ndarray:
-    """The model's score of each pair, ``[n]``: above 0 it calls it positive. The longest pairs come first."""
+    """The model's score of each pair, ``[n]``: above 0 it calls it positive. The longest pairs come first.
+
+    Raises KinspanError where memory is short, an input has no embedding, or a score is no number.
+    """
     lengths = np.diff(pairs.starts)
     order = np.argsort(-lengths, kind="stable")
     scores = np.empty(len(lengths))

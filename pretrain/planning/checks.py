@@ -35,6 +35,7 @@ def check(config: PretrainConfig) -> None:
 
 
 def _check_contrastive(config: PretrainConfig) -> None:
+    """Raises KinspanError for settings that do not go with the contrastive loss, or only with it."""
     if config.pair_loss is None:
         for name in ("temperature", "symmetric", "own_negatives"):
             if getattr(config, name):
@@ -57,6 +58,7 @@ def _check_contrastive(config: PretrainConfig) -> None:
 
 
 def _check_adapter(config: PretrainConfig) -> None:
+    """Raises KinspanError for settings that do not go with an adapter, or only with one."""
     if config.adapter is None:
         for name in ("adapter_size", "adapters"):
             if getattr(config, name):

@@ -38,10 +38,12 @@ MAX_PARTS = 1000  # each has figures of its own in the log
 
 
 def list_sources(config: Any) -> tuple[Source, ...]:
+    """The corpora that a config with the settings of PretrainConfig reads."""
     return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, cache_settings(config))
 
 
 def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
+    """The mixture that a config with the settings of PretrainConfig asks for."""
     mixture = mix(sources, config.objective, config.sampling)
     if config.pair_loss == "contrastive":
         mixture = contrast(mixture, config.own_negatives or 0)
@@ -96,7 +98,10 @@ def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
 def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") -> Mixture:
     """The mixture of corpora and objectives; ``Mixture.read_from`` then takes a corpus for each of ``list_paths``.
 
-    Each corpus has its share of the pairs, and within it each of its objectives has its own.
+    Each corpus has its share of the pairs, and within it each of its objectives has its own. Of one corpus it is what
+    ``objective`` names, as parse_mixture reads it.
+
+    Raises KinspanError where there is no such objective, one stands twice with a corpus, or the weights are too fine.
     """
     sources = sources or (Source(""),)
     paths = list_paths(sources)
@@ -155,8 +160,12 @@ def _name_part(part: MixturePart, parts: Sequence[MixturePart], names: Sequence[
 def open_corpora(
     sources: Sequence[Source], cache: CacheSettings, tokenizer: Callable[[], Any], verify: bool = True
 ) -> list[Corpus]:
-    """The corpus of each of ``list_paths(sources)``; where none is named, the default one, built for
-    ``tokenizer()``."""
+    """The corpus of each of ``list_paths(sources)``; where none is named, the default one.
+
+    tokenizer: gives the one for which the default corpus is built at its first use
+
+    Raises KinspanError where a corpus cannot be opened, or their tokenizers differ.
+    """
     if not sources:
         return [Corpus(default_corpus(tokenizer()), verify)]
     corpora = [Corpus(path, verify, cache) for path in list_paths(sources)]
@@ -171,6 +180,10 @@ def open_corpora(
 
 
 def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True) -> list[Corpus]:
+    """The corpora for a model with this tokenizer, see ``open_corpora``.
+
+    Raises KinspanError where a corpus was prepared with another one.
+    """
     corpora = open_corpora(sources, cache, lambda: tokenizer, verify)
     fingerprint, name = tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
     for corpus in corpora:

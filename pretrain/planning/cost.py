@@ -104,6 +104,7 @@ def time_host(kernels: Iterable[Kernel], compiled: bool) -> float:
 
 
 def time_device(kernels: Iterable[Kernel], gpu: Gpu) -> float:
+    """Seconds in which a GPU runs them."""
     copying, multiplying = gpu.memory * 1e12 * COPIES, gpu.tflops * 1e12 * PRODUCTS
     return sum(max(k.bytes / copying, k.flops / multiplying) + BEGIN * k.count for k in kernels)
 

@@ -31,7 +31,9 @@ def choose_forums(
     """Those of the corpora that ``--forums`` and ``--min_questions`` leave, in their order.
 
     chosen: "balanced", "largest" or "all" (of those given, without the forums of the benchmarks and their metas); names
-        with commas, or names to leave out, each behind a minus; None: every corpus that is given
+            with commas, or names to leave out, each behind a minus; None: every corpus that is given
+
+    Raises KinspanError where a forum that is named is not among the corpora, or none is left.
     """
     names = [name_forum(name) for name in name_corpora([source.path for source in sources])]
     kept = set(names) if chosen is None else _choose_names(chosen, names)

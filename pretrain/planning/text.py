@@ -19,6 +19,7 @@ DOSES = ((12_800, 0.74, 0.65), (51_200, 0.86, 0.81))
 
 
 def format_plan(plan: RunPlan) -> str:
+    """The text that ``--dry_run`` prints."""
     config, mixture = plan.config, plan.mixture
     weights = {"pair": config.pair_weight}
     weights |= {"mlm": config.mlm_weight} if plan.token_loss != "none" else {}

@@ -24,6 +24,7 @@ ADVICE = {
 
 
 def check_alike(check: str, hosts: dict[str, Facts]) -> list[Finding]:
+    """Whether all hosts have the same versions or settings."""
     tables = {host: one.alike[check] for host, one in hosts.items()}
     names = dict.fromkeys(name for table in tables.values() for name in table)
     found = []
@@ -64,6 +65,7 @@ def check_devices(facts: Sequence[Facts]) -> list[Finding]:
 
 
 def check_disks(hosts: dict[str, Facts]) -> list[Finding]:
+    """Whether there is room where a run writes."""
     found = []
     for host, one in hosts.items():
         texts = [one.refused] if one.refused else []
@@ -123,6 +125,7 @@ def check_speeds(tflops: dict[str, float]) -> list[Finding]:
 
 
 def show_bytes(count: float) -> str:
+    """A number of bytes, such as "3.2 GB"."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.3g} {unit}"

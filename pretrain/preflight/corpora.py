@@ -58,6 +58,7 @@ def choose_sample(shards: list[ShardInfo]) -> set[int]:
 
 
 def check_corpora(seen: dict[str, dict[str, dict[str, Any]]]) -> list[Finding]:
+    """Whether all hosts see the same. ``seen``: what each host saw"""
     found = []
     for path in next(iter(seen.values())):
         views = {host: corpora[path] for host, corpora in seen.items() if path in corpora}

@@ -62,6 +62,7 @@ class Facts:
 
 
 def collect_facts(config: PretrainConfig) -> Facts:
+    """The facts of this rank."""
     world = read_world(os.environ)
     device, memory = _find_device(world.local_rank)
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -87,6 +88,7 @@ def collect_facts(config: PretrainConfig) -> Facts:
 
 
 def find_versions() -> dict[str, str]:
+    """The versions that must be equal everywhere."""
     try:
         needed = [
             re.split(r"[^\w-]", line, maxsplit=1)[0] for line in requires("kinspan") or [] if "extra ==" not in line
@@ -128,6 +130,7 @@ def _find_device(local_rank: int) -> tuple[str, tuple[int, int]]:
 
 
 def find_disks(config: PretrainConfig, local_size: int) -> list[tuple[str, str, float, float]]:
+    """The folders that a run writes to."""
     remote = any(map(is_remote, list_paths(list_sources(config))))
     cache = Path(config.cache_dir) if remote and config.cache_dir else find_cache()
     places = [("--output_dir", Path(config.output_dir), MIN_OUTPUT), ("the cache", cache, MIN_ELSEWHERE)]

@@ -47,6 +47,7 @@ def _connects(place: tuple[str, int]) -> bool:
 
 
 def check_reach(addresses: dict[str, str], unreached: dict[str, list[str]]) -> list[Finding]:
+    """Whether each host reaches each other. ``unreached``: the hosts that each one does not reach"""
     found = []
     for host, address in addresses.items():
         callers = [caller for caller, missed in unreached.items() if host in missed]
@@ -124,4 +125,5 @@ def check_links(rates: dict[tuple[str, str], float]) -> list[Finding]:
 
 
 def show_rate(rate: float) -> str:
+    """A rate in words, such as "812 MB/s"."""
     return f"{rate:,.0f} MB/s" if rate >= 10 else f"{rate:.2g} MB/s"

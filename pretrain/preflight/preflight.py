@@ -42,8 +42,11 @@ IN_THE_WAY_OF_STEPS = {"settings", "disk", "corpus", *IN_THE_WAY_OF_CONNECTING}
 
 
 def preflight(config: PretrainConfig) -> bool:
-    """Whether the run of these settings would do well on these hosts, which rank 0 prints; the same on all ranks. It
-    leaves nothing in the output folder."""
+    """Checks whether the run of these settings would do well on these hosts, prints what was found on rank 0, and
+    returns whether it may start, the same on all ranks. All ranks call it; it leaves nothing in the output folder.
+
+    Raises KinspanError where the ranks do not find one another, or the settings cannot be meant.
+    """
     check(config)
     output = Path(config.output_dir)
     absent = [path for path in (output, *output.parents) if not path.exists()]
@@ -195,5 +198,6 @@ def limit_time(seconds: float, text: str) -> Iterator[None]:
 
 
 def leave_group() -> None:
+    """Leaves the process group, where one was made."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -70,6 +70,7 @@ class Report:
             self.say(f"    {list_hosts(finding.hosts)}: {finding.text}")
 
     def allows(self, in_the_way: Collection[str]) -> bool:
+        """Whether none of these checks has failed."""
         return not any(found.fatal and found.check in in_the_way for found in self.findings)
 
 
@@ -88,6 +89,7 @@ def compare(check: str, what: str, values: Mapping[str, Any], advice: str) -> li
 
 
 def list_hosts(hosts: Sequence[str], most: int = 4) -> str:
+    """The hosts' names, of many the first ones."""
     shown = ", ".join(hosts[:most])
     return shown if len(hosts) <= most else f"{shown} and {len(hosts) - most} more"
 

@@ -29,7 +29,9 @@ BYTES_PER_PARAMETER = 20
 def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, Any]:
     """Sets the run up in ``folder`` and trains it for some steps, which leave nothing. All ranks call it.
 
-    Returns the trained parameters, this rank's TFLOP/s, the run's steps, and of a step seconds and tokens.
+    Returns parameters (the number of those that are trained), tflops (of this rank's device), steps (of the whole run),
+    seconds (of a step) and tokens (of a step, over all ranks). Raises KinspanError for what the run itself would
+    refuse, too little memory for instance.
     """
     watch.mark("loading model and corpus", patient=True)
     setup = set_up(replace(config, output_dir=str(folder), probe=None, profile=0))

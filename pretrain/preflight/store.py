@@ -34,7 +34,10 @@ class RankStore:
             store.set(f"host/{rank}", self.host)
 
     def gather(self, name: str, own: Any = None, seconds: float = ANSWER) -> list[Any]:
-        """The values of all ranks, which travel as JSON; a rank that says nothing for so many seconds is named."""
+        """The values of all ranks, which travel as JSON.
+
+        Raises KinspanError where a rank has told nothing after so many seconds.
+        """
         if self.store is None:
             return [json.loads(json.dumps(own))]
         keys = [f"{name}/{rank}" for rank in range(self.world)]
@@ -78,7 +81,10 @@ class RankStore:
 
 
 def open_store() -> RankStore:
-    """Joins the other ranks at rank 0's store; a rank alone needs none."""
+    """Joins the other ranks at rank 0's store; a rank alone needs none.
+
+    Raises KinspanError where rank 0 is not reached, and where ranks do not come.
+    """
     world = adopt_world()
     store = RankStore(_connect(world) if world.size > 1 else None, world.rank, world.size)
     try:

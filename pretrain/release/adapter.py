@@ -45,6 +45,10 @@ def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | No
 def fill_adapter_release(
     run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path, output: Path, stated: Stated
 ) -> None:
+    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``.
+
+    Raises KinspanError where ``stated`` has figures of another model.
+    """
     kept = run / ADAPTER_FOLDER
     parts, base = read_spec(kept)
     tensors, head = split_weights(parts, weights)
@@ -87,8 +91,11 @@ def split_weights(
 def write_combined(
     folders: Sequence[Path], how: Literal["stack", "average"], weights: Sequence[float], output: Path
 ) -> None:
-    """Writes the stack or the average of adapters as an adapter of its own. ``weights``: of an average;
-    none: all alike
+    """Writes the stack or the average of adapters as an adapter of its own.
+
+    weights: of an average; none: all alike
+
+    Raises KinspanError where they do not go together.
     """
     adapters = [read_adapter(folder) for folder in folders]
     made = stack(adapters, output) if how == "stack" else average(adapters, weights, output)

@@ -46,9 +46,13 @@ def format_card(
     """The model card: Markdown with the hub's block of metadata.
 
     facts:      from ``release.read_run_facts``
+    model_type: a key of FAMILIES
     curve:      the picture of the training curves that lies beside the card; empty: there is none
-    title, tag: of an adapter, the latter its kind
+    title:      of an adapter
+    tag:        of an adapter, its kind
     more:       what card.md says of a bi-encoder (size, architecture) or an adapter (base, parts, size)
+
+    Raises KinspanError where the block of metadata cannot be read back.
     """
     shorts = [shorten_objective(objective["name"]) for objective in facts["objectives"]]
     title = title or "-".join([facts["model"]["name"], *shorts, *(["siamese"] * (kind == "bi-encoder"))])
@@ -150,6 +154,7 @@ def name_objectives(facts: dict[str, Any]) -> str:
 
 
 def shorten_objective(objective: str) -> str:
+    """The name of an objective of the user's own without what names it within its module."""
     return objective.partition(":")[0]
 
 

@@ -19,9 +19,10 @@ CARD = "README.md"
 
 @contextmanager
 def replace_release(output: Path) -> Iterator[Path]:
-    """Gives the name of a new folder beside ``output``, which takes its place once the block has filled it.
+    """Gives the name of a folder beside ``output``, not yet there, which takes its place once the block has filled it.
 
-    Refused where ``output`` holds something that is not a release or a card that somebody edited, or cannot be written.
+    Raises KinspanError where ``output`` holds something that is not a release or a card that somebody edited, or cannot
+    be written.
     """
     output = output.absolute()
     refuse_edited_card(output)
@@ -42,6 +43,7 @@ def replace_release(output: Path) -> Iterator[Path]:
 
 
 def note_card(folder: Path) -> None:
+    """Writes down the hash of the card, so that an edit of it is noticed."""
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     facts["card"] = _hash_card(folder)
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

@@ -61,6 +61,7 @@ def check_stated(stated: Stated) -> None:
 
 
 def check_measured(stated: Stated, folder: Path) -> None:
+    """Raises KinspanError where figures are not of the model in ``folder``."""
     own = fingerprint_model(str(folder)) if stated.measured else ""
     for name, fingerprint in stated.measured:
         if fingerprint != own:
@@ -127,7 +128,10 @@ def is_finite(value: Any) -> bool:
 
 
 def render_card(template: str, metadata: ModelCardData, stated: Stated, **values: Any) -> str:
-    """Fills one of the templates in ``templates/``; the hub's library must be able to read the card's block back."""
+    """Fills one of the templates in ``templates/``.
+
+    Raises KinspanError where the hub's library cannot read the card's block back, such as for an odd model name.
+    """
     text = render_template(
         TEMPLATES,
         template,

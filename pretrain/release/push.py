@@ -26,6 +26,7 @@ GIT_ATTRIBUTES = ".gitattributes"  # the hub's own: it says which files are larg
 
 
 def check_repository(name: str) -> None:
+    """Raises KinspanError where ``name`` is not OWNER/NAME as the hub takes it."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -35,14 +36,17 @@ def check_repository(name: str) -> None:
 
 
 def list_files(folder: Path) -> dict[str, Path]:
+    """The files of a release by their names in the repository."""
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def name_revision(folder: Path) -> str:
+    """The tag of a release's checkpoint, such as step-00000240."""
     return str(read_object(folder / FACTS, "release it again")["revision"])
 
 
 def describe_push(folder: Path, repository: str, public: bool) -> str:
+    """What ``push`` would send, as lines of text; nothing is asked of the hub."""
     files = list_files(folder)
     sizes = {name: path.stat().st_size for name, path in files.items()}
     sizes[f"{len(files)} files"] = sum(sizes.values())
@@ -60,10 +64,13 @@ def describe_push(folder: Path, repository: str, public: bool) -> str:
 def push(folder: Path, repository: str, public: bool = False, tell: Callable[[str], None] = print) -> str:
     """Makes the repository hold this release and nothing else, and returns the address of the commit.
 
-    It becomes the newest commit of the branch main, and gets a tag of its own, see ``name_revision``. Large files go
-    first: an interrupted push leaves the repository as it was, and the same call again sends what is not there yet.
+    It becomes the newest commit of the branch main, and gets a tag of its own, see ``name_revision``; a tag of this
+    name is moved. Large files go first, and the commit that names them last, so that an interrupted push leaves the
+    repository as it was; the same call again sends what is not there yet.
 
     public: of a repository that does not exist yet; one that is public already is written to only if this is meant
+
+    Raises KinspanError where the hub cannot be reached, refuses, or fails.
     """
     disable_progress_bars()
     api = HfApi()

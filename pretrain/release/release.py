@@ -39,9 +39,12 @@ def release(
 ) -> Path:
     """Writes the release of one checkpoint, or of a run's newest one with whole weights, and returns ``output``.
 
-    tell:    is given a line about each checkpoint that is left out, and about what should make the reader wary
+    tell:    is given a line about each newer checkpoint that is left out, about damage beside the weights, and about
+             figures that should make the reader wary
     average: the weights are the mean of those of this checkpoint and of ``average - 1`` before it
     stated:  what the card shall say that the run does not know
+
+    Raises KinspanError where there are too few whole weights, or ``output`` holds something that is not a release.
     """
     for _ in range(ATTEMPTS):  # a run that is still training removes checkpoints while they are being read
         run, checkpoint, notes = _find_checkpoint(source)
@@ -101,7 +104,10 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
 
 
 def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
-    """The checkpoint and the ``count - 1`` newest whole ones before it, newest first."""
+    """The checkpoint and the ``count - 1`` newest whole ones before it, newest first.
+
+    Raises TooFewCheckpoints where there are not so many.
+    """
     found = [checkpoint]
     for older in list_checkpoints(checkpoint.parent) if count > 1 else []:
         if len(found) < count and get_step(older) < get_step(checkpoint) and not _judge(older)[0]:
@@ -118,7 +124,10 @@ def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, torch.Tensor]:
     """The mean of each tensor over the checkpoints, in fp32; they are summed in fp64 and read one after another.
 
-    Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and Better Generalization".
+    So the noise from single updates partly cancels (Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and
+    Better Generalization"). Whether it helps depends on the run: docs/releases.md has one whose ranking it harmed.
+
+    Raises ValueError where the checkpoints hold different tensors.
     """
     first, *others = checkpoints
     weights = load_file(str(first / "weights.safetensors"))
@@ -156,6 +165,8 @@ def write_release(
 
     averaged_steps: those whose weights were averaged; one or none is no average
     with_curve:     the training curves are drawn, too
+
+    Raises KinspanError where ``output`` holds something that is not a release, or ``stated`` has figures of another.
     """
     facts = read_run_facts(run, step)
     facts["revision"] = f"step-{step:08d}"
@@ -261,6 +272,7 @@ def make_release_config(config: dict[str, Any], architecture: str) -> dict[str, 
 
 
 def read_run_facts(run: Path, step: int) -> dict[str, Any]:
+    """What the card and kinspan.json say: settings and figures, and no local path."""
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
     lines = read_metrics(run)
     validation = [line for line in lines if line["split"] == "validation" and line["step"] <= step]

@@ -21,6 +21,11 @@ OF_CLASSIFIERS = ("id2label", "label2id", "problem_type")  # in the config of a 
 def fill_siamese_folder(
     folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor], max_length: int
 ) -> None:
+    """Writes encoder, config and what sentence-transformers needs to a folder that has the tokenizer already.
+
+    config:  of the model in training
+    weights: by the names in SiameseModel; those of the masked-LM head are left out
+    """
     architecture = name_encoder(config["model_type"])
     public = {k: v for k, v in config.items() if not k.startswith("_") and k not in OF_CLASSIFIERS}
     _write(folder / "config.json", {**public, "architectures": [architecture], "dtype": "float32"})
@@ -41,6 +46,7 @@ def fill_siamese_folder(
 
 
 def name_encoder(model_type: str) -> str:
+    """The class that AutoModel loads for this family."""
     return str(MODEL_MAPPING_NAMES[model_type])
 
 

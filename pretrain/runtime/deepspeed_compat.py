@@ -45,6 +45,7 @@ def silence_start() -> None:
 
 
 def silence_memory_reports() -> None:
+    """Keeps DeepSpeed's optimizer for bf16 from printing its memory in twenty lines while it is built."""
     from deepspeed.runtime import bf16_optimizer
 
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
@@ -237,7 +238,10 @@ def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
 
 
 def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
-    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``."""
+    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``.
+
+    Raises RuntimeError where they are not all there, which no checkpoint of the same run lacks.
+    """
     trained = {name for name, parameter in dst.named_parameters() if parameter.requires_grad}
     found = dst.load_state_dict(src, strict=False)
     if wrong := sorted(trained & set(found.missing_keys) | set(found.unexpected_keys)):

@@ -15,7 +15,10 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memo
 
 
 def claim_device(local_rank: int, allow_cpu: bool) -> None:
-    """Makes this rank's GPU the current one, before anything else uses a GPU."""
+    """Makes this rank's GPU the current one, before anything else uses a GPU.
+
+    Raises KinspanError where the machine has GPUs that torch cannot use, unless ``allow_cpu``, or fewer than ranks.
+    """
     if not any(name in os.environ for name in ALLOCATOR):
         os.environ[ALLOCATOR[0]] = "expandable_segments:True"  # lengths differ from batch to batch
     if not torch.cuda.is_available():
@@ -36,10 +39,12 @@ def claim_device(local_rank: int, allow_cpu: bool) -> None:
 
 
 def list_gpus() -> list[str]:
+    """The devices of NVIDIA's GPUs that the system shows."""
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def describe_device() -> str:
+    """The device as a phrase, such as "NVIDIA H100 80GB HBM3" or "processor, 2 threads"."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"processor, {torch.get_num_threads()} thread(s)"
@@ -54,7 +59,8 @@ def set_product_precision(tf32: bool, deterministic: bool) -> None:
 def choose_precision(wanted: str, zero_stage: int) -> str:
     """One of "fp32", "bf16" and "fp16"; ``wanted`` may also be "auto", which is resolved for this machine.
 
-    Without ZeRO, DeepSpeed never scales the loss in fp16, and gives no access to an fp32 copy of bf16 weights.
+    Without ZeRO, DeepSpeed never scales the loss in fp16, and gives no access to an fp32 copy of bf16 weights: both are
+    refused there. Raises KinspanError for what this machine or stage cannot do.
     """
     on_gpu = torch.cuda.is_available()
     if not zero_stage:
@@ -78,12 +84,14 @@ def _has_bf16_processor() -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on the GPU or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
 
 
 def describe_out_of_memory(micro: int, length: int) -> str:
+    """One line with the flags to change. ``micro``: pairs in a micro-batch;  ``length``: most tokens in a pair"""
     return (
         f"out of memory with {micro} pairs of {length} tokens: lower --micro_batch_size below {micro} (the global "
         f"batch stays) or --max_length (now {length}), or use a higher ZeRO stage or ds_configs/offload.json"

@@ -32,6 +32,7 @@ def _measure_at_once(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def clip_on_device(gradients: list[torch.Tensor], norm: torch.Tensor, most: float) -> None:
+    """Scales the gradients down where their norm is above ``most``; never with 0."""
     if most > 0:
         torch._foreach_mul_(gradients, (most / (norm + EPSILON)).clamp(max=1.0).float())
 
@@ -48,6 +49,7 @@ def update_on_device(engine: Any) -> None:
 
 
 def decides_on_device(engine: Any) -> bool:
+    """Whether the device decides which updates are skipped, by ``found_inf``."""
     optimizer = engine.optimizer
     return hasattr(getattr(optimizer, "optimizer", optimizer), "found_inf")
 

@@ -43,7 +43,8 @@ SCALING = ("loss_scale_window", "hysteresis")  # of "fp16": steps until the loss
 def read_deepspeed_config(name: str) -> dict[str, Any]:
     """The content of the JSON file of that name, which is looked for in this folder, then beside the packages.
 
-    Refused is what one of our flags sets, what DeepSpeed does not know, and a stage that ZeRO does not have.
+    Raises KinspanError where the file is missing, is not a JSON object, sets what one of our flags sets or what
+    DeepSpeed does not know, or names a stage that ZeRO does not have.
     """
     path = find_file(name)
     if path is None:
@@ -76,6 +77,7 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
 
 
 def _check_scaling(name: str, fp16: Any) -> None:
+    """Raises KinspanError where "fp16" holds anything but how the loss scale moves; --precision sets the rest."""
     if not isinstance(fp16, dict):
         raise KinspanError(f'--deepspeed_config {name}: "fp16" must be an object such as {{"hysteresis": 2}}')
     for key, value in fp16.items():
@@ -89,6 +91,7 @@ def _check_scaling(name: str, fp16: Any) -> None:
 
 
 def zero_stage(settings: dict[str, Any]) -> int:
+    """The stage of ZeRO, 0 to 3, in settings that ``read_deepspeed_config`` returned."""
     return settings.get("zero_optimization", {}).get("stage", 0)
 
 
@@ -156,6 +159,7 @@ def start_distributed(allow_cpu: bool = False) -> None:
 
 
 def describe_network_error(error: Exception) -> str:
+    """One line about ranks that could not find one another."""
     host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     if "EADDRINUSE" in str(error) or "address already in use" in str(error):
         return (
@@ -166,7 +170,10 @@ def describe_network_error(error: Exception) -> str:
 
 
 def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) -> Any:
-    """The DeepSpeed engine over ``model``, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B."""
+    """The DeepSpeed engine over ``model``, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B.
+
+    Raises KinspanError where DeepSpeed refuses its settings.
+    """
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfigError
 
@@ -202,5 +209,6 @@ def warn_of_rate(flag: str, rate: float) -> list[str]:
 
 
 def set_learning_rate(engine: Any, rate: float) -> None:
+    """Sets the rate of the next update."""
     for group in engine.optimizer.param_groups:
         group["lr"] = rate

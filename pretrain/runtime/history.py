@@ -43,7 +43,10 @@ def note(folder: Path, kind: str, step: int | None = None, **values: Any) -> Non
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the history, oldest first, without damaged ones; none where there is no file."""
+    """The lines of the history, oldest first, without damaged ones; none where there is no file.
+
+    Raises OSError where it cannot be read.
+    """
     with suppress(FileNotFoundError):
         return [line for text in (folder / HISTORY).read_bytes().splitlines() if (line := _parse(text))]
     return []
@@ -69,6 +72,7 @@ def _read_time(values: dict[str, Any], name: str = "time") -> float:
 
 
 def write_heartbeat(folder: Path, values: dict[str, Any]) -> None:
+    """Replaces the heartbeat with these values and the time now. It is not synced: the next one comes soon."""
     partial = folder / f"{HEARTBEAT}.tmp"
     with suppress(OSError):
         partial.write_text(json.dumps({**values, "time": round(time.time(), 3)}) + "\n", encoding="utf-8")
@@ -76,7 +80,7 @@ def write_heartbeat(folder: Path, values: dict[str, Any]) -> None:
 
 
 def read_heartbeat(folder: Path) -> dict[str, Any] | None:
-    """The last heartbeat; None where there is none, or it is not whole."""
+    """The last heartbeat; None where there is none, or it is not whole. Raises OSError where it cannot be read."""
     try:
         found = json.loads((folder / HEARTBEAT).read_bytes())
         spans = {name: _read_time(found, name) for name in ("seconds_there", "every")}
@@ -148,6 +152,7 @@ def _describe(line: Line) -> str:
 
 
 def format_clock(seconds: float) -> str:
+    """A moment of the Unix clock as date and time, UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -18,8 +18,9 @@ LOCK, RUN = "lock", "run.json"
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other runs off ``folder`` while the block runs; rank 0 holds the lock for all ranks.
 
-    The system releases the lock of a process that has died. Where the folder holds no run in the end, as a refused one
-    leaves it, the lock goes, and so does a folder with nothing else.
+    The system releases the lock of a process that has died, so that a killed run never blocks the next. Between
+    machines the lock is only as good as the storage's ``flock``. Where the folder holds no run in the end, as a refused
+    one leaves it, the lock goes, and so does a folder with nothing else. Raises KinspanError where a live run holds it.
     """
     locked: list[IO[str]] = []
     ranks.broadcast_from_rank_0(lambda: locked.append(_lock_file(folder / LOCK)))

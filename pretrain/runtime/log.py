@@ -54,6 +54,7 @@ class Log:
             self.say(f"{self.path}: {damaged} damaged line(s) left out")
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
+        """Logs the figures of one split ("train", "validation", ...) after ``step`` updates."""
         self.unwritten += json.dumps({"step": step, "split": split, **values}) + "\n"
         try:
             self._write_lines()
@@ -114,12 +115,15 @@ class Log:
                 self.board._get_file_writer().add_summary(summary)
 
     def say(self, text: str) -> None:
+        """Prints a line above the progress bar."""
         self.bar.write(text)
 
     def step(self) -> None:
+        """Moves the progress bar by one update."""
         self.bar.update(1)
 
     def close(self) -> None:
+        """Writes what could not be written before, if it can be written now."""
         if self.unwritten:
             try:
                 self._write_lines()
@@ -175,6 +179,7 @@ def find_group(name: str) -> str:
 
 
 def format_time(seconds: float) -> str:
+    """A duration as people say it: "40 s", "12 min" or "3 h 05 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -24,10 +24,12 @@ TIMEOUT = timedelta(hours=24)  # so long because the watchdog notices a stalled 
 
 
 def is_distributed() -> bool:
+    """Whether there are other ranks."""
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
 def count() -> int:
+    """The number of ranks."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -42,6 +44,7 @@ def process_group(name: str) -> Any:
 
 
 def barrier() -> None:
+    """Waits until all ranks have come here."""
     if is_distributed():
         dist.barrier(group=process_group("control"))
 
@@ -130,10 +133,12 @@ def start_sum(values: list[int]) -> Callable[[], list[int]]:
 
 
 def sum_by_name(sums: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:
+    """The sums of all ranks, by name. ``sums``: ``[len(names)]``, this rank's."""
     return dict(zip(names, sum_over_ranks(sums).tolist(), strict=True))
 
 
 def gather(value: Value, name: str = "control") -> list[Value]:
+    """The values of all ranks, in order of rank."""
     if not is_distributed():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()
@@ -198,6 +203,7 @@ def is_communication_failure(error: BaseException) -> bool:
 
 
 def describe_communication_failure(error: BaseException) -> str:
+    """One line with the cause, which blames nobody."""
     return (
         f"rank {dist.get_rank()}: communication with the other ranks failed ({quote_error(error)}): see what they "
         "said; where they said nothing, look at the network between the machines"

@@ -36,8 +36,10 @@ BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages 
 
 
 def open_folder(name: str | Path) -> Path:
-    """The output folder, made where there is none; refused at the start where it, or its checkpoints, cannot be
-    written."""
+    """The output folder, made where there is none.
+
+    Raises KinspanError where it cannot be written, or its checkpoints could not be: at the start, not after hours.
+    """
     folder = Path(name)
     checkpoints = folder / CHECKPOINTS
     for place in (folder, checkpoints):
@@ -72,6 +74,8 @@ def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[s
 
     record:       what run.json says of this run: its identity, under the key "identity" or by itself
     explanations: for a key of the identity, what to say instead where it differs
+
+    Raises KinspanError where the folder holds another run, or no run but something else.
     """
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
@@ -94,6 +98,7 @@ def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:
+    """Writes run.json: what makes the run this run, and the versions of what it draws."""
     versions = {key: version for key, (version, _) in VERSIONS.items()}
     write_atomically(folder / RUN, json.dumps(record | versions, indent=1) + "\n")
 
@@ -122,7 +127,7 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
 
 
 def refuse_other_version(path: Path) -> None:
-    """Refuses a run under way that drops or samples otherwise: it would not end as it would have."""
+    """Raises KinspanError where the run under way drops or samples otherwise: it would not end as it would have."""
     record = read_object(path, ADVICE)
     for key, (version, last) in VERSIONS.items():
         theirs = record.get(key, 1)
@@ -134,6 +139,7 @@ def refuse_other_version(path: Path) -> None:
 
 
 def leave_out_buckets(settings: Any) -> Any:
+    """DeepSpeed's settings without the sizes of its buckets, which a run may change."""
     zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
     if not isinstance(zero, dict):
         return settings
@@ -141,5 +147,6 @@ def leave_out_buckets(settings: Any) -> Any:
 
 
 def shorten(value: Any) -> str:
+    """A value as a message shows it: a long one by its beginning."""
     text = str(value)
     return text if len(text) <= 40 else text[:12] + "..."

@@ -82,6 +82,7 @@ def section(group: str) -> Callable[[type[Section]], type[Section]]:
 
 
 def cache_dir(group: str = "") -> Any:
+    """Declares the setting of where the shards of remote corpora are kept."""
     text = (
         "Folder on a disk of this machine for the shards of remote corpora, shared by all its ranks and runs. Without "
         "it: one in the user's cache."
@@ -90,16 +91,19 @@ def cache_dir(group: str = "") -> Any:
 
 
 def cache_gb(group: str = "") -> Any:
+    """Declares the setting of how much that folder may hold."""
     text = "Gigabytes of shards in that folder at most; those used longest ago leave first."
     return setting(DEFAULT_GIGABYTES, text, group, ABOVE_0, may_change=True)
 
 
 def allow_cpu(group: str = "") -> Any:
+    """Declares the setting of whether GPUs that cannot be used are an error."""
     text = "Train on the processor although this machine has GPUs that torch cannot use. Without it that is an error."
     return setting(False, text, group, may_change=True)
 
 
 def tf32(group: str = "") -> Any:
+    """Declares the setting of how GPUs multiply fp32 matrices."""
     text = (
         "Multiply fp32 matrices in TF32 (inputs of 10 bits of mantissa) on GPUs that have it, at up to eight times the "
         "speed; off with --deterministic. It matters with --precision fp32."
@@ -108,14 +112,17 @@ def tf32(group: str = "") -> Any:
 
 
 def default_of(declared: Field) -> Any:
+    """The default of a setting; ``REQUIRED`` where it must be given."""
     return declared.default_factory() if callable(declared.default_factory) else declared.default
 
 
 def cache_settings(config: Any) -> CacheSettings:
+    """The cache that a config with ``cache_dir`` and ``cache_gb`` asks for."""
     return CacheSettings(config.cache_dir, config.cache_gb)
 
 
 def check_ranges(config: Any) -> None:
+    """Raises KinspanError for the first number that is not finite or out of its setting's range, naming the flag."""
     for declared in fields(config):
         value, within = getattr(config, declared.name), declared.metadata["within"]
         for number in value if isinstance(value, list) else [value]:
@@ -132,6 +139,7 @@ def settings_of_identity(config: Any) -> dict[str, Any]:
 
 
 def leave_out_later(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings without those of ``LATER`` that have the value there."""
     return {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
 
 
@@ -149,7 +157,10 @@ def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:
 
 
 def convert_setting(config_class: type, name: str, value: Any) -> Any:
-    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text. One value is a list of one."""
+    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text. One value is a list of one.
+
+    Raises KinspanError for a value of another type, with the setting's name and no more of where it stands.
+    """
     kind, is_list, may_be_none = kinds_of(config_class)[name]
     if value is None and may_be_none:
         return None
@@ -163,6 +174,7 @@ def convert_setting(config_class: type, name: str, value: Any) -> Any:
 
 
 def may_be_empty(config_class: type, name: str) -> bool:
+    """Whether a setting is a list that may have no values, as it is by default."""
     return any(declared.name == name and default_of(declared) == [] for declared in fields(config_class))
 
 

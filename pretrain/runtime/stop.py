@@ -36,10 +36,12 @@ class StopRequest:
         self.max_hours, self.began, self.asked_at = max_hours, time.monotonic(), 0.0
 
     def ask(self, reason: str) -> None:
+        """Asks for a stop; the first reason counts."""
         if self.reason is None:
             self.reason, self.asked_at = reason, time.monotonic()
 
     def wanted(self) -> bool:
+        """Whether this process was asked to stop, or its time is over."""
         if self.max_hours is not None and time.monotonic() - self.began > self.max_hours * 3600:
             self.ask(f"--max_hours {self.max_hours:g} are over")
         return self.reason is not None
@@ -96,6 +98,7 @@ def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None]
 
 
 def is_launched() -> bool:
+    """Whether DeepSpeed's launcher, torch's or accelerate's started this process."""
     return any(name in os.environ for name in VARIABLES)
 
 

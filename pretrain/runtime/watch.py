@@ -56,6 +56,7 @@ class Heartbeat:
 
     @property
     def is_under_way(self) -> bool:
+        """Whether the set-up is over: the folder is this run's, and no rank ends by itself before the others."""
         return self.place not in (START, SETTING_UP)
 
     def __str__(self) -> str:
@@ -63,6 +64,8 @@ class Heartbeat:
 
 
 class Verdict(NamedTuple):
+    """What is wrong, and whether the stacks tell more about it."""
+
     text: str
     stacks: bool
 
@@ -116,9 +119,11 @@ class Watch:
                     self.hear(Heartbeat(**json.loads(self.store.get(f"heartbeat/{rank}"))))
 
     def look(self) -> Verdict | None:
+        """What is wrong, judged by what was heard so far; None where nothing is."""
         return self.verdict or self.judge(time.monotonic())
 
     def hear(self, beat: Heartbeat) -> None:
+        """Notes a heartbeat, and the time where it is a new one."""
         if beat != self.heard.get(beat.rank):
             self.heard[beat.rank], self.news[beat.rank] = beat, time.monotonic()
 
@@ -174,6 +179,7 @@ class Watch:
             note(self.folder, ENDED, why=verdict.text)
 
     def write_stacks(self) -> None:
+        """Writes the stack of every thread to stderr and to the run's folder."""
         with suppress(OSError):
             faulthandler.dump_traceback(2)
             (self.folder / STACKS).mkdir(exist_ok=True)
@@ -194,6 +200,7 @@ class Watch:
 
 @contextmanager
 def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
+    """Watches all ranks while the block runs. They enter it together."""
     store = None
     if ranks.is_distributed():
         default: Any = dist.distributed_c10d._get_default_store()

@@ -43,13 +43,15 @@ class World(NamedTuple):
 
 
 def read_launcher_variables() -> tuple[int, int, int]:
+    """Rank, local rank and world size; 0, 0 and 1 without a launcher."""
     return read_world(os.environ)[:3]
 
 
 def read_world(env: Mapping[str, str]) -> World:
     """The world that a process with these variables belongs to.
 
-    A launcher that has said which rank this is counts before ``srun``, of which it may be a task itself.
+    A launcher that has said which rank this is counts before ``srun``, of which it may be a task itself. Raises
+    KinspanError where the variables contradict one another, or do not say where rank 0 is.
     """
     if "RANK" in env:
         world = _read_launcher(env)
@@ -123,6 +125,7 @@ def expand_counts(text: str) -> list[int]:
 
 
 def derive_port(name: str) -> str:
+    """A port that everybody who knows the name derives alike."""
     return str(FIRST_PORT + zlib.crc32(name.encode()) % NUM_PORTS)
 
 

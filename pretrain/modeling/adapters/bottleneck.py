@@ -81,6 +81,7 @@ class AdaptedNorm(nn.LayerNorm):
 
 
 def check_family(config: Any, name: str) -> None:
+    """Raises KinspanError where the layers of this family have no place for a bottleneck."""
     if config.model_type not in FAMILIES_WITH_BOTTLENECKS:
         raise KinspanError(
             f"--model {name} is of the type {config.model_type}, whose layers have no place for bottlenecks: use one "
@@ -101,6 +102,7 @@ def build_layers(config: Any, parts: Iterable[AdapterPart]) -> nn.ModuleList:
 
 
 def list_norms(encoder: nn.Module) -> list[nn.LayerNorm]:
+    """The last normalisation of each layer, in the order of the layers."""
     found = {}
     for name, module in encoder.named_modules():
         if isinstance(module, nn.LayerNorm) and (place := PLACE.search(name)):

@@ -16,6 +16,7 @@ from .parts import AdapterPart
 
 
 def check_one_base(adapters: Sequence[Adapter]) -> None:
+    """Raises KinspanError where adapters were trained beside different encoders."""
     first = adapters[0]
     for other in adapters[1:]:
         if other.base.fingerprint != first.base.fingerprint:
@@ -26,7 +27,10 @@ def check_one_base(adapters: Sequence[Adapter]) -> None:
 
 
 def stack(adapters: Sequence[Adapter], folder: Path) -> Adapter:
-    """The adapters one after another in every layer, the last one's pair head on top."""
+    """The adapters one after another in every layer, the last one's pair head on top.
+
+    Raises KinspanError where they are of different bases, or one is of LoRA.
+    """
     check_one_base(adapters)
     for adapter in adapters:
         if adapter.parts[0].kind == "lora":
@@ -36,10 +40,12 @@ def stack(adapters: Sequence[Adapter], folder: Path) -> Adapter:
 
 
 def average(adapters: Sequence[Adapter], weights: Sequence[float] | None, folder: Path) -> Adapter:
-    """The weighted mean of adapters of one shape: of bottlenecks and pair heads of the parameters, of LoRA of its
-    products.
+    """The weighted mean of adapters of one shape: of bottlenecks the mean of the parameters, of LoRA the mean of what
+    is added to the weights (see lora.average). Pair heads are averaged too.
 
     weights: one for each adapter, which are divided by their sum; None: all alike
+
+    Raises KinspanError where they are of different bases or shapes.
     """
     check_one_base(adapters)
     given = list(weights or [1.0] * len(adapters))
@@ -75,6 +81,7 @@ def _mean(each: Sequence[dict[str, torch.Tensor]], shares: Sequence[float]) -> d
 
 
 def write_tensors(adapter: Adapter, folder: Path, base: Base) -> None:
+    """Writes what an adapter is made of into a folder that exists; ``base`` as that folder finds it."""
     (folder / SPEC).write_text(format_spec(adapter.parts, base), encoding="utf-8")
     for name, tensors in ((TENSORS, adapter.tensors), (HEAD, adapter.head)):
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, str(folder / name), {"format": "pt"})

@@ -65,10 +65,12 @@ class Adapter:
 
 
 def is_adapter(name_or_dir: str | Path) -> bool:
+    """Whether it is an adapter's folder. Nothing on the hub is taken for one."""
     return (Path(name_or_dir) / SPEC).is_file()
 
 
 def read_adapter(folder: str | Path) -> Adapter:
+    """The adapter in a folder. Raises KinspanError where there is none, or where its files are damaged."""
     folder = Path(folder)
     parts, base = read_spec(folder)
     tensors, head = (_read_tensors(folder / name) for name in (TENSORS, HEAD))
@@ -78,6 +80,7 @@ def read_adapter(folder: str | Path) -> Adapter:
 
 
 def read_spec(folder: Path) -> tuple[tuple[AdapterPart, ...], Base]:
+    """The parts and the base that adapter.json names. Raises KinspanError where it is missing or damaged."""
     path = folder / SPEC
     if not path.is_file():
         raise KinspanError(f"{folder} is no adapter: it has no {SPEC}")
@@ -121,10 +124,12 @@ def _is_of(parts: tuple[AdapterPart, ...], name: str, tensor: torch.Tensor) -> b
 
 
 def format_spec(parts: tuple[AdapterPart, ...], base: Base) -> str:
+    """The text of adapter.json."""
     return json.dumps({"format": FORMAT, "parts": as_json(parts), "base": asdict(base)}, indent=1) + "\n"
 
 
 def find_base(folder: Path, base: Base) -> str:
+    """The folder or hub name of an adapter's base. Raises KinspanError where a folder is no longer there."""
     if base.place == DEFAULT_MODEL_NAME:
         return default_model()
     beside = folder.resolve() / base.place
@@ -165,6 +170,7 @@ def fingerprint_encoder(encoder: Any) -> str:
 
 
 def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
+    """Raises KinspanError where an encoder of this fingerprint is not the adapter's base."""
     if adapter.base.fingerprint != fingerprint:
         raise KinspanError(
             f"adapter {adapter.folder} was trained beside {adapter.base.name} (fingerprint "
@@ -174,6 +180,7 @@ def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
 
 
 def name_head(classifier: Any) -> dict[str, nn.Parameter]:
+    """The parameters of everything above the encoder, by their names in the classifier."""
     own = {id(parameter) for module in list_head_modules(classifier) for parameter in module.parameters()}
     return {name: parameter for name, parameter in classifier.named_parameters() if id(parameter) in own}
 
@@ -207,13 +214,18 @@ def fill(parameters: dict[str, nn.Parameter], tensors: dict[str, torch.Tensor], 
 
 
 def find_model(name_or_dir: str) -> str:
+    """The model whose tokenizer and config belong to it: an adapter's base, otherwise itself."""
     return find_base(Path(name_or_dir), read_spec(Path(name_or_dir))[1]) if is_adapter(name_or_dir) else name_or_dir
 
 
 def load_adapted(folder: str, **options: Any) -> Any:
-    """The sequence classifier of an adapter's base with the adapter in it and its pair head, in fp32; LoRA is merged.
+    """The sequence classifier of an adapter's base with the adapter in it and its pair head, in fp32.
+
+    LoRA is merged, which leaves a plain model; bottlenecks stay in the normalisations of its layers.
 
     options: of ``from_pretrained``, such as attn_implementation
+
+    Raises KinspanError where the base cannot be found, or is not the one that the adapter was trained beside.
     """
     adapter = read_adapter(folder)
     place = find_base(adapter.folder, adapter.base)
@@ -227,7 +239,10 @@ def load_adapted(folder: str, **options: Any) -> Any:
 
 
 def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[Any, list[str]]:
-    """A plain sequence classifier of one logit in fp32, and the names of its head's tensors that start fresh."""
+    """A plain sequence classifier of one logit in fp32, and the names of its head's tensors that start fresh.
+
+    Raises KinspanError where it holds no weights, or is no encoder that can be trained here.
+    """
     config = load_config(name_or_dir, flag)
     if holds_no_weights(name_or_dir, flag):
         raise KinspanError(f"{flag} {name_or_dir} holds no weights: an adapter needs a base that others have, too")
@@ -238,7 +253,7 @@ def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[
 def wear(classifier: Any, adapter: Adapter) -> None:
     """Puts an adapter of this base into a classifier, pair head included, in place of the one that it wore before.
 
-    Only bottlenecks can take turns so; of LoRA it may be one.
+    Only bottlenecks can take turns so; of LoRA it may be one. Raises KinspanError where the tensors do not fit.
     """
     if adapter.parts[0].kind != "lora":
         bottleneck.check_family(classifier.config, adapter.base.name)

@@ -24,7 +24,10 @@ TARGETS = {  # the linear layers of each family that make queries and values
 
 
 def inject(encoder: Any, rank: int) -> None:
-    """Puts LoRA of this rank into the encoder's attention, drawn from torch's generator."""
+    """Puts LoRA of this rank into the encoder's attention, drawn from torch's generator.
+
+    Raises KinspanError where peft is not installed.
+    """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
@@ -34,6 +37,7 @@ def inject(encoder: Any, rank: int) -> None:
 
 
 def merge(classifier: Any) -> None:
+    """Adds LoRA's products into the weights of a model, and leaves a plain one."""
     from peft.tuners.lora import LoraLayer
 
     for parent in list(classifier.modules()):

@@ -86,7 +86,12 @@ def load_adapter_model(
     """The model that trains a new adapter beside ``base``, and lines that say what of it is new.
 
     size:    the width of the bottleneck, or LoRA's rank; None: SIZES
-    beneath: folders of adapters that a fusion weighs, or that a bottleneck is stacked on
+    beneath: folders of adapters of this base, which stay frozen: those that a fusion weighs; those that a bottleneck
+             is stacked on
+    name:    of the new adapter
+    seed:    of fresh weights
+
+    Raises KinspanError where base and adapters do not go together.
     """
     adapters = [read_adapter(folder) for folder in beneath]
     parts = plan_parts(method, size, adapters, name)

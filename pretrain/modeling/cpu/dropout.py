@@ -68,6 +68,7 @@ class Masks:
 
 
 def hash_key(*parts: int | str) -> int:
+    """A number of 64 bits made of these."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -81,6 +82,7 @@ def mix_pairs(key: int, pairs: np.ndarray) -> torch.Tensor:
 
 
 def round_probability(p: float) -> float:
+    """The probability with which an element is dropped where ``p`` is asked for."""
     return round(p * STEPS) / STEPS
 
 

@@ -90,7 +90,12 @@ def load_siamese_model(
     symmetric: bool = False,
     load: Load = load_or_build,
 ) -> tuple[SiameseModel, list[str]]:
-    """The bi-encoder to train, and lines that say what of it is new."""
+    """The bi-encoder to train, in fp32, and lines that say what of it is new.
+
+    name_or_dir: a weights folder, a hub name, or a folder with a config alone, which starts from scratch
+
+    Raises KinspanError where there is none, or where its architecture cannot be trained here.
+    """
     torch.manual_seed(seed)  # of fresh weights
     model, notes = load(AutoModelForMaskedLM, name_or_dir, "masked-LM")
     return SiameseModel(model, objectives, temperature, symmetric).train(), notes
