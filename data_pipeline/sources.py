@@ -19,7 +19,12 @@ KEYS = ("path", "weight", "objective")  # of a corpus in a YAML file
 
 @dataclass(frozen=True)
 class Source:
-    """One corpus of ``--corpus``, in a folder or at an address, and its share of the pairs of all."""
+    """One corpus of ``--corpus``.
+
+    path:      its folder, or the address of a remote one
+    weight:    its share of the pairs, to be divided by the sum of all weights
+    objective: what its pairs are; None is that of ``--objective``
+    """
 
     path: str
     weight: Fraction = Fraction(1)

@@ -31,6 +31,7 @@ LIBRARIES = (
     *("functorch.compile", "torch.distributed.tensor", "deepspeed.runtime.engine", "deepspeed.runtime.zero.stage3"),
     *("deepspeed.runtime.zero.muon.muon_optimizer", "transformers.core_model_loading", "transformers.generation"),
     *("transformers.models.bert.modeling_bert", "transformers.models.electra.modeling_electra"),
+    *("jinja2", "matplotlib.figure", "matplotlib.backends.backend_svg"),
 )
 # What libraries read from the environment when they are imported.
 FIXED = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_VERBOSITY": "error"}

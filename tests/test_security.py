@@ -126,7 +126,7 @@ def test_every_loading_call_says_that_code_is_not_trusted():
                 if auto or called in ("CrossEncoder", "SentenceTransformer"):
                     asked += 1
                     assert "trust_remote_code" in given, f"{path}: {called} does not say trust_remote_code=False"
-    assert asked > 10
+    assert asked > 5
 
 
 class _Touch:

@@ -21,7 +21,7 @@ from data_pipeline.sampling.anchors import get_usable_counts, open_block
 from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources
+from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_weight
 from objectives import parse_mixture
 from objectives.contrastive import contrast
 from objectives.negatives import MAX_WALKED
@@ -168,7 +168,8 @@ def open_corpora(
     """
     if not sources:
         return [Corpus(default_corpus(tokenizer()), verify)]
-    corpora = [Corpus(path, verify, cache) for path in list_paths(sources)]
+    weights = {source.path: show_weight(source.weight) for source in sources}
+    corpora = [_open_corpus(path, weights[path], cache, verify) for path in list_paths(sources)]
     first = corpora[0].manifest.tokenizer
     for corpus in corpora[1:]:
         if corpus.manifest.tokenizer["fingerprint"] != first["fingerprint"]:
@@ -177,6 +178,18 @@ def open_corpora(
                 f"{corpora[0].name} with {first['name']}: corpora that are mixed need the same"
             )
     return corpora
+
+
+def _open_corpus(path: str, weight: str, cache: CacheSettings, verify: bool) -> Corpus:
+    try:
+        return Corpus(path, verify, cache)
+    except KinspanError as error:
+        if not (Path(f"{path}={weight}") / "manifest.json").is_file():
+            raise
+        raise KinspanError(
+            f"--corpus {path}={weight}: the number behind the last = was read as a weight, and there is no corpus at "
+            f"{path}; give that folder a weight of its own: {path}={weight}=1"
+        ) from error
 
 
 def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True) -> list[Corpus]:

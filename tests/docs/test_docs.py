@@ -17,7 +17,7 @@ from launch.kinspan import find_command
 from objectives import OBJECTIVES
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import default_model
-from tests.launch.entries import module_of, name_module, program_of
+from tests.launch.entries import module_of, name_module
 from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,20 +54,17 @@ def run(path, *arguments, place):
     return done.stdout
 
 
-def run_block(block, place):
-    """What the commands of a block print, each run in a process of its own."""
-    return "".join(run(*program_of(name_module(command)), *rest, place=place) for command, rest in commands_of(block))
-
-
 @pytest.fixture
 def run_here(place, monkeypatch, capfd):
-    """``run_here(block)``: what the commands of a block print, run in this process, which has imported everything."""
+    """``run_here(block)``: what the commands of a block print, run in this process, which has imported everything. A
+    pre-training that does not say how much has small batches, and validates on few pairs."""
     monkeypatch.chdir(place)
 
     def run_block(block):
         capfd.readouterr()
         for command, arguments in commands_of(block):
-            monkeypatch.setattr(sys, "argv", [command, *arguments])
+            few = ["--eval_pairs", "20", "--global_batch_size", "8"] if command == "pretrain" else []
+            monkeypatch.setattr(sys, "argv", [command, *few, *arguments])
             if arguments != ["--help"]:
                 module_of(name_module(command)).main()
         return capfd.readouterr().out
@@ -75,12 +72,13 @@ def run_here(place, monkeypatch, capfd):
     return run_block
 
 
-def test_objectives(place):
+def test_objectives(place, run_here, monkeypatch):
     (own,) = blocks("objectives.md", "python")
     assert len(own.splitlines()) < 40
     (place / "next_paragraph.py").write_text(own)
+    monkeypatch.syspath_prepend(place)
     inspect, train, evaluate, mixture = blocks("objectives.md", "bash")
-    seen = run_block(inspect, place)
+    seen = run_here(inspect)
     assert re.findall(r"^pair \d+: next_paragraph:OBJECTIVE, (\w+)", seen, re.MULTILINE) == [
         *("positive", "hard", "easy") * 2
     ]
@@ -89,9 +87,9 @@ def test_objectives(place):
         assert (a == b) == (kind != "easy")
         assert (a == b and int(q) == int(p) + 1) == (kind == "positive")
         assert (a, p) != (b, q)
-    run_block(train, place)
-    assert "held-out anchors" in run_block(evaluate, place)
-    shown = re.findall(r"^pair \d+: (\S+),", run_block(mixture, place), re.MULTILINE)
+    run_here(train)
+    assert "held-out anchors" in run_here(evaluate)
+    shown = re.findall(r"^pair \d+: (\S+),", run_here(mixture), re.MULTILINE)
     assert set(shown) == {"ssp", "next_paragraph:OBJECTIVE"}
 
 

@@ -9,6 +9,8 @@ from transformers import AutoConfig, AutoModel
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer, shorten_name
+from finetune.adapt import budget
+from finetune.adapt import run as adapt_run
 from finetune.rank import rank_file
 from launch.commands import adapt
 from pretrain.modeling.default_model import default_model
@@ -33,21 +35,24 @@ def test_documents_alone(model, tiny_documents, monkeypatch, tmp_path, capsys):
     documents, output = tmp_path / "documents.jsonl", tmp_path / "adapted"
     documents.write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
     monkeypatch.setattr(adapt, "HELD_OUT", 0.2)
+    for module in (budget, adapt_run):
+        monkeypatch.setattr(module, "FEWEST_UPDATES", 20)
+    monkeypatch.setattr("pretrain.schedule.OPEN_ENDED_WARMUP", 5)
     arguments = ("--documents", documents, "--model", model, "--output_dir", output)
-    run(monkeypatch, *arguments, "--budget", "3200pairs")
+    run(monkeypatch, *arguments, "--budget", "640pairs")
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 30
     assert "This is no verdict" in said
-    assert "100 updates are the minimum" in said
+    assert "20 updates are the minimum" in said
     assert "are left (pre-training " in said
     result = json.loads((output / "result.json").read_text())
     names = {row["name"] for row in result["ways"]}
     assert names == {"BM25", f"{shorten_name(str(model))} as it is", "the pre-trained model, without labels"}
     (tmp_path / "candidates.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": "a", "answer": "c"}\n')
     rank_file(result["release"], tmp_path / "candidates.jsonl", tmp_path / "ranked", None, None, "fp32")
-    run(monkeypatch, *arguments, "--budget", "3840pairs")
-    assert "learned: 120 updates" in capsys.readouterr().out
-    assert "it goes on from step 80" in (output / "log.txt").read_text()
+    run(monkeypatch, *arguments, "--budget", "960pairs")
+    assert "learned: 30 updates" in capsys.readouterr().out
+    assert "it goes on from step 16" in (output / "log.txt").read_text()
 
 
 def test_documents_that_hold_a_text_are_left_out(tiny_documents, tmp_path):

@@ -23,7 +23,7 @@ def test_a_tiny_run(tmp_path):
     page = {"document_text": "<P> It is blue . </P> <P> Not blue , red . </P> <P> No . </P>"}
     annotations = {"annotations": [{**answer, "yes_no_answer": "NONE"}]}
     lines = [json.dumps({"question_text": f"colour {k}", **page, **annotations}) for k in range(4)]
-    (tmp_path / "nq.jsonl").write_text("\n".join([*lines, "{"]))
+    (tmp_path / "nq.jsonl").write_text("\n".join([*lines, "{\n"]))
     flags = ["--train", "nq.jsonl", "--dev", "nq.jsonl", "--output_dir", "asnq", "--num_workers", 2]
     done = run(*flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -34,6 +34,13 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def leave_out_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of tests draw nothing on their pages, which would take a tenth of their time; tests of the page draw."""
+    if request.path.name != "test_page.py":
+        monkeypatch.setattr("pretrain.evaluation.page.plot_curves", lambda *arguments: "")
+
+
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``make_model("bert", **config)``: a folder of a small model's config and tokenizer, no weights.

@@ -27,6 +27,7 @@ from pretrain.release.metadata import Stated
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from pretrain.runtime.stop import Stopped
+from tests.cases import mark_slow
 from tests.fake_hub import find_faults
 from tests.pretrain.steps import ask_in_step
 
@@ -107,7 +108,7 @@ def test_checkpoints_hold_no_frozen_weight(method, stages, config, base, tmp_pat
             assert not any(".dense." in name and "pooler" not in name for name in found.keys())  # noqa: SIM118
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", mark_slow(STAGES, ("zero0", "zero3")))
 def test_a_stopped_run_ends_bit_identical(stage, config, monkeypatch):
     settings = f"ds_configs/{stage}.json"
     whole, halted = config("whole", deepspeed_config=settings), config("halted", deepspeed_config=settings)

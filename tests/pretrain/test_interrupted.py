@@ -20,6 +20,7 @@ from pretrain.runtime.stop import Stopped
 from pretrain.setup import set_up
 from pretrain.step import try_largest
 from pretrain.watching.status import read_status
+from tests.cases import mark_slow
 from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, start_engine, take_step
 from tests.programs import run_programs
 
@@ -409,7 +410,7 @@ def test_what_tells_of_a_run_is_not_needed_by_it(config, uninterrupted, monkeypa
 WSD = {"lr_schedule": "wsd", "decay_share": 0.5, "warmup_steps": 0}
 
 
-@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize("stage", mark_slow([0, 2], [2]))
 def test_a_longer_run_goes_on_from_before_the_decay(stage, config, capsys):
     """It ends bit for bit as a run of that length from its start, and the shorter one's model stays."""
     settings = {**WSD, "deepspeed_config": f"ds_configs/zero{stage}.json", "save_steps": 5, "keep_checkpoints": 1}
@@ -440,7 +441,7 @@ def pretrain_by_two(config):
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("stage", [0, 2])
+@pytest.mark.parametrize("stage", mark_slow([0, 2], [2]))
 def test_a_longer_run_of_two_ranks_goes_on_from_before_the_decay(stage, config):
     settings = {**WSD, "deepspeed_config": f"ds_configs/zero{stage}.json", "eval_pairs": 0}
     for name, steps in (("continued", 4), ("continued", 8), ("whole", 8)):
@@ -450,6 +451,7 @@ def test_a_longer_run_of_two_ranks_goes_on_from_before_the_decay(stage, config):
     assert (one / "decayed/step-00000004").is_dir()
 
 
+@pytest.mark.slow
 def test_a_length_may_come_back(config):
     """The model of a length that the run had twice stays, and the second of its continuations is as the first."""
     settings = {**WSD, "save_steps": 1}

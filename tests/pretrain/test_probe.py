@@ -18,6 +18,7 @@ from pretrain.config import PretrainConfig
 from pretrain.modeling.families import FAMILIES
 from pretrain.run import pretrain
 from pretrain.setup import find_unused_flags
+from tests.cases import mark_slow
 from tests.programs import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +80,7 @@ def same_run(one, two, step=5):
     assert all(lines(one, split) == lines(two, split) for split in ("train", "validation"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", mark_slow(FAMILIES, ("bert", "electra")))
 def test_the_run_is_the_same_with_and_without(family, settings, questions, make_model, tmp_path):
     """Dropout on; ELECTRA with replaced-token detection."""
     settings |= {"model": str(make_model(family))}

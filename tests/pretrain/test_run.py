@@ -236,6 +236,7 @@ def test_a_run_leaves_what_people_look_for(settings, capsys, monkeypatch):
     assert str(ROOT) not in text
 
 
+@pytest.mark.slow
 def test_masked_lm_learns(settings):
     settings |= {"max_steps": 60, "save_steps": 60, "eval_steps": 60, "eval_pairs": 200}
     settings |= {"global_batch_size": 40, "micro_batch_size": 40, "learning_rate": 3e-3}
@@ -270,6 +271,7 @@ def test_a_run_goes_on_where_auto_is_another_precision(settings, monkeypatch):
     assert run_here({**settings, "precision": "bf16"}) == done
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_one_line(settings, tmp_path):
     """With address space for the model but not for a million pairs."""
     huge = {**settings, "micro_batch_size": 3_000_000, "global_batch_size": 3_000_000}

@@ -280,7 +280,7 @@ def test_settings_of_replaced_token_detection_that_do_nothing_are_named():
     ("flag", "says"),
     [
         ("corpus", "rank 1 would not train the same run as rank 0: its corpus_content is "),
-        ("output_dir", "rank 1 does not see there what rank 0 has written"),
+        pytest.param("output_dir", "rank 1 does not see there what rank 0 has written", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_whose_machines_hold_different_things_are_refused(

@@ -45,7 +45,7 @@ def gradient(model, stream, layout):
 
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("token_loss", ["mlm", "rtd"])
-@pytest.mark.parametrize(("world", "micro"), [(1, 5), (2, 23), (2, 4), (3, 2), (5, 3), (8, 1), (30, 7)])
+@pytest.mark.parametrize(("world", "micro"), [(1, 5), (2, 23), (3, 2), (30, 7)])
 def test_loss_and_gradient_do_not_depend_on_the_cut(
     world, micro, token_loss, dropout, make_model, tiny_corpus, make_stream
 ):

@@ -19,12 +19,12 @@ def test_a_passage_is_what_python_says_of_a_name(passages):
     insort = of["bisect.insort_right"]
     assert insort.text.startswith("bisect.insort_right(a, x, ")
     assert "Insert item x in list a, and keep it sorted" in insort.text
-    assert insort.question == "bisect.insort_right"
+    assert insort.title == "bisect.insort_right"
     assert re.fullmatch(r"https://docs\.python\.org/3\.\d+/library/bisect\.html#bisect\.insort_right", insort.url)
     assert of["str.split"].url.endswith("/library/stdtypes.html#str.split")
     assert of["ValueError"].url.endswith("/library/exceptions.html#ValueError")
     assert of["json.dumps"].text.startswith("json.dumps(obj, *, ")
-    assert any("The for statement" in answer.question for answer in passages)  # of the language reference
+    assert any("The for statement" in answer.title for answer in passages)  # of the language reference
 
 
 def test_passages_are_short_and_none_repeats(passages):

@@ -361,6 +361,7 @@ def kill_again_and_again(kills, sources, tmp_path, seed):
     return [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("whole", "killed")]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_corpus(sources, tmp_path, expected):
     whole, killed = kill_again_and_again(1, sources, tmp_path, seed=4)
     assert whole == killed

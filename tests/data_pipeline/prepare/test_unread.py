@@ -61,7 +61,7 @@ def test_a_file_that_could_not_be_read_is_read_again(folder, tmp_path, helpers, 
 def test_a_file_in_an_archive_is_read_once_its_library_is_there(folder, tmp_path, helpers, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", hide("markdown_it"))
-        with pytest.raises(KinspanError, match=r"page\.md.*pip install.*; or give --allow_skipped to leave it out$"):
+        with pytest.raises(KinspanError, match=r"page\.md.*pip install.*, or give --allow_skipped to go without it$"):
             helpers.prepare([folder], default_model(), tmp_path / "out")
     result = helpers.prepare([folder], default_model(), tmp_path / "out")
     assert result.manifest.totals["documents"] == len(TEXTS) + 1

@@ -149,6 +149,7 @@ def test_a_group_that_is_not_to_run_is_left_out(runs):
     assert len(study.rows) == 3
 
 
+@pytest.mark.slow
 def test_parts_of_a_fusion_are_trained_again_where_their_scores_are_gone(runs):
     study = make_matrix(Path("study.yaml"), CONTENT | {"groups": [CONTENT["groups"][-1]], "comparisons": []})
     runs = replace(runs, study=study)

@@ -20,11 +20,12 @@ from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.stop import Stopped
+from tests.cases import mark_slow
 from tests.finetune.training.runs import Killed, equal_runs, killed_in_step, logged, same, untimed, weights
 from tests.pretrain.steps import ask_in_step
 
 ROOT = Path(__file__).resolve().parents[3]
-STAGES = [None, "zero0", "zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3"))]
+STAGES = mark_slow((None, "zero0", "zero1", "zero2", "zero3"), (None, "zero2"))
 
 
 def poison(monkeypatch, chosen, kind="loss"):

@@ -12,9 +12,10 @@ from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
 from pretrain.modeling.losses import LossWeights
 from pretrain.release.release import write_release
+from tests.cases import mark_slow
 from tests.pretrain.steps import start_engine, take_step
 
-STAGES = ["zero0", "zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3", "offload"))]
+STAGES = mark_slow(("zero0", "zero1", "zero2", "zero3", "offload"), ("zero2",))
 WORDS = "electra.embeddings.word_embeddings"
 
 

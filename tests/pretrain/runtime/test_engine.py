@@ -22,6 +22,7 @@ from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_en
 from pretrain.runtime.engine import read_deepspeed_config, start_distributed, zero_stage
 from pretrain.setup import set_up
 from pretrain.step import try_largest
+from tests.cases import mark_slow
 from tests.pretrain.steps import start_engine, take_step
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -114,7 +115,9 @@ def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_c
 
 
 # ZeRO 3 keeps a buffer for buckets of gradients, of a fixed size.
-@pytest.mark.parametrize(("stage", "share"), [("zero1", 0.05), ("zero3", 0.2), ("offload", 0.05)])
+@pytest.mark.parametrize(
+    ("stage", "share"), mark_slow([("zero1", 0.05), ("zero3", 0.2), ("offload", 0.05)], [("zero3", 0.2)])
+)
 def test_an_engine_gives_its_memory_back(stage, share, make_model, tiny_corpus, tmp_path):
     """Weights, gradients and the optimizer's state, however many runs one program makes."""
 
