@@ -25,7 +25,8 @@ def claim_device(local_rank: int, allow_cpu: bool) -> None:
         if not allow_cpu and os.environ.get(VISIBLE) not in ("", "-1") and list_gpus():
             raise KinspanError(
                 f"this machine has GPUs ({', '.join(list_gpus())}), and torch cannot use them: torch was built for "
-                f"CUDA {torch.version.cuda}; install a torch for its driver, or train on the processor with --allow_cpu"
+                f"CUDA {torch.version.cuda}, and the driver is {read_driver_version()}; install a torch for that "
+                "driver, or train on the processor with --allow_cpu"
             )
         return
     count = torch.cuda.device_count()
@@ -41,6 +42,15 @@ def claim_device(local_rank: int, allow_cpu: bool) -> None:
 def list_gpus() -> list[str]:
     """The devices of NVIDIA's GPUs that the system shows."""
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def read_driver_version() -> str:
+    """The version of NVIDIA's driver, or "not loaded"."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return "not loaded"
+    return next((word for word in text.split() if word[0].isdecimal() and "." in word), "of an unknown version")
 
 
 def describe_device() -> str:
