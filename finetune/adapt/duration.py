@@ -12,7 +12,7 @@ from pretrain.runtime.log import format_time
 
 from .budget import BATCH, FEWEST_UPDATES, Budget
 from .questions import Questions, thin
-from .ways import MAX_LENGTH, VALIDATED, count_between, count_updates
+from .ways import LARGER, MAX_LENGTH, VALIDATED, count_updates
 
 RECENT = 6  # lines of the log that the speed is taken from
 CHARACTERS = 4  # of a token, about
@@ -91,16 +91,14 @@ class Forecast:
 
     def list_stages(self) -> list[Stage]:
         pretraining = Stage(PRETRAINING, self.updates, BATCH * PRETRAINING_TOKENS)
-        tokens, updates = self.tokens, count_updates(self.updates)
+        tokens, counts = self.tokens, count_updates(self.updates)
         if tokens is None:
             return [pretraining, Stage(RANKING, after=SAMPLE_TOKENS * SCORED)]
-        between = count_between(updates)
-        pairs, texts = (
-            Stage(FINE_TUNING, updates, BATCH * count * tokens.candidate, between, validated * SCORED, dev * SCORED)
-            for count, validated, dev in (
-                (1, tokens.validated, tokens.dev),
-                (TEXTS, tokens.validated_texts, tokens.dev_texts),
-            )
+        update, (updates, between) = BATCH * tokens.candidate, counts
+        pairs = Stage(FINE_TUNING, updates, update, between, tokens.validated * SCORED, tokens.dev * SCORED)
+        updates, between = updates // LARGER, between // LARGER
+        texts = Stage(
+            FINE_TUNING, updates, TEXTS * update, between, tokens.dev_texts * SCORED, tokens.dev_texts * SCORED
         )
         ranking = tokens.dev + tokens.test + 2 * tokens.test_texts  # by the pre-trained model and the parts of a fusion
         return [pretraining, texts, pairs, pairs, Stage(RANKING, after=ranking * SCORED)]
@@ -137,18 +135,16 @@ class _Tokens:
     bi-encoder reads.
 
     candidate: of a training candidate
-    validated: of those dev candidates that a validation ranks
+    validated: of those dev candidates by which a cross-encoder is validated
     """
 
     def __init__(self, questions: Questions) -> None:
-        validated = thin(questions.dev, VALIDATED)
+        dev, test = questions.dev.answers, questions.test.answers
+        self.dev, self.test, self.dev_texts, self.test_texts = map(
+            _count_tokens, (dev, test, dev.unique(), test.unique())
+        )
+        self.validated = _count_tokens(thin(questions.dev, VALIDATED).answers)
         self.candidate = _count_tokens(questions.train.answers) / questions.train.num_pairs
-        self.dev, self.test, self.validated = (
-            _count_tokens(data.answers) for data in (questions.dev, questions.test, validated)
-        )
-        self.dev_texts, self.test_texts, self.validated_texts = (
-            _count_tokens(data.answers.unique()) for data in (questions.dev, questions.test, validated)
-        )
 
 
 def _count_tokens(texts: pa.LargeStringArray) -> float:

@@ -31,9 +31,10 @@ PRETRAINED = "the pre-trained model, without labels"
 BI_ENCODER = "the fine-tuned bi-encoder"
 CROSS_ENCODER = "the fine-tuned cross-encoder"
 BOTH = "the pre-trained and fine-tuned cross-encoder"
-FEWEST_UPDATES, SHARE = 40, 0.25  # of a fine-tuning: least, and as a share of the updates of the pre-training
+FEWEST_UPDATES, SHARE = 40, 0.25  # of a cross-encoder: least, and as a share of the updates of the pre-training
 VALIDATIONS, FEWEST_BETWEEN = 5, 20  # of a fine-tuning at most, and the updates from one to the next at least
-VALIDATED = 500  # candidates of the dev questions that a validation ranks, where each question leaves so few
+LARGER = 2  # a bi-encoder's updates are of 32 questions, not of 32 pairs: it makes fewer of them by this factor
+VALIDATED = 500  # dev candidates by which a cross-encoder is validated; a bi-encoder reads equal texts once, and all
 LOGGED = 20  # how often a fine-tuning tells how far it is
 MAX_LENGTH = 128  # tokens of a question with a candidate that a cross-encoder reads, and of a text in fine-tuning
 SEED = 1
@@ -142,14 +143,11 @@ def name_start(start: str) -> str:
     return f"{name_model(start)} as it is"
 
 
-def count_updates(updates: int) -> int:
-    """The most updates of a fine-tuning after a pre-training of so many."""
-    return max(FEWEST_UPDATES, int(SHARE * updates))
-
-
-def count_between(updates: int) -> int:
-    """The updates of a fine-tuning of so many from one validation to the next."""
-    return max(FEWEST_BETWEEN, updates // VALIDATIONS)
+def count_updates(updates: int) -> tuple[int, int]:
+    """The most updates of a cross-encoder's fine-tuning after a pre-training of so many, and those from one validation
+    to the next."""
+    most = max(FEWEST_UPDATES, int(SHARE * updates))
+    return most, max(FEWEST_BETWEEN, most // VALIDATIONS)
 
 
 def train_ways(
@@ -169,14 +167,14 @@ def train_ways(
     """
     has_wrong = bool((questions.train.labels == 0).any())
     negatives = {"negatives_ratio": 3.0} if has_wrong else {"negatives_per_question": 4, "negatives_from": "corpus"}
-    plans: list[tuple[str, str, dict[str, Any]]] = [
-        (BI_ENCODER, start, {"loss": CONTRASTIVE, "own_negatives": 1}),
-        (CROSS_ENCODER, start, negatives),
-        (BOTH, pretrained, negatives),
+    plans: list[tuple[str, str, int, dict[str, Any]]] = [
+        (BI_ENCODER, start, LARGER, {"loss": CONTRASTIVE, "own_negatives": 1}),
+        (CROSS_ENCODER, start, 1, negatives),
+        (BOTH, pretrained, 1, negatives),
     ]
-    most = count_updates(updates)
     labels = [fingerprint_answers(split) for split in (questions.train, questions.dev)]
-    for number, (name, model, own) in enumerate(plans, 1):
+    for number, (name, model, larger, own) in enumerate(plans, 1):
+        most, between = (count // larger for count in count_updates(updates))
         begin(f"training {number} of {len(plans)}: {name}; at most {most:,} updates")
         model_print = fingerprint_model(model)
         config = FinetuneConfig(
@@ -186,7 +184,7 @@ def train_ways(
             micro_batch_size=32,
             epochs=1000,
             max_steps=most,
-            eval_steps=count_between(most),
+            eval_steps=between,
             patience=2,
             log_steps=max(1, most // LOGGED),
             max_length=MAX_LENGTH,
@@ -197,12 +195,13 @@ def train_ways(
 
 
 def _train(config: FinetuneConfig) -> str:
-    """Fine-tunes, and returns the folder of the ranker that was best on a part of the dev candidates."""
+    """Fine-tunes, and returns the folder of the ranker that was best on the dev questions."""
     check(config)
     data = load_data(config, with_test=False)
     for note in data.notes:
         print(note)
-    data = replace(data, dev=thin(data.dev, VALIDATED))
+    if config.loss != CONTRASTIVE:
+        data = replace(data, dev=thin(data.dev, VALIDATED))
     stage = make_target_stage(config, data, SEED, str(config.model), "fine-tuning")
     folder = Path(config.output_dir) / f"seed-{SEED}"
     train_ranker(config, stage, SEED, folder, join_ranks(config))

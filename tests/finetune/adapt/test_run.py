@@ -72,7 +72,7 @@ def _few_updates():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ways, "FEWEST_UPDATES", 4)
         patch.setattr(ways, "SHARE", 0.0)
-        patch.setattr(ways, "FEWEST_BETWEEN", 1)
+        patch.setattr(ways, "FEWEST_BETWEEN", 2)
         yield
 
 
