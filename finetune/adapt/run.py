@@ -228,6 +228,7 @@ class _Teller(TextIOBase):
             step, total = int(update[1]), int(update[2])
             self.forecast.count(step, total, update[3] in VALIDATION)
             self.updates = f"{step} of {total} updates" if step < total else ""
+            self.busy_since = time.monotonic()
             left = self.forecast.tell_all()
             if left and not self.is_forecast:
                 self.is_forecast = True
