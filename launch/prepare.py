@@ -193,7 +193,7 @@ def main() -> None:
             print(f"note: {oddity}")
     for lack in find_lacks(result.manifest, OBJECTIVES):
         print(f"note: {lack}")
-    check_trainable(result.manifest, output)
+    check_trainable(result.manifest, f"the corpus in {output}")
 
 
 if __name__ == "__main__":

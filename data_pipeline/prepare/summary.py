@@ -127,9 +127,10 @@ def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[
     return lines
 
 
-def check_trainable(manifest: Manifest, folder: str, has_flags: bool = True) -> None:
+def check_trainable(manifest: Manifest, what: str, has_flags: bool = True) -> None:
     """Raise KinspanError where no objective can train on the corpus.
 
+    what:      what the message calls the corpus
     has_flags: whether the command has the flags that more documents can be kept by, which the message then advises
     """
     usable = _count_usable(manifest, "train", "documents")
@@ -140,7 +141,7 @@ def check_trainable(manifest: Manifest, folder: str, has_flags: bool = True) -> 
             f"(--validation_share){titles}"
         )
         raise KinspanError(
-            f"the corpus in {folder} can train no objective: each needs {MIN_DOCUMENTS} documents or more that are not "
+            f"{what} can train no objective: each needs {MIN_DOCUMENTS} documents or more that are not "
             f"held out, because negatives come from other documents; add documents{ways if has_flags else ''}"
         )
 

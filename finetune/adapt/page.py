@@ -58,9 +58,13 @@ def list_commands(
         *(["index", "--add", f"documents={one}", "--output_dir", index] for one in more),
         ["search", "--index", index, *([] if embeds else own), question],
     ]
-    if test and model:
-        commands.insert(0, ["evaluate", "--model", name_installed(model), "--data", f"files={test}"])
-    return [shlex.join(["kinspan", *map(str, command)]) for command in commands]
+    lines = [shlex.join(["kinspan", *map(str, command)]) for command in commands]
+    return [measure_again(model, test), *lines] if test and model else lines
+
+
+def measure_again(model: str, test: Path) -> str:
+    """The command that measures a model on labelled questions, beside BM25."""
+    return shlex.join(["kinspan", "evaluate", "--model", name_installed(model), "--data", f"files={test}"])
 
 
 def _pick_questions(data: AnswerSet, scores: dict[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from finetune.training.groups import make_generator
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 MOST_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
-MOST_PAIRS = {TRAIN: 40_000, DEV: 1500, TEST: 5000}  # so that a first look takes minutes on a processor
+MOST_PAIRS = {TRAIN: 40_000, DEV: 1200, TEST: 4000}  # so that a first look takes minutes on a processor
 FEWEST = 5  # questions to choose by, or to measure on
 TEST_PART, DEV_PART = 0.4, 0.25  # of the questions that are not split yet, those that become the test and the dev set
 FORM = (
@@ -32,8 +32,8 @@ LEFT_OUT = {
 }
 DRAWN = "{split}: {count:,} of {whole:,} questions are used, drawn at random, to save time"
 THINNED = (
-    "{split}: {count:,} of {whole:,} candidates are left out, to save time: each question keeps up to {most}, its "
-    "right ones first, then wrong ones drawn at random"
+    "{split}: {count:,} of {whole:,} candidates are used, to save time: up to {most} of each question, its right ones "
+    "and some wrong ones drawn at random"
 )
 DRAW_KEY = 2**37  # of the random numbers that draw questions and wrong candidates
 
@@ -102,6 +102,12 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
     return Questions(f"files={folder / 'questions'}", kept[TRAIN], kept[DEV], kept[TEST], notes)
 
 
+def name_questions(given: str) -> str:
+    """What a card calls the questions: the public data set, or the file or folder that they were given as."""
+    name, _, place = given.rpartition("=")
+    return name if name and name != FILES else Path(place).resolve().name
+
+
 def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str]]:
     """The splits that are there; all there is counts as train where there is only a test set."""
     found: dict[str, AnswerSet] = {}
@@ -136,21 +142,28 @@ def _carve(splits: dict[str, AnswerSet], name: str, part: float, notes: list[str
 
 def _draw(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
     """At most MOST_QUESTIONS questions, each with its right candidates and as many wrong ones as MOST_PAIRS leave."""
-    random = make_generator(1, DRAW_KEY)
     drawn = data
     if data.num_questions > MOST_QUESTIONS[split]:
+        random = make_generator(1, DRAW_KEY)
         drawn = data.take(np.sort(random.permutation(data.num_questions)[: MOST_QUESTIONS[split]]))
         notes.append(DRAWN.format(split=split, count=drawn.num_questions, whole=data.num_questions))
-    if drawn.num_pairs <= MOST_PAIRS[split]:
-        return drawn
-    most = max(1, MOST_PAIRS[split] // drawn.num_questions)
-    order = np.lexsort((random.permutation(drawn.num_pairs), -drawn.labels, drawn.question_of))  # right ones first
-    place = np.empty(drawn.num_pairs, dtype=np.int64)
-    place[order] = np.arange(drawn.num_pairs) - drawn.starts[drawn.question_of[order]]
-    kept = drawn.keep((drawn.labels > 0) | (place < most))
-    if lacking := drawn.num_pairs - kept.num_pairs:
-        notes.append(THINNED.format(split=split, count=lacking, whole=drawn.num_pairs, most=most))
+    kept = thin(drawn, MOST_PAIRS[split])
+    if kept.num_pairs < drawn.num_pairs:
+        most = int(np.diff(kept.starts).max())
+        notes.append(THINNED.format(split=split, count=kept.num_pairs, whole=drawn.num_pairs, most=most))
     return kept
+
+
+def thin(data: AnswerSet, most_pairs: int) -> AnswerSet:
+    """The same questions with all their right candidates, and with as many wrong ones as ``most_pairs`` leave."""
+    if data.num_pairs <= most_pairs:
+        return data
+    most = max(1, most_pairs // data.num_questions)
+    shuffled = make_generator(2, DRAW_KEY).permutation(data.num_pairs)
+    order = np.lexsort((shuffled, -data.labels, data.question_of))  # right ones first
+    place = np.empty(data.num_pairs, dtype=np.int64)
+    place[order] = np.arange(data.num_pairs) - data.starts[data.question_of[order]]
+    return data.keep((data.labels > 0) | (place < most))
 
 
 def _write_split(path: Path, data: AnswerSet) -> None:

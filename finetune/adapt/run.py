@@ -3,10 +3,11 @@
 import json
 import re
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import TextIOBase
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,24 +25,40 @@ from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.fingerprints import fingerprint_identity
 from pretrain.modeling.pair_model import load_config
-from pretrain.release.folder import FACTS, replace_release
+from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 from pretrain.runtime.device import describe_device
 from pretrain.runtime.lock import LOCK, lock_folder
+from pretrain.runtime.log import format_time
 from pretrain.runtime.stop import Stopped
 
 from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
 from .duration import Forecast
-from .page import Shown, list_commands, render_page, render_text
-from .questions import TEST, Questions, settle_questions
+from .page import Shown, list_commands, measure_again, render_page, render_text
+from .questions import TEST, Questions, name_questions, settle_questions
 from .sample import TRIAL, measure_sample
 from .verdict import UNJUDGED, Verdict, judge
-from .ways import Scorer, Way, fuse_ways, list_untrained, name_model, name_start, train_ways
+from .ways import (
+    MAX_LENGTH,
+    PRETRAINED,
+    Scorer,
+    Way,
+    describe_way,
+    find_start,
+    fuse_ways,
+    list_untrained,
+    name_model,
+    name_start,
+    train_ways,
+)
 
 ANSWERS = "answers"  # in STARTED, those that the pre-training goes without
 STARTED, RESULT, PAGE, LOG = "adapt.json", "result.json", "report.html", "log.txt"
 PRETRAINING, RELEASE = "pretrain", "release"
-QUIET = 60.0  # seconds without a line after which an update of the log is told
-UPDATE = re.compile(r"\bstep (\d+)/(\d+)\b")  # as the logs of both trainings have it
+QUIET = 60.0  # seconds without a line after which one is told
+UPDATE = re.compile(r"\bstep (\d+)/(\d+) +(\w+)")  # as the logs of both trainings have it
+VALIDATION = ("dev", "validation")  # what such a line calls it
+UNMEASURED = "no validation: "  # how a pre-training begins a line, if its corpus gives no held-out pairs
+FEW_PARAGRAPHS = 200  # below these hardly anything is learned
 SMALL = 384  # the most hidden units of a small encoder, which takes the higher of these rates
 RATE_OF_SMALL, RATE = 2.5e-4, 5e-5
 
@@ -124,20 +141,17 @@ def _adapt(settings: Settings, questions: Questions | None, runners: Runners, sa
         corpus, objective, told = _prepare(settings, runners, questions)
         if questions:
             questions.write(output)
-        told += questions.describe() if questions else []
+            told += questions.describe()
         say("\n".join(told))
-        name, budget = name_model(settings.model), settings.budget.text
-        teller.begin_stage(f"pre-training {name} on the documents for {budget}, without labels ({objective})")
-        if not (output / PRETRAINING).exists():
-            say("  first the model is loaded, and measured on held-out pairs ...")
-        summary = _pretrain(settings, runners, corpus, objective)
-        teller.forecast.updates = summary["steps"]
+        compared = _rank_untrained(settings, questions, teller) if questions else None
+        summary = _pretrain(settings, runners, corpus, objective, teller)
         told += (learned := _describe_pretraining(summary))
         say("\n".join(learned))
-        if questions:
-            ways, verdict = _compare_ways(settings, questions, summary["steps"], teller)
-            result = {"questions": questions.dev.num_questions, **_list_results(ways, questions.dev, verdict)}
-            released, shown = (output / RELEASE).is_dir(), (questions.test, verdict.tested)
+        if compared:
+            verdict = _compare_ways(compared, summary["steps"], teller)
+            dev = compared.questions.dev
+            result = {"questions": dev.num_questions, **_list_results(compared.ways, dev, verdict)}
+            released, shown = (output / RELEASE).is_dir(), (compared.questions.test, verdict.tested)
         else:
             teller.begin_stage("measuring it on held-out texts of the documents, and on a hundred questions of SelQA")
             result, shown = _measure_unlabelled(settings, runners.hold_out(corpus, objective), say)
@@ -160,46 +174,78 @@ def _list_commands(settings: Settings, questions: Questions | None, result: dict
         model = result["release"]
     test, question = None, "your question"
     if questions:
-        test, question = output / TEST / f"{TEST}.jsonl", questions.test.questions[0]
+        test, question = _name_test(output), questions.test.questions[0]
     return list_commands(settings.documents, model, test, output, question, bool(model and is_bi_encoder(model)))
 
 
 @contextmanager
 def _log_steps(output: Path, forecast: Forecast, say: Say) -> Iterator["_Teller"]:
-    """Sends what is printed to the log, and yields what tells a line; in long silences the updates are told, too."""
+    """Sends what is printed to the log, and yields what tells a line; a long silence is broken by how far it is."""
     with (output / LOG).open("a", encoding="utf-8", buffering=1) as log:
-        teller = _Teller(log, forecast, say)
-        with redirect_stdout(teller):
-            yield teller
+        teller, ended = _Teller(log, forecast, say), threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(1.0):
+                teller.break_silence()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            with redirect_stdout(teller):
+                yield teller
+        finally:
+            ended.set()
+            watcher.join()
 
 
 class _Teller(TextIOBase):
-    """Writes to the log, and tells how long the rest will take: once in detail, and after QUIET seconds of silence with
-    the number of the update that a line of the log is of."""
+    """Writes to the log, and tells how long the rest will take: once in detail, and after QUIET seconds of silence.
+
+    advice: told with the first forecast, where that is long
+    """
 
     def __init__(self, log: TextIO, forecast: Forecast, tell_user: Say) -> None:
         self.log, self.forecast, self.tell_user, self.told = log, forecast, tell_user, time.monotonic()
-        self.is_forecast = False
+        self.is_forecast, self.advice = False, ""
+        self.busy_since, self.updates = self.told, ""  # what the last line of updates says
 
     def say(self, line: str) -> None:
         self.tell_user(line)
-        self.told = time.monotonic()
+        self.told = self.busy_since = time.monotonic()
 
     def begin_stage(self, line: str) -> None:
         """Tells what begins, and how long it will take where that is known."""
         self.forecast.begin_stage()
-        self.say(f"{line}; about {seconds}" if (seconds := self.forecast.tell_stage()) else line)
+        self.updates = ""
+        left = self.forecast.tell_stage()
+        durations = f"\n  this takes about {left}, and all that is left {self.forecast.tell_all()}" if left else ""
+        self.say(line + durations)
 
     def write(self, text: str) -> int:
+        if text.startswith(UNMEASURED):
+            self.say("  how well it learns will not be measured: too few documents are held out for pairs")
         if update := UPDATE.search(text):
-            self.forecast.count(int(update[1]), int(update[2]))
+            step, total = int(update[1]), int(update[2])
+            self.forecast.count(step, total, update[3] in VALIDATION)
+            self.updates = f"{step} of {total} updates" if step < total else ""
+            self.busy_since = time.monotonic()
             left = self.forecast.tell_all()
             if left and not self.is_forecast:
                 self.is_forecast = True
                 self.say(f"  at the present speed about {left} are left ({self.forecast.list_kinds()})")
-            elif time.monotonic() - self.told > QUIET:
-                self.say(f"  {update[1]} of {update[2]} updates" + (f"; about {left} left in all" if left else ""))
+                if self.advice and self.forecast.is_long:
+                    self.say(self.advice)
         return self.log.write(text)
+
+    def break_silence(self) -> None:
+        """Tells how far it is, after QUIET seconds without a line."""
+        now = time.monotonic()
+        if now - self.told <= QUIET:
+            return
+        self.told = now
+        left = self.forecast.tell_all() if self.updates else ""
+        done = self.updates or f"still at it, for {format_time(now - self.busy_since)} now"
+        self.tell_user(f"  {done}; about {left} left in all" if left else f"  {done}")
 
     def flush(self) -> None:
         self.log.flush()
@@ -217,12 +263,15 @@ def _prepare(settings: Settings, runners: Runners, questions: Questions | None) 
     answers = questions.list_measured() if questions and objective != "ssp" else []
     _refuse_other_answers(settings.output, answers)
     if not answers:
-        return corpus, objective, [_describe_documents(totals)]
+        return corpus, objective, _describe_documents(totals)
     corpus = settings.output / "corpus-without-answers"
     kept = runners.prepare(settings.documents, settings.model, corpus, answers)
     left_out = totals["documents"] - kept["documents"]
-    note = f"  {left_out:,} more hold an answer to a dev or test question, and are left out: it would be known by heart"
-    return corpus, runners.choose(corpus), [_describe_documents(kept), note]
+    note = (
+        f"  {left_out:,} more hold the right answer to a dev or test question. They are left out: a model that was "
+        "trained on these answers would rank them too well, and look better than it is"
+    )
+    return corpus, runners.choose(corpus), [*_describe_documents(kept), note]
 
 
 def _refuse_other_answers(output: Path, answers: list[str]) -> None:
@@ -237,8 +286,14 @@ def _refuse_other_answers(output: Path, answers: list[str]) -> None:
     write_atomically(output / STARTED, json.dumps(begun) + "\n")
 
 
-def _describe_documents(totals: dict[str, int]) -> str:
-    return "documents: {documents:,} with {paragraphs:,} paragraphs and {tokens:,} tokens".format(**totals)
+def _describe_documents(totals: dict[str, int]) -> list[str]:
+    lines = ["documents: {documents:,} with {paragraphs:,} paragraphs and {tokens:,} tokens".format(**totals)]
+    if totals["paragraphs"] < FEW_PARAGRAPHS:
+        lines.append(
+            f"  fewer than {FEW_PARAGRAPHS} paragraphs teach a model next to nothing, however long it trains: give "
+            "more documents"
+        )
+    return lines
 
 
 def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
@@ -249,29 +304,38 @@ def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
     if "pair_auc" in last:
         before, after = first["pair_auc"], last["pair_auc"]
         lines.append(
-            f"  held-out pairs are told apart with an AUC of {after:.2f}, before {before:.2f}; a guess has .50"
+            f"  on held-out documents it tells texts that belong together from others with an AUC of {after:.2f}, "
+            f"before {before:.2f}; AUC is the share of such comparisons that are right, and a guess has .50"
         )
     else:
-        lines.append("  how well it learned is not measured: the held-out documents are too few for pairs")
+        lines.append("  how well it learned is not measured: too few documents are held out for pairs")
     return lines
+
+
+def _name_test(output: Path) -> Path:
+    return output / TEST / f"{TEST}.jsonl"
 
 
 def _name_pretrained(output: Path) -> str:
     return str(output / PRETRAINING / RELEASE)
 
 
-def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str) -> dict[str, Any]:
+def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str, teller: "_Teller") -> dict[str, Any]:
     """Pre-trains for the budget with settings for a first look, and a schedule that a larger budget goes on with.
 
-    Returns the summary of the run.
+    The model then ranks by as many tokens as fine-tuned ones do. Returns the summary of the run.
     """
-    small = load_config(settings.model).hidden_size <= SMALL
+    output, config = settings.output, load_config(settings.model)
+    name, budget = name_model(settings.model), settings.budget.text
+    teller.begin_stage(f"pre-training {name} on the documents for {budget}, without labels ({objective})")
+    if not (output / PRETRAINING).exists():
+        teller.say("  first the model is loaded, and measured on held-out pairs if the documents give some ...")
     common = {
         "corpus": [str(corpus)],
         "model": settings.model,
         "objective": objective,
         "lr_schedule": "wsd",
-        "learning_rate": RATE_OF_SMALL if small else RATE,
+        "learning_rate": RATE_OF_SMALL if config.hidden_size <= SMALL else RATE,
         "mlm_weight": 0.05,
         "max_length": 64,
         "global_batch_size": BATCH,
@@ -279,11 +343,15 @@ def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str
         "eval_pairs": 500,
         "eval_steps": 1_000_000,
     }
-    return train_for(
+    summary = train_for(
         settings.budget,
-        lambda updates: runners.pretrain({**common, "max_steps": updates}, settings.output / PRETRAINING),
-        settings.output,
+        lambda updates: runners.pretrain({**common, "max_steps": updates}, output / PRETRAINING),
+        output,
     )
+    teller.forecast.updates = summary["steps"]
+    positions = getattr(config, "max_position_embeddings", MAX_LENGTH)
+    set_ranking_length(Path(_name_pretrained(output)), min(MAX_LENGTH, positions))
+    return summary
 
 
 def _measure_unlabelled(settings: Settings, pairs: AnswerSet | None, say: Say) -> tuple[dict[str, Any], Shown]:
@@ -293,26 +361,57 @@ def _measure_unlabelled(settings: Settings, pairs: AnswerSet | None, say: Say) -
     ways = []
     if pairs:
         scorer = Scorer(count_words(pairs.answers.unique().to_pylist()), folder)
-        ways = list_untrained(settings.model, pretrained, pairs, scorer, print)  # has been told
+        ways = [*list_untrained(settings.model, pairs, scorer, print), scorer.rank(PRETRAINED, pretrained, pairs)]
     result = {"questions": pairs.num_questions if pairs else 0, **_list_results(ways, pairs, None)}
     return {**result, "sample": sample.describe()}, (sample.data, sample.shown)
 
 
-def _compare_ways(
-    settings: Settings, questions: Questions, updates: int, teller: "_Teller"
-) -> tuple[list[Way], Verdict]:
+@dataclass(frozen=True)
+class _Compared:
+    """The ways of ranking that are known so far."""
+
+    settings: Settings
+    questions: Questions
+    scorer: Scorer
+    say: Say
+    ways: list[Way] = field(default_factory=list)
+
+    @property
+    def start(self) -> Way:
+        return find_start(self.ways, self.settings.model)
+
+    def add(self, found: Iterable[Way]) -> None:
+        """Adds ways as they are found, and tells how well each ranks the dev questions."""
+        for way in found:
+            self.ways.append(way)
+            self.say(f"  {describe_way(way, self.start, self.questions.dev)}")
+
+
+def _rank_untrained(settings: Settings, questions: Questions, teller: "_Teller") -> _Compared:
+    """Ranks the dev questions by what needs no training."""
+    output, say = settings.output, teller.say
+    compared = _Compared(settings, questions, Scorer(count_words(questions.texts), output / "scores"), say)
+    say("ranking the dev questions; MAP, mean average precision, is 1 where all right answers come first:")
+    compared.add(list_untrained(settings.model, questions.dev, compared.scorer, say))
+    if len(compared.ways) > 1:
+        command = measure_again(settings.model, _name_test(output))
+        teller.advice = f"  to see in a minute or two which of these is better on the test questions:\n  {command}"
+    return compared
+
+
+def _compare_ways(compared: _Compared, updates: int, teller: "_Teller") -> Verdict:
     """Trains and compares all ways, and releases the one to use."""
+    settings, questions, scorer = compared.settings, compared.questions, compared.scorer
     output, pretrained = settings.output, _name_pretrained(settings.output)
-    scorer = Scorer(count_words(questions.texts), output / "scores")
-    teller.say("ranking the dev questions by what needs no fine-tuning")
-    ways = list_untrained(settings.model, pretrained, questions.dev, scorer, teller.say)
-    ways += train_ways(settings.model, pretrained, questions, updates, output / "ways", scorer, teller.begin_stage)
-    ways.append(fuse_ways(ways, questions.dev))
-    start = next((way for way in ways if way.name == name_start(settings.model)), ways[0])
+    compared.add([scorer.rank(PRETRAINED, pretrained, questions.dev)])
+    compared.add(
+        train_ways(settings.model, pretrained, questions, updates, output / "ways", scorer, teller.begin_stage)
+    )
+    compared.add([fuse_ways(compared.ways, questions.dev)])
     teller.begin_stage("ranking the test questions by the best way, the model as it is and BM25")
-    verdict = judge(ways, start, questions.dev, questions.test, scorer)
-    _release(verdict, questions, scorer, output / RELEASE)
-    return ways, verdict
+    verdict = judge(compared.ways, compared.start, questions.dev, questions.test, scorer)
+    _release(verdict, compared, output / RELEASE)
+    return verdict
 
 
 def _list_results(ways: list[Way], data: AnswerSet | None, verdict: Verdict | None) -> dict[str, Any]:
@@ -334,23 +433,25 @@ def _list_rows(ways: list[Way], data: AnswerSet, of_test: dict[str, float]) -> l
     for way, own in zip(ways, precision, strict=True):
         low, high = compute_interval(own - best) if own is not best else (None, None)
         figures = {"dev": float(own.mean()), "difference": float((own - best).mean()), "low": low, "high": high}
-        rows.append({"name": way.name, **figures, "test": of_test.get(way.name)})
+        read = {"cut": way.cut, "length": way.length}
+        rows.append({"name": way.name, **figures, **read, "test": of_test.get(way.name)})
     return rows
 
 
-def _release(verdict: Verdict, questions: Questions, scorer: Scorer, output: Path) -> None:
+def _release(verdict: Verdict, compared: _Compared, output: Path) -> None:
     """Writes the release of the chosen way. The start needs none: an older release is then removed."""
-    way = verdict.chosen
-    about = {"data": "your questions", "figures": {"test": {MAP: verdict.test_maps[way.name]}}}
+    way, words = verdict.chosen, compared.scorer.words
+    figures = {TEST: {MAP: verdict.test_maps[way.name]}}
+    about = {"data": name_questions(str(compared.settings.questions)), "figures": figures}
     if way.fitted:
-        write_fusion(output, way.fitted, {part.name: part.model for part in way.parts}, scorer.words, about)
+        write_fusion(output, way.fitted, {part.name: part.model for part in way.parts}, words, about)
     elif way.model == BM25:
-        write_fusion(output, fit_fusion(questions.dev, {BM25: way.scores}), {BM25: BM25}, scorer.words, about)
+        write_fusion(output, fit_fusion(compared.questions.dev, {BM25: way.scores}), {BM25: BM25}, words, about)
     elif way is verdict.start:
         if (output / FACTS).is_file():
             shutil.rmtree(output)
     elif ranker := find_ranker(Path(way.model)):
-        release_ranker(ranker, output)
+        release_ranker(ranker, output, measured=about)
     else:
         _copy_release(way.model, output)
 

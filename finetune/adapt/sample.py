@@ -73,14 +73,13 @@ def measure_sample(start: str, pretrained: str, folder: Path, say: Callable[[str
     """
     data, _ = load_split(f"files={QUESTIONS}", "test")
     scorer = Scorer(count_words(data.answers.unique().to_pylist()), folder)
-    ways = {way.name: way for way in list_untrained(start, pretrained, data, scorer, say)}
-    as_it_is, after = ways.get(name_start(start)), ways.pop(PRETRAINED)
+    ways = {way.name: way for way in list_untrained(start, data, scorer, say)}
+    as_it_is, after = ways.get(name_start(start)), scorer.rank(PRETRAINED, pretrained, data)
     if as_it_is and not is_bi_encoder(start):
         before = ways.pop(as_it_is.name)
     else:
-        before = Way(
-            f"{name_model(start)} as a cross-encoder, its head new", start, score_by_new_head(start, data, pretrained)
-        )
+        name = f"{name_model(start)} as a cross-encoder, before any training"
+        before = Way(name, start, score_by_new_head(start, data, pretrained))
     parts = [*ways.values(), after]
     fusion = fit_fusion(data, {way.name: way.scores for way in parts})
     fused = Way(f"{FUSION} of the last {len(parts)}", "", fusion.out_of_fold)

@@ -130,10 +130,15 @@ def score_answers(
             say(line)
 
     scores = load_scoring(name_or_dir, max_length, batch_tokens, precision, say, say_own_cut)[0](data)
+    check_finite(scores, name_or_dir, data)
+    return scores
+
+
+def check_finite(scores: np.ndarray, name_or_dir: str, data: AnswerSet) -> None:
+    """Raises KinspanError where a score ``[N]`` of these candidates is not finite."""
     if not np.isfinite(scores).all():
         row = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise KinspanError(f"{name_or_dir}: its score of candidate {data.answer_ids[row]} is not finite")
-    return scores
 
 
 def load_scoring(

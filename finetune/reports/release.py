@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,13 @@ def find_ranker(source: Path) -> Path | None:
     raise KinspanError(f"{source} has results, and no ranker of a seed is left beside them: {REPAIR}")
 
 
-def release_ranker(source: Path, output: Path, stated: Stated | None = None) -> Path:
+def release_ranker(
+    source: Path, output: Path, stated: Stated | None = None, measured: Mapping[str, Any] | None = None
+) -> Path:
     """Writes the release of the ranker in ``source``, as ``find_ranker`` returned it, and returns ``output``.
 
-    stated: what the card shall say that the ranker's files do not
+    stated:   what the card shall say that the ranker's files do not
+    measured: ``data``, the name of the data set, and ``figures``, by split, in place of those in the ranker's files
 
     Raises KinspanError where files are missing or damaged, or ``output`` holds something that is not a release.
     """
@@ -56,6 +60,8 @@ def release_ranker(source: Path, output: Path, stated: Stated | None = None) -> 
     if not (source / WEIGHTS).is_file():
         raise KinspanError(f"{source} has no {WEIGHTS}, and cannot be released without it")
     try:
+        if measured:
+            about["facts"]["Data"], about["figures"] = measured["data"], measured["figures"]
         with replace_release(output) as partial:
             shutil.copytree(source, partial, ignore=shutil.ignore_patterns(ABOUT, CARD, "*.tmp"))
             (partial / FACTS).write_text(json.dumps(about, indent=1) + "\n")

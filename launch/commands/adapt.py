@@ -75,7 +75,7 @@ class AdaptConfig:
     budget: str = setting(
         "30m",
         "How long to pre-train: a time, such as 30m or 2h, or a number of pairs, 3200pairs or more. With --questions, "
-        "fine-tuning comes on top: three rankers, each for at most a quarter as many updates, or 60 if that is more.",
+        "fine-tuning comes on top: three rankers, each for at most a quarter as many updates, or 40 if that is more.",
     )
 
 
@@ -130,7 +130,7 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
         say(f"left out files of no known format: {kinds}")
     if rejected := describe_rejected(folder, result.tally):
         say(rejected)
-    check_trainable(result.manifest, str(folder), has_flags=False)
+    check_trainable(result.manifest, f"--documents {' '.join(documents)}", has_flags=False)
     return result.manifest.totals
 
 

@@ -95,3 +95,14 @@ def write_max_length(folder: Path, max_length: int) -> None:
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**settings, "model_max_length": max_length}, indent=2, ensure_ascii=False) + "\n")
+
+
+def set_ranking_length(folder: Path, max_length: int) -> None:
+    """Has a release rank by ``max_length`` tokens, whatever it was trained on: its tokenizer, its facts and the code on
+    its card say so from now on."""
+    facts, card = json.loads((folder / FACTS).read_text(encoding="utf-8")), folder / CARD
+    write_max_length(folder, max_length)
+    text = card.read_text(encoding="utf-8")
+    card.write_text(text.replace(f"max_length={facts.get('max_length')}", f"max_length={max_length}"), encoding="utf-8")
+    (folder / FACTS).write_text(json.dumps({**facts, "max_length": max_length}, indent=1) + "\n", encoding="utf-8")
+    note_card(folder)

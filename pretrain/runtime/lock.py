@@ -47,7 +47,8 @@ def _lock_file(path: Path) -> IO[str]:
         file.seek(0)
         holder = " ".join(file.read(200).split()) or "another process"
         raise KinspanError(
-            f"--output_dir {path.parent} is in use by {holder}: wait for that run, stop it, or choose another folder"
+            f"--output_dir {path.parent} is in use by {holder}, which may still be stopping if it was just asked to: "
+            "wait for that run, stop it, or choose another folder"
         ) from error
     except OSError:
         pass  # the storage has no locks, but checkpoints are whole or absent even so

@@ -88,7 +88,7 @@ def test_held_out_anchors_stand_in_for_questions(tiny_corpus):
             ["--documents", "python-docs", "--output_dir", "out", "--model", "absent/x/y"],
             "^no model at .* give the folder",
         ),
-        (["--documents", "few.jsonl", "--output_dir", "out"], r"can train no objective: .*; add documents$"),
+        (["--documents", "few.jsonl", "--output_dir", "out"], r"^--documents few.jsonl can train .*; add documents$"),
         (["--documents", "few.jsonl", "wrong.jsonl", "--output_dir", "out"], "^--documents: 1 file without a document"),
     ],
 )

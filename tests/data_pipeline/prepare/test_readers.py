@@ -290,11 +290,11 @@ def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpe
     assert "1 of those not held out is (needed is a paragraph" in train
     assert "cannot validate on this corpus" in validate
     with pytest.raises(KinspanError, match=r"can train no objective.*--title_texts"):
-        check_trainable(manifest, "out")
+        check_trainable(manifest, "this")
     options = {"validation_share": 0.0, "title_texts": True}
     titled = helpers.prepare([source], default_model(), tmp_path / "titled", **options).manifest
     with pytest.raises(KinspanError, match=r"can train no objective.*--validation_share\)$"):
-        check_trainable(titled, "titled")
+        check_trainable(titled, "this")
 
 
 @pytest.mark.parametrize(

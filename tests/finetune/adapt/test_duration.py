@@ -4,7 +4,7 @@ import pytest
 
 from finetune.adapt import duration
 from finetune.adapt.budget import parse_budget
-from finetune.adapt.duration import LABELLED, RECENT, Forecast
+from finetune.adapt.duration import RECENT, Forecast
 from finetune.adapt.questions import settle_questions
 
 
@@ -39,16 +39,45 @@ def test_it_follows_a_machine_that_gets_faster(clock, questions):
 
 def test_each_stage_has_its_part_and_what_is_done_is_not_counted_again(clock, questions):
     forecast = Forecast(parse_budget("3200pairs"), questions)
-    left = []
-    for stage in range(len(LABELLED) - 1):
+    stages = forecast.list_stages()
+    for number, stage in enumerate(stages[:-1]):
         forecast.begin_stage()
-        left.append(advance(forecast, clock, (0, 50), 100, 1.0))
-        assert len(forecast._list_left()) == len(LABELLED) - stage
+        advance(forecast, clock, (0, stage.updates), stage.updates, 1.0)
+        left = forecast._list_left()
+        assert len(left) == len(stages) - number
+        assert left[0] == pytest.approx((stage.validation + stage.after) * forecast.pace)
     assert forecast.list_kinds().startswith("fine-tuning ")
     assert "pre-training" not in forecast.list_kinds()
     forecast.begin_stage()
     assert forecast.list_kinds() == f"ranking {forecast.tell_all()}"
     assert forecast.tell_stage() == forecast.tell_all()
+
+
+def test_the_slow_start_of_a_stage_hardly_counts(clock, questions):
+    """Its updates are then as fast as foreseen."""
+    forecast = Forecast(parse_budget("3200pairs"), questions)
+    forecast.begin_stage()
+    advance(forecast, clock, range(0, 101, 10), 100, 20.0)
+    forecast.begin_stage()
+    before = sum(forecast._list_left())
+    stage = forecast.list_stages()[1]
+    forecast.count(0, stage.updates, True)
+    clock[0] += 10 * 2 * stage.update * forecast.pace
+    forecast.count(2, stage.updates)
+    assert before < sum(forecast._list_left()) < 3 * before
+
+
+def test_validations_are_work_too(clock, questions):
+    """A line before and one after a validation: the pace stays, whenever it is asked."""
+    forecast = Forecast(parse_budget("3200pairs"), questions)
+    forecast.begin_stage()
+    forecast.begin_stage()
+    stage, paces = forecast.list_stages()[1], []
+    for step, is_validated in ((0, True), (10, False), (20, False), (20, True), (30, False)):
+        clock[0] = stage.count_done(step, is_validated)
+        forecast.count(step, stage.updates, is_validated)
+        paces.append(forecast.pace)
+    assert paces[1:] == pytest.approx([1.0] * 4)
 
 
 def test_a_budget_of_time_takes_that_time_whatever_the_speed(clock):

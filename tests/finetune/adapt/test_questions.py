@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune.adapt import questions
-from finetune.adapt.questions import settle_questions
+from finetune.adapt.questions import name_questions, settle_questions, thin
 from finetune.data.registry import load_split
 
 
@@ -76,6 +76,22 @@ def test_nothing_there(tmp_path):
         settle_questions(str(tmp_path), None, tmp_path / "out")
     with pytest.raises(KinspanError, match=r"there is no such file or folder; give .*\"label\": 1"):
         settle_questions(str(tmp_path / "absent"), None, tmp_path / "out")
+
+
+def test_a_thinned_set_keeps_its_questions_and_their_right_candidates(tmp_path):
+    dev = settle_questions(str(write_file(tmp_path / "q.jsonl", 100, candidates=9)), None, tmp_path / "out").dev
+    thinned = thin(dev, 4 * dev.num_questions)
+    assert thinned.questions == dev.questions
+    assert thinned.positives.tolist() == dev.positives.tolist()
+    assert thinned.num_pairs == 4 * dev.num_questions
+    assert thin(dev, dev.num_pairs) is dev
+
+
+def test_a_card_names_the_questions_and_no_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ("wikiqa=data/wikiqa", "data/labelled/", "files=data/labelled", "questions.jsonl")
+    assert [name_questions(one) for one in given] == ["wikiqa", "labelled", "labelled", "questions.jsonl"]
+    assert name_questions(".") == tmp_path.name
 
 
 def test_questions_that_cannot_be_used_are_counted(tmp_path):

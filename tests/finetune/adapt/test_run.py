@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -71,6 +72,7 @@ def _few_updates():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ways, "FEWEST_UPDATES", 4)
         patch.setattr(ways, "SHARE", 0.0)
+        patch.setattr(ways, "FEWEST_BETWEEN", 2)
         yield
 
 
@@ -79,13 +81,15 @@ STEPS = ("settle_questions", "_pretrain", "list_untrained", "train_ways", "fuse_
 
 @pytest.fixture(scope="module")
 def done(settings, runners, _few_updates):
-    """An adaptation that was killed after each of its steps, and then ended: what it was given, said and returned."""
+    """An adaptation that was killed after each of its steps, of several ways after the first one, and then ended: what
+    it was given, said and returned."""
     given, said = settings(), []
     for step in STEPS:
         finished = getattr(run, step)
 
         def die(*arguments, finished=finished, **named):
-            finished(*arguments, **named)
+            if isinstance(found := finished(*arguments, **named), Iterator):
+                next(found)
             raise KeyboardInterrupt
 
         with pytest.MonkeyPatch.context() as patch:
@@ -105,13 +109,17 @@ def measure(model, given, capsys):
 
 def test_labels_lead_to_a_verdict_that_evaluate_confirms(done, capsys):
     given, result, text = done
-    assert "seed 1" in (given.output / "log.txt").read_text()  # what the steps say
-    assert "seed 1" not in text
+    assert "share no question" in (given.output / "log.txt").read_text()  # what the steps say
+    assert "share no question" not in text
     assert "no split test" not in (given.output / "log.txt").read_text()  # it is kept apart, and there
     assert result["trial"] in text
-    assert len(text.splitlines()) <= 32
+    assert len(text.splitlines()) <= 42
     assert result["verdict"] in text
     assert len(result["ways"]) == 7
+    for row in result["ways"]:  # told as soon as it is known
+        assert f"  dev MAP {row['dev']:.3f}  {row['name']}" in text
+    assert text.index(result["ways"][1]["name"]) < text.index("pre-training") < text.index("training 1 of 3")
+    assert {row["length"] for row in result["ways"][2:-1]} == {ways.MAX_LENGTH}
     tested = {row["name"]: row["test"] for row in result["ways"] if row["test"] is not None}
     assert result["chosen"] in tested
     assert len(tested) <= 3
@@ -165,7 +173,7 @@ def test_without_labels_there_is_no_verdict_and_labels_may_come_later(settings, 
     assert result["chosen"] is None
     assert {path.name for path in (given.output / "release").iterdir()} >= {"config.json", "kinspan.json"}
     assert [row["name"] for row in result["sample"]["rows"]] == [
-        f"{name_model(given.model)} as a cross-encoder, its head new",
+        f"{name_model(given.model)} as a cross-encoder, before any training",
         "the pre-trained model, without labels",
         "BM25",
         f"{name_model(given.model)} as it is",
@@ -200,7 +208,7 @@ def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(set
     ]
     assert asked == [[], measured]
     assert corpus.name != "corpus"
-    assert f"{len(measured)} more hold an answer to a dev or test question" in "\n".join(told)
+    assert f"{len(measured)} more hold the right answer to a dev or test question" in "\n".join(told)
     with pytest.raises(KinspanError, match="was begun with other --questions, or with none"):
         run._prepare(begun, forum, None)
     (begun.output / run.STARTED).write_text("{}")
@@ -227,37 +235,61 @@ def test_a_start_with_a_pair_head_is_measured_by_it(make_model, tmp_path):
 
 def test_a_long_step_is_not_silent(tmp_path, monkeypatch):
     told = []
-    for seconds, expected in ((1e9, []), (-1.0, ["  10 of 400 updates"])):
-        monkeypatch.setattr(run, "QUIET", seconds)
-        with run._log_steps(tmp_path, Forecast(parse_budget("12800pairs"), None), told.append):
-            print("the head starts fresh")
-            print("step 10/400  train  loss 0.9")
-        assert told == expected
-    assert (tmp_path / run.LOG).read_text() == "the head starts fresh\nstep 10/400  train  loss 0.9\n" * 2
+    with run._log_steps(tmp_path, Forecast(parse_budget("12800pairs"), None), told.append) as teller:
+        teller.begin_stage("pre-training")
+        print("the head starts fresh")
+        teller.break_silence()
+        assert told == ["pre-training"]
+        monkeypatch.setattr(run, "QUIET", -1.0)
+        teller.break_silence()
+        print("step 10/400  train  loss 0.9")
+        teller.break_silence()
+        print("step 400/400  train  loss 0.9")
+    assert told[1] == "  still at it, for 0 s now"
+    assert told[2] == "  10 of 400 updates"
+    assert (tmp_path / run.LOG).read_text().splitlines()[1] == "step 10/400  train  loss 0.9"
 
 
 def test_how_long_the_rest_takes_is_told_anew_with_the_updates(tmp_path, monkeypatch):
     told, clock = [], iter([0.0, 20.0, 30.0])
     monkeypatch.setattr(duration, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(run, "QUIET", -1.0)
     with run._log_steps(tmp_path, Forecast(parse_budget("3200pairs"), None), told.append) as teller:
+        teller.advice = "try this first"
         teller.begin_stage("pre-training")
         print("step 0/100  validation loss 1.2")
         print("step 10/100  train      loss 1.1")
         print("step 20/100  train      loss 1.0")
+        monkeypatch.setattr(run, "QUIET", -1.0)
+        teller.break_silence()
         teller.begin_stage("measuring")
     assert told == [
         "pre-training",
-        "  0 of 100 updates",
         "  at the present speed about 4 min are left (pre-training 3 min, ranking 76 s)",
         "  20 of 100 updates; about 3 min left in all",
-        "measuring; about 57 s",
+        "measuring\n  this takes about 57 s, and all that is left 57 s",
     ]
+
+
+def test_a_long_adaptation_says_what_answers_sooner(tmp_path, monkeypatch):
+    told, clock = [], iter([0.0, 200.0, 400.0])
+    monkeypatch.setattr(duration, "monotonic", lambda: next(clock))
+    with run._log_steps(tmp_path, Forecast(parse_budget("3200pairs"), None), told.append) as teller:
+        teller.advice = "try this first"
+        teller.begin_stage("pre-training")
+        for step in (0, 10, 20):
+            print(f"step {step}/100  train  loss 1.2")
+    assert told[2:] == ["try this first"]
 
 
 def test_what_learned_unmeasured_is_said():
     summary = {"steps": 200, "pairs": 6400, "wall_seconds": 9.0, "first_validation": None, "last_validation": None}
     assert "not measured" in run._describe_pretraining(summary)[-1]
+
+
+def test_too_few_documents_are_told():
+    few, enough = ({"documents": 3, "paragraphs": count, "tokens": 99} for count in (199, 200))
+    assert "more documents" in run._describe_documents(few)[-1]
+    assert len(run._describe_documents(enough)) == 1
 
 
 def test_the_commands_at_the_end_can_be_pasted(tmp_path):

@@ -53,6 +53,11 @@ def test_a_released_ranker_scores_as_it_did_and_its_card_has_its_figures(experim
     assert load_file(str(folder / "model.safetensors")).keys() == load_file(str(ranker / "model.safetensors")).keys()
     card = (folder / "README.md").read_text()
     assert not find_faults(card)
+    measured = {"data": "our-tickets", "figures": {"test": {"map": 0.5}}}
+    own = release_ranker(ranker, tmp_path / "own", measured=measured) / "README.md"
+    assert "fine-tuned on our-tickets" in own.read_text()
+    assert "files" not in own.read_text()
+    assert [r.metric_value for r in ModelCard(own.read_text()).data.eval_results] == [0.5]
     test = json.loads((experiment / "results.json").read_text())["seeds"][0]["test"]
     told = {r.metric_type: r.metric_value for r in ModelCard(card).data.eval_results}
     assert told == {metric: round(test[metric], 4) for metric in ("map", "mrr", "p@1", "ndcg@10")}

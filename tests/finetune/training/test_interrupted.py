@@ -145,7 +145,10 @@ def test_torch_alone_and_deepspeed_do_not_read_one_anothers_checkpoints(first, t
 
 def test_a_folder_in_use_is_refused(job, tmp_path):
     (tmp_path / "run").mkdir()
-    with lock_folder(tmp_path / "run"), pytest.raises(KinspanError, match="run is in use by process"):
+    with (
+        lock_folder(tmp_path / "run"),
+        pytest.raises(KinspanError, match=r"run is in use by process .* may still be stopping"),
+    ):
         job()
 
 

@@ -9,7 +9,9 @@ from huggingface_hub import EvalResult, ModelCard
 from matplotlib.image import imread
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer
 from pretrain.release.curve import draw_curve
+from pretrain.release.folder import CARD, FACTS, refuse_edited_card, set_ranking_length
 from pretrain.release.metadata import Stated, check_stated
 from pretrain.release.release import release
 from tests.fake_hub import find_faults
@@ -41,6 +43,16 @@ def test_the_hub_takes_the_card_and_reads_what_was_stated(trained, tmp_path):
     assert (data.library_name, data.pipeline_tag) == ("sentence-transformers", "text-ranking")
     figures = {(r.dataset_type, r.metric_type): r.metric_value for r in data.eval_results}
     assert figures == {("unknown", "roc_auc"): 0.8, ("microsoft/wiki_qa", "map"): 0.7}
+
+
+def test_a_release_can_rank_by_more_tokens_than_it_was_trained_on(trained, tmp_path):
+    folder = release(trained[0], tmp_path / "release")
+    for _ in range(2):
+        set_ranking_length(folder, 99)
+        assert json.loads((folder / FACTS).read_text())["max_length"] == 99
+        assert load_tokenizer(str(folder)).model_max_length == 99
+        assert "max_length=99)" in (folder / CARD).read_text()
+        refuse_edited_card(folder)
 
 
 def test_what_is_not_known_is_not_stated(trained, tmp_path):
