@@ -30,7 +30,7 @@ from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus_folder
 from pretrain.runtime.settings import ABOVE_0, FROM_0_TO_1, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
 
-DESCRIPTION = f"""Turns documents into a corpus of token ids that launch/pretrain.py samples from.
+DESCRIPTION = f"""Turns documents into a corpus of token ids that kinspan pretrain samples from.
 
 Input: {FORMATS};
 files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data set of the Hugging Face hub.

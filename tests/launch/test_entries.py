@@ -106,7 +106,7 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
     ("entry", "arguments", "text"),
     [
         ("prepare", ["--input", "absent.jsonl", "--output_dir", "x"], "no such file"),
-        ("inspect_pairs", ["--corpus", "absent"], "make one with launch/prepare.py"),
+        ("inspect_pairs", ["--corpus", "absent"], "make one with kinspan prepare"),
         ("release", ["--run_dir", "absent", "--output_dir", "x"], "neither a run nor a checkpoint"),
         ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size 9"),
         ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),

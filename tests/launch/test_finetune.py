@@ -162,7 +162,7 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ("{steps: 3}", "row: stage 1: 'steps' is not a setting of launch/pretrain.py"),
+        ("{steps: 3}", "row: stage 1: 'steps' is not a setting of kinspan pretrain"),
         ("{output_dir: x}", "row: stage 1: 'output_dir' is not a setting"),
         ("{max_steps: many}", "row: stage 1: max_steps: many: must be a whole number"),
         ("{max_steps: 0}", "row: stage 1: --max_steps 0: must be above 0"),
