@@ -184,6 +184,7 @@ def main() -> None:
         print(f"{output} already holds this corpus: nothing to do")
     else:
         print(format_counts(result.tally, result.manifest, result.skipped))
+        print("anchors: texts that an objective of kinspan pretrain makes pairs for; docs/objectives.md explains each")
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
         print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.3g} MB/s)")
         print(f"report: {output}/report.html")
