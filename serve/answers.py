@@ -277,7 +277,7 @@ def _take_answers(questions: Iterable[ForumQuestion | ShownDocument], all_answer
         say(f"{unaccepted:,} questions have no accepted answer")
     if others:
         say(
-            f"{others:,} answers were not accepted, and are left out: to search them too, build the index with "
+            f"{others:,} answers were not accepted, and are left out: to search them too, build another index with "
             "--all_answers"
         )
     if empty:
