@@ -112,7 +112,11 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
         ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
         ("rank_document", ["--model", "absent"], "no release"),
         ("status", ["absent"], "absent: there is no run"),
-        ("evaluate_pairs", ["--model", "all-MiniLM-L6-v2", "--corpus", "absent", "--objective", "ssp"], "make one with"),
+        (
+            "evaluate_pairs",
+            ["--model", "all-MiniLM-L6-v2", "--corpus", "absent", "--objective", "ssp"],
+            "make one with",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(entry, arguments, text, tmp_path):
