@@ -86,7 +86,7 @@ def test_it_trains_prints_a_table_and_the_same_command_repeats_it(folder, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "wikiqa=nowhere"], "wikiqa=nowhere: no split train"),
+        (["--data", "wikiqa=nowhere"], "wikiqa=nowhere: there is no such folder"),
         (["--data", "files=x", "--learning_rate", "0"], "--learning_rate 0.0: must be above 0"),
         (["--data", "files={data}", "--model", "no/such"], "no model at no/such"),
     ],
