@@ -82,7 +82,7 @@ class Corpus:
     folder is read. See docs/releases.md.
 
     Args:
-        place:  the output of ``launch/prepare.py``: its folder, or the address of a remote copy
+        place:  the output of ``kinspan prepare``: its folder, or the address of a remote copy
         verify: check each shard's SHA-256, offsets and token ids at its first use, unless this machine did so before;
                 shards that are fetched are always checked
         cache:  where the shards of a remote corpus are kept
@@ -129,7 +129,7 @@ class Corpus:
         if fingerprint != mine["fingerprint"]:
             raise KinspanError(
                 f"corpus {self.name} was prepared with the tokenizer {mine['name']}, the model's is {name}: "
-                f"their vocabularies or rules differ; run launch/prepare.py with --tokenizer {name}"
+                f"their vocabularies or rules differ; run kinspan prepare with --tokenizer {name}"
             )
 
     def shards(self, numbers: Sequence[int]) -> list[Shard]:

@@ -5,7 +5,10 @@ from pathlib import Path
 
 from .errors import KinspanError, quote_first_line
 
-ADVICE = "give the folder of a model, or the name of one on the hub, such as roberta-base"
+ADVICE = (
+    "give the folder of a model, the name of one on the hub, such as roberta-base, or all-MiniLM-L6-v2, which is "
+    "installed"
+)
 
 
 def expect_hub(name_or_dir: str) -> None:
@@ -25,6 +28,24 @@ def expect_hub(name_or_dir: str) -> None:
         _go_offline_if_unreachable()
 
 
+def expect_model(name_or_dir: str) -> None:
+    """Do what ``expect_hub`` does, before torch is imported, which takes seconds.
+
+    Raises KinspanError also for a name that, where the hub cannot be reached, was not downloaded before.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    expect_hub(name_or_dir)
+    if Path(name_or_dir).is_dir() or not constants.HF_HUB_OFFLINE:
+        return
+    if not (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name_or_dir, repo_type="model")).is_dir():
+        raise KinspanError(
+            f"no model at {name_or_dir}: there is no such folder, it was not downloaded before, and the hub cannot be "
+            f"reached; {ADVICE}"
+        )
+
+
 def explain_absence(name_or_dir: str, error: Exception) -> str:
     """Explain why a model or a tokenizer could not be read: no folder has its name, and what the library says."""
     said = quote_first_line(error)
@@ -37,7 +58,7 @@ def _expect_no_run(folder: Path) -> None:
     if (folder / "config.json").is_file():
         return
     if best := sorted([*folder.glob("best/config.json"), *folder.glob("seed-*/best/config.json")]):
-        raise KinspanError(f"no model at {folder}, but a run of launch/finetune.py: name {best[0].parent}")
+        raise KinspanError(f"no model at {folder}, but a run of kinspan finetune: name {best[0].parent}")
     if (folder / "checkpoints").is_dir():
         raise KinspanError(
             f"no model at {folder}, but a run: make one with kinspan release --run_dir {folder} --output_dir ..."

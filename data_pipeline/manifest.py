@@ -73,7 +73,7 @@ def read_manifest(folder: Path, name: str) -> Manifest:
     """
     file, path = folder / "manifest.json", f"{name}/manifest.json"
     if not file.is_file():
-        raise KinspanError(f"no corpus at {name} (it has no manifest.json): make one with launch/prepare.py")
+        raise KinspanError(f"no corpus at {name} (it has no manifest.json): make one with kinspan prepare")
     if file.stat().st_size > MAX_MANIFEST_BYTES:
         raise DamagedManifest(f"{path} is damaged (larger than any corpus makes it): prepare the corpus again")
     try:

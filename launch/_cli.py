@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import Field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -14,7 +15,8 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reach
 
 from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError
 from data_pipeline.files import find_file, read_yaml
-from pretrain.modeling.default_model import resolve_models
+from data_pipeline.hub import expect_model
+from pretrain.modeling.default_model import list_models, resolve_models
 from pretrain.runtime.settings import GROUPS, REQUIRED, check_ranges, default_of, kinds_of, may_be_empty
 from pretrain.runtime.world import adopt_world, read_world
 
@@ -31,8 +33,13 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     a flag that adds to a list, both would count. The first argument may stand without a flag where the class says
     which it is: ``FIRST``; and all that follow no flag are values of the list ``REST``. Where it names its ``BASIC``
     settings, ``--help`` shows them alone, and ``--help all`` every one. A command that is used in several ways has its
-    own ``USAGES`` and ``GROUPS``. Raises KinspanError for a number that is out of its setting's range.
+    own ``USAGES`` and ``GROUPS``.
+
+    argv: the arguments; without it, those of the process, and then the models that they name must be there
+
+    Raises KinspanError for a number that is out of its setting's range, and for a model that is not there.
     """
+    is_command = argv is None
     argv = as_named_now(config_class, sys.argv[1:] if argv is None else argv)
     if (first := getattr(config_class, "FIRST", None)) and argv and not argv[0].startswith("-"):
         argv = [f"--{first}", *argv]
@@ -44,6 +51,8 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
         elif argument.startswith("--config="):
             from_file += _read_as_flags(argument.split("=", 1)[1], config_class, given)
     parser = make_parser(config_class, description, epilog, everything="--help all" in " ".join(argv))
+    if unknown := sorted(given - {"", "config", "help", *(field.name for field in fields(config_class))}):  # type: ignore[arg-type]
+        parser.error(f"there is no flag --{unknown[0]}; {_suggest(config_class, unknown[0], '--')}")
     parsed, others = parser.parse_known_args(from_file + argv)
     values, rest = vars(parsed), getattr(config_class, "REST", None)
     if wrong := [argument for argument in others if not rest or argument.startswith("--")]:
@@ -55,7 +64,15 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
         check_text(name, value)
     config = config_class(**resolve_models(config_class, values))
     check_ranges(config)
+    if is_command and read_world(os.environ).size == 1:  # several ranks would each ask the hub
+        for model in list_models(config):
+            expect_model(model)
     return config
+
+
+def _suggest(config_class: type, name: str, prefix: str = "") -> str:
+    near = get_close_matches(name, [field.name for field in fields(config_class)], n=2)
+    return f"did you mean {' or '.join(prefix + one for one in near)}?" if near else "see --help"
 
 
 def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
@@ -70,7 +87,7 @@ def _read_as_flags(name: str, config_class: type, given: set[str]) -> list[str]:
     for key, value in _open_sections(settings).items():
         key = new_name_of(config_class, key)
         if key not in as_text:
-            raise KinspanError(f"--config {name}: there is no setting {key!r}; see --help")
+            raise KinspanError(f"--config {name}: there is no setting {key!r}; {_suggest(config_class, key)}")
         if value is None or key in given or (value == [] and may_be_empty(config_class, key)):
             continue
         if write := as_text[key]:

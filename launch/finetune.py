@@ -6,6 +6,7 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
+from finetune.data.registry import expect_data
 from finetune.training.config import FinetuneConfig, check
 from launch._cli import parse, run
 
@@ -37,6 +38,7 @@ EPILOG = """examples:
 def main() -> None:
     config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
     check(config)
+    expect_data(config.data, config.train_data, config.transfer)
     from finetune.training.experiment import run_experiment  # after the flags: torch takes seconds to import
 
     run_experiment(config)

@@ -30,7 +30,7 @@ from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus_folder
 from pretrain.runtime.settings import ABOVE_0, FROM_0_TO_1, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
 
-DESCRIPTION = f"""Turns documents into a corpus of token ids that launch/pretrain.py samples from.
+DESCRIPTION = f"""Turns documents into a corpus of token ids that kinspan pretrain samples from.
 
 Input: {FORMATS};
 files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data set of the Hugging Face hub.
@@ -184,6 +184,7 @@ def main() -> None:
         print(f"{output} already holds this corpus: nothing to do")
     else:
         print(format_counts(result.tally, result.manifest, result.skipped))
+        print("anchors: texts that an objective of kinspan pretrain makes pairs for; docs/objectives.md explains each")
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
         print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.3g} MB/s)")
         print(f"report: {output}/report.html")

@@ -42,7 +42,7 @@ class DataSettings:
 
     corpus: list[str] = setting(
         [],
-        "Corpus folder, written by launch/prepare.py, or the address of a remote copy such as s3://bucket/wiki. "
+        "Corpus folder, written by kinspan prepare, or the address of a remote copy such as s3://bucket/wiki. "
         "Several are mixed: PATH=WEIGHT PATH=WEIGHT,OBJECTIVE ..., where weights are numbers (3 and 1 are the same "
         "shares of the pairs as 0.75 and 0.25), and an objective stands for --objective. Without it: the documentation "
         "of Python and of the pinned packages.",
@@ -264,7 +264,7 @@ class ValidationSettings:
     )
     probe: str | None = setting(
         None,
-        "Data set for answer sentence selection, such as wikiqa=FOLDER (see launch/finetune.py): every --probe_steps "
+        "Data set for answer sentence selection, such as wikiqa=FOLDER (see kinspan finetune): every --probe_steps "
         "a copy of the model is fine-tuned on a little of it, and ranks the candidates of its dev set.",
         may_change=True,
     )
@@ -384,7 +384,7 @@ class PretrainConfig(
     ModelSettings,
     DataSettings,
 ):
-    """Settings of ``launch/pretrain.py``; those with ``may_change`` may change when a run resumes, any other makes it
+    """Settings of ``kinspan pretrain``; those with ``may_change`` may change when a run resumes, any other makes it
     another.
 
     Sections stand last to first, which is how dataclasses order their fields.

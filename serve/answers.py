@@ -276,6 +276,9 @@ def _take_answers(questions: Iterable[ForumQuestion | ShownDocument], all_answer
     if unaccepted:
         say(f"{unaccepted:,} questions have no accepted answer")
     if others:
-        say(f"{others:,} answers were not accepted: left out; --all_answers takes them too")
+        say(
+            f"{others:,} answers were not accepted, and are left out: to search them too, build another index with "
+            "--all_answers"
+        )
     if empty:
         say(f"{empty:,} answers have no text: left out")

@@ -201,25 +201,25 @@ def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifes
     with (path / MATRIX).open("r+b") as file:  # a full disk is an error here, and a signal that kills in the mapping
         os.posix_fallocate(file.fileno(), 0, (path / MATRIX).stat().st_size)
     cut = 0
+    say(f"encoding {len(answers) - done:,} answers")
     with show_progress("encoding", "answers", total=len(answers), initial=done) as bar:
         for first in range(done, len(answers), STEP):
             texts = [answer.text for answer in answers[first : first + STEP]]
             cut += embedder.count_cut(texts)
-            matrix[first : first + len(texts)] = _to_half(embedder, texts, manifest.settings["precision"])
+            vectors = embedder.embed_answers(texts, manifest.settings["precision"], bar.update)
+            matrix[first : first + len(texts)] = _to_half(embedder, vectors)
             matrix.flush()
             write_atomically(path / PROGRESS, json.dumps({"rows": first + len(texts)}))
-            bar.update(len(texts))
     if cut:
         say(
-            f"{cut:,} of {len(answers) - done:,} answers have more than {embedder.max_length} tokens, and the bi-"
-            "encoder reads no further: split them into passages, or build with a higher --max_length where the model "
-            "takes more"
+            f"{cut:,} of {len(answers) - done:,} answers are longer than {embedder.max_length} tokens: the bi-encoder "
+            "reads their beginnings alone. BM25 reads them in full (kinspan search --first_stage fusion uses both); or "
+            "split them into passages before you index them"
         )
     return _finish(path, manifest, len(answers))
 
 
-def _to_half(embedder: Embedder, texts: list[str], precision: str) -> np.ndarray:
-    vectors = embedder.embed_answers(texts, precision)
+def _to_half(embedder: Embedder, vectors: np.ndarray) -> np.ndarray:
     if np.abs(vectors).max() > np.finfo(np.float16).max:
         raise KinspanError(f"--model {embedder.place}: its vectors are too large for float16")
     return vectors.astype(np.float16)

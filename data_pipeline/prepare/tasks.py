@@ -35,7 +35,6 @@ from data_pipeline.progress import show_progress
 ROOT = Path(__file__).resolve().parents[2]  # what a process elsewhere finds the packages by
 NOTES = ("completions", "logs", "failures", "progress")
 NOTE_SECONDS = 0.5  # between two notes of how far a task is
-LOGGED_SECONDS = 60.0  # between two lines of a bar that no terminal shows, and the output of a batch job keeps
 NOTE_BYTES = 2000  # that a note of a failure has room for
 UNTOLD = {"reason": "it was killed or stopped before it could say why", "known": False, "errno": None}
 NEEDED_SBATCH = ("partition", "time")  # that a job of Slurm cannot do without
@@ -307,9 +306,8 @@ def watch_stage(stage: Stage, quiet: bool) -> Iterator[None]:
         return
     ended, documents, final = threading.Event(), dict[str, int](), set[str]()
     total = len(stage.sizes) if stage.unit == "tasks" else stage.total
-    pause = NOTE_SECONDS if sys.stderr.isatty() else LOGGED_SECONDS
     # Past its longest pause tqdm shows the bar by a thread of its own, too.
-    settings: dict[str, Any] = {"mininterval": pause, "maxinterval": 2 * pause, "disable": False}
+    settings: dict[str, Any] = {"mininterval": NOTE_SECONDS, "maxinterval": 2 * NOTE_SECONDS}
 
     def show() -> None:
         completed = os.listdir(stage.folder / "completions")

@@ -26,10 +26,26 @@ def load_files(place: Path, split: str, columns: dict[str, str]) -> tuple[Answer
     return collect_answers(NAME, split, table.place, read_candidates(table, columns))
 
 
+def expect_tables(place: Path) -> None:
+    """Raises KinspanError for a file of no known format, and for a forum's dump, or a folder with nothing else."""
+    inside = [place] if place.is_file() else sorted(place.glob("*"))
+    is_split = any(path.name.startswith(("train.", "dev.", "test.")) for path in inside)
+    if not is_split and any(map(_is_dump, inside)):
+        raise KinspanError(
+            f"files={place}: a forum's dump, which has no labelled questions yet; make them first: kinspan data las "
+            f"--input {place} --output_dir data/las, and then give files=data/las"
+        )
+    if place.is_file() and find_suffix(place) not in FORMATS:
+        raise KinspanError(f"{place}: not a known format; known are {', '.join(FORMATS)}")
+
+
+def _is_dump(path: Path) -> bool:
+    return path.name.startswith("Posts.xml") or path.suffix == ".7z"
+
+
 def _find_file(place: Path, split: str) -> Path:
+    expect_tables(place)
     if place.is_file():
-        if find_suffix(place) not in FORMATS:
-            raise KinspanError(f"{place}: not a known format; known are {', '.join(FORMATS)}")
         if split != "test":
             raise KinspanError(f"files={place}: no split {split}: a single file is the split test")
         return place

@@ -63,12 +63,7 @@ def load_split(
 
     Raises MissingSplit where the data set lacks it.
     """
-    name, _, place = spec.partition("=")
-    if name not in NAMES and Path(spec).exists():
-        folder = Path(spec) if Path(spec).is_dir() else Path(spec).parent
-        raise KinspanError(f"{spec}: did you mean {files.NAME}={folder}? (your own questions, in train, dev and test)")
-    if name not in NAMES or not place:
-        raise KinspanError(f"{spec}: not a data set; write NAME=PLACE, where NAME is one of {', '.join(NAMES)}")
+    name, place = _parse_spec(spec)
     if columns and name in PUBLIC:
         raise KinspanError(f"{spec}: its columns have fixed names; only files= and hub= take others")
     if not negative_labels or not set(negative_labels) <= set(NEGATIVE_GRADES):
@@ -78,6 +73,30 @@ def load_split(
     if name == files.NAME:
         return files.load_files(Path(place), split, columns or {})
     return PUBLIC[name].load(Path(place), split, negative_labels)
+
+
+def expect_data(*specs: str | None) -> None:
+    """Raises KinspanError for what names no data set, or a place where there is none; None passes.
+
+    Commands call it before they import torch, which takes seconds.
+    """
+    for spec in filter(None, specs):
+        name, place = _parse_spec(spec)
+        if name != hub.NAME and not Path(place).exists():
+            raise KinspanError(f"{spec}: there is no such folder{' or file' if name == files.NAME else ''}")
+        if name == files.NAME:
+            files.expect_tables(Path(place))
+
+
+def _parse_spec(spec: str) -> tuple[str, str]:
+    """The name and the place of ``NAME=PLACE``. Raises KinspanError for what is none."""
+    name, _, place = spec.partition("=")
+    if name not in NAMES and Path(spec).exists():
+        folder = Path(spec) if Path(spec).is_dir() else Path(spec).parent
+        raise KinspanError(f"{spec}: did you mean {files.NAME}={folder}? (your own questions, in train, dev and test)")
+    if name not in NAMES or not place:
+        raise KinspanError(f"{spec}: not a data set; write NAME=PLACE, where NAME is one of {', '.join(NAMES)}")
+    return name, place
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .bm25 import BM25
 from .metrics import TITLES, Figures, compute_means
-from .significance import compare_rows, format_p
+from .significance import compare_rows, compute_interval, format_p
 
 START = "the start"  # that a ranker was trained from
 ADVICE = {
@@ -30,11 +30,11 @@ def warn_of_baselines(split: str, metric: str, ranker: float, baselines: Mapping
 
 
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
-    """Returns a row for each system: its ``name``, the mean of each metric, and ``against_first``.
+    """Returns a row for each system: its ``name``, the mean of each metric, ``interval`` and ``against_first``.
 
     The latter has for each metric what ``significance.compare_rows`` returns for this system, whose p is corrected for
-    the number of systems; it is None for the first system itself. ``systems`` has the metrics by question, and ``seed``
-    is the randomisation test's.
+    the number of systems; it is None for the first system itself. ``interval`` is the 95% interval of the first
+    metric's mean over questions. ``systems`` has the metrics by question, and ``seed`` is the randomisation test's.
     """
     metrics = list(next(iter(systems.values())))
     tests = {metric: compare_rows([f[metric][None] for f in systems.values()], seed) for metric in metrics}
@@ -42,6 +42,7 @@ def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str
         {
             "name": name,
             **compute_means(figures),
+            "interval": compute_interval(figures[metrics[0]]),
             "against_first": {metric: tests[metric][row] for metric in metrics} if row else None,
         }
         for row, (name, figures) in enumerate(systems.items())
@@ -50,18 +51,20 @@ def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str
 
 def list_metrics(rows: list[dict[str, Any]]) -> list[str]:
     """Returns the metrics of the rows of ``compare_systems``."""
-    return [key for key in rows[0] if key not in ("name", "against_first")]
+    return [key for key in rows[0] if key not in ("name", "interval", "against_first")]
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the metrics to four decimals, and below them the differences from the first row with p."""
+    """Returns the metrics to four decimals, the first one's 95% interval, and below them the differences from the first
+    row with p."""
     width = max(len(row["name"]) for row in rows)
     titles = {metric: f"{TITLES.get(metric, metric):>7}" for metric in list_metrics(rows)}
-    lines = [" " * width + "".join(f"  {title}" for title in titles.values())]
-    lines += [
-        f"{row['name']:<{width}}" + "".join(f"  {row[metric]:{len(title)}.4f}" for metric, title in titles.items())
-        for row in rows
-    ]
+    interval = f"95% interval of {next(iter(titles.values())).strip()}"
+    lines = [" " * width + "".join(f"  {title}" for title in (*titles.values(), interval))]
+    for row in rows:
+        figures = (f"  {row[metric]:{len(title)}.4f}" for metric, title in titles.items())
+        low, high = row["interval"]
+        lines.append(f"{row['name']:<{width}}{''.join(figures)}  {low:.4f} to {high:.4f}")
     others = [row for row in rows if row["against_first"]]
     if others:
         tests = "p of the paired randomisation test over questions"

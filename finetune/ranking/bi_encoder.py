@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from data_pipeline.errors import KinspanError, quote_first_line
 from data_pipeline.hub import expect_hub, explain_absence
+from data_pipeline.progress import show_progress
 from data_pipeline.tokenizers import check_vocabulary, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
@@ -19,6 +20,7 @@ from .fusion import Scoring, SeeCut, is_fusion
 from .ranker import silence_transformers
 
 UNKNOWN_LENGTH = 512  # tokens of a text, where the model does not say
+BATCH = 64  # texts of a forward pass
 MODULES = "modules.json"  # what sentence-transformers keeps beside the weights
 
 
@@ -157,10 +159,19 @@ def load_similarity(
 
 
 def _compare(model: Any, data: AnswerSet) -> np.ndarray:
-    options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 64, "convert_to_tensor": True}
-    asked = model.encode_query(list(data.questions), **options)
+    options: dict[str, Any] = {"show_progress_bar": False, "batch_size": BATCH, "convert_to_tensor": True}
     distinct = data.answers.dictionary_encode()
-    told = model.encode_document(distinct.dictionary.to_pylist(), **options)
+    texts = distinct.dictionary.to_pylist()
+    total = data.num_questions + len(texts)
+    with show_progress("embedding", "texts", total=total, leave=False) as bar:
+
+        def count(*_: Any) -> None:
+            bar.update(min(BATCH, total - bar.n))
+
+        seen = model[0].register_forward_hook(count)
+        asked = model.encode_query(list(data.questions), **options)
+        told = model.encode_document(texts, **options)
+        seen.remove()
     which = torch.from_numpy(distinct.indices.to_numpy().astype(np.int64)).to(told.device)
     scores = [
         model.similarity_pairwise(asked[question : question + 1].expand(rows.stop - rows.start, -1), told[which[rows]])

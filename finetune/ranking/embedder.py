@@ -6,7 +6,7 @@ processor in bf16 works as in training.
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,15 @@ class Embedder:
         """``[n, dimension]`` float32 of questions, with the model's own prompt for them."""
         return self._embed(texts, QUERY, precision)
 
-    def embed_answers(self, texts: Sequence[str], precision: str = "fp32") -> np.ndarray:
+    def embed_answers(
+        self, texts: Sequence[str], precision: str = "fp32", see: Callable[[int], Any] = lambda count: None
+    ) -> np.ndarray:
         """``[n, dimension]`` float32 of answers, with the model's own prompt for them.
 
         precision: "bf16" is faster, and rounds
+        see:       told, after each forward pass, how many answers it embedded
         """
-        return self._embed(texts, ANSWER, precision)
+        return self._embed(texts, ANSWER, precision, see)
 
     def count_cut(self, answers: Sequence[str]) -> int:
         """How many answers have more than ``max_length`` tokens, the rest of which is not read."""
@@ -98,14 +101,20 @@ class Embedder:
         return sum(len(own) > self.max_length for own in ids)
 
     @torch.inference_mode()
-    def _embed(self, texts: Sequence[str], prompts: tuple[str, ...], precision: str) -> np.ndarray:
+    def _embed(
+        self,
+        texts: Sequence[str],
+        prompts: tuple[str, ...],
+        precision: str,
+        see: Callable[[int], Any] = lambda count: None,
+    ) -> np.ndarray:
         """Raises KinspanError where memory is short, or a vector is not finite."""
         prompt = find_prompt(self.model, prompts)
         whole = [_make_readable(prompt + text, self.max_length) for text in texts]
         half = PRECISIONS[precision]
         try:
             with torch.autocast(self.device.type, half) if half else nullcontext():
-                vectors = self._embed_packed(whole) if self.packed else self._embed_padded(whole)
+                vectors = self._embed_packed(whole, see) if self.packed else self._embed_padded(whole, see)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -117,11 +126,13 @@ class Embedder:
             raise KinspanError(f"--model {self.place}: its vector of {texts[_first_odd(found)][:60]!r} is not finite")
         return found
 
-    def _embed_padded(self, texts: list[str]) -> torch.Tensor:
+    def _embed_padded(self, texts: list[str], see: Callable[[int], Any]) -> torch.Tensor:
         options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 32, "convert_to_tensor": True}
-        return self.model.encode(texts, prompt="", **options).float()
+        vectors = self.model.encode(texts, prompt="", **options).float()
+        see(len(texts))
+        return vectors
 
-    def _embed_packed(self, texts: list[str]) -> torch.Tensor:
+    def _embed_packed(self, texts: list[str], see: Callable[[int], Any]) -> torch.Tensor:
         options = {"truncation": True, "max_length": self.max_length, "split_special_tokens": True}
         ids = self.model.tokenizer([text.strip() for text in texts], return_attention_mask=False, **options)
         every = [np.asarray(own, dtype=np.int64) for own in ids["input_ids"]]
@@ -133,6 +144,7 @@ class Embedder:
             rows = order[first : first + max(1, BATCH_TOKENS[self.device.type] // int(lengths[order[first]]))]
             out[torch.from_numpy(rows).to(self.device)] = self._pool([every[row] for row in rows])
             first += len(rows)
+            see(len(rows))
         return out
 
     def _pool(self, texts: list[np.ndarray]) -> torch.Tensor:

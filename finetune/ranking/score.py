@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 import torch.distributed as dist
-from tqdm import tqdm
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling import attention
@@ -90,7 +90,7 @@ def pass_all(
     rank, size = (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
     half = PRECISIONS[precision]
     rounds = range(0, len(batches), size)
-    bar = tqdm(rounds, desc=what, disable=None if rank == 0 and len(rounds) > 20 else True, leave=False)
+    bar = show_progress(what, "passes", rounds, quiet=rank > 0 or len(rounds) <= 20, leave=False)
     with torch.autocast(device.type, half) if half else nullcontext():  # around all passes: it rounds weights once
         for first in bar:
             rows = batches[min(first + rank, len(batches) - 1)]

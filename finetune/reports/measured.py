@@ -21,7 +21,7 @@ PAIR_TITLES = {"roc_auc": "AUC", "accuracy": "accuracy", "f1": "F1"}
 
 def read_results(paths: list[str], stated: Stated) -> Stated:
     """Adds entries of the model index from files: what kinspan evaluate pairs and kinspan evaluate print with
-    ``--json`` (the last line counts), and the results.json of launch/finetune.py.
+    ``--json`` (the last line counts), and the results.json of kinspan finetune.
 
     Raises KinspanError, naming the file, where it cannot be read or holds none of these.
     """
@@ -38,7 +38,7 @@ def read_results(paths: list[str], stated: Stated) -> Stated:
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
             raise KinspanError(
                 f"--results {name} holds no figures of kinspan evaluate pairs --json, kinspan evaluate --json or "
-                f"launch/finetune.py ({quote_error(error)})"
+                f"kinspan finetune ({quote_error(error)})"
             ) from error
     return replace(stated, results=tuple(results), measured=tuple(measured))
 

@@ -21,7 +21,7 @@ from .facts import ABOUT
 CURVES = {"loss": "training loss", MAP: "MAP"}
 RESULTS = "results.json"
 WEIGHTS = "model.safetensors"
-REPAIR = "the same launch/finetune.py command again writes it anew"
+REPAIR = "the same kinspan finetune command again writes it anew"
 
 
 def find_ranker(source: Path) -> Path | None:

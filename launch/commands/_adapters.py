@@ -58,7 +58,7 @@ def plan_runs(config: PretrainConfig, task: str | None) -> dict[str, PretrainCon
     if config.adapter is None:
         raise KinspanError("--adapter: give pfeiffer, lora or fusion")
     if config.dry_run:
-        raise KinspanError("--dry_run is of launch/pretrain.py: give it one of the corpora, and --adapter")
+        raise KinspanError("--dry_run is of kinspan pretrain: give it one of the corpora, and --adapter")
     first, step = parse_task(task)
     shared = {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
     shared |= {"forums": None, "min_questions": None}  # they choose among all corpora, and not in each run again

@@ -1,4 +1,4 @@
-"""Pre-training as launch/pretrain.py runs it, and as a stage that a study can hold."""
+"""Pre-training as kinspan pretrain runs it, and as a stage that a study can hold."""
 
 import json
 from collections.abc import Callable
@@ -39,13 +39,13 @@ def pretrain_with_probe(config: PretrainConfig) -> dict[str, Any]:
 def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
     """Checks the settings of a stage, as YAML read them, and returns what runs it in ``folder``.
 
-    Raises KinspanError for what is no setting of launch/pretrain.py, or cannot be meant.
+    Raises KinspanError for what is no setting of kinspan pretrain, or cannot be meant.
     """
     known = {field.name for field in fields(PretrainConfig)} - NOT_OF_A_STAGE
     settings = {new_name_of(PretrainConfig, name): value for name, value in settings.items()}
     for name in settings:
         if name not in known:
-            raise KinspanError(f"{name!r} is not a setting of launch/pretrain.py that a stage can have")
+            raise KinspanError(f"{name!r} is not a setting of kinspan pretrain that a stage can have")
     values = {name: convert_setting(PretrainConfig, name, value) for name, value in settings.items()}
     config = PretrainConfig(**resolve_models(PretrainConfig, values), output_dir=str(folder))
     check(config)

@@ -15,7 +15,7 @@ question's Wikipedia page, labelled by whether it is in the long answer and hold
 
 Input: Natural Questions' .jsonl files (also .gz, .xz, .zst), in the simplified form or the original one; files, globs
 or folders. A question needs a long and a short answer: of its annotator, or of two of five. Output: train.tsv, dev.tsv
-and test.tsv, lines of question, sentence and label, which launch/finetune.py reads as asnq=FOLDER:
+and test.tsv, lines of question, sentence and label, which kinspan finetune reads as asnq=FOLDER:
   1  outside the long answer, without the short answer's words     2  outside, with them
   3  in the long answer, without a short answer                    4  in it and with one: the answer
 

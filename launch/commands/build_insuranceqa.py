@@ -30,7 +30,7 @@ class BuildInsuranceqaConfig:
     train_candidates: int = setting(
         TRAIN_CANDIDATES,
         "Candidates of a training question, beside its right answers. Training pairs are as many as questions times "
-        "candidates; --negatives_per_question of launch/finetune.py trains on a few of them in each epoch.",
+        "candidates; --negatives_per_question of kinspan finetune trains on a few of them in each epoch.",
         within=AT_LEAST_2,
     )
 

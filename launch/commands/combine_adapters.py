@@ -16,7 +16,7 @@ average: the weighted mean of adapters of one shape, pair heads included; of LoR
 merge: one adapter of LoRA added into its base, which gives a plain model for transformers and sentence-transformers;
 bottlenecks have no place in a plain model.
 
-A fusion is trained: launch/pretrain.py --adapter fusion --adapters A B C."""
+A fusion is trained: kinspan pretrain --adapter fusion --adapters A B C."""
 
 EPILOG = """examples:
   kinspan adapter combine --adapters adapters/beer/release adapters/travel/release --how average \\

@@ -31,9 +31,9 @@ class EvaluatePairsConfig:
         REQUIRED, "Corpus folder, or the address of a remote copy; use the same one for all models that are compared."
     )
     objective: str = setting(
-        REQUIRED, "As for launch/pretrain.py; of a mixture, each objective is measured, and weights do not matter."
+        REQUIRED, "As for kinspan pretrain; of a mixture, each objective is measured, and weights do not matter."
     )
-    sampling: Literal["matched", "paper"] = setting("matched", "As for launch/pretrain.py.")
+    sampling: Literal["matched", "paper"] = setting("matched", "As for kinspan pretrain.")
     anchors: int = setting(1000, "Number of held-out anchors: the first in the order of the seed.", within=ABOVE_0)
     max_length: int | None = setting(None, "Most tokens of a pair. Without it: each objective's own.", within=ABOVE_0)
     micro_batch_size: int = setting(64, "Most pairs in one forward pass.", within=ABOVE_0, old_name="batch_size")

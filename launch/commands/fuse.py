@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from finetune.data.registry import SPECS
+from finetune.data.registry import SPECS, expect_data
 from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 
@@ -46,6 +46,7 @@ class FuseConfig:
 
 def main() -> None:
     config = parse(FuseConfig, DESCRIPTION, EPILOG)
+    expect_data(config.data)
     from finetune.fuse import fuse_file  # after the flags: torch takes seconds to import
 
     say = partial(print, flush=True)

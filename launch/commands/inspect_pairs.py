@@ -16,7 +16,7 @@ from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, ca
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
 
-The pairs are those that launch/pretrain.py with the same --objective, --sampling, --seed and --max_length trains on:
+The pairs are those that kinspan pretrain with the same --objective, --sampling, --seed and --max_length trains on:
 step k of a global batch of B sees the indices from k * B up to, but not including, (k + 1) * B."""
 
 EPILOG = """examples:
@@ -33,20 +33,20 @@ class InspectConfig:
 
     corpus: list[str] = setting(
         [],
-        "As for launch/pretrain.py: corpus folders or addresses, such as corpora/docs, or s3://bucket/wiki=3 "
+        "As for kinspan pretrain: corpus folders or addresses, such as corpora/docs, or s3://bucket/wiki=3 "
         "corpora/news=1,psd. Without it: the documentation of Python and of the pinned packages.",
         as_text=format_source,
     )
     cache_dir: str | None = cache_dir()
     cache_gb: float = cache_gb()
-    objective: str = setting("ssp", "As for launch/pretrain.py: ssp, all, ssp:2+sp:1 ...")
-    sampling: Literal["matched", "paper"] = setting("matched", "As for launch/pretrain.py.")
-    corpus_schedule: Literal["round_robin"] | None = setting(None, "As for launch/pretrain.py.", old_name="schedule")
-    global_batch_size: int = setting(64, "As for launch/pretrain.py; of --corpus_schedule alone.", within=ABOVE_0)
-    forums: str | None = setting(None, "As for launch/pretrain.py: balanced, largest, all, or names with commas.")
-    min_questions: int | None = setting(None, "As for launch/pretrain.py.", within=NOT_BELOW_0)
-    pair_loss: Literal["contrastive"] | None = setting(None, "As for launch/pretrain.py.")
-    own_negatives: int | None = setting(None, "As for launch/pretrain.py.", within=ABOVE_0)
+    objective: str = setting("ssp", "As for kinspan pretrain: ssp, all, ssp:2+sp:1 ...")
+    sampling: Literal["matched", "paper"] = setting("matched", "As for kinspan pretrain.")
+    corpus_schedule: Literal["round_robin"] | None = setting(None, "As for kinspan pretrain.", old_name="schedule")
+    global_batch_size: int = setting(64, "As for kinspan pretrain; of --corpus_schedule alone.", within=ABOVE_0)
+    forums: str | None = setting(None, "As for kinspan pretrain: balanced, largest, all, or names with commas.")
+    min_questions: int | None = setting(None, "As for kinspan pretrain.", within=NOT_BELOW_0)
+    pair_loss: Literal["contrastive"] | None = setting(None, "As for kinspan pretrain.")
+    own_negatives: int | None = setting(None, "As for kinspan pretrain.", within=ABOVE_0)
     split: Literal["train", "validation"] = setting("train", "Which documents.")
     start: int = setting(0, "Index of the first pair.", within=NOT_BELOW_0)
     count: int = setting(5, "Number of pairs.", within=ABOVE_0)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from finetune.data.registry import expect_data
 from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
 
@@ -12,7 +13,7 @@ DESCRIPTION = """Mines hard negatives: for each training question the candidates
 no answers of it, out of the right answers of all training questions.
 
 What scores nearly as high as the right answer is left out, since much of it is right too and nobody labelled it. The
-output folder gets train.jsonl, a data set for `launch/finetune.py --train_data files=FOLDER`, and mined.json, what was
+output folder gets train.jsonl, a data set for `kinspan finetune --train_data files=FOLDER`, and mined.json, what was
 done. Read what is printed before you train on it."""
 
 EPILOG = """examples:
@@ -35,7 +36,7 @@ class MineConfig:
     )
     cross_encoder: str | None = setting(
         None,
-        "A cross-encoder, such as launch/finetune.py trains: it scores the --depth candidates that the bi-encoder "
+        "A cross-encoder, such as kinspan finetune trains: it scores the --depth candidates that the bi-encoder "
         "ranks first, and negatives are chosen by its scores, as probabilities.",
         is_model=True,
     )
@@ -50,11 +51,12 @@ class MineConfig:
     )
     max_length: int = setting(128, "Most tokens of a text, or of a pair for a cross-encoder.", within=ABOVE_0)
     show: int = setting(5, "Print so many questions with their negatives, to be read.", within=NOT_BELOW_0)
-    columns: str | None = setting(None, "For files= and hub=: names of the columns, as for launch/finetune.py.")
+    columns: str | None = setting(None, "For files= and hub=: names of the columns, as for kinspan finetune.")
 
 
 def main() -> None:
     config = parse(MineConfig, DESCRIPTION, EPILOG)
+    expect_data(config.data)
     from finetune.mining import MiningRules, mine_file  # after the flags: torch takes seconds to import
     from pretrain.modeling.default_model import default_model
 

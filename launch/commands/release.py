@@ -29,7 +29,7 @@ class ReleaseConfig:
 
     run_dir: str = setting(
         REQUIRED,
-        "The --output_dir of launch/pretrain.py, or one checkpoint in it; or that of launch/finetune.py (the seed with "
+        "The --output_dir of kinspan pretrain, or one checkpoint in it; or that of kinspan finetune (the seed with "
         "the best dev MAP is taken), or one seed's folder in it.",
         old_name="run",
     )
@@ -39,7 +39,7 @@ class ReleaseConfig:
     average: int = setting(
         1,
         "Average the weights of this many checkpoints: the released one and those before it. A run keeps as many as "
-        "--keep_checkpoints of launch/pretrain.py says.",
+        "--keep_checkpoints of kinspan pretrain says.",
         within=ABOVE_0,
     )
     onnx: bool = setting(

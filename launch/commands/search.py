@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -96,11 +97,13 @@ def main() -> None:
     questions = _read_questions(config.questions) if config.questions else {}
     read_manifest(Path(config.index))  # what is no index is said before torch is imported, which takes seconds
     _note(f"opening {config.index}")
-    from serve.search import Searcher
+    begun = time.monotonic()
+    from serve.search import Searcher  # brings torch
 
     searcher = Searcher(
         config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend, _note
     )
+    _note(f"PyTorch and the index are loaded, in {time.monotonic() - begun:.0f} s; kinspan serve does so once")
     if config.questions:
         _answer_all(searcher, questions, config)
     elif config.question:
@@ -140,7 +143,7 @@ def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> None:
         return
     _print_hits(question, answered.hits[0])
     stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in answered.timings.items() if stage != "total")
-    print(f"\n  answered in {answered.timings['total']:.1f} ms: {stages}", flush=True)
+    print(f"\n  answered in {answered.timings['total']:.1f} ms, once loaded: {stages}", flush=True)
 
 
 def _read_questions(source: str) -> dict[str, str]:

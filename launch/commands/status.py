@@ -1,4 +1,4 @@
-"""Shows where a run of launch/pretrain.py stands, from the files in its output folder alone."""
+"""Shows where a run of kinspan pretrain stands, from the files in its output folder alone."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 from pretrain.watching.status import EXIT_STATUS, RUNNING, STARTING, as_values, format_status, read_status
 
-DESCRIPTION = """Shows where a run of launch/pretrain.py stands: its state, progress, speed, time left, last checkpoint,
+DESCRIPTION = """Shows where a run of kinspan pretrain stands: its state, progress, speed, time left, last checkpoint,
 skipped updates, restarts, and what happened lately. It reads the files in the run's output folder alone, from any
 machine that sees them.
 

@@ -14,15 +14,16 @@ import yaml
 
 from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import find_file
+from finetune.data.registry import expect_data
 from finetune.training.config import SPEC
 from launch._cli import parse, run
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 from pretrain.runtime.stop import is_launched
 
-DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of launch/finetune.py with its seeds, and
+DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of kinspan finetune with its seeds, and
 prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's own
 figures below ours. An HTML page shows curves, data and examples. A row may have a `pretrain:` block of settings of
-launch/pretrain.py: its model is then pre-trained first; or `stages:`, a list of `pretrain:` and `finetune:` blocks that
+kinspan pretrain: its model is then pre-trained first; or `stages:`, a list of `pretrain:` and `finetune:` blocks that
 train one after another, before the row's own fine-tuning. The same command again resumes, and finished parts stay.
 
 Each row and seed leaves a line of JSON in --results. A file with `groups:` of arms, starts and sets instead of rows
@@ -56,7 +57,7 @@ class StudyConfig:
     output_dir: str = setting("runs/study", "Folder that the runs and the results are written to.")
     set: list[str] = setting(
         [],
-        "NAME=VALUE: settings of launch/finetune.py that replace the study's; those that a row sets itself cannot be "
+        "NAME=VALUE: settings of kinspan finetune that replace the study's; those that a row sets itself cannot be "
         "replaced.",
     )
     repeat_stages: bool = setting(
@@ -87,7 +88,7 @@ def overrides(settings: list[str]) -> dict[str, Any]:
     for text in settings:
         name, equals, value = text.partition("=")
         if not equals or name not in SETTINGS:
-            raise KinspanError(f"--set {text}: write NAME=VALUE with a setting of launch/finetune.py")
+            raise KinspanError(f"--set {text}: write NAME=VALUE with a setting of kinspan finetune")
         try:
             out[name] = yaml.safe_load(value)
         except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -131,6 +132,7 @@ def main() -> None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
     if not config.data and not config.page:
         raise KinspanError("--data is needed, unless --page alone is to be made of the lines that are there")
+    expect_data(*config.data, config.transfer)
     from finetune.studies.findings import Findings  # after the flags: torch takes seconds to import
     from finetune.studies.lines import ResultStore
     from finetune.studies.page import write_page

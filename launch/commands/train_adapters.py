@@ -13,7 +13,7 @@ DESCRIPTION = """Trains an adapter for each corpus beside one frozen --model, on
 
 Each has a run folder of its own, --output_dir/NAME, NAME being the last part of the corpus's path, and ends with the
 adapter in --output_dir/NAME/release. The same command again skips the finished ones and resumes the one under way. As
-a job array, task K of N takes every N-th corpus: --task K/N. All other settings are those of launch/pretrain.py."""
+a job array, task K of N takes every N-th corpus: --task K/N. All other settings are those of kinspan pretrain."""
 
 EPILOG = """examples:
   kinspan adapter train --corpus forums/* --model bert-base-uncased --output_dir adapters
@@ -23,13 +23,13 @@ EPILOG = """examples:
 
 @dataclass
 class TrainAdaptersConfig(pretraining.PretrainConfig):
-    """Settings of this entry: those of launch/pretrain.py, of which these mean something else."""
+    """Settings of this entry: those of kinspan pretrain, of which these mean something else."""
 
     corpus: list[str] = setting(
-        REQUIRED, "Corpus folders, written by launch/prepare.py: each gets an adapter of its own.", DATA
+        REQUIRED, "Corpus folders, written by kinspan prepare: each gets an adapter of its own.", DATA
     )
     adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting(
-        "pfeiffer", "What each adapter is, as for launch/pretrain.py.", MODEL
+        "pfeiffer", "What each adapter is, as for kinspan pretrain.", MODEL
     )
     output_dir: str = setting("runs/adapters", "Folder of the runs' folders.", CHECKPOINTS)
     task: str | None = setting(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import write_atomically
-from finetune.data.registry import SPECS
+from finetune.data.registry import SPECS, expect_data
 from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 
@@ -53,6 +53,7 @@ def main() -> None:
     in_domain = read_names("in_domain", config.in_domain)
     if unknown := [name for name in in_domain if name not in targets]:
         raise KinspanError(f"--in_domain {unknown[0]}: there is no such target; there are {', '.join(targets)}")
+    expect_data(*targets.values())
     from finetune.studies.lines import ResultStore
     from finetune.transfer.matrix import draw_matrix, format_csv, format_matrix, load_targets, measure_matrix
 

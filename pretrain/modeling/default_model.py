@@ -45,6 +45,13 @@ def resolve_models(config_class: type, values: dict[str, Any]) -> dict[str, Any]
     }
 
 
+def list_models(config: Any) -> list[str]:
+    """The models that a config names: folders, or names on the hub. Sizes such as 1/3, and bm25, name none."""
+    named = [getattr(config, field.name) for field in fields(config) if field.metadata["is_model"]]
+    every = [name for value in named if value for name in (value if isinstance(value, list) else [value])]
+    return [name for name in every if not name[:1].isdigit() and name.lower() != "bm25"]
+
+
 def name_installed(model: str) -> str:
     """The name of the installed model where its folder is given; any other model as it is."""
     return DEFAULT_MODEL_NAME if model == _find_package() else model

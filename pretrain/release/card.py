@@ -142,7 +142,7 @@ def find_warnings(facts: dict[str, Any]) -> list[str]:
         if documents is not None and documents < FEWEST_DOCUMENTS:
             warnings.append(
                 f"the figures rest on {documents} held-out documents: with fewer than {FEWEST_DOCUMENTS} they say "
-                "little (a larger --validation_share of launch/prepare.py holds out more)"
+                "little (a larger --validation_share of kinspan prepare holds out more)"
             )
     return warnings
 

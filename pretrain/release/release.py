@@ -86,7 +86,7 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
         return run, source, beside
     if not (source / "run.json").is_file():
         raise KinspanError(
-            f"{source} is neither a run nor a checkpoint, nor of launch/finetune.py: give an --output_dir of one"
+            f"{source} is neither a run nor a checkpoint, nor of kinspan finetune: give an --output_dir of one"
         )
     for _ in range(ATTEMPTS):
         listed = list_checkpoints(source / "checkpoints")
@@ -115,7 +115,7 @@ def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
     if len(found) < count:
         raise KinspanError(
             f"--average {count}: there are whole checkpoints of {len(found)} steps alone "
-            f"({', '.join(str(get_step(path)) for path in reversed(found))}); launch/pretrain.py keeps as many as "
+            f"({', '.join(str(get_step(path)) for path in reversed(found))}); kinspan pretrain keeps as many as "
             "--keep_checkpoints says"
         )
     return found

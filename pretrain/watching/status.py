@@ -83,12 +83,12 @@ class Status:
 
 
 def read_status(folder: Path) -> Status:
-    """Where the run in the folder stands now. Raises KinspanError where there is no run of launch/pretrain.py in it."""
+    """Where the run in the folder stands now. Raises KinspanError where there is no run of kinspan pretrain in it."""
     if not (folder / "run.json").is_file():
         if holder := _find_new_holder(folder / "lock", None, time.time()):
             raise KinspanError(f"{folder}: {holder}; there is nothing to show yet")
         raise KinspanError(
-            f"{folder}: there is no run (no run.json): give the --output_dir of launch/pretrain.py, or wait, if it "
+            f"{folder}: there is no run (no run.json): give the --output_dir of kinspan pretrain, or wait, if it "
             "has just begun"
         )
     facts = read_object(folder / "run.json", "status has nothing to read without it")
@@ -97,7 +97,7 @@ def read_status(folder: Path) -> Status:
         if not 0 < total <= MOST_STEPS:
             raise ValueError
     except UNREADABLE as error:
-        raise KinspanError(f"{folder}: this is not a run of launch/pretrain.py (see its run.json)") from error
+        raise KinspanError(f"{folder}: this is not a run of kinspan pretrain (see its run.json)") from error
     try:
         return _read(folder, title, total, time.time())
     except OSError as error:

@@ -63,7 +63,7 @@ def test_a_path_without_a_model_says_what_is_there(requests, tmp_path):
     best.mkdir(parents=True)
     (best / "config.json").touch()
     for folder in (tmp_path / "tuned", tmp_path / "tuned/seed-1"):
-        with pytest.raises(KinspanError, match=f"but a run of launch/finetune.py: name {best}"):
+        with pytest.raises(KinspanError, match=f"but a run of kinspan finetune: name {best}"):
             hub.expect_hub(str(folder))
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     with pytest.raises(KinspanError, match=r"but a run: make one with kinspan release --run_dir"):
@@ -74,7 +74,7 @@ def test_a_path_without_a_model_says_what_is_there(requests, tmp_path):
 def test_what_is_neither_a_folder_nor_on_the_hub_is_first_called_no_folder(tmp_path):
     error = OSError("We couldn't connect to the hub.\nCheck your connection.")
     assert hub.explain_absence("models/nope", error) == (
-        "there is no such folder, and from the hub: We couldn't connect to the hub; give the folder of a model, or the "
-        "name of one on the hub, such as roberta-base"
+        "there is no such folder, and from the hub: We couldn't connect to the hub; give the folder of a model, the "
+        "name of one on the hub, such as roberta-base, or all-MiniLM-L6-v2, which is installed"
     )
     assert hub.explain_absence(str(tmp_path), error) == "We couldn't connect to the hub."

@@ -1,6 +1,7 @@
 """Flags from declared settings: each once in --help, former names still accepted, lists and files."""
 
 import re
+import sys
 from dataclasses import dataclass, fields
 
 import pytest
@@ -131,3 +132,26 @@ def test_a_file_that_repeats_a_key_is_refused(tmp_path, text):
 def test_a_file_may_override_what_it_merges(tmp_path):
     (tmp_path / "config.yaml").write_text("<<: {size: 2, dry_run: true}\nsize: 3\n")
     assert parse(Config, "", argv=["--config", str(tmp_path / "config.yaml")]) == Config(size=3, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("--ouput_dir", "there is no flag --ouput_dir; did you mean --output_dir?"),
+        ("--dry-rum=yes", "there is no flag --dry_rum; did you mean --dry_run?"),
+        ("--zzz", "there is no flag --zzz; see --help"),
+    ],
+)
+def test_a_flag_that_is_nearly_one_is_suggested(typed, says, capsys):
+    with pytest.raises(SystemExit):
+        parse(Config, "", argv=[typed, "x"])
+    assert says in capsys.readouterr().err
+
+
+def test_a_command_looks_for_its_models_before_it_begins(monkeypatch, tmp_path):
+    """Parsed elsewhere, a recipe may name a model that is not here."""
+    flags = ["--model", "no/such", "--data", f"files={tmp_path}"]
+    assert parse(EvaluateConfig, "", argv=flags).model == ["no/such"]
+    monkeypatch.setattr(sys, "argv", ["evaluate", *flags])
+    with pytest.raises(KinspanError, match=r"no model at no/such: .* all-MiniLM-L6-v2, which is installed"):
+        parse(EvaluateConfig, "")

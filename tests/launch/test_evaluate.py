@@ -37,7 +37,7 @@ def test_files_give_a_table_notes_and_a_line_of_json(files):
     done = run("--run", "run.txt", "--qrels", "qrels.txt", "--per_question", "each.csv", "--json", cwd=files)
     assert done.returncode == 0, done.stderr
     *text, last = done.stdout.splitlines()
-    assert "run.txt   0.5000   0.5000   0.3333   0.5436" in text  # (1/2 + 1 + 0) / 3, and so on
+    assert "run.txt   0.5000   0.5000   0.3333   0.5436  0.0000 to 1.0000" in text  # (1/2 + 1 + 0) / 3, and so on
     assert "run.txt: questions of the qrels that are not in the run, which count 0: 1" in text
     assert "run.txt: questions of the run that are not in the qrels, which are ignored: 1" in text
     result = json.loads(last)
@@ -60,7 +60,7 @@ def test_help_teaches(tmp_path):
     [
         (["--run", "bad.txt", "--qrels", "qrels.txt"], "bad.txt line 2: candidate a of question q1 comes twice"),
         (["--run", "run.txt", "--qrels", "absent"], "absent cannot be read"),
-        (["--model", "m", "--data", "wikiqa=absent"], "wikiqa=absent"),
+        (["--model", "all-MiniLM-L6-v2", "--data", "wikiqa=absent"], "wikiqa=absent"),
         ([], "nothing to evaluate"),
         (["--run", "run.txt", "--qrels", "qrels.txt", "--metrics", "P@5 nope"], "--metrics nope: not a metric"),
     ],
@@ -129,6 +129,7 @@ def scored(monkeypatch):
         noise = np.random.default_rng(0).random(data.num_pairs) / 2
         return {"knows": data.labels + noise, "wrong": noise - data.labels, "breaks": noise * np.nan}[Path(name).name]
 
+    monkeypatch.setattr("launch._cli.expect_model", lambda name: None)
     monkeypatch.setitem(sys.modules, "finetune.ranking.score", SimpleNamespace(score_answers=score_answers))
     return asked
 

@@ -86,7 +86,7 @@ def test_it_trains_prints_a_table_and_the_same_command_repeats_it(folder, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "wikiqa=nowhere"], "wikiqa=nowhere: no split train"),
+        (["--data", "wikiqa=nowhere"], "wikiqa=nowhere: there is no such folder"),
         (["--data", "files=x", "--learning_rate", "0"], "--learning_rate 0.0: must be above 0"),
         (["--data", "files={data}", "--model", "no/such"], "no model at no/such"),
     ],
@@ -162,7 +162,7 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ("{steps: 3}", "row: stage 1: 'steps' is not a setting of launch/pretrain.py"),
+        ("{steps: 3}", "row: stage 1: 'steps' is not a setting of kinspan pretrain"),
         ("{output_dir: x}", "row: stage 1: 'output_dir' is not a setting"),
         ("{max_steps: many}", "row: stage 1: max_steps: many: must be a whole number"),
         ("{max_steps: 0}", "row: stage 1: --max_steps 0: must be above 0"),

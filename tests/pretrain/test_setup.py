@@ -47,7 +47,7 @@ def refused(make_model, tiny_corpus, tmp_path):
 
 
 def test_no_such_corpus(refused, tmp_path):
-    assert "make one with launch/prepare.py" in refused(corpus=str(tmp_path / "absent"))
+    assert "make one with kinspan prepare" in refused(corpus=str(tmp_path / "absent"))
 
 
 def test_a_corpus_of_another_tokenizer(refused, roberta_corpus):

@@ -117,7 +117,7 @@ def questions(folder):
 
 NOT_INDEXED = [
     "2 questions have no accepted answer",
-    "2 answers were not accepted: left out; --all_answers takes them too",
+    "2 answers were not accepted, and are left out: to search them too, build another index with --all_answers",
 ]
 
 

@@ -38,7 +38,7 @@ def test_changes_give_what_building_at_once_gives(tmp_path, embedder, answers):
         add_answers(grown, embedder, answers[first : first + 5])
     said = []
     manifest = add_answers(grown, embedder, answers[:1], said.append)
-    assert said == ["1 answers replace those with their ids"]
+    assert said == ["1 answers replace those with their ids", "encoding 1 answers"]
     assert manifest.count_answers() == 60
     assert len(manifest.parts) <= 4
     remove_answers(built, ["a0"])  # so that it comes last there too
@@ -101,11 +101,11 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkey
     monkeypatch.setattr(building, "STEP", 20)
     encode, seen = embedder.embed_answers, []
 
-    def die_in_the_third(texts, precision="fp32"):
+    def die_in_the_third(texts, precision, see):
         if len(seen) == 2:
             raise KeyboardInterrupt
         seen.append(len(texts))
-        return encode(texts, precision)
+        return encode(texts, precision, see)
 
     monkeypatch.setattr(embedder, "embed_answers", die_in_the_third)
     with pytest.raises(KeyboardInterrupt):
@@ -113,7 +113,7 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkey
     with pytest.raises(KinspanError, match=r"was not finished: run kinspan index once more"):
         Index(tmp_path / "index")
     rest = []
-    monkeypatch.setattr(embedder, "embed_answers", lambda texts, p: rest.append(len(texts)) or encode(texts, p))
+    monkeypatch.setattr(embedder, "embed_answers", lambda texts, p, _: rest.append(len(texts)) or encode(texts, p))
     build_index(tmp_path / "index", embedder, answers)
     assert (seen, rest) == ([20, 20], [20])
     assert read(tmp_path / "index", embedder) == read(tmp_path / "whole", embedder)
@@ -211,7 +211,7 @@ def test_answers_that_are_cut_are_counted_where_they_are_encoded(tmp_path, embed
     folder, said = tmp_path / "index", []
     long = answers[0]._replace(text="river " * 2 * embedder.max_length)
     build_index(folder, embedder, [long, *answers[1:5]], say=said.append)
-    assert any(note.startswith(f"1 of 5 answers have more than {embedder.max_length} tokens") for note in said)
+    assert any(note.startswith(f"1 of 5 answers are longer than {embedder.max_length} tokens") for note in said)
     said.clear()
     add_answers(folder, embedder, answers[3:8], said.append)
     assert not any("tokens" in note for note in said)

@@ -9,6 +9,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from launch.commands import evaluate, index, rank, search
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     assert "https://example.org/" in said
     ranked = run(search, "--index", folder, "--cross_encoder", cross_encoder, "--first_stage", "fusion", "number 7")
     assert re.search(r"^ 1\. a\d+  \(.*fusion .*cross-encoder ", ranked, re.MULTILINE)
-    assert re.search(r" ms: encode .*, nearest .*, words .*, rerank ", ranked)
+    assert re.search(r" ms, once loaded: encode .*, nearest .*, words .*, rerank ", ranked)
     monkeypatch.setattr("sys.stdin", io.StringIO("number 7\n\nnumber 8\n"))
     asked = run(search, "--index", folder)
     assert "number 7" in asked
@@ -173,11 +174,15 @@ def test_lines_of_json(tmp_path, run, built):
         (search, ("--index", "{}/none", "--run", "r", "q"), "--run needs --questions"),
         (search, ("--index", "{}/none", "--questions", "x.tsv", "q"), "leave the other questions out"),
         (search, ("--index", "{}/none", "--questions", "{}/x.tsv"), "x.tsv: there is no such file"),
-        (rank, ("--model", "m", "--output_dir", "{}/o"), "give --data, or --run"),
-        (rank, ("--model", "m", "--output_dir", "{}/o", "--run", "r", "--queries", "q"), "--run needs --queries and"),
+        (rank, ("--model", DEFAULT_MODEL_NAME, "--output_dir", "{}/o"), "give --data, or --run"),
         (
             rank,
-            ("--model", "m", "--output_dir", "{}/o", "--data", "d", "--depth", "5"),
+            ("--model", DEFAULT_MODEL_NAME, "--output_dir", "{}/o", "--run", "r", "--queries", "q"),
+            "--run needs --queries and",
+        ),
+        (
+            rank,
+            ("--model", DEFAULT_MODEL_NAME, "--output_dir", "{}/o", "--data", "d", "--depth", "5"),
             "--depth does not go with --data",
         ),
         (index, ("--output_dir", "{}/none", "--remove", "a"), "is no index"),

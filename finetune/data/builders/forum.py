@@ -45,7 +45,7 @@ class ForumQuestion:
     accepted: the number of the accepted answer; -1 where there is none
     links: ids of the questions that it is a duplicate of
     group: names the questions that links connect with it, in any direction; they come into one split
-    text: a hash of all of its text, the same as launch/prepare.py takes
+    text: a hash of all of its text, the same as kinspan prepare takes
     """
 
     id: str
@@ -69,7 +69,7 @@ def read_questions(
     allow_rejected: float | None = None,
     may_reject: bool = True,
 ) -> list[ForumQuestion]:
-    """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as launch/prepare.py cleans them.
+    """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as kinspan prepare cleans them.
 
     say: is told of the records that are not as they must be, and of those that are no questions
     allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
@@ -173,7 +173,7 @@ def build_forum_set(
     """Writes ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl``, and returns how many questions each has.
 
     kind:   of KINDS
-    shares: of "dev" and "test". Which questions they are is told by a hash of their ids: launch/prepare.py with a
+    shares: of "dev" and "test". Which questions they are is told by a hash of their ids: kinspan prepare with a
             --validation_share of both together holds out the same ones
     candidates: of a question, the right one among them
 

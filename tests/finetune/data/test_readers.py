@@ -10,7 +10,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import OPTIONAL_COLUMNS
 from finetune.data.filters import filter_questions
-from finetune.data.registry import PUBLIC, SPECS, load_split
+from finetune.data.registry import PUBLIC, SPECS, expect_data, load_split
 from finetune.evaluation.metrics import compute_means, compute_question_metrics
 
 HEADER = "QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel"
@@ -41,6 +41,22 @@ def test_a_path_in_place_of_a_data_set_is_told_its_spelling(tmp_path):
     for given in (tmp_path, tmp_path / "train.jsonl"):
         with pytest.raises(KinspanError, match=f"did you mean files={tmp_path}"):
             load_split(str(given), "train")
+
+
+def test_a_forums_dump_in_place_of_a_data_set_names_the_command_that_makes_one(tmp_path):
+    (tmp_path / "Posts.xml.xz").write_text("")
+    for place in (tmp_path, tmp_path / "Posts.xml.xz"):
+        for refuse in (expect_data, lambda spec: load_split(spec, "test")):
+            with pytest.raises(KinspanError, match=f"kinspan data las --input {place} "):
+                refuse(f"files={place}")
+    (tmp_path / "train.jsonl").write_text("")
+    expect_data(f"files={tmp_path}")
+
+
+@pytest.mark.parametrize("spec", ["wikiqa=absent", "files=absent"])
+def test_a_place_that_is_not_there_is_refused_without_reading(spec):
+    with pytest.raises(KinspanError, match=f"{spec}: there is no such folder"):
+        expect_data(None, spec)
 
 
 def test_wikiqa_has_quotation_marks_and_no_quoting(tmp_path):

@@ -1,5 +1,6 @@
 import csv
 import io
+import re
 
 import pytest
 
@@ -21,8 +22,11 @@ def test_every_row_is_tested_against_the_first(systems):
 def test_the_table_has_four_decimals(systems):
     rows = compare_systems(systems)
     lines = format_table(rows).splitlines()
-    assert lines[0].split() == ["MAP", "MRR", "P@1", "nDCG@10"]
-    assert lines[1].split() == ["good", *(f"{rows[0][metric]:.4f}" for metric in METRICS)]
+    assert re.split("  +", lines[0].strip()) == ["MAP", "MRR", "P@1", "nDCG@10", "95% interval of MAP"]
+    name, *means, interval = re.split("  +", lines[1])
+    assert (name, *means) == ("good", *(f"{rows[0][metric]:.4f}" for metric in METRICS))
+    low, high = map(float, interval.split(" to "))
+    assert low <= rows[0]["map"] <= high
     assert lines[-2].startswith(f"bad    {rows[1]['map'] - rows[0]['map']:+.4f} (<.001)")
     assert lines[-1].count("+0.0000 (1.000)") == 4
     assert "corrected by Holm's method for 2 comparisons" in format_table(rows)

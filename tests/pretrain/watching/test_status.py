@@ -240,7 +240,7 @@ def test_what_is_no_run_is_refused(tmp_path, folder):
     with pytest.raises(KinspanError, match=r"nowhere: there is no run \(no run.json\)"):
         read_status(tmp_path / "nowhere")
     (folder / "run.json").write_text('{"seed": 1}')
-    with pytest.raises(KinspanError, match=r"this is not a run of launch/pretrain.py"):
+    with pytest.raises(KinspanError, match=r"this is not a run of kinspan pretrain"):
         read_status(folder)
     (tmp_path / "run.json").unlink()
     (tmp_path / "lock").write_text(f"process {os.getpid()} on {socket.gethostname()}\n")

@@ -33,6 +33,7 @@ EXPANDS = 8  # how many times larger a compressed file may become
 MAX_GROUPS = 500  # temporary files that are open at once
 _QUESTION, _ANSWER, _DUPLICATE = b"1", b"2", b"3"
 _LINKS = "PostLinks.xml"
+_SITE = ".stackexchange.com"
 _END = b"</posts>"
 _LINKS_END = re.compile(rb"</postlinks>|<postlinks\s*/>")
 _BLOCKS = {"p", "li", "blockquote", "div", "ul", "ol", "hr", "pre", "dd", "dt", "td", "th"}
@@ -220,9 +221,13 @@ def _parse_row(row: bytes) -> dict[str, str]:
 
 
 def name_forum(file: str) -> str:
-    """Name the forum of a file of posts by its folder, or by its archive."""
+    """Name the forum of a file of posts by its folder or its archive, beer for beer.stackexchange.com.7z.
+
+    Ids begin with the name and decide what is held out, so that the same forum has it in either form.
+    """
     archive, _, inside = file.rpartition("::")
-    return Path(inside).parent.name or Path(archive).stem or name_file(file)
+    folder = Path(inside).parent.name or (Path(archive).stem if archive else Path(file).absolute().parent.name)
+    return folder.removesuffix(_SITE) or name_file(file)
 
 
 READER = Reader(

@@ -111,6 +111,16 @@ def test_the_dump_of_a_forum_is_read_out_of_its_archive(tmp_path, read):
     assert (document.id, document.accepted, document.links) == ("cats.example:1", 0, ["cats.example:5"])
 
 
+def test_a_forum_has_one_name_however_its_dump_is_named(tmp_path, monkeypatch):
+    """Ids begin with it, and decide what is held out."""
+    (tmp_path / "beer").mkdir()
+    monkeypatch.chdir(tmp_path / "beer")
+    same = ["Posts.xml.xz", "../beer/Posts.xml", "beer.stackexchange.com.7z::Posts.xml", "x.zip::a/beer/Posts.xml"]
+    assert {stackexchange.name_forum(file) for file in same} == {"beer"}
+    assert stackexchange.name_forum("history.meta.stackexchange.com.7z::Posts.xml") == "history.meta"
+    assert stackexchange.name_forum("stackoverflow.com-Posts.7z::Posts.xml") == "stackoverflow.com-Posts"
+
+
 def test_a_large_file_is_put_in_order_in_groups(tmp_path, monkeypatch, read):
     rows = [question(k) for k in range(1, 200)] + [answer(1000 + k, k) for k in range(199, 0, -1)]
     path = forum(tmp_path / "f", *rows)
