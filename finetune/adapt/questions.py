@@ -14,7 +14,7 @@ from finetune.data.answers import AnswerSet, fold_text
 from finetune.data.dataset import MissingSplit
 from finetune.data.files import NAME as FILES
 from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept
-from finetune.data.registry import load_split, parse_columns
+from finetune.data.registry import expect_data, load_split, parse_columns
 from finetune.training.groups import make_generator
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -77,6 +77,18 @@ class Questions:
         return list(dict.fromkeys(text for texts in every for text in texts))
 
 
+def expect_questions(given: str) -> None:
+    """Raises KinspanError where there are none. The command calls it before it imports torch, which takes seconds."""
+    spec = _make_spec(given)
+    if spec.startswith(f"{FILES}=") and not Path(spec.partition("=")[2]).exists():
+        raise KinspanError(f"--questions {given}: there is no such file or folder; {FORM}")
+    expect_data(spec)
+
+
+def _make_spec(given: str) -> str:
+    return given if "=" in given else f"{FILES}={given}"
+
+
 def settle_questions(given: str, columns: str | None, folder: Path) -> Questions:
     """Reads the labelled questions, and decides what is used of them, to be written into ``folder``.
 
@@ -112,7 +124,7 @@ def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet],
     """The splits that are there; all there is counts as train where there is only a test set."""
     found: dict[str, AnswerSet] = {}
     notes: list[str] = []
-    spec = given if "=" in given else f"{FILES}={given}"
+    spec = _make_spec(given)
     name, _, path = spec.partition("=")
     place = Path(path)
     for split in (TEST,) if place.is_file() else (TRAIN, DEV, TEST):  # a single file is the test set of files=
@@ -122,8 +134,7 @@ def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet],
             continue
         notes += (note.removeprefix(f"{name} ") for note in said)
     if not found:
-        lack = "no train, dev or test split in it" if place.exists() else "there is no such file or folder"
-        raise KinspanError(f"--questions {given}: {lack}; {FORM}")
+        raise KinspanError(f"--questions {given}: no train, dev or test split in it; {FORM}")
     if TRAIN not in found:
         found[TRAIN] = replace(found.pop(next(iter(found))), split=TRAIN)
     return found, notes

@@ -59,6 +59,8 @@ UPDATE = re.compile(r"\bstep (\d+)/(\d+) +(\w+)")  # as the logs of both trainin
 VALIDATION = ("dev", "validation")  # what such a line calls it
 UNMEASURED = "no validation: "  # how a pre-training begins a line, if its corpus gives no held-out pairs
 FEW_PARAGRAPHS = 200  # below these hardly anything is learned
+SPANS = "it learns which spans of text are of one paragraph, without labels"
+ACCEPTED = "it learns which answer a question of the forum accepted"
 SMALL = 384  # the most hidden units of a small encoder, which takes the higher of these rates
 RATE_OF_SMALL, RATE = 2.5e-4, 5e-5
 
@@ -327,7 +329,8 @@ def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str
     """
     output, config = settings.output, load_config(settings.model)
     name, budget = name_model(settings.model), settings.budget.text
-    teller.begin_stage(f"pre-training {name} on the documents for {budget}, without labels ({objective})")
+    taught = SPANS if objective == "ssp" else ACCEPTED
+    teller.begin_stage(f"pre-training {name} on the documents for {budget}: {taught} (objective {objective})")
     if not (output / PRETRAINING).exists():
         teller.say("  first the model is loaded, and measured on held-out pairs if the documents give some ...")
     common = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.readers.files import find_input_files
 from finetune.adapt.budget import parse_budget
+from finetune.adapt.questions import expect_questions
 from finetune.data.registry import PUBLIC
 from launch._cli import parse, run
 from objectives import OBJECTIVES
@@ -85,6 +86,8 @@ def main() -> None:
     say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
     with name_documents():
         find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
+    if config.questions:
+        expect_questions(config.questions)
     say("loading PyTorch and the questions ..." if config.questions else "loading PyTorch ...")
     from finetune.adapt.run import Runners, Settings, adapt
 

@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from finetune.adapt import questions
-from finetune.adapt.questions import name_questions, settle_questions, thin
+from finetune.adapt.questions import expect_questions, name_questions, settle_questions, thin
 from finetune.data.registry import load_split
 
 
@@ -75,7 +75,7 @@ def test_nothing_there(tmp_path):
     with pytest.raises(KinspanError, match="no train, dev or test split"):
         settle_questions(str(tmp_path), None, tmp_path / "out")
     with pytest.raises(KinspanError, match=r"there is no such file or folder; give .*\"label\": 1"):
-        settle_questions(str(tmp_path / "absent"), None, tmp_path / "out")
+        expect_questions(str(tmp_path / "absent"))
 
 
 def test_a_thinned_set_keeps_its_questions_and_their_right_candidates(tmp_path):
