@@ -1,5 +1,6 @@
 """Progress bars, all alike; and lines in their place where nobody watches a terminal."""
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +15,11 @@ class _Lines(tqdm):
 
     def __init__(self, items: Iterable | None, title: str, total: int | None, **settings: Any) -> None:
         known = total is not None or hasattr(items, "__len__")
-        line = "{desc}: {n_fmt} of {total_fmt}{unit}, {remaining} left" if known else "{desc}: {n_fmt}{unit}"
+        line = (
+            "{desc}: {n_fmt} of {total_fmt}{unit}, {remaining} left{postfix}"
+            if known
+            else "{desc}: {n_fmt}{unit}{postfix}"
+        )
         own = {"mininterval": EVERY, "miniters": 1, "delay": EVERY, "leave": False, "bar_format": line}
         super().__init__(items, title, total, **settings | own)
 
@@ -28,10 +33,10 @@ def show_progress(
     title: str, unit: str, items: Iterable | None = None, total: int | None = None, quiet: bool = False, **more: Any
 ) -> tqdm:
     """Show a bar of ``items`` as they are iterated, or of what ``update`` adds; a line now and then where stderr is no
-    terminal.
+    terminal. Of several ranks the first shows it.
 
     quiet: for work that is too short for a bar, or that another process shows
     more:  any of tqdm's own settings
     """
-    settings = {"mininterval": 1.0, "disable": quiet, **more}
+    settings = {"mininterval": 1.0, "disable": quiet or os.environ.get("RANK", "0") != "0", **more}
     return (tqdm if sys.stderr.isatty() else _Lines)(items, title, total, unit=f" {unit}", **settings)

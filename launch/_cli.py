@@ -64,7 +64,8 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
         check_text(name, value)
     config = config_class(**resolve_models(config_class, values))
     check_ranges(config)
-    if is_command and read_world(os.environ).size == 1:  # several ranks would each ask the hub
+    is_plan = getattr(config, "dry_run", False)  # which knows some models of the hub without it
+    if is_command and not is_plan and read_world(os.environ).size == 1:  # several ranks would each ask the hub
         for model in list_models(config):
             expect_model(model)
     return config

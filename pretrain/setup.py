@@ -45,7 +45,7 @@ from pretrain.planning.corpora import (
     mix_validation,
     open_for,
 )
-from pretrain.release.adapter import keep_adapter
+from pretrain.release.adapter import explain_base, keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from pretrain.runtime.device import choose_precision, set_product_precision
 from pretrain.runtime.engine import (
@@ -325,10 +325,7 @@ def check_lengths(model: TrainedModel, model_name: str, generator_name: str, tok
 def load_trained(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture, load: Load = load_or_build
 ) -> tuple[TrainedModel, list[str]]:
-    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``.
-
-    Raises RuntimeError where they are not all there, which no checkpoint of the same run lacks.
-    """
+    """Loads the model that these settings train, each part by ``load``; returns it, and lines that say what is new."""
     names, share = mixture.names, mixture.positive_share
     if config.pair_loss:
         temperature = config.temperature or TEMPERATURE
@@ -464,7 +461,7 @@ def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
     edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
     longer = dict.fromkeys((*LENGTHS, "warmup_steps"), f"let it finish as it is; {advise(folder)}")
     others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])
-    return {"own_objectives": edited, **others, **longer}
+    return {"own_objectives": edited, **explain_base(folder, setup.facts), **others, **longer}
 
 
 def _list_configs(model: TrainedModel) -> dict[str, Any]:

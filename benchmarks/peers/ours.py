@@ -53,4 +53,4 @@ def train(case: Case, turn: Turn) -> None:
         sums = dict(zip(engine.module.sum_names, result.sums.tolist(), strict=True))
         own_pairs = sum(sums[f"{case.objective}/{kind}_pairs"] for kind in KINDS)
         losses = {"mlm": sums["mlm_loss"] / sums["mlm_tokens"], "pair": sums[f"{case.objective}/pair_loss"] / own_pairs}
-        turn.end(result.tokens, losses)
+        turn.end(counted.counts["num_tokens"], losses)

@@ -24,6 +24,7 @@ from finetune.fuse import describe_weights, fit_fusion, write_fusion
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.fingerprints import fingerprint_identity
+from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 from pretrain.runtime.device import describe_device
@@ -352,7 +353,9 @@ def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str
         output,
     )
     teller.forecast.updates = summary["steps"]
-    positions = getattr(config, "max_position_embeddings", MAX_LENGTH)
+    positions = getattr(config, "max_position_embeddings", MAX_LENGTH) - FAMILIES[config.model_type].first_position(
+        config
+    )
     set_ranking_length(Path(_name_pretrained(output)), min(MAX_LENGTH, positions))
     return summary
 

@@ -216,7 +216,7 @@ def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) 
     parts = plan_parts(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
     if config.adapter != "lora":
         check_family(model_config, config.model or default_model())
-    classifier = build_fresh(AutoModelForSequenceClassification, model_config, config.model or "")
+    classifier = build_fresh(AutoModelForSequenceClassification, model_config, config.model or default_model())
     put_in(classifier, parts)
     return AdapterModel(classifier, parts, "", mixture.names)
 

@@ -71,12 +71,14 @@ class RankStore:
 
     def _describe_absent(self, absent: list[int], seconds: float) -> str:
         hosts = self._find_hosts()
-        came = ", ".join(dict.fromkeys(hosts.values()))
-        who = ", ".join(f"rank {rank} on {hosts.get(rank, 'a host that never came')}" for rank in absent)
+        who = [name_ranks({rank: hosts[rank] for rank in absent if rank in hosts})]
+        if strangers := [rank for rank in absent if rank not in hosts]:
+            here = ", ".join(dict.fromkeys(hosts.values()))
+            who.append(f"{list_ranks(strangers)} of {self.world} (from {here} came {len(hosts)})")
         return (
-            f"{who} gave no sign for {seconds:.0f} s (from {came} came {len(hosts)} of {self.world}): see what is on "
-            f"the screen or in the log there, and whether {os.environ['MASTER_ADDR']}, port "
-            f"{os.environ['MASTER_PORT']}, is reached from there"
+            f"{' and '.join(filter(None, who))} gave no sign for {seconds:.0f} s: see what is on the screen or in the "
+            f"log there, and whether {os.environ['MASTER_ADDR']}, port {os.environ['MASTER_PORT']}, is reached from "
+            "there"
         )
 
 
@@ -105,3 +107,15 @@ def _connect(world: World) -> Any:
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         raise KinspanError(describe_network_error(error)) from error
     return dist.PrefixStore(f"kinspan preflight {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def name_ranks(hosts: dict[int, str]) -> str:
+    """Ranks with their hosts: "node1 (ranks 2, 3)"."""
+    of_host: dict[str, list[int]] = {}
+    for rank, host in hosts.items():
+        of_host.setdefault(host, []).append(rank)
+    return ", ".join(f"{host} ({list_ranks(own)})" for host, own in of_host.items())
+
+
+def list_ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -9,6 +9,7 @@ import torch
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
+from data_pipeline.errors import KinspanError
 from pretrain.modeling.adapters import bottleneck, lora
 from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import (
@@ -40,6 +41,22 @@ def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | No
     (folder / SPEC).write_text(format_spec(model.parts, base), encoding="utf-8")
     if beneath := {name: parameter.detach().contiguous() for name, parameter in model.name_frozen().items()}:
         save_file(beneath, str(folder / BENEATH), {"format": "pt"})
+
+
+def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
+    """What to say where an output folder holds an adapter's run that began from other weights: which base it was."""
+    if facts["base"] is None or not (run / ADAPTER_FOLDER / SPEC).is_file():
+        return {}
+    try:
+        _, base = read_spec(run / ADAPTER_FOLDER)
+    except KinspanError:
+        return {}
+    if base.fingerprint == facts["base"]:
+        return {"model_weights": "its adapters beneath, or its fresh weights, were others; choose another --output_dir"}
+    return {
+        "model_weights": f"it trains an adapter beside {base.name} (fingerprint {base.fingerprint[:12]}), and --model "
+        f"has other weights ({facts['base'][:12]}): give that base, or choose another --output_dir"
+    }
 
 
 def fill_adapter_release(

@@ -106,7 +106,7 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
 def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
     """The checkpoint and the ``count - 1`` newest whole ones before it, newest first.
 
-    Raises TooFewCheckpoints where there are not so many.
+    Raises KinspanError where there are not so many.
     """
     found = [checkpoint]
     for older in list_checkpoints(checkpoint.parent) if count > 1 else []:

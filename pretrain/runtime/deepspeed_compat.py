@@ -252,8 +252,7 @@ def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_froze
     """Loads what ``write_universal_checkpoint`` wrote to ``folder/tag``; False where DeepSpeed finds nothing to load.
 
     Two mistakes of DeepSpeed are repaired: under ZeRO 3 all parameter groups get the settings, and the one count of
-                                            steps,
-    of the first; and the count comes back on the host, while fused AdamW wants it beside the parameters.
+    steps, of the first; and the count comes back on the host, while fused AdamW wants it beside the parameters.
     """
     optimizer = engine.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]

@@ -155,3 +155,8 @@ def test_a_command_looks_for_its_models_before_it_begins(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["evaluate", *flags])
     with pytest.raises(KinspanError, match=r"no model at no/such: .* all-MiniLM-L6-v2, which is installed"):
         parse(EvaluateConfig, "")
+
+
+def test_a_plan_needs_no_model_of_the_hub(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pretrain", "--dry_run", "--model", "roberta-base"])
+    assert parse(PretrainConfig, "").model == "roberta-base"

@@ -214,9 +214,9 @@ def test_a_fusion_is_trained_with_its_adapters_frozen(config, tmp_path):
     load_adapted(str(tmp_path / "out/both"))
 
 
-def test_another_base_in_the_same_folder_is_refused(config, make_base):
+def test_another_base_in_the_same_folder_is_refused_by_name(config, make_base, base):
     pretrain(config())
-    with pytest.raises(KinspanError, match="holds a different run: its model_weights is"):
+    with pytest.raises(KinspanError, match=f"beside {base.name}.*give that base"):
         pretrain(config(model=str(make_base(seed=8))))
 
 

@@ -238,13 +238,18 @@ def _list_files(folder: Path) -> list[Path]:
 
     found: list[Path] = []
     searched: set[str] = set()
-    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        folders.sort(key=lambda name: (os.path.islink(os.path.join(parent, name)), name))
-        if (place := os.path.realpath(parent)) in searched:
-            folders.clear()
-            continue
-        searched.add(place)
-        found += [Path(parent, name) for name in names]
+    waiting = [folder]
+    while waiting:
+        links: list[Path] = []
+        for start in waiting:
+            for parent, folders, names in os.walk(start, onerror=refuse):
+                if (place := os.path.realpath(parent)) in searched:
+                    folders.clear()
+                    continue
+                searched.add(place)
+                found += [Path(parent, name) for name in names]
+                links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
+        waiting = sorted(links)
     return sorted(path for path in found if path.is_file() or not path.exists())
 
 

@@ -40,9 +40,8 @@ def compare_texts(
     temperature: what cosines are divided by
     symmetric:   the mean with the cross-entropy of a text's own query among all queries
     barred:      known answers, which are no negatives of these queries: bools ``[r, texts]``, the N own texts first,
-                 then
-                 the negatives of each pair in turn; and bools ``[r, N]``, the same of queries for the texts of these
-    rows
+                 then the negatives of each pair in turn; and bools ``[r, N]``, the same of queries for the texts of
+                 these rows
     """
     query, own = embeddings[rows, 0], embeddings[rows, 1]
     texts = torch.cat([embeddings[:, 1], embeddings[:, 2:].flatten(0, 1)])

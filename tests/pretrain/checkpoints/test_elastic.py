@@ -26,6 +26,7 @@ from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
 from pretrain.runtime.engine import build_engine
+from pretrain.schedule import Schedule
 from pretrain.setup import set_up
 from pretrain.step import start_counting, train_step
 from tests.programs import run_programs
@@ -122,12 +123,12 @@ class Stopped(Exception):
 
 def hop(base, folder, end):
     """Starts or goes on with the run of every case of the grid, until the checkpoint of step ``end`` is written."""
-    until_end = runs.learning_rate_of
+    until_end = Schedule.rate
 
-    def stopping(step, *arguments):
+    def stopping(schedule, step):
         if step == end:
             raise Stopped
-        return until_end(step, *arguments)
+        return until_end(schedule, step)
 
     for case in GRID:
         engines = []
@@ -136,7 +137,7 @@ def hop(base, folder, end):
             engines.append(build_engine(*arguments))
             return engines[0]
 
-        patches = mock.patch.object(runs, "learning_rate_of", stopping), mock.patch.object(state, "build_engine", build)
+        patches = mock.patch.object(Schedule, "rate", stopping), mock.patch.object(state, "build_engine", build)
         with patches[0], patches[1], suppress(Stopped):
             runs.pretrain(config_of(case, base, folder / "-".join(case)))
         if case[2] == "electra":

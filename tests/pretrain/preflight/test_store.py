@@ -56,7 +56,7 @@ def test_an_absent_rank_is_named_by_its_host_on_all_ranks(make_stores):
     stores = make_stores({0: "node0", 1: "node1", 2: "node2"}, 4)
     heard = gather_all(stores[:2], seconds=0.5)
     assert heard[0] == heard[1]
-    assert heard[0].startswith("rank 2 on node2, rank 3 on a host that never came gave no sign for 0 s")
+    assert heard[0].startswith("node2 (rank 2) and rank 3 of 4 (from node0, node1, node2 came 3) gave no sign for 0 s")
     assert "node0, port 29500" in heard[0]
 
 

@@ -68,6 +68,8 @@ def test_linked_folders_are_read_once(tree, tmp_path_factory):
     (outside / "back").symlink_to(tree)  # a loop
     (tree / "aside").symlink_to(outside)
     (tree / "again").symlink_to(tree / "deep")
+    (tree / "before").mkdir()
+    (tree / "before/deep").symlink_to(tree / "deep")  # a folder keeps the name of where it lies
     files, _ = find_input_files([str(tree)], allow_skipped=True)
     assert names(files, tree) == ["a.jsonl.gz", "aside/more.txt", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
 
