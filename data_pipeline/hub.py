@@ -34,12 +34,11 @@ def expect_model(name_or_dir: str) -> None:
     Raises KinspanError also for a name that, where the hub cannot be reached, was not downloaded before.
     """
     from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
 
     expect_hub(name_or_dir)
     if Path(name_or_dir).is_dir() or not constants.HF_HUB_OFFLINE:
         return
-    if not (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name_or_dir, repo_type="model")).is_dir():
+    if not (Path(constants.HF_HUB_CACHE) / f"models--{name_or_dir.replace('/', '--')}").is_dir():
         raise KinspanError(
             f"no model at {name_or_dir}: there is no such folder, it was not downloaded before, and the hub cannot be "
             f"reached; {ADVICE}"

@@ -29,6 +29,7 @@ from data_pipeline.tokenizers import load_tokenizer, read_pair_template
 from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
 from pretrain.modeling.default_model import default_model
+from tests.cases import mark_slow
 
 settings.register_profile(
     "kinspan",
@@ -42,6 +43,7 @@ settings.load_profile("kinspan")
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 REAL_DOCUMENTS = 150
+CORPORA = ("tiny_corpus", "bert_corpus", "roberta_corpus")
 
 _WORDS = """
 about above across after again against ages along always among another around because become before began
@@ -229,7 +231,7 @@ def roberta_corpus(shared: Path, make_corpus: Callable[..., Path], real_document
     return make_corpus(real_documents, tokenizer, validation_share=0.1, shard_tokens=60_000)
 
 
-@pytest.fixture(scope="session", params=["tiny_corpus", "bert_corpus", "roberta_corpus"])
+@pytest.fixture(scope="session", params=mark_slow(CORPORA, CORPORA[:2]))
 def any_corpus(request: pytest.FixtureRequest) -> Path:
     """Each of the corpora in turn."""
     return request.getfixturevalue(request.param)

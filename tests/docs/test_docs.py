@@ -72,6 +72,7 @@ def run_here(place, monkeypatch, capfd):
     return run_block
 
 
+@pytest.mark.slow
 def test_objectives(place, run_here, monkeypatch):
     (own,) = blocks("objectives.md", "python")
     assert len(own.splitlines()) < 40
@@ -105,6 +106,7 @@ def test_corpora(place, run_here):
     assert parse(PretrainConfig, "", argv=["--config", str(place / "recipe.yaml")]).corpus == mixed
 
 
+@pytest.mark.slow
 def test_siamese(place, run_here, tiny_documents):
     train, inspect, tune, mined = blocks("siamese.md", "bash")
     run_here(train)
@@ -141,6 +143,7 @@ def write_questions(folder, documents):
         (folder / "asnq" / f"{split}.tsv").write_text("".join(graded))
 
 
+@pytest.mark.slow
 def test_as2(place, run_here, tiny_documents):
     write_questions(place / "data", tiny_documents)
     (study,) = blocks("as2.md", "yaml")

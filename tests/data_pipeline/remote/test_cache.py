@@ -30,6 +30,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.stream import PairStream
 from objectives import parse_mixture
+from tests.cases import mark_slow
 
 url, folder, gigabytes, template, out, world, steps, share = sys.argv[1:]
 world, steps, share = int(world), int(steps), int(share)
@@ -144,7 +145,7 @@ def test_a_shard_is_in_use_from_the_moment_that_it_is_there(http, tiny_corpus, t
     assert not mirror.holds(info.file)
 
 
-@pytest.mark.parametrize(("place", "share"), [("http", 0.4), ("s3", 1.5)])
+@pytest.mark.parametrize(("place", "share"), mark_slow([("http", 0.4), ("s3", 1.5)], [("http", 0.4)]))
 def test_eight_ranks_share_a_cache(request, place, share, many, start_ranks, make_stream, tmp_path):
     """Where the cache holds all, each shard is fetched once."""
     served, (world, steps, pairs) = request.getfixturevalue(place), (8, 25, 20)

@@ -23,13 +23,14 @@ from finetune.training.plan import TrainingStage, plan_stage
 from finetune.training.stages import load_data, warn_of_rates
 from pretrain.modeling.pair_model import load_model
 from pretrain.runtime.layout import Layout
+from tests.cases import mark_slow
 from tests.finetune.training.runs import logged, weights
 from tests.pretrain.steps import record_collectives
 
 LOSSES = ("pointwise", "pairwise", "listwise")
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", mark_slow(LOSSES, ["pointwise"]))
 def test_it_learns(loss, job, write_sets, answer_set):
     data = write_sets(train=40, dev=12)
     list_size, lr = {"list_size": 4}, 3e-3
