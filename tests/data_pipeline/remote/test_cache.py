@@ -18,6 +18,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.remote import cache as cache_module
 from data_pipeline.remote.cache import CacheSettings
+from tests.cases import mark_slow
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 120  # after which a test has failed
@@ -30,7 +31,6 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.stream import PairStream
 from objectives import parse_mixture
-from tests.cases import mark_slow
 
 url, folder, gigabytes, template, out, world, steps, share = sys.argv[1:]
 world, steps, share = int(world), int(steps), int(share)
