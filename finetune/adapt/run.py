@@ -29,7 +29,6 @@ from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 from pretrain.runtime.device import describe_device
 from pretrain.runtime.lock import LOCK, lock_folder
-from pretrain.runtime.log import format_time
 from pretrain.runtime.stop import Stopped
 
 from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
@@ -210,11 +209,11 @@ class _Teller(TextIOBase):
     def __init__(self, log: TextIO, forecast: Forecast, tell_user: Say) -> None:
         self.log, self.forecast, self.tell_user, self.told = log, forecast, tell_user, time.monotonic()
         self.is_forecast, self.advice = False, ""
-        self.busy_since, self.updates = self.told, ""  # what the last line of updates says
+        self.updates = ""  # how far the training is, as its last line says
 
     def say(self, line: str) -> None:
         self.tell_user(line)
-        self.told = self.busy_since = time.monotonic()
+        self.told = time.monotonic()
 
     def begin_stage(self, line: str) -> None:
         """Tells what begins, and how long it will take where that is known."""
@@ -231,7 +230,6 @@ class _Teller(TextIOBase):
             step, total = int(update[1]), int(update[2])
             self.forecast.count(step, total, update[3] in VALIDATION)
             self.updates = f"{step} of {total} updates" if step < total else ""
-            self.busy_since = time.monotonic()
             left = self.forecast.tell_all()
             if left and not self.is_forecast:
                 self.is_forecast = True
@@ -242,13 +240,10 @@ class _Teller(TextIOBase):
 
     def break_silence(self) -> None:
         """Tells how far it is, after QUIET seconds without a line."""
-        now = time.monotonic()
-        if now - self.told <= QUIET:
-            return
-        self.told = now
-        left = self.forecast.tell_all() if self.updates else ""
-        done = self.updates or f"still at it, for {format_time(now - self.busy_since)} now"
-        self.tell_user(f"  {done}; about {left} left in all" if left else f"  {done}")
+        if time.monotonic() - self.told > QUIET:
+            left = self.forecast.tell_all() if self.updates else ""
+            done = self.updates or "still at it"
+            self.say(f"  {done}; about {left} left in all" if left else f"  {done}")
 
     def flush(self) -> None:
         self.log.flush()
