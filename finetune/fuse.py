@@ -26,6 +26,7 @@ from finetune.ranking.score import score_answers
 from finetune.reports.facts import ABOUT as OF_A_RANKER
 from finetune.training.search import split_folds
 from pretrain.modeling.adapters.folder import is_adapter
+from pretrain.modeling.default_model import name_installed
 from pretrain.release.folder import CARD, FACTS, fingerprint_model, replace_release
 from pretrain.release.metadata import Stated, make_metadata, make_results, render_card
 
@@ -155,7 +156,7 @@ def _load(spec: str, split: str, columns: str | None) -> tuple[AnswerSet, list[s
 def name_models(parts: Sequence[str]) -> dict[str, str]:
     """Names each part for people, and says where its model is. Raises KinspanError for what can be no part."""
     places = [BM25 if part.lower() == BM25.lower() else part for part in parts]
-    names = list(map(shorten_name, places))
+    names = [shorten_name(name_installed(place)) for place in places]
     models = {place if names.count(name) > 1 else name: place for name, place in zip(names, places, strict=True)}
     if len(models) < 2 or len(models) < len(parts):
         raise KinspanError(f"--parts {' '.join(parts)}: give two rankers or more, each once")

@@ -21,6 +21,7 @@ TRAIN, DEV, TEST = "train", "dev", "test"
 MOST_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
 MOST_PAIRS = {TRAIN: 40_000, DEV: 1200, TEST: 4000}  # so that a first look takes minutes on a processor
 FEWEST = 5  # questions to choose by, or to measure on
+FEW = 50  # below these a figure is rough
 TEST_PART, DEV_PART = 0.4, 0.25  # of the questions that are not split yet, those that become the test and the dev set
 FORM = (
     "give a file, or a folder with train.jsonl, dev.jsonl and test.jsonl, of a line for each candidate of a question, "
@@ -34,6 +35,9 @@ DRAWN = "{split}: {count:,} of {whole:,} questions are used, drawn at random, to
 THINNED = (
     "{split}: {count:,} of {whole:,} candidates are used, to save time: up to {most} of each question, its right ones "
     "and some wrong ones drawn at random"
+)
+FEW_NOTE = (
+    f"fewer than {FEW} dev or test questions: a difference between two rankers may be chance, as its interval will show"
 )
 DRAW_KEY = 2**37  # of the random numbers that draw questions and wrong candidates
 
@@ -63,7 +67,8 @@ class Questions:
     def describe(self) -> list[str]:
         """What is used, and how it was drawn, in lines."""
         counts = (f"{one.num_questions:,} {one.split} ({one.num_pairs:,} candidates)" for one in self.splits)
-        return [f"questions: {', '.join(counts)}", *(f"  {note}" for note in self.notes)]
+        few = [FEW_NOTE] if min(self.dev.num_questions, self.test.num_questions) < FEW else []
+        return [f"questions: {', '.join(counts)}", *(f"  {note}" for note in [*self.notes, *few])]
 
     def list_measured(self) -> list[str]:
         """The distinct right answers to dev and test questions."""

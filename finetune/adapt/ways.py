@@ -127,7 +127,7 @@ def describe_way(way: Way, start: Way, data: AnswerSet) -> str:
     own, base = (float(one.measure(data).mean()) for one in (way, start))
     line = f"dev MAP {own:.3f}  {way.name}"
     if way.name not in (BM25, start.name):
-        line += f": {'better' if own > base else 'not better'} than {start.name} ({base:.3f})"
+        line += f": {'above' if own > base else 'not above'} {start.name} ({base:.3f})"
     if way.length:
         line += f"; it reads {way.length} tokens, which cut {way.cut:,} of {data.num_pairs:,} candidates"
     return line

@@ -1,7 +1,7 @@
 """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10 of models, or of anyone's TREC files."""
 
 from data_pipeline.corpus import Corpus
-from finetune.data.registry import SPECS
+from finetune.data.registry import SPECS, expect_data
 from finetune.evaluation.config import MODES, EvaluateConfig, check
 from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.named_metrics import parse_metrics
@@ -39,6 +39,7 @@ per_question.csv, the metrics of every question, and comparison.html, the questi
 def main() -> None:
     config = parse(EvaluateConfig, DESCRIPTION, EPILOG)
     mode, metrics = check(config), parse_metrics(config.metrics) or METRICS
+    expect_data(config.data)
     from finetune.measure import measure_contamination, measure_files, measure_models  # after the flags
 
     if mode == "run":
