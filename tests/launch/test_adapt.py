@@ -109,7 +109,11 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_leaves_nothing(
     ("name", "content", "message"),
     [
         ("b.jsonl", b"{}\n", r"^--documents: 1 file without a document: .*b\.jsonl"),
-        ("b.jsonl.gz", gzip.compress(b"{}\n")[:-9], r"^--documents .*b\.jsonl\.gz, .*; copy or fetch the file again$"),
+        (
+            "b.jsonl.gz",
+            gzip.compress(b"{}\n", mtime=0)[:-9],
+            r"^--documents .*b\.jsonl\.gz, .*; copy or fetch the file again$",
+        ),
     ],
 )
 def test_a_refusal_names_no_flag_that_is_not_here(tmp_path, tiny_documents, name, content, message):
