@@ -32,6 +32,14 @@ def test_one_file_is_split_in_three_the_same_way_every_time(tmp_path):
     assert sets[2] <= set(again.test.questions)  # more questions leave those in the test set where they are
 
 
+def test_few_dev_or_test_questions_are_said(tmp_path):
+    said = [
+        "may be chance" in settle_questions(str(write_file(tmp_path / "q.jsonl", count)), None, tmp_path).describe()[-1]
+        for count in (100, 600)
+    ]
+    assert said == [True, False]
+
+
 def test_what_is_written_is_what_is_used_and_test_is_kept_apart(tmp_path, sets):
     found = settle_questions(f"files={sets}", None, tmp_path)
     assert not (tmp_path / "test").exists()  # not before it is known that they may be used

@@ -1,6 +1,7 @@
 """An adaptation end to end, with tiny models: what it tells and leaves, and that it goes on wherever it was killed."""
 
 import json
+import math
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -233,16 +234,17 @@ def test_a_start_with_a_pair_head_is_measured_by_it(make_model, tmp_path):
     assert sample.sentence == NOT_LEARNED
 
 
-def test_a_long_step_is_not_silent(tmp_path, monkeypatch):
+def test_a_long_step_is_not_silent(tmp_path):
     told = []
     with run._log_steps(tmp_path, Forecast(parse_budget("12800pairs"), None), told.append) as teller:
         teller.begin_stage("pre-training")
         print("the head starts fresh")
         teller.break_silence()
         assert told == ["pre-training"]
-        monkeypatch.setattr(run, "QUIET", -1.0)
+        teller.told = -math.inf
         teller.break_silence()
         print("step 10/400  train  loss 0.9")
+        teller.told = -math.inf
         teller.break_silence()
         print("step 400/400  train  loss 0.9")
     assert told[1] == "  still at it"
@@ -259,7 +261,7 @@ def test_how_long_the_rest_takes_is_told_anew_with_the_updates(tmp_path, monkeyp
         print("step 0/100  validation loss 1.2")
         print("step 10/100  train      loss 1.1")
         print("step 20/100  train      loss 1.0")
-        monkeypatch.setattr(run, "QUIET", -1.0)
+        teller.told = -math.inf
         teller.break_silence()
         teller.begin_stage("measuring")
     assert told == [
