@@ -9,6 +9,7 @@ writes the numbers of the processes in a line, and their statuses in another one
 """
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -98,6 +99,7 @@ def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some libraries print when they are imported
     import_libraries()
+    gc.freeze()  # programs need not look through it, nor copy its pages
     while line := sys.stdin.readline():
         processes = []
         for own in json.loads(line):
