@@ -8,7 +8,6 @@ import gc
 import json
 import lzma
 import os
-import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -29,8 +28,8 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
 from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
-from pretrain.modeling.default_model import default_model
 from tests.cases import mark_slow
+from tests.synthetic import short_tokenizer, synthetic_documents
 
 settings.register_profile(
     "kinspan",
@@ -45,62 +44,6 @@ LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "M
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 REAL_DOCUMENTS = 150
 CORPORA = ("tiny_corpus", "bert_corpus", "roberta_corpus")
-
-_WORDS = """
-about above across after again against ages along always among another around because become before began
-behind below between bring brought build built came carried cause certain change children city clear close
-common complete could country course crossed current decided deep described different during early earth
-either enough evening every example family famous finally first followed formed found general given great
-group grown half happened heard held high however hundred important include indeed inside island known large
-later learned leave length letter light listed little lived local long made main many measured member middle
-modern month more morning mostly mountain moved much named near never nothing number often older once only
-open order other outside over owned paper part passed people place plain point present produced question
-quite rather reached received record remain reported return river road rule said school second seemed
-several short shown side simple since small some soon sound south space spread stage stand started state
-still stood strong such taken talked third those though thought together told took toward town travel turned
-under until used valley various very village visited walked water west where while white whole wide winter
-within without world write year young
-"""
-
-_TOPICS = """
-anchor apple arrow barley basin beacon beetle bishop blade boiler bottle branch bridge bronze button cabin
-camera candle canoe canvas carbon carpet castle cattle cello chalk channel cherry chimney circus clover
-cobalt coffee comet copper coral cotton cradle crystal curtain diamond dragon eagle engine falcon feather
-fiddle forest fossil furnace galaxy garden garlic ginger glacier granite guitar hammer harbor harvest helmet
-honey horizon iron ivory jacket jaguar jungle kettle kitchen ladder lantern laser lemon leopard library
-lizard lobster magnet maple marble market mercury meteor mirror monkey mosaic motor museum needle nickel oak
-oasis ocean olive onion orchid organ oyster palace panther parrot pearl pepper piano pigeon pilot planet
-pocket potato powder prison puppet quartz rabbit radar ribbon rocket saddle salmon sandal satin saturn
-sculptor shadow shark silver spider spinach squirrel statue steam submarine sugar summit sunset tailor
-temple thunder tiger timber tobacco tomato torch tower tractor tunnel turbine turtle umbrella uranium
-vampire velvet violin volcano wagon walnut whale wizard wolf zebra
-"""
-
-
-WORDS, TOPICS = _WORDS.split(), _TOPICS.split()
-
-
-def synthetic_documents(count: int, seed: str = "tiny") -> list[dict[str, Any]]:
-    """Documents of 4-8 paragraphs of 1-8 sentences. A document has words of its own, and so has each of its
-    paragraphs, so that whether two spans belong together can be learned."""
-    rng = random.Random(seed)
-    return [
-        {"id": f"{seed}-{k}", "title": f"Title {k}", "paragraphs": _paragraphs(rng, rng.sample(TOPICS, 12))}
-        for k in range(count)
-    ]
-
-
-def _paragraphs(rng: random.Random, topic: list[str]) -> list[str]:
-    paragraphs = []
-    for _ in range(rng.randint(4, 8)):
-        own = rng.sample(topic, 4) * 4 + topic
-        paragraphs.append(" ".join(_sentence(rng, own) for _ in range(rng.randint(1, 8))))
-    return paragraphs
-
-
-def _sentence(rng: random.Random, topic: list[str]) -> str:
-    words = [rng.choice(topic if rng.random() < 0.35 else WORDS) for _ in range(rng.randint(9, 20))]
-    return " ".join(words).capitalize() + "."
 
 
 def write_jsonl(path: Path, documents: Iterable[dict[str, Any]]) -> Path:
@@ -175,6 +118,23 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_plots() -> Iterator[Any]:
+    """Pages have no plots, which take longer than a small corpus and a short run; modules that use ``plots`` do."""
+    drawn = {"plot_bars": lambda *arguments: "", "plot_curves": lambda *arguments: ""}
+    left_out = mock.patch.multiple("data_pipeline.plots", **drawn)
+    left_out.start()
+    yield left_out
+    left_out.stop()
+
+
+@pytest.fixture(scope="module")
+def plots(no_plots: Any) -> Iterator[None]:
+    no_plots.stop()
+    yield
+    no_plots.start()
+
+
 @pytest.fixture(scope="session")
 def helpers() -> Helpers:
     return Helpers()
@@ -202,7 +162,7 @@ def make_corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         source = write_jsonl(folder / "documents.jsonl", records)
         as_it_is = {"validation_share": 0.0, "duplicates": "keep", "skip_steps": [step.name for step in STEPS]}
         options = {**as_it_is, **options}
-        prepare_here([source], tokenizer or default_model(), folder / "corpus", **options)
+        prepare_here([source], tokenizer or short_tokenizer(), folder / "corpus", **options)
         return folder / "corpus"
 
     return make

@@ -24,7 +24,6 @@ from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
 from objectives import parse_mixture
 from pretrain.config import PretrainConfig
-from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.pair_model import load_config, load_model
 from pretrain.modeling.scorer import load_scorer
@@ -32,6 +31,7 @@ from pretrain.release.release import release
 from pretrain.run import pretrain
 from tests.launch.entries import program_of
 from tests.programs import run_program
+from tests.synthetic import short_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks")
@@ -72,7 +72,7 @@ def loaders():
 def folder(tmp_path):
     """A model folder that loads: weights, config, tokenizer."""
     folder = tmp_path / "model"
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(folder))
     config = AutoConfig.for_model("electra", vocab_size=len(tokenizer), **SMALL, **STILL)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(str(folder))
@@ -166,7 +166,7 @@ def test_the_harm_would_be_done_by_plain_loading(tmp_path):
 def test_a_bi_encoders_pickles_run_nothing(tmp_path):
     """sentence-transformers opens a folder of modules, each with weights of its own."""
     folder, marker = tmp_path / "bi", tmp_path / "ran"
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(folder))
     AutoConfig.for_model("bert", vocab_size=len(tokenizer), **SMALL).save_pretrained(str(folder))
     torch.save({"embeddings.word_embeddings.weight": _Touch(marker)}, folder / "pytorch_model.bin")
@@ -239,7 +239,7 @@ def shows(folder, found):
 def test_a_release_shows_nothing_of_the_machine(family, tmp_path, tiny_documents, helpers, secrets):
     """From documents to the release, all of it in a folder whose name must not come through."""
     model = tmp_path / "models/start"
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(model))
     config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **SMALL, **STILL)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(str(model))

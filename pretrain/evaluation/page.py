@@ -10,8 +10,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from data_pipeline import plots
 from data_pipeline.pages import render_template
-from data_pipeline.plots import Points, plot_curves
 from data_pipeline.tokenizers import tidy_decoded
 from pretrain.runtime.history import REWOUND, STARTED, count_kind, describe_history
 
@@ -197,7 +197,7 @@ def _collect_curves(panel: Panel, lines: Sequence[Mapping[str, Any]]) -> Curves:
 
 def _plot(name: str, curves: Curves, history: Sequence[Mapping[str, Any]]) -> str:
     thinned = {", ".join(key): thin(points) for key, points in curves.items()}
-    return plot_curves(thinned, name, _list_marks(history)[-MOST_EVENTS:], PANELS[name].scale)
+    return plots.plot_curves(thinned, name, _list_marks(history)[-MOST_EVENTS:], PANELS[name].scale)
 
 
 def _find_next(curves: Curves, step: int, facts: Mapping[str, Any]) -> int:
@@ -206,7 +206,7 @@ def _find_next(curves: Curves, step: int, facts: Mapping[str, Any]) -> int:
     return min(facts["total_steps"], *((step // steps + 1) * steps for steps in every))
 
 
-def thin(points: Points) -> Points:
+def thin(points: plots.Points) -> plots.Points:
     """At most about MOST_POINTS of them: of each stretch the lowest and the highest, so that what leaps is seen."""
     if len(points) <= MOST_POINTS:
         return points

@@ -10,13 +10,13 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
 from objectives import parse_mixture
 from objectives.mlm import MaskedLM
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 
 @pytest.mark.parametrize(("objective", "other"), [(SSP_EASY, HARD), (SSP_HARD, EASY)], ids=["easy", "hard"])
 def test_negatives_of_one_kind(objective, other, tiny_corpus):
     """Documents of four paragraphs or more: none of the other kind but where a document has too few that suit."""
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     name = f"benchmarks.evidence.objectives:{'SSP_EASY' if objective is SSP_EASY else 'SSP_HARD'}"
     stream = PairStream(
         parse_mixture(name, "matched").read_from(Corpus(tiny_corpus)),
@@ -35,7 +35,7 @@ def test_negatives_of_one_kind(objective, other, tiny_corpus):
 def test_titles_are_paired_with_first_sentences(make_corpus, tiny_documents):
     """The positive is the document's own first sentence, the negative another document's, and nothing follows."""
     corpus = Corpus(make_corpus(tiny_documents, title_texts=True))
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     stream = PairStream(
         parse_mixture("benchmarks.evidence.objectives:TITLE_FIRST", "matched").read_from(corpus),
         seed=1,

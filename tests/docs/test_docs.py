@@ -16,9 +16,9 @@ from launch._cli import parse
 from launch.kinspan import find_command
 from objectives import OBJECTIVES
 from pretrain.config import PretrainConfig
-from pretrain.modeling.default_model import default_model
 from tests.launch.entries import module_of, name_module
 from tests.programs import run_program
+from tests.synthetic import short_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +33,7 @@ def place(tmp_path, tiny_corpus):
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora/docs").symlink_to(tiny_corpus)
     (tmp_path / "launch").symlink_to(ROOT / "launch")
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(tmp_path / "path/to/model"))
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     AutoConfig.for_model("bert", vocab_size=len(tokenizer), **small).save_pretrained(str(tmp_path / "path/to/model"))
@@ -171,7 +171,7 @@ def test_search(place, run_here, monkeypatch):
     (place / "new.jsonl").write_text(json.dumps({"text": "Buy another one."}) + "\n")
     config = AutoConfig.from_pretrained(place / "path/to/model", num_labels=1)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(place / "releases/docs")
-    load_tokenizer(default_model()).save_pretrained(str(place / "releases/docs"))
+    load_tokenizer(short_tokenizer()).save_pretrained(str(place / "releases/docs"))
     build, change, ask, measure = blocks("search.md", "bash")
     assert "index: 6 answers" in run_here(build)
     whole = (place / "index").rename(place / "kept")

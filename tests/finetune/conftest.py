@@ -16,7 +16,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import Figures, compute_question_metrics
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 WORDS = ["river", "stone", "green", "market", "engine", "winter", "paper", "silver", "garden", "music", "bridge"]
@@ -78,7 +78,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def make(family: str = "bert", headless: bool = False, tokenizer: Any = None, **options: Any) -> Path:
         folder = tmp_path_factory.mktemp(f"small-{family}")
-        tokenizer = tokenizer or load_tokenizer(default_model())
+        tokenizer = tokenizer or load_tokenizer(short_tokenizer())
         tokenizer.save_pretrained(str(folder))
         config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer), "num_labels": 1} | SMALL | options)
         torch.manual_seed(1)

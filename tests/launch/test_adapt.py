@@ -13,12 +13,12 @@ from finetune.adapt import budget
 from finetune.adapt import run as adapt_run
 from finetune.rank import rank_file
 from launch.commands import adapt
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 
 @pytest.fixture
 def model(tmp_path):
-    folder, tokenizer = tmp_path / "model", load_tokenizer(default_model())
+    folder, tokenizer = tmp_path / "model", load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(folder))
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer), **small)).save_pretrained(str(folder))
@@ -59,7 +59,7 @@ def test_documents_that_hold_a_text_are_left_out(tiny_documents, tmp_path):
     documents = tmp_path / "documents.jsonl"
     documents.write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
     every, fewer = (
-        adapt.prepare_documents(print, [str(documents)], default_model(), tmp_path / f"{len(but)}", but)["documents"]
+        adapt.prepare_documents(print, [str(documents)], short_tokenizer(), tmp_path / f"{len(but)}", but)["documents"]
         for but in ([], [tiny_documents[0]["paragraphs"][0]])
     )
     assert fewer == every - 1
@@ -122,5 +122,5 @@ def test_a_refusal_names_no_flag_that_is_not_here(tmp_path, tiny_documents, name
     (folder / "a.jsonl").write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
     (folder / name).write_bytes(content)
     with pytest.raises(KinspanError, match=message) as caught:
-        adapt.prepare_documents(print, [str(folder)], default_model(), tmp_path / "corpus", [])
+        adapt.prepare_documents(print, [str(folder)], short_tokenizer(), tmp_path / "corpus", [])
     assert "--allow" not in str(caught.value)

@@ -14,9 +14,9 @@ from data_pipeline.tokenizers import load_tokenizer
 from launch.commands._adapters import merge_adapter, name_runs, parse_task, plan_runs, train_all
 from launch.commands.train_adapters import TrainAdaptersConfig
 from pretrain.modeling.adapters.folder import read_adapter
-from pretrain.modeling.default_model import default_model
 from pretrain.runtime.stop import Stopped, StopRequest
 from tests.pretrain.steps import ask_in_step
+from tests.synthetic import short_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _small(monkeypatch):
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("base")
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(folder))
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **small)

@@ -19,9 +19,9 @@ from finetune.studies.study_file import read_study
 from launch.commands import _stages, study
 from launch.commands._stages import prepare_pretraining
 from launch.commands.study import overrides
-from pretrain.modeling.default_model import default_model
 from tests.launch.entries import program_of
 from tests.programs import run_program
+from tests.synthetic import short_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -54,7 +54,7 @@ def run_ranks(ranks, *arguments):
 def folder(tmp_path_factory):
     """``small``, a small BERT without dropout, and ``data`` of 5 training, 4 dev and 4 test questions."""
     folder, rng = tmp_path_factory.mktemp("finetune"), random.Random(0)
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(folder / "small"))
     config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **SMALL, **STILL)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(str(folder / "small"))

@@ -26,9 +26,9 @@ import yaml
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from launch import _cli
-from pretrain.modeling.default_model import default_model
 from tests.launch.entries import module_of
 from tests.launch.mutations import arguments_like, as_flags, damaged
+from tests.synthetic import short_tokenizer
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -148,7 +148,7 @@ class Ended:
 def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
     """A folder of all that the commands read, and a thesis that they are to leave alone."""
     ground = tmp_path_factory.mktemp("ground")
-    tokenizer = helpers.tokenizer(default_model())
+    tokenizer = helpers.tokenizer(short_tokenizer())
     for name, family in (("model", "bert"), ("config", "bert"), ("electra", "electra")):
         tokenizer.save_pretrained(str(ground / name))
         config = AutoConfig.for_model(family, vocab_size=len(tokenizer), num_labels=1, **SMALL)

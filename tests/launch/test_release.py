@@ -18,10 +18,10 @@ from data_pipeline.tokenizers import load_tokenizer
 from finetune.reports.facts import ABOUT
 from launch.commands import release as entry
 from pretrain.config import PretrainConfig
-from pretrain.modeling.default_model import default_model
 from pretrain.release.metadata import CANDIDATES, QUESTION
 from pretrain.run import pretrain
 from tests.fake_hub import TOKEN, find_faults, run_hub
+from tests.synthetic import short_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = ("torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy")
@@ -32,7 +32,7 @@ def run_folder(tmp_path_factory, tiny_corpus):
     """A run of four updates with two checkpoints, from a config alone."""
     folder = tmp_path_factory.mktemp("run") / "run"
     model = folder.with_name("small")
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(model))
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     AutoConfig.for_model("bert", vocab_size=len(tokenizer), **small).save_pretrained(str(model))

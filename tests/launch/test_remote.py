@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from launch.commands import evaluate_pairs, inspect_pairs
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_inspect_pairs(call, tiny_corpus):
 @pytest.fixture
 def classifier(helpers, tmp_path):
     """A small sequence classifier, drawn anew."""
-    tokenizer = helpers.tokenizer(default_model())
+    tokenizer = helpers.tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(tmp_path / "model"))
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **sizes)

@@ -24,7 +24,7 @@ from data_pipeline.sampling.texts import find_block_groups, find_bodies, find_ti
 from data_pipeline.tokenizers import read_text_template
 from objectives import FORUM_OBJECTIVES, OBJECTIVES, parse_mixture, title_body
 from objectives.contrastive import contrast
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 NAMES = tuple(objective.name for objective in FORUM_OBJECTIVES)
 QUESTIONS = 60
@@ -67,7 +67,7 @@ def forum(tmp_path_factory, helpers):
     """A corpus of several shards of both splits, and the texts that it was made of."""
     folder = tmp_path_factory.mktemp("dump")
     known = write_forum(folder / "forum")
-    helpers.prepare([folder / "forum"], default_model(), folder / "corpus", validation_share=0.2, shard_tokens=1000)
+    helpers.prepare([folder / "forum"], short_tokenizer(), folder / "corpus", validation_share=0.2, shard_tokens=1000)
     return folder / "corpus", known
 
 
@@ -101,7 +101,7 @@ def test_pairs_are_as_defined(forum, make_stream, helpers, name, split):
     folder, known = forum
     make_a, make_b, is_usable = EXPECTED[name]
     stream = make_stream(folder, objective=name, split=split, max_length=512)
-    pairs = list(describe_pairs(stream, helpers.tokenizer(default_model()), 0, stream.epoch_pairs))
+    pairs = list(describe_pairs(stream, helpers.tokenizer(short_tokenizer()), 0, stream.epoch_pairs))
     assert [pair["kind"] for pair in pairs] == ["positive", "easy"] * (len(pairs) // 2)
     anchors = [pair["doc_id"] for pair in pairs[::2]]
     texts = {squeeze(make_b(q, known)) for q in known.values() if is_usable(q)}
@@ -205,7 +205,7 @@ def test_a_view_reads_titles_and_bodies_where_they_stand(tmp_path, wide):
 
 def test_a_pair_is_shown_by_its_texts(forum, make_stream, helpers):
     stream = make_stream(forum[0], objective="duplicate")
-    (pair,) = describe_pairs(stream, helpers.tokenizer(default_model()), 0, 1)
+    (pair,) = describe_pairs(stream, helpers.tokenizer(short_tokenizer()), 0, 1)
     lines = format_pair(pair)
     assert "text 0" in lines
     assert "sentences" not in lines
@@ -214,7 +214,7 @@ def test_a_pair_is_shown_by_its_texts(forum, make_stream, helpers):
 @pytest.fixture(scope="module", params=["beer", "history.meta"])
 def real_forum(request, shared, helpers, tmp_path_factory):
     folder = tmp_path_factory.mktemp("real") / "corpus"
-    helpers.prepare([shared / "data/stackexchange" / request.param], default_model(), folder, skip_steps=[])
+    helpers.prepare([shared / "data/stackexchange" / request.param], short_tokenizer(), folder, skip_steps=[])
     return folder
 
 
@@ -255,7 +255,7 @@ def linked_forum(tmp_path_factory, helpers):
         lines.append({"id": str(n), "title": f"How is {n} done?", "text": f"I tried {n} {n}.", "links": linked})
     (folder / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     options = {"validation_share": 0.0, "duplicates": "keep", "shard_tokens": 200}
-    helpers.prepare([f"questions:{folder / 'asked.jsonl'}"], default_model(), folder / "corpus", **options)
+    helpers.prepare([f"questions:{folder / 'asked.jsonl'}"], short_tokenizer(), folder / "corpus", **options)
     return folder / "corpus"
 
 
@@ -292,7 +292,7 @@ def test_links_connect_whatever_their_direction(linked_forum):
 def test_of_a_bi_encoder_a_question_and_its_duplicates_are_one_document(linked_forum, helpers, name):
     """So none of them is a negative of another in a batch."""
     mixture = contrast(parse_mixture(name).read_from(Corpus(linked_forum)))
-    stream = PairStream(mixture, template=read_text_template(helpers.tokenizer(default_model())), seed=1)
+    stream = PairStream(mixture, template=read_text_template(helpers.tokenizer(short_tokenizer())), seed=1)
     count = stream.epoch_pairs
     found = [
         int(shard.document_id(row)) // IN_GROUP
@@ -319,16 +319,16 @@ def test_a_title_with_an_answer_needs_no_body(tmp_path, helpers, make_stream, bo
         lines.append({"id": str(n), "title": title, "text": f"{body} Why {n}?" if n < bodies else "", **answered})
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     folder = tmp_path / "corpus"
-    helpers.prepare([f"questions:{source}"], default_model(), folder, validation_share=0, duplicates="near")
+    helpers.prepare([f"questions:{source}"], short_tokenizer(), folder, validation_share=0, duplicates="near")
     kept = {str(n) for n in range(40) if n < bodies or n % 3}
     shards = [Corpus(folder).shard(k) for k in range(len(Corpus(folder).manifest.shards))]
     assert {i.partition(":")[2] or i for shard in shards for i in shard.rows.column("id").to_pylist()} == kept
     stream = make_stream(folder, objective="title_answer")
-    pairs = list(describe_pairs(stream, helpers.tokenizer(default_model()), 0, stream.epoch_pairs))
+    pairs = list(describe_pairs(stream, helpers.tokenizer(short_tokenizer()), 0, stream.epoch_pairs))
     asked = {squeeze(lines[n]["title"]): squeeze(lines[n]["answers"][0]) for n in range(40) if n % 3}
     assert {squeeze(p["a"]): squeeze(p["b"]) for p in pairs if p["kind"] == "positive"} == asked
     for name in ("title_body", "question_answer", "ssp"):
         if bodies:
             of_bodies = make_stream(folder, objective=name)
-            found = describe_pairs(of_bodies, helpers.tokenizer(default_model()), 0, of_bodies.epoch_pairs)
+            found = describe_pairs(of_bodies, helpers.tokenizer(short_tokenizer()), 0, of_bodies.epoch_pairs)
             assert all(int(pair["doc_id"].rpartition(":")[2]) < bodies for pair in found)

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.tokenizers import load_tokenizer
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 BERT_IDS = {"cls_token_id": 101, "bos_token_id": 101, "sep_token_id": 102, "eos_token_id": 102, "pad_token_id": 0}
@@ -34,24 +34,17 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def leave_out_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of tests draw nothing on their pages, which would take a tenth of their time; tests of the page draw."""
-    if request.path.name != "test_page.py":
-        monkeypatch.setattr("pretrain.evaluation.page.plot_curves", lambda *arguments: "")
-
-
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``make_model("bert", **config)``: a folder of a small model's config and tokenizer, no weights.
+    """``make_model("bert", tokenizer=short, **config)``: a folder of a small model's config and tokenizer, no weights.
 
-    The default model's tokenizer serves all families, so that no other is needed. Each has what sets it apart from
+    One tokenizer serves all families, so that no other is needed. Each has what sets it apart from
     BERT: ALBERT shared layers in groups, ModernBERT a window shorter than the pairs of ``tiny_corpus``, and so on.
     """
 
-    def make(family: str = "bert", **options: Any) -> Path:
+    def make(family: str = "bert", tokenizer: str | None = None, **options: Any) -> Path:
         folder = tmp_path_factory.mktemp(f"small-{family}")
-        tokenizer = load_tokenizer(default_model())
+        tokenizer = load_tokenizer(tokenizer or short_tokenizer())
         tokenizer.save_pretrained(str(folder))
         config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer)} | SMALL | OWN[family] | options)
         config.save_pretrained(str(folder))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.config import PretrainConfig
+from pretrain.modeling.default_model import default_model
 from pretrain.run import pretrain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -40,10 +41,16 @@ RUNS = {
 }
 
 
+@pytest.fixture(scope="module")
+def corpus(make_corpus, tiny_documents):
+    return make_corpus(tiny_documents, default_model(), validation_share=0.2, shard_tokens=5000)
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_losses_are_as_they_were(name, make_model, tiny_corpus, tmp_path, request):
+def test_losses_are_as_they_were(name, make_model, corpus, tmp_path, request):
     family, options, settings = RUNS[name]
-    given = {"model": str(make_model(family, **options)), "corpus": str(tiny_corpus), "output_dir": str(tmp_path)}
+    given = {"model": str(make_model(family, default_model(), **options)), "corpus": str(corpus)}
+    given |= {"output_dir": str(tmp_path)}
     pretrain(PretrainConfig(**given, **SETTINGS | settings))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     found = {figure: [line[figure] for line in lines] for figure in LOGGED if figure in lines[0]}

@@ -8,8 +8,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.embedder import Embedder
-from pretrain.modeling.default_model import default_model
 from serve.answers import Answer
+from tests.synthetic import short_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 WORDS = "river stone green market engine winter paper silver garden music bridge apple arrow basin beacon"
@@ -21,7 +21,7 @@ def _one_thread() -> None:
 
 
 def _save(folder: Path, auto: type, seed: int) -> Path:
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(folder))
     torch.manual_seed(seed)
     config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **SMALL)

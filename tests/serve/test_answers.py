@@ -139,10 +139,10 @@ def test_all_answers_of_a_forum(tmp_path):
 
 
 def test_so_does_its_corpus(tmp_path, helpers):
-    from pretrain.modeling.default_model import default_model
+    from tests.synthetic import short_tokenizer
 
     options = {"validation_share": 0.0, "duplicates": "keep"}
-    helpers.prepare([questions(tmp_path)], default_model(), tmp_path / "corpus", **options)
+    helpers.prepare([questions(tmp_path)], short_tokenizer(), tmp_path / "corpus", **options)
     (answer,), said = read(tmp_path / "corpus")
     assert said[:2] == NOT_INDEXED
     assert answer.text == "switch it off and on again."

@@ -4,7 +4,7 @@ import pytest
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.benchmark import Benchmark, read_benchmark
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 SENTENCE = "The Eiffel Tower was erected in 1889 as the entrance arch to the World's Fair."
 OTHER = "Nobody who walked along the river that morning had counted the boats below the bridge."
@@ -81,10 +81,10 @@ def test_prepare_drops_documents_of_a_test_set_and_says_so(tmp_path, helpers):
     documents = helpers.synthetic_documents(6, seed="benchmark")
     leaked = documents[2]["paragraphs"][1]
     source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
-    result = helpers.prepare([source], default_model(), tmp_path / "out", decontaminate=[leaked, SENTENCE])
+    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", decontaminate=[leaked, SENTENCE])
     name = "documents with a sentence of --decontaminate"
     assert result.tally.counts[name] == 1
     assert result.tally.counts["documents kept"] == 5
     assert result.tally.samples[name][0].startswith("Title 2: ")
     with pytest.raises(KinspanError, match="already holds another corpus"):
-        helpers.prepare([source], default_model(), tmp_path / "out", decontaminate=[SENTENCE])
+        helpers.prepare([source], short_tokenizer(), tmp_path / "out", decontaminate=[SENTENCE])

@@ -24,7 +24,7 @@ from data_pipeline.prepare.plan import PreparePlan
 from data_pipeline.prepare.summary import describe_oddities
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
 NUM_DOCUMENTS = 30
@@ -45,7 +45,7 @@ def good(documents, helpers, tmp_path_factory):
     """Hashes of the shards of ``source``, of 3000 tokens each."""
     folder = tmp_path_factory.mktemp("good")
     source = helpers.write_jsonl(folder / "in.jsonl", documents)
-    helpers.prepare([source], default_model(), folder / "out", shard_tokens=3000)
+    helpers.prepare([source], short_tokenizer(), folder / "out", shard_tokens=3000)
     return hashes(folder / "out")
 
 
@@ -122,7 +122,7 @@ def test_the_tally_adds_up_and_agrees_with_the_manifest(tmp_path, documents, hel
         {"paragraphs": ["Long enough for a paragraph, not for a document. " * 2]},
     ]
     source = helpers.write_jsonl(tmp_path / "in.jsonl", [*documents, *extra])
-    result = helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.3)
+    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", validation_share=0.3)
     counts, totals = result.tally.counts, result.manifest.totals
     dropped = counts["documents too short"], counts["documents without a long enough paragraph"]
     assert dropped == (1, 1)
@@ -149,9 +149,9 @@ def test_tokens_take_two_bytes_where_the_vocabulary_allows(tiny_corpus):
 
 
 def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path, source, helpers, make_stream, monkeypatch):
-    helpers.prepare([source], default_model(), tmp_path / "narrow")
+    helpers.prepare([source], short_tokenizer(), tmp_path / "narrow")
     monkeypatch.setattr(PreparePlan, "wide", True)
-    helpers.prepare([source], default_model(), tmp_path / "wide")
+    helpers.prepare([source], short_tokenizer(), tmp_path / "wide")
     wide, narrow = Corpus(tmp_path / "wide"), Corpus(tmp_path / "narrow")
     assert wide.shard(0).tokens.dtype == np.int32
     assert np.array_equal(wide.shard(0).tokens, narrow.shard(0).tokens)
@@ -177,7 +177,7 @@ def test_shards_hold_about_as_many_tokens_as_asked(bert_corpus):
 def test_more_shards_than_documents_are_not_asked_for(tmp_path, documents, helpers, shard_tokens, make_stream):
     """One very long document and a few short ones can make it so with any shard size."""
     source = helpers.write_jsonl(tmp_path / "in.jsonl", documents[:4])
-    helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=shard_tokens)
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out", shard_tokens=shard_tokens)
     assert Corpus(tmp_path / "out").manifest.totals["documents"] == 4
     assert make_stream(tmp_path / "out", split="train").batch(0, 20).num_pairs == 20
 
@@ -186,7 +186,7 @@ def test_held_out_documents_are_the_same_in_shards_of_another_size(tmp_path, sou
     held_out = []
     for number, shard_tokens in enumerate((1 << 24, 2000)):
         folder = tmp_path / str(number)
-        helpers.prepare([source], default_model(), folder, shard_tokens=shard_tokens, validation_share=0.3)
+        helpers.prepare([source], short_tokenizer(), folder, shard_tokens=shard_tokens, validation_share=0.3)
         held_out.append({name for name, (_, h, _) in stored(Corpus(folder)).items() if h})
     assert held_out[0] == held_out[1]
     ids = [json.loads(line)["id"] for line in source.read_text().splitlines()]
@@ -198,7 +198,7 @@ def test_held_out_documents_stay_so_when_others_join_them(tmp_path, documents, h
     held_out = []
     for number, some in enumerate((documents, documents[5:20])):
         source = helpers.write_jsonl(tmp_path / f"{number}.jsonl", some)
-        helpers.prepare([source], default_model(), tmp_path / str(number), validation_share=0.3)
+        helpers.prepare([source], short_tokenizer(), tmp_path / str(number), validation_share=0.3)
         held_out.append({name for name, (_, h, _) in stored(Corpus(tmp_path / str(number))).items() if h})
     assert held_out[1] == held_out[0] & {d["id"] for d in documents[5:20]}
 
@@ -208,7 +208,7 @@ def test_documents_that_share_an_id_are_held_out_one_by_one(tmp_path, helpers, n
     documents = [{**d, "id": name} for d in helpers.synthetic_documents(300, seed="shared")]
     documents += [{**d, "id": f"{name}-{k}"} for k, d in enumerate(helpers.synthetic_documents(20, seed="own"))]
     source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
-    result = helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.3, shard_tokens=20_000)
+    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", validation_share=0.3, shard_tokens=20_000)
     assert result.tally.counts["documents that share their id"] == 300
     assert f"300 documents share their id with many others, such as {name!r}" in describe_oddities(result.tally)[0]
     held_out = []
@@ -223,12 +223,12 @@ def test_documents_that_share_an_id_are_held_out_one_by_one(tmp_path, helpers, n
 
 
 def test_text_that_the_tokenizer_does_not_know_is_counted_and_said(tmp_path, documents, helpers):
-    known = helpers.prepare([helpers.write_jsonl(tmp_path / "en.jsonl", documents)], default_model(), tmp_path / "en")
+    known = helpers.prepare([helpers.write_jsonl(tmp_path / "en.jsonl", documents)], short_tokenizer(), tmp_path / "en")
     assert not describe_oddities(known.tally)
     written = [{**d, "paragraphs": [f"\U00012000 \U00012001. {p}" for p in d["paragraphs"]]} for d in documents]
     source = helpers.write_jsonl(tmp_path / "in.jsonl", written)
-    result = helpers.prepare([source], default_model(), tmp_path / "out")
-    unknown = load_tokenizer(default_model()).unk_token_id
+    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out")
+    unknown = load_tokenizer(short_tokenizer()).unk_token_id
     corpus = Corpus(tmp_path / "out")
     tokens = [t for k in range(len(corpus.manifest.shards)) for t in corpus.shard(k).tokens.tolist()]
     assert tokens.count(unknown) == result.tally.counts["tokens that stand for unknown text"] > 0
@@ -243,19 +243,19 @@ def test_an_output_folder_in_an_input_is_refused(tmp_path, documents, helpers, m
     with pytest.raises(
         KinspanError, match=r"--output_dir .*docs/corpus lies in --input .*docs: choose a folder outside"
     ):
-        helpers.prepare([given], default_model(), tmp_path / "docs/corpus")
+        helpers.prepare([given], short_tokenizer(), tmp_path / "docs/corpus")
     assert not (tmp_path / "docs/corpus").exists()
 
 
 def test_options_of_slurm_without_slurm_are_refused(source, tmp_path, helpers):
     with pytest.raises(KinspanError, match="--sbatch says what Slurm's jobs ask for: give --executor slurm"):
-        helpers.prepare([source], default_model(), tmp_path / "out", sbatch=["partition=cpu"])
+        helpers.prepare([source], short_tokenizer(), tmp_path / "out", sbatch=["partition=cpu"])
 
 
 def test_a_few_versions_of_a_page_stay_together(tmp_path, helpers):
     documents = [{**d, "id": f"page-{k // 5}"} for k, d in enumerate(helpers.synthetic_documents(40, seed="pages"))]
     source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
-    result = helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.5)
+    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", validation_share=0.5)
     assert result.tally.counts["documents held out for validation"] == 5 * sum(
         is_held_out(f"page-{k}", 0.5) for k in range(8)
     )
@@ -263,7 +263,7 @@ def test_a_few_versions_of_a_page_stay_together(tmp_path, helpers):
 
 
 def test_the_corpus_may_be_moved(tmp_path, source, helpers, make_stream):
-    helpers.prepare([source], default_model(), tmp_path / "out")
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     before = make_stream(tmp_path / "out").batch(0, 20).input_ids
     (tmp_path / "out").rename(tmp_path / "moved")
     assert np.array_equal(make_stream(tmp_path / "moved").batch(0, 20).input_ids, before)
@@ -273,9 +273,9 @@ def test_the_corpus_may_be_moved(tmp_path, source, helpers, make_stream):
 
 
 def test_running_again_says_reused_and_changes_nothing(tmp_path, source, helpers):
-    first = helpers.prepare([source], default_model(), tmp_path / "out")
+    first = helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*")}
-    second = helpers.prepare([source], default_model(), tmp_path / "out")
+    second = helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     assert (first.reused, second.reused) == (False, True)
     assert second.manifest == first.manifest
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*")} == before
@@ -293,26 +293,26 @@ def test_running_again_says_reused_and_changes_nothing(tmp_path, source, helpers
     ids=lambda other: next(iter(other)),
 )
 def test_other_settings_on_the_same_output_are_an_error(tmp_path, source, documents, helpers, other):
-    helpers.prepare([source], default_model(), tmp_path / "out")
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     inputs = [source]
     if other.pop("inputs", None):
         inputs.append(helpers.write_jsonl(tmp_path / "more.jsonl", documents))
     before = hashes(tmp_path / "out")
     with pytest.raises(KinspanError, match="already holds another corpus") as error:
-        helpers.prepare(inputs, default_model(), tmp_path / "out", **other)
+        helpers.prepare(inputs, short_tokenizer(), tmp_path / "out", **other)
     assert "\n" not in str(error.value)
     assert hashes(tmp_path / "out") == before
 
 
 def test_a_changed_input_file_is_another_input(tmp_path, source, documents, helpers):
-    helpers.prepare([source], default_model(), tmp_path / "out")
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     helpers.write_jsonl(source, documents[:-1])
     with pytest.raises(KinspanError, match="already holds another corpus"):
-        helpers.prepare([source], default_model(), tmp_path / "out")
+        helpers.prepare([source], short_tokenizer(), tmp_path / "out")
 
 
 def test_another_tokenizer_on_the_same_output_is_an_error(tmp_path, source, shared, helpers):
-    helpers.prepare([source], default_model(), tmp_path / "out")
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     with pytest.raises(KinspanError, match="already holds another corpus"):
         helpers.prepare([source], shared / "tokenizers/roberta-base-tokenizer", tmp_path / "out")
 
@@ -320,7 +320,7 @@ def test_another_tokenizer_on_the_same_output_is_an_error(tmp_path, source, shar
 @pytest.mark.parametrize("what", ["a shard is missing", "a shard was cut", "the manifest is damaged"])
 def test_preparing_again_mends_what_an_error_says_it_mends(tmp_path, source, good, helpers, what):
     """The errors of a damaged corpus say "prepare the corpus again": that must help."""
-    helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=3000)
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out", shard_tokens=3000)
     shard, manifest = tmp_path / "out" / good[1][0], tmp_path / "out/manifest.json"
     if what == "a shard is missing":
         shard.unlink()
@@ -328,7 +328,7 @@ def test_preparing_again_mends_what_an_error_says_it_mends(tmp_path, source, goo
         shard.write_bytes(shard.read_bytes()[:-100])
     else:
         manifest.write_text(manifest.read_text()[:-100])
-    helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=3000)
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out", shard_tokens=3000)
     assert hashes(tmp_path / "out") == good
     assert len(stored(Corpus(tmp_path / "out"))) == NUM_DOCUMENTS
 
@@ -337,7 +337,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path, source, helper
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.tex").write_text("precious")
     with pytest.raises(KinspanError, match=r"is not empty \(it has thesis.tex\)"):
-        helpers.prepare([source], default_model(), tmp_path / "out")
+        helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
@@ -377,11 +377,11 @@ def test_an_interrupted_run_leaves_no_corpus_and_the_same_command_succeeds(
     with monkeypatch.context() as patch:
         patch.setattr(module, name, interrupt_after(getattr(module, name), calls))
         with pytest.raises(KeyboardInterrupt):
-            helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=3000)
+            helpers.prepare([source], short_tokenizer(), tmp_path / "out", shard_tokens=3000)
     if name != "write_manifest":
         with pytest.raises(KinspanError, match="no corpus"):
             Corpus(tmp_path / "out")
-    result = helpers.prepare([source], default_model(), tmp_path / "out", shard_tokens=3000)
+    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", shard_tokens=3000)
     assert result.reused == (name == "write_manifest")
     assert hashes(tmp_path / "out") == good
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"manifest.json", *CORPUS_PARTS}
@@ -392,7 +392,7 @@ def test_what_a_killed_run_left_behind_is_no_obstacle(tmp_path, source, helpers)
     (tmp_path / "out/partial/spill.arrow").write_bytes(b"half")
     (tmp_path / "out/shards").mkdir()
     (tmp_path / "out/shards/00099.arrow").write_bytes(b"half")
-    helpers.prepare([source], default_model(), tmp_path / "out")
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     assert not (tmp_path / "out/partial").exists()
     assert [p.name for p in (tmp_path / "out/shards").iterdir()] == ["00000.arrow"]
 
@@ -407,7 +407,7 @@ def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, so
         from objectives import OBJECTIVES
         try:
             inputs = {[str(source), str(other)]!r}
-            prepare(inputs, {default_model()!r}, {str(tmp_path / "out")!r}, OBJECTIVES, num_workers=2, quiet=True)
+            prepare(inputs, {short_tokenizer()!r}, {str(tmp_path / "out")!r}, OBJECTIVES, num_workers=2, quiet=True)
         except KinspanError as error:
             print("refused:", error)
         else:
@@ -437,11 +437,11 @@ def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, so
 )
 def test_settings_that_make_no_sense_are_an_error_that_names_them(tmp_path, source, option):
     with pytest.raises(KinspanError, match=next(iter(option))):
-        prepare([str(source)], default_model(), tmp_path / "out", OBJECTIVES, quiet=True, **option)
+        prepare([str(source)], short_tokenizer(), tmp_path / "out", OBJECTIVES, quiet=True, **option)
 
 
 def test_an_output_that_cannot_be_written_is_a_one_line_error(tmp_path, source, helpers):
     (tmp_path / "file").write_text("")
     with pytest.raises(KinspanError, match="--output_dir") as error:
-        helpers.prepare([source], default_model(), tmp_path / "file/out")
+        helpers.prepare([source], short_tokenizer(), tmp_path / "file/out")
     assert "\n" not in str(error.value)

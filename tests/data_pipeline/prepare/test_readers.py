@@ -20,7 +20,7 @@ from data_pipeline.prepare.readers import READERS, parse_record, read_records
 from data_pipeline.prepare.readers.text import split_paragraphs
 from data_pipeline.prepare.summary import check_trainable, describe_rejected, find_lacks
 from objectives import OBJECTIVES
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 COMPRESS = {
     "": lambda content: content,
@@ -237,7 +237,7 @@ def test_prepare_counts_what_is_broken_by_file_line_and_reason(tmp_path, helpers
     )
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(JSONL * 50)[:150])
     (tmp_path / "latin.txt").write_bytes("Café".encode("latin-1"))
-    result = helpers.prepare([tmp_path], default_model(), output, allow_damaged=True, allow_rejected=0.1)
+    result = helpers.prepare([tmp_path], short_tokenizer(), output, allow_damaged=True, allow_rejected=0.1)
     lines = (output / "rejected.jsonl").read_text().splitlines()
     rejected = {(e["file"].rsplit("/", 1)[1], e["line"]): e["reason"] for e in map(json.loads, lines)}
     assert result.tally.counts["records rejected"] == len(lines) == len(rejected)
@@ -258,14 +258,14 @@ def test_a_file_that_cannot_be_read_to_its_end_is_an_error_and_no_corpus(tmp_pat
     inputs, output = [source, cut], tmp_path / "out"
     for _ in range(2):
         with pytest.raises(KinspanError, match=r"cut.jsonl.gz, record \d: cannot read on: EOFError") as error:
-            helpers.prepare(inputs, default_model(), output)
+            helpers.prepare(inputs, short_tokenizer(), output)
         assert "\n" not in str(error.value)
         with pytest.raises(KinspanError, match="no corpus"):
             Corpus(output)
-    assert not helpers.prepare(inputs, default_model(), output, allow_damaged=True).reused
+    assert not helpers.prepare(inputs, short_tokenizer(), output, allow_damaged=True).reused
     with pytest.raises(KinspanError, match=r"without all of .*cut.jsonl.gz"):
-        helpers.prepare(inputs, default_model(), output)
-    assert helpers.prepare(inputs, default_model(), output, allow_damaged=True).reused
+        helpers.prepare(inputs, short_tokenizer(), output)
+    assert helpers.prepare(inputs, short_tokenizer(), output, allow_damaged=True).reused
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
@@ -278,12 +278,12 @@ def test_an_error_of_the_storage_is_no_rejected_record(tmp_path, helpers, monkey
 
     monkeypatch.setitem(READERS, ".jsonl", replace(READERS[".jsonl"], read=read))
     with pytest.raises(KinspanError, match=rf"in.jsonl, record 2: .*{os.strerror(number)}"):
-        helpers.prepare([source], default_model(), tmp_path / "out")
+        helpers.prepare([source], short_tokenizer(), tmp_path / "out")
 
 
 def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpers):
     source = helpers.write_jsonl(tmp_path / "in.jsonl", helpers.synthetic_documents(1))
-    manifest = helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.0).manifest
+    manifest = helpers.prepare([source], short_tokenizer(), tmp_path / "out", validation_share=0.0).manifest
     train, *_, validate = find_lacks(manifest, OBJECTIVES)
     assert "ssp" in train
     assert "cannot train on this corpus: 2 documents or more must be usable" in train
@@ -292,7 +292,7 @@ def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpe
     with pytest.raises(KinspanError, match=r"can train no objective.*--title_texts"):
         check_trainable(manifest, "this")
     options = {"validation_share": 0.0, "title_texts": True}
-    titled = helpers.prepare([source], default_model(), tmp_path / "titled", **options).manifest
+    titled = helpers.prepare([source], short_tokenizer(), tmp_path / "titled", **options).manifest
     with pytest.raises(KinspanError, match=r"can train no objective.*--validation_share\)$"):
         check_trainable(titled, "this")
 
@@ -304,7 +304,7 @@ def test_a_corpus_that_nothing_can_train_on_says_what_is_missing(tmp_path, helpe
 def test_nothing_to_keep_is_a_one_line_error_that_says_why(tmp_path, helpers, content, reason):
     source = written(tmp_path / "a.jsonl", content)
     with pytest.raises(KinspanError, match=reason) as error:
-        helpers.prepare([source], default_model(), tmp_path / "out")
+        helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     assert "\n" not in str(error.value)
     with pytest.raises(KinspanError, match="no corpus"):
         Corpus(tmp_path / "out")
@@ -318,7 +318,7 @@ def test_a_file_name_that_is_not_utf8_is_read_and_reported(tmp_path, helpers):
         pytest.skip("this file system takes names in UTF-8 alone")
     with source.open("ab") as file:
         file.write(b"{broken\n")
-    result = helpers.prepare([source], default_model(), tmp_path / "out")
+    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     assert result.tally.counts["documents kept"] == 3
     assert result.tally.counts["records rejected"] == 1
     said = describe_rejected(tmp_path / "out", result.tally)

@@ -11,7 +11,7 @@ from data_pipeline.prepare import rejection
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.readers import find_parts, lines, parse_record, read_records, reader, text
 from data_pipeline.prepare.rejection import ReadTally, refuse_rejected
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 PARAGRAPH = "Paragraph {} of the book says what number it is. It has a second sentence, which says so again."
 
@@ -26,7 +26,7 @@ def folder(tmp_path, helpers):
 @pytest.fixture
 def run(folder, helpers, tmp_path):
     def prepare(name="out", **options):
-        return helpers.prepare([folder], default_model(), tmp_path / name, **options)
+        return helpers.prepare([folder], short_tokenizer(), tmp_path / name, **options)
 
     return prepare
 

@@ -3,18 +3,18 @@ import re
 import pytest
 
 from data_pipeline.prepare.report import _plot_lengths
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 
 @pytest.fixture(scope="module")
-def page(helpers, tmp_path_factory):
+def page(helpers, tmp_path_factory, plots):
     folder = tmp_path_factory.mktemp("report")
     documents = helpers.synthetic_documents(20, seed="report")
     documents.append({**documents[0], "id": "again"})
     documents.append({"id": "<script>alert(1)</script>", "paragraphs": ["Short <b>and</b> bold."]})
     source = helpers.write_jsonl(folder / "in.jsonl", documents)
     source.write_text(source.read_text() + "{broken\n")
-    helpers.prepare([source], default_model(), folder / "out", licence="CC BY-SA 4.0")
+    helpers.prepare([source], short_tokenizer(), folder / "out", licence="CC BY-SA 4.0")
     return (folder / "out/report.html").read_text()
 
 
@@ -32,7 +32,7 @@ def test_the_page_loads_nothing_and_holds_no_markup_of_documents(page):
     assert "<b>and</b>" not in page
 
 
-def test_lengths_are_shown_up_to_where_nearly_all_are():
+def test_lengths_are_shown_up_to_where_nearly_all_are(plots):
     import numpy as np
 
     counts = np.zeros(201, dtype=int)

@@ -9,7 +9,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import inputs
 from data_pipeline.prepare.readers import registry
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 TEXTS = [
     "\n\n".join(
@@ -51,10 +51,10 @@ def test_a_file_that_could_not_be_read_is_read_again(folder, tmp_path, helpers, 
     with monkeypatch.context() as patch:
         patch.setattr(registry, "open_file", fail_to_open("2.txt"))
         with pytest.raises(KinspanError, match=r"2\.txt.*Input/output error"):
-            helpers.prepare([folder], default_model(), tmp_path / "out")
-    result = helpers.prepare([folder], default_model(), tmp_path / "out")
+            helpers.prepare([folder], short_tokenizer(), tmp_path / "out")
+    result = helpers.prepare([folder], short_tokenizer(), tmp_path / "out")
     assert result.manifest.totals["documents"] == len(TEXTS) + 1
-    whole = helpers.prepare([folder], default_model(), tmp_path / "whole")
+    whole = helpers.prepare([folder], short_tokenizer(), tmp_path / "whole")
     assert result.manifest.fingerprint == whole.manifest.fingerprint
 
 
@@ -62,8 +62,8 @@ def test_a_file_in_an_archive_is_read_once_its_library_is_there(folder, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", hide("markdown_it"))
         with pytest.raises(KinspanError, match=r"page\.md.*pip install.*, or give --allow_skipped to go without it$"):
-            helpers.prepare([folder], default_model(), tmp_path / "out")
-    result = helpers.prepare([folder], default_model(), tmp_path / "out")
+            helpers.prepare([folder], short_tokenizer(), tmp_path / "out")
+    result = helpers.prepare([folder], short_tokenizer(), tmp_path / "out")
     assert result.manifest.totals["documents"] == len(TEXTS) + 1
 
 
@@ -71,11 +71,11 @@ def test_what_was_done_without_a_file_is_not_taken_for_all_of_it(folder, tmp_pat
     """A corpus that lacks a file on purpose is not what the command without --allow_skipped asks for."""
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", hide("markdown_it"))
-        helpers.prepare([folder], default_model(), tmp_path / "out", allow_skipped=True)
-    again = helpers.prepare([folder], default_model(), tmp_path / "out", allow_skipped=True)
+        helpers.prepare([folder], short_tokenizer(), tmp_path / "out", allow_skipped=True)
+    again = helpers.prepare([folder], short_tokenizer(), tmp_path / "out", allow_skipped=True)
     assert again.reused
     with pytest.raises(KinspanError, match=r"without .*page\.md.*--allow_skipped"):
-        helpers.prepare([folder], default_model(), tmp_path / "out")
+        helpers.prepare([folder], short_tokenizer(), tmp_path / "out")
     assert len(Corpus(tmp_path / "out").manifest.shards)
 
 
@@ -91,8 +91,8 @@ def test_a_file_that_changes_while_it_is_read_is_no_part_of_a_corpus(folder, tmp
     with monkeypatch.context() as patch:
         patch.setattr(inputs.InputTask, "read", read)
         with pytest.raises(KinspanError, match=r"3\.txt was changed while it was read"):
-            helpers.prepare([folder], default_model(), tmp_path / "out")
-    result = helpers.prepare([folder], default_model(), tmp_path / "out")
+            helpers.prepare([folder], short_tokenizer(), tmp_path / "out")
+    result = helpers.prepare([folder], short_tokenizer(), tmp_path / "out")
     assert result.manifest.totals["paragraphs"] == 4 * (len(TEXTS) + 1) + 1
 
 
@@ -106,8 +106,8 @@ def test_later_stages_are_done_again_with_what_was_missing(folder, tmp_path, hel
         patch.setattr(registry, "open_file", fail_to_open("2.txt"))
         patch.setattr("data_pipeline.prepare.pipeline.write_report", stop)
         with pytest.raises(KeyboardInterrupt):
-            helpers.prepare([folder], default_model(), tmp_path / "out", allow_damaged=True)
-    result = helpers.prepare([folder], default_model(), tmp_path / "out")
+            helpers.prepare([folder], short_tokenizer(), tmp_path / "out", allow_damaged=True)
+    result = helpers.prepare([folder], short_tokenizer(), tmp_path / "out")
     assert result.manifest.totals["documents"] == len(TEXTS) + 1
-    whole = helpers.prepare([folder], default_model(), tmp_path / "whole")
+    whole = helpers.prepare([folder], short_tokenizer(), tmp_path / "whole")
     assert result.manifest.fingerprint == whole.manifest.fingerprint

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from data_pipeline.corpus import OPTIONAL_COLUMNS, SPLITS, Corpus
 from data_pipeline.prepare.readers import READERS, jsonl
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 
 def test_held_out_documents_have_shards_of_their_own(tiny_corpus, make_stream):
@@ -29,11 +29,11 @@ def test_what_only_some_readers_give_is_kept_as_token_ids(tmp_path, helpers, mon
 
     source = helpers.write_jsonl(tmp_path / "in.jsonl", helpers.synthetic_documents(5, seed="prepare"))
     monkeypatch.setitem(READERS, ".jsonl", replace(jsonl.READER, parse=parse))
-    helpers.prepare([source], default_model(), tmp_path / "out", validation_share=0.0)
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out", validation_share=0.0)
     assert len(Corpus(tmp_path / "out").shard(0).document_starts) == 6  # it passes its checks
     with pa.ipc.open_file(str(tmp_path / "out/shards/00000.arrow")) as file:
         rows = {row["id"]: row for row in file.read_all().to_pylist()}
-    tokenizer = helpers.tokenizer(default_model())
+    tokenizer = helpers.tokenizer(short_tokenizer())
     first, plain = rows["prepare-0"], rows["prepare-3"]
     assert [tokenizer.decode(ids) for ids in first["title_tokens"]] == ["how long is it?", "who knows."]
     answers = [[tokenizer.decode(ids) for ids in answer] for answer in first["answers"]]

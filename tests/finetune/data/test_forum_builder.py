@@ -85,12 +85,12 @@ def test_the_place_of_the_right_answer_says_nothing(questions, tmp_path):
 def test_questions_held_out_are_those_that_prepare_holds_out(helpers, tmp_path, questions):
     """With dev's and test's shares together; and a question and its duplicates are in one split."""
     from data_pipeline.corpus import Corpus
-    from pretrain.modeling.default_model import default_model
+    from tests.synthetic import short_tokenizer
 
     build_forum_set(questions, "title_body", tmp_path / "set", SHARES, candidates=5)
     held_out = {line for split in SHARES for line in load_split(f"files={tmp_path / 'set'}", split)[0].question_ids}
     name = f"questions:{tmp_path / 'desk.jsonl'}"
-    helpers.prepare([name], default_model(), tmp_path / "corpus", validation_share=sum(SHARES.values()))
+    helpers.prepare([name], short_tokenizer(), tmp_path / "corpus", validation_share=sum(SHARES.values()))
     corpus = Corpus(tmp_path / "corpus")
     of_corpus = set()
     for number, info in enumerate(corpus.manifest.shards):
@@ -119,7 +119,7 @@ def write_tangled_desk(path, count=300):
 def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path, kind):
     """Not those at two links' distance, of the other direction, or of the same original either; prepare agrees."""
     from data_pipeline.corpus import Corpus
-    from pretrain.modeling.default_model import default_model
+    from tests.synthetic import short_tokenizer
 
     name = write_tangled_desk(tmp_path / "desk.jsonl")
     questions = {question.id: question for question in read_questions([name])}
@@ -139,7 +139,7 @@ def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path,
             assert all(label or group[answer] != group[asked] for answer, label in zip(ids, labels, strict=True))
             assert len(ids) == 20
     assert all(len(of_group) == 1 for of_group in splits.values())
-    helpers.prepare([name], default_model(), tmp_path / "corpus", validation_share=sum(SHARES.values()))
+    helpers.prepare([name], short_tokenizer(), tmp_path / "corpus", validation_share=sum(SHARES.values()))
     corpus = Corpus(tmp_path / "corpus")
     of_corpus = {
         name
@@ -218,12 +218,12 @@ def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     ],
 )
 def test_a_question_that_is_not_as_it_must_be_is_rejected_with_a_reason(helpers, tmp_path, line, reason):
-    from pretrain.modeling.default_model import default_model
+    from tests.synthetic import short_tokenizer
 
     path = tmp_path / "desk.jsonl"
     write_help_desk(path)
     path.write_text(path.read_text() + json.dumps({"id": "bad", "title": "t", "text": "some text", **line}) + "\n")
-    helpers.prepare([f"questions:{path}"], default_model(), tmp_path / "corpus")
+    helpers.prepare([f"questions:{path}"], short_tokenizer(), tmp_path / "corpus")
     rejected = [json.loads(entry) for entry in (tmp_path / "corpus/rejected.jsonl").read_text().splitlines()]
     assert [entry["line"] for entry in rejected] == [61]
     assert reason in rejected[0]["reason"]
@@ -251,7 +251,7 @@ def test_what_of_a_dump_belongs_to_no_question_is_told(tmp_path):
 def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
     """Each is split on its own, as prepare splits it, and the right answer of one is a candidate of the others."""
     from data_pipeline.corpus import Corpus
-    from pretrain.modeling.default_model import default_model
+    from tests.synthetic import short_tokenizer
 
     path, said = tmp_path / "desk.jsonl", []
     lines = [
@@ -271,7 +271,7 @@ def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
         assert {rows.stop - rows.start for rows in data.rows()} == {5}
         held_out |= set(data.questions) if split != "train" else set()
     options = {"validation_share": sum(SHARES.values()), "duplicates": "keep"}
-    helpers.prepare([f"questions:{path}"], default_model(), tmp_path / "corpus", **options)
+    helpers.prepare([f"questions:{path}"], short_tokenizer(), tmp_path / "corpus", **options)
     of_corpus = set()
     for number, info in enumerate(Corpus(tmp_path / "corpus").manifest.shards):
         if info.split == "validation":

@@ -15,7 +15,7 @@ from finetune.training.fingerprints import fingerprint_model
 from pretrain.modeling.adapters.combine import write_tensors
 from pretrain.modeling.adapters.folder import Adapter, Base, name_head, name_parts, place_of_base
 from pretrain.modeling.adapters.model import load_adapter_model
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def make_adapter(tmp_path_factory):
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     base = tmp_path_factory.mktemp("base")
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(base))
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     torch.manual_seed(1)

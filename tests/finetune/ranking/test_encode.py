@@ -12,7 +12,7 @@ from finetune.data.answers import AnswerSet
 from finetune.ranking import token_ids
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import load_own_tokenizer
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 QUESTIONS = {
     "what is [SEP] a </s> token?": ["It ends.", "", "  [CLS] <s> one two three  "],
@@ -40,7 +40,7 @@ def answers_of(questions):
 @pytest.fixture(scope="module", params=["minilm", "bert-uncased_electra-small", "roberta-base-tokenizer"])
 def tokenizer(request):
     if request.param == "minilm":
-        return load_own_tokenizer(str(default_model()))
+        return load_own_tokenizer(str(short_tokenizer()))
     return load_own_tokenizer(str(request.getfixturevalue("shared") / "tokenizers" / request.param))
 
 
@@ -94,7 +94,7 @@ def test_batches_by_length_hold_each_pair_once(tokenizer):
 
 def test_a_large_set_is_tokenised_once_and_mapped(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    tokenizer = load_own_tokenizer(str(default_model()))
+    tokenizer = load_own_tokenizer(str(short_tokenizer()))
     data = answers_of(QUESTIONS | {f"why {k}": [f"because {k % 7}", "x"] for k in range(20)})
     expected = encode_pairs(data, tokenizer, 16)
     monkeypatch.setattr(token_ids, "LARGE", 10)
@@ -132,7 +132,7 @@ def flip_last_byte(path):
 def test_a_damaged_file_of_ids_is_written_anew_and_other_texts_have_their_own(damage, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(token_ids, "LARGE", 2)
-    tokenizer = load_own_tokenizer(str(default_model()))
+    tokenizer = load_own_tokenizer(str(short_tokenizer()))
     texts, others = (pa.array(words, pa.large_string()) for words in (["a b", "c"], ["a b", "d"]))
     before = token_ids.tokenise_texts(tokenizer, texts, "texts").ids.tolist()
     [folder] = (tmp_path / "kinspan").glob("token-ids-*[!k]")
@@ -145,7 +145,7 @@ def test_ids_stay_in_memory_where_the_cache_cannot_be_written(tmp_path, monkeypa
     (tmp_path / "kinspan").write_text("a file where the cache would be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(token_ids, "LARGE", 2)
-    tokenizer = load_own_tokenizer(str(default_model()))
+    tokenizer = load_own_tokenizer(str(short_tokenizer()))
     found = token_ids.tokenise_texts(tokenizer, pa.array(["a", "b"], pa.large_string()), "the texts")
     assert len(found.ids) == 2
     assert "each process tokenises the texts for itself" in capsys.readouterr().out
@@ -158,6 +158,6 @@ def test_ids_stay_in_memory_where_there_is_no_home(monkeypatch, capsys):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pathlib.Path.home", find_none)
     monkeypatch.setattr(token_ids, "LARGE", 2)
-    tokenizer = load_own_tokenizer(str(default_model()))
+    tokenizer = load_own_tokenizer(str(short_tokenizer()))
     assert len(token_ids.tokenise_texts(tokenizer, pa.array(["a", "b"], pa.large_string()), "the texts").ids) == 2
     assert "each process tokenises the texts for itself" in capsys.readouterr().out

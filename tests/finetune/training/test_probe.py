@@ -37,10 +37,10 @@ def release(tmp_path_factory):
     """A small model of its own weights, as a release has them."""
     from transformers import AutoConfig
 
-    from pretrain.modeling.default_model import default_model
+    from tests.synthetic import short_tokenizer
 
     folder = tmp_path_factory.mktemp("release")
-    tokenizer = load_own_tokenizer(default_model())
+    tokenizer = load_own_tokenizer(short_tokenizer())
     AutoConfig.for_model("bert", vocab_size=len(tokenizer), **SMALL).save_pretrained(str(folder))
     ranker, _ = load_ranker(str(folder))
     save_ranker(ranker.classifier.config, tokenizer, 128, ranker.state_dict(), folder)

@@ -10,6 +10,8 @@ from pretrain.metrics import compute_figures
 from pretrain.modeling.losses import PAIR_SUMS, PAPER_WEIGHTS
 from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS
 
+pytestmark = pytest.mark.usefixtures("plots")
+
 EVERY = {"log_steps": 3, "eval_steps": 8, "probe_steps": 8}
 FACTS = {"total_steps": 20, "settings": {"objective": "ssp", "max_tokens": None, "seed": 1, **EVERY}}
 UNDER_WAY = Progress(20, 12_000, 2.5, "5 min", "2026-01-02 03:04:05", "2026-01-02 03:05:09", "runs/docs")

@@ -34,6 +34,7 @@ from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import Scorer, check_fits, load_scorer, score_padded
 from pretrain.release.release import make_release_config
+from tests.synthetic import short_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_two_tokenizers_see_the_same_pairs(objective, corpus, other_tokenizer):
 
 def test_special_tokens_are_the_models_own(corpus):
     """A tokenizer of the corpus's vocabulary that joins two texts in another way."""
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     ours = ("[SEP]", tokenizer.sep_token_id), ("[CLS]", tokenizer.cls_token_id)
     tokenizer.backend_tokenizer.post_processor = processors.RobertaProcessing(*ours, add_prefix_space=False)
     pairs = select_held_out(corpus, OBJECTIVES["ssp"], 4)
@@ -262,7 +263,7 @@ SMALL = {"vocab_size": 31_000, "hidden_size": 32, "num_hidden_layers": 1, "num_a
 )
 def test_positions_of_families_that_are_not_trained_here(config, positions):
     model = AutoModelForSequenceClassification.from_config(config).eval()
-    scorer = Scorer("it", model, load_tokenizer(default_model()), "", lambda out: out.logits[:, 0])
+    scorer = Scorer("it", model, load_tokenizer(short_tokenizer()), "", lambda out: out.logits[:, 0])
     check_fits(scorer.name, scorer.model, scorer.tokenizer, positions or 100_000)
     if positions:
         ids = torch.full((1, positions), 1000)

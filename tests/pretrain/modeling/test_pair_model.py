@@ -19,6 +19,7 @@ from pretrain.batches import to_tensors
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
+from tests.synthetic import short_tokenizer
 
 CPU = torch.device("cpu")
 
@@ -159,7 +160,7 @@ def test_a_config_alone_starts_from_scratch_and_says_so(make_model):
 
 
 def test_no_encoder_is_refused(tmp_path: Path):
-    load_tokenizer(default_model()).save_pretrained(str(tmp_path))
+    load_tokenizer(short_tokenizer()).save_pretrained(str(tmp_path))
     GPT2Config(n_layer=1, n_head=2, n_embd=8).save_pretrained(str(tmp_path))
     with pytest.raises(KinspanError, match="gpt2, not an encoder"):
         load_model(str(tmp_path), seed=1)

@@ -12,9 +12,9 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
 from data_pipeline.tokenizers import read_pair_template
 from pretrain.config import PretrainConfig
-from pretrain.modeling.default_model import default_model
 from pretrain.planning.corpora import describe_corpora, drop_untrainable, list_sources, mix_as, mix_validation
 from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, choose_forums
+from tests.synthetic import short_tokenizer
 
 CACHE = CacheSettings(None, 1.0)
 EVERY = sorted({*BALANCED, *LARGEST, *OF_BENCHMARKS, "beer"})
@@ -115,7 +115,7 @@ def write_duplicates_of_one(folder, make_corpus_of, validation_share=0.0):
     ]
     (folder / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     asked = [f"questions:{folder / 'asked.jsonl'}"]
-    make_corpus_of(asked, default_model(), folder / "corpus", validation_share=validation_share)
+    make_corpus_of(asked, short_tokenizer(), folder / "corpus", validation_share=validation_share)
     return folder / "corpus"
 
 
@@ -129,7 +129,7 @@ def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helper
     alone = PretrainConfig(**given, objective="duplicate")
     asked = mix_as(alone, list_sources(alone)).read_from(Corpus(forum))
     assert drop_untrainable(asked) == (asked, [])
-    stream = PairStream(asked, template=read_pair_template(helpers.tokenizer(default_model())), seed=1)
+    stream = PairStream(asked, template=read_pair_template(helpers.tokenizer(short_tokenizer())), seed=1)
     with pytest.raises(KinspanError, match=r"^document q[0-9]+: .* one and the same text"):
         stream.batch(0, 8)
 

@@ -7,9 +7,9 @@ from safetensors.torch import save_file
 
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.checkpoints.manifest import describe_file, write_manifest
-from pretrain.modeling.default_model import default_model
 from pretrain.modeling.pair_model import load_model
 from pretrain.release.release import MODEL_FOLDER
+from tests.synthetic import short_tokenizer
 
 
 @pytest.fixture(params=["bert"])
@@ -17,7 +17,7 @@ def trained(request, make_model, tmp_path):
     """A run folder with one checkpoint, and the model that is in it."""
     model, _ = load_model(str(make_model(request.param, initializer_range=0.1)), seed=5)
     run = tmp_path / "run"
-    load_tokenizer(default_model()).save_pretrained(str(run / MODEL_FOLDER))
+    load_tokenizer(short_tokenizer()).save_pretrained(str(run / MODEL_FOLDER))
     model.config.to_json_file(str(run / MODEL_FOLDER / "config.json"), use_diff=False)
     facts = {
         "model": {"name": "small"},

@@ -1,6 +1,5 @@
 """Ranks of a few processes that import torch alone."""
 
-import os
 import resource
 import socket
 import subprocess
@@ -13,6 +12,9 @@ from data_pipeline.errors import KinspanError
 from pretrain import setup
 from pretrain.runtime import ranks
 from pretrain.runtime.engine import raise_descriptor_limit
+from tests.programs import run_programs
+
+ROOT = Path(__file__).resolve().parents[3]
 
 COUNT = """
 import os
@@ -51,31 +53,31 @@ print(ranks._machines is not None, waits())
 """
 
 
-def start_ranks(world, program, *arguments):
-    """What each of some processes prints that run the program as ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = {**os.environ, "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            env={**common, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    return [process.communicate(timeout=400)[0] for process in started]  # they share a busy machine
+@pytest.fixture
+def start_ranks(tmp_path):
+    """``start_ranks(world, program, *arguments)``: what each of so many processes prints that run it as ranks."""
+
+    def start(world, program, *arguments):
+        path = tmp_path / "rank.py"
+        path.write_text(program)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        common = {"PYTHONPATH": str(ROOT), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        variables = [{**common, "RANK": str(rank)} for rank in range(world)]
+        ended = run_programs([(path, *arguments)] * world, ROOT, 400, variables)  # they share a busy machine
+        return [process.stdout for process in ended]
+
+    return start
 
 
-def test_a_group_takes_one_descriptor_per_other_rank():
+def test_a_group_takes_one_descriptor_per_other_rank(start_ranks):
     """And a few for itself. So two groups of 512 ranks need more than the usual limit of 1,024."""
     assert all(2 <= int(printed) <= 6 for printed in start_ranks(3, COUNT))
 
 
 @pytest.mark.parametrize(("local_size", "by_machine"), [(2, True), (1, False)])
-def test_counts_are_the_sums_of_all_ranks_by_machine_too(local_size, by_machine):
+def test_counts_are_the_sums_of_all_ranks_by_machine_too(local_size, by_machine, start_ranks):
     printed = start_ranks(4, SUM, str(local_size))
     assert [line.strip() for line in printed] == [f"{by_machine} [4, 6]"] * 4
 
@@ -129,4 +131,4 @@ def test_freed_tensors_go_back_to_the_system():
 
     The process is a new one, because in an old one there is room already.
     """
-    subprocess.run([sys.executable, "-c", FREED], cwd=Path(__file__).parents[3], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", FREED], cwd=ROOT, check=True, timeout=300)

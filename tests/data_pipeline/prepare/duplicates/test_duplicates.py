@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.prepare.duplicates.near import find_repeats
-from pretrain.modeling.default_model import default_model
+from tests.synthetic import short_tokenizer
 
 NOISE = "This line of text stands at the foot of every page of the site, and says nothing of its subject at all."
 
@@ -29,7 +29,7 @@ def run(helpers, tmp_path):
     def prepare(*files, **options):
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         names = [helpers.write_jsonl(folder / f"{k}.jsonl", documents) for k, documents in enumerate(files)]
-        result = helpers.prepare(names, default_model(), folder / "out", validation_share=0.0, **options)
+        result = helpers.prepare(names, short_tokenizer(), folder / "out", validation_share=0.0, **options)
         shard = Corpus(folder / "out").shard(0)
         lengths = np.diff(shard.document_starts).tolist()
         return dict(zip(shard.rows.column("id").to_pylist(), lengths, strict=True)), result

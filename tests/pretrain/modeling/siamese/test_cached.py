@@ -158,7 +158,7 @@ def test_without_masked_tokens_the_contrastive_loss_alone_is_trained(make_model,
     stream, exchange = make_texts(masking=None), Exchange(monkeypatch)
     _, reference = plain_gradients(model, stream.batch(2 * SIZE, SIZE))
     _, ours = gradients(model, stream, Layout(SIZE, 4, 2), exchange)
-    assert largest_difference(ours, reference) <= 1e-5
+    assert largest_difference(ours, reference) <= 2e-5
     assert not any(ours[name].any() for name in ours if name.startswith("mlm_head"))
 
 

@@ -14,7 +14,6 @@ from transformers.utils import logging
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.config import PretrainConfig
-from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import load_siamese_model
 from pretrain.planning.plan import make_plan
@@ -24,6 +23,7 @@ from pretrain.release.siamese import fill_siamese_folder
 from pretrain.run import pretrain
 from pretrain.runtime.stop import Stopped
 from tests.pretrain.steps import ask_in_step
+from tests.synthetic import short_tokenizer
 
 TEXTS = ["how do owls hunt at night ?", "owls", "the railway opened in the year of the great fire , " * 12]
 
@@ -116,7 +116,7 @@ def test_every_family_gives_the_same_vectors(family, make_model, tmp_path, capfd
 
     source = make_model(family, initializer_range=0.1)
     model, _ = load_siamese_model(str(source), seed=5)
-    tokenizer = load_tokenizer(default_model())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(tmp_path))
     fill_siamese_folder(tmp_path, model.config.to_dict(), dict(model.named_parameters()), max_length=40)
     logging.set_verbosity_warning()
