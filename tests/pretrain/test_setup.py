@@ -50,8 +50,9 @@ def test_no_such_corpus(refused, tmp_path):
     assert "make one with kinspan prepare" in refused(corpus=str(tmp_path / "absent"))
 
 
-def test_a_corpus_of_another_tokenizer(refused, roberta_corpus):
-    text = refused(corpus=str(roberta_corpus))
+def test_a_corpus_of_another_tokenizer(refused, shared, make_corpus, tiny_documents):
+    corpus = make_corpus(tiny_documents[:5], shared / "tokenizers/roberta-base-tokenizer")
+    text = refused(corpus=str(corpus))
     assert "roberta-base-tokenizer" in text
     assert "--tokenizer" in text
 
