@@ -28,6 +28,7 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
 from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
+from pretrain.modeling.default_model import default_model
 from tests.cases import mark_slow
 from tests.synthetic import short_tokenizer, synthetic_documents
 
@@ -118,21 +119,33 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+PLOTS = {
+    "data_pipeline.plots": ("plot_bars", "plot_curves"),
+    "finetune.reports.plots": ("plot_dots", "plot_trainings", "plot_noise", "plot_histograms"),
+}
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_plots() -> Iterator[Any]:
-    """Pages have no plots, which take longer than a small corpus and a short run; modules that use ``plots`` do."""
-    drawn = {"plot_bars": lambda *arguments: "", "plot_curves": lambda *arguments: ""}
-    left_out = mock.patch.multiple("data_pipeline.plots", **drawn)
-    left_out.start()
+    """Pages have the labels of plots alone: plots take longer than a short run. Modules that use ``plots`` draw."""
+
+    def show_labels(*given: Any) -> str:
+        return " ".join(own for own in given if isinstance(own, str))
+
+    left_out = [mock.patch.multiple(own, **dict.fromkeys(names, show_labels)) for own, names in PLOTS.items()]
+    for own in left_out:
+        own.start()
     yield left_out
-    left_out.stop()
+    mock.patch.stopall()
 
 
 @pytest.fixture(scope="module")
 def plots(no_plots: Any) -> Iterator[None]:
-    no_plots.stop()
+    for own in no_plots:
+        own.stop()
     yield
-    no_plots.start()
+    for own in no_plots:
+        own.start()
 
 
 @pytest.fixture(scope="session")
@@ -150,7 +163,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def make_corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``make_corpus(documents, tokenizer=default, **options)``: a corpus folder made of these documents.
+    """``make_corpus(documents, tokenizer=short, **options)``: a corpus folder made of these documents.
 
     A document is a dictionary as in a .jsonl file, or a list of paragraphs. Nothing is held out, nothing that repeats
     is dropped, and no step cleans, unless asked: what is long enough is kept as it is.
@@ -175,8 +188,14 @@ def tiny_documents() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def tiny_corpus(make_corpus: Callable[..., Path], tiny_documents: list[dict]) -> Path:
-    """60 short synthetic documents in 5 or so shards, a fifth held out, with MiniLM's tokenizer."""
+    """60 short synthetic documents in 5 or so shards, a fifth held out."""
     return make_corpus(tiny_documents, validation_share=0.2, shard_tokens=5000)
+
+
+@pytest.fixture(scope="session")
+def default_corpus(make_corpus: Callable[..., Path], tiny_documents: list[dict]) -> Path:
+    """The same with the default model's tokenizer."""
+    return make_corpus(tiny_documents, default_model(), validation_share=0.2, shard_tokens=5000)
 
 
 @pytest.fixture(scope="session")

@@ -76,14 +76,16 @@ def short_tokenizer() -> str:
 
     Most of what a step of a small model computes, and of what its checkpoint holds, goes with the vocabulary.
     """
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    place = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    folder = Path(place) / "short"
+    folder.mkdir()
     for path in Path(default_model()).glob("*token*"):
         shutil.copy(path, folder)
-    spec = json.loads((Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))
+    spec = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     kept = {*WORDS, *TOPICS}
     entries = [word for word, number in spec["model"]["vocab"].items() if number < FREQUENT or word in kept]
     spec["model"]["vocab"] = {word: number for number, word in enumerate(entries)}
-    (Path(folder) / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
-    (Path(folder) / "vocab.txt").write_text("".join(f"{word}\n" for word in entries), encoding="utf-8")
-    return folder
+    (folder / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in entries), encoding="utf-8")
+    return str(folder)

@@ -25,9 +25,10 @@ from pretrain.runtime.log import complete_lines
 from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.settings import default_of
 
+from . import plots
 from .card import AS_STARTED
 from .comparison_page import TEMPLATES, ShownCandidate, pick_candidates
-from .plots import LEAST_RANGE, Curve, compute_deviation, plot_dots, plot_histograms, plot_noise, plot_trainings
+from .plots import LEAST_RANGE, Curve, compute_deviation
 from .study_table import describe_shared_stages
 
 TOP = 5  # candidates that an example shows
@@ -314,23 +315,23 @@ def render_report(
     measured:        the split that the rows, the noise and the examples are of
     shown:           the metrics of its table
     """
-    plots, named = {}, [(f"{s.split} ({s.filter})", s) for s in splits]
+    drawn, named = {}, [(f"{s.split} ({s.filter})", s) for s in splits]
     if rows:
         main = shown[0]
         marks = [row.paper[main][0] if main in row.paper else None for row in rows]
         values, label = [row.metrics[main] for row in rows], f"{TITLES[main]} on {measured}"
-        plots["rows"] = plot_dots([row.name for row in rows], values, marks, label, "the paper's")
+        drawn["rows"] = plots.plot_dots([row.name for row in rows], values, marks, label, "the paper's")
     if curves:
-        plots["curves"] = plot_trainings(curves)
+        drawn["curves"] = plots.plot_trainings(curves)
     if noise:
-        plots["noise"] = plot_noise({n.name: (n.shares, n.map) for n in noise}, f"MAP on {measured}")
+        drawn["noise"] = plots.plot_noise({n.name: (n.shares, n.map) for n in noise}, f"MAP on {measured}")
     if splits:
         panels = {
             "candidates per question": {name: s.candidates for name, s in named},
             "words per question": {name: s.question_words for name, s in named},
             "words per candidate": {name: s.answer_words for name, s in named},
         }
-        plots["splits"] = plot_histograms(panels)
+        drawn["splits"] = plots.plot_histograms(panels)
     return render_template(
         TEMPLATES,
         "report.html",
@@ -352,7 +353,7 @@ def render_report(
         measured=measured,
         least_range=LEAST_RANGE,
         metrics={name: TITLES[name] for name in shown},
-        plots=plots,
+        plots=drawn,
         significant=SIGNIFICANT,
         as_started=AS_STARTED,
     )

@@ -164,9 +164,9 @@ def test_bad_config_files_are_one_line(text, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_dry_run_writes_nothing_and_needs_no_deepspeed(tiny_corpus, tmp_path):
+def test_a_dry_run_writes_nothing_and_needs_no_deepspeed(default_corpus, tmp_path):
     probe = tmp_path / "probe.py"
-    arguments = ["pretrain.py", "--corpus", str(tiny_corpus), "--output_dir", "run", "--max_steps", "5", "--dry_run"]
+    arguments = ["pretrain.py", "--corpus", str(default_corpus), "--output_dir", "run", "--max_steps", "5", "--dry_run"]
     probe.write_text(
         "import runpy, sys\n"
         f"sys.argv = {arguments!r}\n"

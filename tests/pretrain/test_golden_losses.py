@@ -41,15 +41,10 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module")
-def corpus(make_corpus, tiny_documents):
-    return make_corpus(tiny_documents, default_model(), validation_share=0.2, shard_tokens=5000)
-
-
 @pytest.mark.parametrize("name", RUNS)
-def test_losses_are_as_they_were(name, make_model, corpus, tmp_path, request):
+def test_losses_are_as_they_were(name, make_model, default_corpus, tmp_path, request):
     family, options, settings = RUNS[name]
-    given = {"model": str(make_model(family, default_model(), **options)), "corpus": str(corpus)}
+    given = {"model": str(make_model(family, default_model(), **options)), "corpus": str(default_corpus)}
     given |= {"output_dir": str(tmp_path)}
     pretrain(PretrainConfig(**given, **SETTINGS | settings))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

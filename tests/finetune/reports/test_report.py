@@ -26,6 +26,8 @@ from finetune.reports.study_report import (
 )
 from finetune.training.config import FinetuneConfig
 
+pytestmark = pytest.mark.usefixtures("plots")
+
 HOSTILE = 'a <b>"bold"</b> & $x^$ {{ 7 * 7 }} \u65e5'
 VOID = {"meta", "br", "path", "use", "rect"}
 

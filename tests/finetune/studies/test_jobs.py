@@ -89,8 +89,8 @@ def study():
 
 
 @pytest.fixture
-def runs(study, answers, tiny_corpus, tmp_path):
-    where = {"corpus": str(tiny_corpus)}
+def runs(study, answers, default_corpus, tmp_path):
+    where = {"corpus": str(default_corpus)}
     given = [answers], tmp_path / "out", ResultStore(tmp_path / "lines"), {}, None, RUNNERS, where, lambda _: None
     return Runs(study, *given)
 

@@ -17,7 +17,6 @@ from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import Source, parse_sources
 from objectives import parse_mixture
-from pretrain.modeling.default_model import default_model
 from pretrain.planning.corpora import (
     describe_corpora,
     explain_other_corpora,
@@ -164,13 +163,12 @@ def test_what_is_said_of_several_corpora(tiny_corpus, other_corpus):
     assert "corpora" not in describe_corpora(mix((), "ssp").read_from(corpora[0]), corpora[:1])
 
 
-def test_corpora_of_two_tokenizers_are_refused(tiny_corpus, make_corpus, tiny_documents, helpers):
-    of_another = make_corpus(tiny_documents[:5], default_model())
+def test_corpora_of_two_tokenizers_are_refused(tiny_corpus, default_corpus, helpers):
     with pytest.raises(KinspanError, match="corpora that are mixed need the same"):
-        open_corpora(parse_sources([f"{tiny_corpus}=1", f"{of_another}=1"]), CacheSettings(), lambda: None)
+        open_corpora(parse_sources([f"{tiny_corpus}=1", f"{default_corpus}=1"]), CacheSettings(), lambda: None)
     tokenizer = helpers.tokenizer(tiny_corpus / "tokenizer")
     with pytest.raises(KinspanError, match="was prepared with the tokenizer"):
-        open_for(tokenizer, parse_sources([str(of_another)]), CacheSettings())
+        open_for(tokenizer, parse_sources([str(default_corpus)]), CacheSettings())
 
 
 def test_a_folder_whose_name_ends_like_a_weight_is_explained(tiny_corpus, tmp_path):
