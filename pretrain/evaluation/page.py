@@ -218,10 +218,6 @@ def thin(points: plots.Points) -> plots.Points:
     return kept
 
 
-def _value(point: tuple[float, float]) -> float:
-    return point[1]
-
-
 def _compare(validation: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, str, list[str]]]]:
     """The head and the rows of a table of the first and the last validation: name, meaning and figures."""
     shown = [validation[0], validation[-1]] if len(validation) > 1 else [validation[0]]
