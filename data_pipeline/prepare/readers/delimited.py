@@ -67,8 +67,8 @@ def _find_merged(row: list[str]) -> Rejected | None:
         lines = field.count("\n")
         if lines and field.count("\t") == lines * (len(row) - 1) > 0:
             return Rejected(
-                f"{lines + 1} lines are one row here, since a quotation mark begins a field in the first of them and ends "
-                "one in the last: if they are several rows, write the table as .jsonl, or quote its texts",
+                f"{lines + 1} lines are one row here, since a quotation mark begins a field in the first and ends one "
+                "in the last: if they are several rows, write the table as .jsonl, or quote its texts",
                 measure_content(row),
             )
     return None
