@@ -130,11 +130,16 @@ def _explain(name: str) -> str:
     return find_missing(name) or f"not a known format; known are {FORMATS}; or name its reader, as in txt:FILE"
 
 
+def expand_glob(name: str) -> list[str]:
+    """List what a local name or glob stands for; what is there by this very name is no glob, such as ``a[1].txt``."""
+    return [name] if os.path.lexists(name) else sorted(glob.glob(name, recursive=True))
+
+
 class _LocalPlaces:
     """What a local name or glob stands for."""
 
     def __init__(self, name: str) -> None:
-        self.found = sorted(glob.glob(name, recursive=True)) or [name]
+        self.found = expand_glob(name) or [name]
 
     def is_folder(self, name: str) -> bool:
         return os.path.isdir(name)
