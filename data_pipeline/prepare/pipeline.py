@@ -119,6 +119,7 @@ def prepare(
     allowed = Allowed(allow_damaged, allow_skipped, allow_rejected, may_allow)
     old = _find_finished(folder, request, allowed)
     if old:
+        _refuse_other_licence(old, licence, folder)
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
         return Prepared(old, Tally(), time.monotonic() - began, reused=True, skipped=skipped)
     partial = folder / "partial"
@@ -190,6 +191,16 @@ def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | 
     (folder / "partial").mkdir(exist_ok=True)  # marks the corpus as unfinished
     (folder / "manifest.json").unlink()
     return None
+
+
+def _refuse_other_licence(manifest: Manifest, licence: str, folder: Path) -> None:
+    """Raise KinspanError where a licence is given, and the corpus that is there was prepared with another one."""
+    stated = {source["licence"] for source in manifest.sources if source["name"] not in LICENCES}
+    if licence and stated - {licence}:
+        raise KinspanError(
+            f"--licence {licence}: --output_dir {folder} already holds this corpus, with the licence "
+            f"{', '.join(sorted(stated))}: leave the flag out, or delete the folder to prepare it again"
+        )
 
 
 def _make_partial_folder(folder: Path, partial: Path) -> None:
