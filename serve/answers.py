@@ -90,7 +90,18 @@ def read_answers(source: str, columns: dict[str, str], say: Say, all_answers: bo
 
 
 def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: bool) -> Iterator[Answer]:
-    """Yields what stands in a source of ``read_answers`` as it is read, what has no text or stands twice too."""
+    """Yields what stands in a source of ``read_answers`` as it is read, what has no text or stands twice too.
+
+    Half a surrogate pair, which UTF-8 cannot hold, becomes a question mark.
+    """
+    return (Answer._make(map(_mend, answer)) for answer in _open_source(source, columns, say, all_answers))
+
+
+def _mend(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _open_source(source: str, columns: dict[str, str], say: Say, all_answers: bool) -> Iterator[Answer]:
     name, _, place = source.partition("=")
     beir = find_beir_file(Path(source), CORPUS)
     is_named = source == PYTHON_DOCS or (place and name in (FORUM, DOCUMENTS, *NAMES))

@@ -30,6 +30,11 @@ def test_json_lines(tmp_path):
     assert said == [left_out, "1 answers stand there more than once: kept once"]
 
 
+def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"id": "1\\ud83d", "text": "Cut \\ud83d", "question": "\\udc00"}\n')
+    assert read(tmp_path / "a.jsonl")[0] == [Answer("1?", "Cut ?", "?")]
+
+
 def test_tables_and_their_columns(tmp_path):
     path = tmp_path / "solved.tsv"
     path.write_text('nr\tpassage\tasked\n1\tsay "so"\twhy?\n2\tb\t\n')
