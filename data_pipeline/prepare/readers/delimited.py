@@ -42,7 +42,7 @@ def _read_rows(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
         for why in [*repeated, *lacking][:1]:
             yield 1, Skipped(f"skipped: the first row names {why}; rename one")
             return
-        for row in rows:
+        for row in filter(None, rows):  # a blank line is no row
             merged = _find_merged(row) if delimiter == "\t" else None
             yield rows.line_num, merged or _name_fields(header, row)
 

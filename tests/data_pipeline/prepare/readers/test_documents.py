@@ -149,7 +149,7 @@ def test_a_column_that_is_named_twice_is_refused(tmp_path, read, header):
 
 
 def test_broken_rows_are_rejected_one_by_one(tmp_path, read):
-    content = b"text,id\nOne,1\nToo,many,columns\nCaf\xe9,3\nLast,4\n"
+    content = b"text,id\nOne,1\n\nToo,many,columns\nCaf\xe9,3\nLast,4\n\n"
     documents, rejected, _ = read(written(tmp_path / "a.csv", content))
     assert [d.id for d in documents] == ["1", "4"]
     assert rejected == ["the row has 3 columns, and the first row 2", "not UTF-8"]
