@@ -90,17 +90,35 @@ def read_answers(source: str, columns: dict[str, str], say: Say, all_answers: bo
 
 
 def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: bool) -> Iterator[Answer]:
-    """Yields what stands in a source of ``read_answers`` as it is read, what has no text or stands twice too."""
+    """Yields what stands in a source of ``read_answers`` as it is read, what has no text or stands twice too.
+
+    Half a surrogate pair, which UTF-8 cannot hold, becomes a question mark.
+    """
+    return (Answer._make(map(_mend, answer)) for answer in _open_source(source, columns, say, all_answers))
+
+
+def _mend(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _open_source(source: str, columns: dict[str, str], say: Say, all_answers: bool) -> Iterator[Answer]:
     name, _, place = source.partition("=")
+    beir = find_beir_file(Path(source), CORPUS)
+    is_named = source == PYTHON_DOCS or (place and name in (FORUM, DOCUMENTS, *NAMES))
+    if columns and (is_named or (Path(source).is_dir() and not beir)):
+        raise KinspanError(f"--columns names the columns of a table, which {source} is not: leave it out")
     if source == PYTHON_DOCS:
         return (Answer(name, text, "", url, title) for name, text, title, url in read_python_docs())
-    if name == FORUM and place:
-        return _take_answers(read_questions([place], say, may_reject=False), all_answers, say)
-    if name == DOCUMENTS and place:
-        return _read_documents(place, say)
+    if name in (FORUM, DOCUMENTS) and place:
+        try:
+            if name == DOCUMENTS:
+                return _read_documents(place, say)
+            return _take_answers(read_questions([place], say, may_reject=False), all_answers, say)
+        except KinspanError as error:
+            raise KinspanError(str(error).replace("--input:", f"{source}:").replace("--input ", f"{name}=")) from error
     if name in NAMES and place:
         return _read_data_set(source)
-    if beir := find_beir_file(Path(source), CORPUS):
+    if beir:
         return _read_table(beir, columns, say)
     if Path(source).is_dir():
         if not (Path(source) / "manifest.json").is_file():
@@ -238,10 +256,7 @@ def _read_documents(place: str, say: Say) -> Iterator[Answer]:
         return [Answer(name(document, n, text), text, title=document.title) for n, text in enumerate(texts, 1)]
 
     nothing = "no paragraph of running text, and no answer of a forum, in it"
-    try:
-        answers = read_input([place], parse_record, make, say, nothing, allow_skipped=True, may_reject=False)
-    except KinspanError as error:
-        raise KinspanError(str(error).replace("--input ", f"--answers {DOCUMENTS}=")) from error
+    answers = read_input([place], parse_record, make, say, nothing, allow_skipped=True, may_reject=False)
     if dropped := tally.counts["paragraphs read"] - kept:
         say(f"{dropped:,} of {dropped + kept:,} paragraphs are short or no running text: left out")
     if shared := sum(taken.values()) - len(taken):

@@ -91,7 +91,7 @@ def read_manifest(folder: Path) -> Manifest:
         unfinished = any(folder.glob(f"{VECTORS}-*"))
         reason = "was not finished: run kinspan index once more" if unfinished else "is no index, see kinspan index"
         reason = reason if folder.exists() else "is no index: there is no such folder"
-        raise KinspanError(f"--index {folder} {reason}")
+        raise KinspanError(f"{folder} {reason}")
     found = read_object(folder / MANIFEST, AGAIN)
     if found.get("format") != FORMAT:
         raise KinspanError(f"{folder / MANIFEST} has format {found.get('format')!r}, not {FORMAT}: {AGAIN}")

@@ -15,16 +15,12 @@ BATCH = 50_000  # rows of a record batch
 
 
 def write_texts(path: Path, answers: Iterable[Answer]) -> None:
-    """Writes the answers in their order; half a surrogate pair, which UTF-8 cannot hold, becomes a question mark."""
+    """Writes the answers in their order."""
     rows = iter(answers)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
         while batch := list(islice(rows, BATCH)):
-            columns = [list(map(_mend, column)) for column in zip(*batch, strict=True)]
-            writer.write_batch(pa.record_batch([pa.array(c, pa.large_string()) for c in columns], schema=SCHEMA))
-
-
-def _mend(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+            columns = [pa.array(column, pa.large_string()) for column in zip(*batch, strict=True)]
+            writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
 
 
 def map_parts(folders: Iterable[Path]) -> pa.Table:

@@ -7,6 +7,8 @@ document holds a sentence of 8 words or more if the sentence's letters and digit
 
 import hashlib
 import json
+import lzma
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -77,8 +79,8 @@ def read_benchmark(name: str) -> list[str]:
         )
     try:
         with open_decompressed(path) as file:
-            sentences = [text for line in file for text in _split_line(line.decode("utf-8-sig"), suffix)]
-    except (OSError, ValueError, EOFError) as error:  # UnicodeDecodeError is a ValueError
+            sentences = [text for number, line in enumerate(file, 1) for text in _split_line(number, line, suffix)]
+    except (OSError, ValueError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise KinspanError(f"--decontaminate {name} cannot be read: {quote_error(error)}") from error
     return check_benchmark(name, sentences)
 
@@ -90,12 +92,14 @@ def check_benchmark(name: str, sentences: list[str]) -> list[str]:
     return sentences
 
 
-def _split_line(line: str, suffix: str) -> Iterator[str]:
-    line = line.strip()
-    if suffix == ".jsonl" and line:
-        yield from _list_texts(json.loads(line))
-    else:
-        yield from line.split("\t") if suffix == ".tsv" else [line]
+def _split_line(number: int, line: bytes, suffix: str) -> Iterator[str]:
+    """Yield the texts of a line. Raises ValueError, which names the line, where it is not UTF-8 or not JSON."""
+    try:
+        text = line.decode("utf-8-sig").strip()
+        found = json.loads(text) if suffix == ".jsonl" and text else text.split("\t") if suffix == ".tsv" else text
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"line {number}: {error}") from error
+    yield from _list_texts(found)
 
 
 def _list_texts(value: object) -> Iterator[str]:

@@ -12,7 +12,7 @@ from xxhash import xxh3_64_intdigest
 from data_pipeline.tokenizers import check_joins
 
 from .benchmark import Benchmark
-from .cleaning import Rules, Tally, clean, normalise, split_sentences
+from .cleaning import Rules, Tally, clean_or_drop, normalise, split_sentences
 from .document import Document, Omitted, Rejected
 from .read import parse_counted
 from .readers.reader import Record, measure_content
@@ -94,13 +94,6 @@ def _parse_records(records: list[Record], tally: Tally, read: ReadTally) -> tupl
     return documents, rejected
 
 
-def _is_answered(document: Document) -> bool:
-    """Whether a title with its accepted answer is to be trained on, even where there is no body."""
-    if not document.title_is_text or document.accepted is None:
-        return False
-    return bool(normalise(document.title) and normalise(document.answers[document.accepted]))
-
-
 class Encoder:
     """Encodes chunks of records in a worker process, without ``transformers``, which is slow to import.
 
@@ -124,8 +117,8 @@ class Encoder:
         tally.counts["documents cut off a longer text"] += sum(document.is_part for document in documents)
         if self.rules.title_texts:
             documents = [replace(document, title_is_text=True) for document in documents]
-        cleaned = [(document, clean(document, self.rules, tally)) for document in documents]
-        kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs or _is_answered(document)]
+        cleaned = [(document, clean_or_drop(document, self.rules, tally)) for document in documents]
+        kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs is not None]
         if self.benchmark and kept:
             kept = self._drop_known(self.benchmark, kept, tally)
         nested = [(document, [split_sentences(p) for p in paragraphs]) for document, paragraphs in kept]

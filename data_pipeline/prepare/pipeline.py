@@ -10,7 +10,6 @@ The manifest is written last. Until then, what is done lies in the folder ``part
 from there. What comes out depends on the inputs and the settings alone.
 """
 
-import glob
 import json
 import shutil
 import time
@@ -27,7 +26,7 @@ from data_pipeline.sampling.pairs import Objective
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
 from .plan import PreparePlan
-from .readers import PYTHON_DOCS, InputFile, find_input_files, is_url, split_prefix
+from .readers import PYTHON_DOCS, InputFile, expand_glob, find_input_files, is_url, split_prefix
 from .rejection import Allowed, ReadTally, refuse_missing, refuse_rejected
 from .report import write_report
 from .stages import encode_all, write_all
@@ -120,6 +119,7 @@ def prepare(
     allowed = Allowed(allow_damaged, allow_skipped, allow_rejected, may_allow)
     old = _find_finished(folder, request, allowed)
     if old:
+        _refuse_other_licence(old, licence, folder)
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
         return Prepared(old, Tally(), time.monotonic() - began, reused=True, skipped=skipped)
     partial = folder / "partial"
@@ -150,7 +150,7 @@ def _refuse_own_output(inputs: list[str], folder: Path) -> None:
     """Raise KinspanError where an input is a folder that the corpus lies in, which the next run would read as well."""
     for given in inputs:
         name = split_prefix(given)[1]
-        for place in [] if is_url(name) else map(Path, glob.glob(name)):
+        for place in [] if is_url(name) else map(Path, expand_glob(name)):
             if place.is_dir() and folder.resolve().is_relative_to(place.resolve()):
                 raise KinspanError(f"--output_dir {folder} lies in --input {place}: choose a folder outside of it")
 
@@ -191,6 +191,16 @@ def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | 
     (folder / "partial").mkdir(exist_ok=True)  # marks the corpus as unfinished
     (folder / "manifest.json").unlink()
     return None
+
+
+def _refuse_other_licence(manifest: Manifest, licence: str, folder: Path) -> None:
+    """Raise KinspanError where a licence is given, and the corpus that is there was prepared with another one."""
+    stated = {source["licence"] for source in manifest.sources if source["name"] not in LICENCES}
+    if licence and stated - {licence}:
+        raise KinspanError(
+            f"--licence {licence}: --output_dir {folder} already holds this corpus, with the licence "
+            f"{', '.join(sorted(stated))}: leave the flag out, or delete the folder to prepare it again"
+        )
 
 
 def _make_partial_folder(folder: Path, partial: Path) -> None:

@@ -204,7 +204,7 @@ def _add_about(
             "index": searcher.index.folder.resolve().name,
             "answers": len(searcher.index),
             "bi_encoder": searcher.index.manifest.model["name"],
-            "cross_encoder": searcher.cross_encoder.name if searcher.cross_encoder else None,
+            "cross_encoder": searcher.cross_encoder.name if service.can_rerank else None,
             "first_stage": service.first_stage,
             "rerank_k": service.rerank_k,
             "blend": service.blend,

@@ -30,6 +30,11 @@ def test_json_lines(tmp_path):
     assert said == [left_out, "1 answers stand there more than once: kept once"]
 
 
+def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"id": "1\\ud83d", "text": "Cut \\ud83d", "question": "\\udc00"}\n')
+    assert read(tmp_path / "a.jsonl")[0] == [Answer("1?", "Cut ?", "?")]
+
+
 def test_tables_and_their_columns(tmp_path):
     path = tmp_path / "solved.tsv"
     path.write_text('nr\tpassage\tasked\n1\tsay "so"\twhy?\n2\tb\t\n')
@@ -232,14 +237,32 @@ def test_a_short_document_beside_others_is_no_reason_to_refuse(tmp_path, tiny_do
     (tmp_path / "b.md").write_text("# B\n\nSee a.md.")
     assert read(f"documents={tmp_path}")[0]
     (tmp_path / "c.jsonl").write_text("{}\n")
-    with pytest.raises(KinspanError, match=r"^--answers documents=.* 1 file without a document: .*c\.jsonl") as caught:
+    with pytest.raises(KinspanError, match=r"^documents=.* 1 file without a document: .*c\.jsonl") as caught:
         read(f"documents={tmp_path}")
     assert "allow" not in str(caught.value)
 
 
 def test_documents_that_are_not_there_are_refused(tmp_path):
-    with pytest.raises(KinspanError, match=r"^--answers documents=.*absent\.jsonl: no such file"):
+    with pytest.raises(KinspanError, match=r"^documents=.*absent\.jsonl: no such file"):
         read(f"documents={tmp_path / 'absent.jsonl'}")
+
+
+def test_what_is_wrong_with_a_forum_names_it_as_it_was_typed(tmp_path):
+    path = tmp_path / "asked.jsonl"
+    with pytest.raises(KinspanError, match=rf"^forum=questions:{path}: no such file"):
+        read(f"forum=questions:{path}")
+    path.write_text('{"id": 1, "title": "Why?"}\n')
+    with pytest.raises(KinspanError, match=rf"^forum=.*: no questions in it.*{path}, record 1: neither .* \"text\""):
+        read(f"forum=questions:{path}")
+    path.write_text('{"id": 1, "title": "Why?", "text": "So?"}\n' * 2)
+    with pytest.raises(KinspanError, match=rf"^forum=questions:{path}: 1 ids stand at more than one question"):
+        read(f"forum=questions:{path}")
+
+
+def test_columns_of_what_is_no_table_are_refused(tmp_path):
+    for source in (f"documents={tmp_path}", f"forum={tmp_path}", f"files={tmp_path}", "python-docs", tmp_path):
+        with pytest.raises(KinspanError, match="--columns names the columns of a table"):
+            read(source, {"text": "body"})
 
 
 def test_a_title_is_no_question(tmp_path):

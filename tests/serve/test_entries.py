@@ -55,7 +55,10 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
             run(index, "--output_dir", folder, *flags)
     with pytest.raises(KinspanError, match=r"none\.jsonl"):  # before anything is removed
         run(index, "--output_dir", folder, "--remove", "a0", "--add", tmp_path / "none.jsonl")
-    (tmp_path / "ids.txt").write_text("a1\na2\n")
+    (tmp_path / "ids.txt").write_bytes("a1\na2\n".encode("utf-16"))
+    with pytest.raises(KinspanError, match=r"ids\.txt line 1: not UTF-8"):
+        run(index, "--output_dir", folder, "--remove", tmp_path / "ids.txt")
+    (tmp_path / "ids.txt").write_bytes(b"\xef\xbb\xbfa1\r\na2\r\n")  # as Windows writes it
     assert "27 answers" in run(index, "--output_dir", folder, "--remove", "a0", tmp_path / "ids.txt")
     assert "27 answers" in run(index, "--output_dir", folder)
 
@@ -185,7 +188,7 @@ def test_lines_of_json(tmp_path, run, built):
             ("--model", DEFAULT_MODEL_NAME, "--output_dir", "{}/o", "--data", "d", "--depth", "5"),
             "--depth does not go with --data",
         ),
-        (index, ("--output_dir", "{}/none", "--remove", "a"), "is no index"),
+        (index, ("--output_dir", "{}/none", "--remove", "a"), "^{}/none is no index"),
         (index, ("--output_dir", "{}/none", "--answers", "x.jsonl", "--remove", "a"), "builds a new index"),
         (index, ("--output_dir", "{}/none", "--answers", "x.jsonl"), "there is no such file"),
         (
@@ -196,7 +199,7 @@ def test_lines_of_json(tmp_path, run, built):
     ],
 )
 def test_what_cannot_be_done_is_one_line(tmp_path, run, entry, arguments, reason):
-    with pytest.raises(KinspanError, match=reason) as error:
+    with pytest.raises(KinspanError, match=reason.format(tmp_path)) as error:
         run(entry, *(argument.format(tmp_path) for argument in arguments))
     assert "\n" not in str(error.value)
 

@@ -24,10 +24,16 @@ def check_rules(rules: Rules) -> None:
 
 
 def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
-    """Clean the paragraphs of a document and return those that are kept; none where the document is dropped.
+    """Clean the paragraphs of a document and return those that are kept; none where the document is dropped."""
+    return clean_or_drop(document, rules, tally) or []
 
-    Every paragraph that is read is counted once more in ``tally``: as kept by the caller, as too short, as dropped by
-    one step, or as a paragraph of a dropped document.
+
+def clean_or_drop(document: Document, rules: Rules, tally: Tally) -> list[str] | None:
+    """Clean the paragraphs of a document and return those that are kept, or None where the document is dropped.
+
+    A question of a title and an accepted answer alone is kept without a paragraph. Every paragraph that is read is
+    counted once more in ``tally``: as kept by the caller, as too short, as dropped by one step, or as a paragraph of a
+    dropped document.
     """
     paragraphs = _keep_filled(document.paragraphs)
     tally.counts["documents read"] += 1
@@ -37,11 +43,14 @@ def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
         if step.for_posts or not document.is_post:
             paragraphs = _apply(step, document, paragraphs, tally)
     kept = _drop_short(document, [normalise(p) for p in paragraphs], rules, tally)
-    if kept and rules.languages and (language := detect_language(kept)) not in rules.languages:
+    if kept is None or not rules.languages:
+        return kept
+    texts = kept or [document.title, *document.answers]
+    if (language := detect_language(texts)) not in rules.languages:
         tally.counts[f"documents in another language: {language}"] += 1
-        tally.add_sample("documents in another language", kept[0])
+        tally.add_sample("documents in another language", texts[0])
         tally.counts["paragraphs of dropped documents"] += len(kept)
-        return []
+        return None
     return kept
 
 
@@ -73,8 +82,15 @@ def _keep_filled(paragraphs: list[str]) -> list[str]:
     return [p for p in paragraphs if p and not p.isspace()]
 
 
-def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: Tally) -> list[str]:
-    """Drop short paragraphs, and the document where those that are left are too short together."""
+def _is_answered(document: Document) -> bool:
+    """Whether a title with its accepted answer is to be trained on, even where there is no body."""
+    if not document.title_is_text or document.accepted is None:
+        return False
+    return bool(normalise(document.title) and normalise(document.answers[document.accepted]))
+
+
+def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: Tally) -> list[str] | None:
+    """Drop short paragraphs, and the document, for which None stands, where those that are left are too short."""
     shortest, least = (1, 1) if document.is_post else (rules.min_paragraph_chars, rules.min_document_chars)
     kept = []
     for paragraph in paragraphs:
@@ -83,13 +99,15 @@ def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: 
         else:
             tally.counts["paragraphs too short"] += 1
             tally.add_sample("paragraphs too short", paragraph)
+    if not kept and _is_answered(document):
+        return []
     if sum(map(len, kept)) < least or not kept:
         name = "documents too short" if kept else "documents without a long enough paragraph"
         tally.counts[name] += 1
         tally.counts["paragraphs of dropped documents"] += len(kept)
         if kept:
             tally.add_sample(name, kept[0])
-        return []
+        return None
     return kept
 
 

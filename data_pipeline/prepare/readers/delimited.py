@@ -42,8 +42,9 @@ def _read_rows(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
         for why in [*repeated, *lacking][:1]:
             yield 1, Skipped(f"skipped: the first row names {why}; rename one")
             return
-        for row in rows:
-            yield rows.line_num, _name_fields(header, row)
+        for row in filter(None, rows):  # a blank line is no row
+            merged = _find_merged(row) if delimiter == "\t" else None
+            yield rows.line_num, merged or _name_fields(header, row)
 
 
 def _find_delimiter(first: str) -> str:
@@ -57,6 +58,20 @@ def _read_lines(text: IO[str]) -> Iterator[str]:
         if len(line) > reader.MAX_RECORD_BYTES:
             raise ValueError(f"a line is longer than {reader.MAX_RECORD_BYTES >> 20} MB")
         yield line
+
+
+def _find_merged(row: list[str]) -> Rejected | None:
+    """Reject a row with a field that holds whole rows: in a table without quoting, a quotation mark began a field, and
+    the next one ended another."""
+    for field in row:
+        lines = field.count("\n")
+        if lines and field.count("\t") == lines * (len(row) - 1) > 0:
+            return Rejected(
+                f"{lines + 1} lines are one row here, since a quotation mark begins a field in the first and ends one "
+                "in the last: if they are several rows, write the table as .jsonl, or quote its texts",
+                measure_content(row),
+            )
+    return None
 
 
 def _name_fields(header: list[str], row: list[str]) -> dict | Rejected:

@@ -127,14 +127,19 @@ def _describe_docs() -> str:
 
 
 def _explain(name: str) -> str:
-    return find_missing(name) or f"not a known format; known are {FORMATS}; or say it with --reader, such as txt"
+    return find_missing(name) or f"not a known format; known are {FORMATS}; or name its reader, as in txt:FILE"
+
+
+def expand_glob(name: str) -> list[str]:
+    """List what a local name or glob stands for; what is there by this very name is no glob, such as ``a[1].txt``."""
+    return [name] if os.path.lexists(name) else sorted(glob.glob(name, recursive=True))
 
 
 class _LocalPlaces:
     """What a local name or glob stands for."""
 
     def __init__(self, name: str) -> None:
-        self.found = sorted(glob.glob(name, recursive=True)) or [name]
+        self.found = expand_glob(name) or [name]
 
     def is_folder(self, name: str) -> bool:
         return os.path.isdir(name)
@@ -221,8 +226,8 @@ def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: lis
     if others:
         raise KinspanError(
             f"--input {folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be missing "
-            f"(the first is {others[0]}){hint}; known formats are {FORMATS}: convert them, name the files to read, say "
-            "their format with --reader, or give --allow_skipped to leave them out"
+            f"(the first is {others[0]}){hint}; known formats are {FORMATS}: convert them, name the files to read, "
+            "name their reader, as in txt:FOLDER, or give --allow_skipped to leave them out"
         )
 
 

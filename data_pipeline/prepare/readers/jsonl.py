@@ -43,7 +43,8 @@ def load_json(content: bytes) -> Any:
         raise Rejected(f"not JSON: {error}") from error
 
 
-def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
+def read_json_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
+    """Yield what ``read_lines`` does. Raises EOFError where the last line is cut off."""
     for number, line in read_lines(source, part):
         if isinstance(line, bytes):
             check_end(line)
@@ -64,4 +65,4 @@ def _parse(record: Record) -> list[Document]:
     return parse_fields(load_json(record.content), record)
 
 
-READER = Reader(_read, _parse, may_be_compressed=True, split=split_bytes)
+READER = Reader(read_json_lines, _parse, may_be_compressed=True, split=split_bytes)

@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -63,8 +64,10 @@ def test_files_of_sentences_are_read(tmp_path, name, text):
         ("a.pdf", b"%PDF", "give a file of sentences"),
         ("a.txt", b"short\n", "no sentence of 8 words"),
         ("a.txt", b"\xff\xfe\xff", "cannot be read"),
-        ("a.jsonl", b"{", "cannot be read"),
+        ("a.jsonl", b'{"a": "b"}\n{', "cannot be read: line 2: "),
         ("a.txt.gz", b"\x1f\x8b broken", "cannot be read"),
+        ("a.txt.gz", gzip.compress(b"abc" * 99)[:10] + b"\xff" * 20, "cannot be read"),
+        ("a.txt.xz", b"broken", "cannot be read"),
         ("absent.txt", None, "cannot be read"),
     ],
 )

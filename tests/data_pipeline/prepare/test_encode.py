@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise, split_sentences
 from data_pipeline.prepare.document import Document
-from data_pipeline.prepare.encode import Rules, Tally, clean, is_held_out, normalise, split_sentences
+from data_pipeline.prepare.encode import is_held_out
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)  # lone surrogates too
 

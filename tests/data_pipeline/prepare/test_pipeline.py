@@ -281,6 +281,14 @@ def test_running_again_says_reused_and_changes_nothing(tmp_path, source, helpers
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*")} == before
 
 
+def test_a_corpus_of_another_licence_is_not_taken_for_the_one_asked_for(tmp_path, source, helpers):
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out", licence="MIT")
+    for licence in ("", "MIT"):
+        assert helpers.prepare([source], short_tokenizer(), tmp_path / "out", licence=licence).reused
+    with pytest.raises(KinspanError, match=r"--licence CC0: .* already holds this corpus, with the licence MIT"):
+        helpers.prepare([source], short_tokenizer(), tmp_path / "out", licence="CC0")
+
+
 @pytest.mark.parametrize(
     "other",
     [

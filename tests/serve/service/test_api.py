@@ -62,7 +62,7 @@ def test_both_ways_to_ask_give_the_same(start):
     assert posted.headers["cache-control"] == "no-store"
 
 
-def test_about_examples_and_health(start, tmp_path):
+def test_about_examples_and_health(start, stand_in, tmp_path):
     client = start(max_k=7, timeout=5).client
     about = client.get("/about").json
     assert {name: about[name] for name in ("index", "answers", "bi_encoder", "cross_encoder", "first_stage")} == {
@@ -75,6 +75,10 @@ def test_about_examples_and_health(start, tmp_path):
     assert about["limits"] == {"max_question": 4000, "max_k": 7, "concurrency": 64, "timeout": 5}
     assert client.get("/examples").json == {"questions": ["one?", "two?"]}
     assert client.get("/health").json == {"status": "ready"}
+    stand_in.cross_encoder = SimpleNamespace(name="tiny", describe_cut=list)
+    client = start(cross_encoder="tiny", rerank_k=0).client  # the page sends "rerank" where there is a cross-encoder
+    assert client.get("/about").json["cross_encoder"] is None
+    assert client.search("one", rerank=True).status == 422
     (tmp_path / "examples.txt").write_text("first\n\n second \n" + "more\n" * 100)
     own = start(examples=str(tmp_path / "examples.txt")).client.get("/examples").json["questions"]
     assert own[:2] == ["first", "more"]

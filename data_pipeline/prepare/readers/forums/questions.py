@@ -13,7 +13,7 @@ from typing import Any
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from ..jsonl import load_json, parse_fields
+from ..jsonl import load_json, parse_fields, read_json_lines
 from ..lines import read_lines
 from ..reader import FilePart, Reader, Record, SourceFile
 from .groups import name_groups
@@ -24,7 +24,7 @@ def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict
     for name, found in _read_links(source):
         links.setdefault(name, []).extend(found)  # two lines may have one id
     group_of = name_groups(links)
-    for number, line in read_lines(source, None):
+    for number, line in read_json_lines(source, None):
         if isinstance(line, Rejected):
             yield number, line
         else:

@@ -3,7 +3,7 @@
 import pytest
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, check_rules, clean
+from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, check_rules, clean, clean_or_drop
 from data_pipeline.prepare.document import Document
 
 PROSE = "The reader goes through the file once, and it keeps what it finds in memory until the end."
@@ -180,6 +180,17 @@ def test_documents_in_another_language_are_dropped(language):
         name = f"documents in another language: {language}"
         assert tally.counts[name] == (asked != language)
         assert tally.counts["paragraphs of dropped documents"] == (asked != language)
+
+
+@pytest.mark.parametrize("body", [[], [TEXTS["fr"]]])
+def test_an_answered_question_is_kept_in_the_languages_asked_for_alone(body):
+    title, answer = TEXTS["fr"][:60], TEXTS["fr"]
+    question = Document("id", title, body, "s", answers=[answer], accepted=0, title_is_text=True, is_post=True)
+    for asked, kept in ((["en"], None), (["fr"], body), ([], body)):
+        tally = Tally()
+        assert clean_or_drop(question, Rules(languages=asked), tally) == kept
+        counted = {name for name in tally.counts if name.startswith("documents ")}
+        assert counted == {"documents read"} | ({"documents in another language: fr"} if kept is None else set())
 
 
 def test_a_document_without_letters_is_in_no_language():

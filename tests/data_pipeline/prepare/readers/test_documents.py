@@ -132,6 +132,15 @@ def test_rows_of_delimited_files_are_documents(tmp_path, read, suffix, delimiter
     assert [(d.id, d.paragraphs) for d in documents] == [("1", [FIRST, SECOND]), ("2", [f'"{FIRST}", he said.'])]
 
 
+def test_rows_between_two_quotation_marks_of_a_table_without_quoting_are_not_one_document(tmp_path, read):
+    rows = ["id\ttext", "1\tOne.", '2\t"Two, he said.', "3\tThree.", "4\tFour.", '5\tFive."', "6\tSix."]
+    documents, (reason,), _ = read(written(tmp_path / "a.tsv", "\r\n".join(rows)))
+    assert [d.id for d in documents] == ["1", "6"]
+    assert reason.startswith("4 lines are one row here")
+    documents, rejected, _ = read(written(tmp_path / "b.tsv", 'id\ttext\n1\t"A line,\nand a\ttab\nin it."\n'))
+    assert (len(documents), rejected) == (1, [])
+
+
 @pytest.mark.parametrize("header", ["text,text", "id,text,id"])
 def test_a_column_that_is_named_twice_is_refused(tmp_path, read, header):
     documents, (reason,), _ = read(written(tmp_path / "a.csv", f"{header}\n{header}\n"))
@@ -140,7 +149,7 @@ def test_a_column_that_is_named_twice_is_refused(tmp_path, read, header):
 
 
 def test_broken_rows_are_rejected_one_by_one(tmp_path, read):
-    content = b"text,id\nOne,1\nToo,many,columns\nCaf\xe9,3\nLast,4\n"
+    content = b"text,id\nOne,1\n\nToo,many,columns\nCaf\xe9,3\nLast,4\n\n"
     documents, rejected, _ = read(written(tmp_path / "a.csv", content))
     assert [d.id for d in documents] == ["1", "4"]
     assert rejected == ["the row has 3 columns, and the first row 2", "not UTF-8"]

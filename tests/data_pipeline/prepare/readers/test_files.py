@@ -89,6 +89,7 @@ def test_globs_are_expanded_and_each_file_comes_once(tree):
 
 
 def test_a_name_that_looks_like_a_glob_can_be_a_file(tmp_path):
+    written(tmp_path / "part1.jsonl", JSONL)  # what the glob would find
     path = written(tmp_path / "part[1].jsonl", JSONL)
     assert [f.name for f in find_input_files([str(path)])[0]] == [str(path)]
 

@@ -80,13 +80,14 @@ def test_a_document_of_a_million_paragraphs(tmp_path, read):
     assert tally.counts["paragraphs too short"] == tally.counts["paragraphs read"] == 1_000_000
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "wiki_00"])
-def test_lines_that_are_cut_off_are_no_whole_file(tmp_path, read, name):
+@pytest.mark.parametrize("given", ["a.jsonl", "a.jsonl.gz", "wiki_00", "questions:a.jsonl"])
+def test_lines_that_are_cut_off_are_no_whole_file(tmp_path, read, given):
+    reader, colon, name = given.rpartition(":")
     lines = "".join(json.dumps({"id": str(k), "text": "Some text."}) + "\n" for k in range(3)).encode()
     pack = gzip.compress if name.endswith(".gz") else bytes
     for keep, ids, is_cut in ((len(lines), "012", False), (len(lines) - 1, "012", False), (-9, "01", True)):
         (tmp_path / name).write_bytes(pack(lines[:keep]))
-        documents, rejected, _ = read(tmp_path / name)
+        documents, rejected, _ = read(f"{reader}{colon}{tmp_path / name}")
         assert [d.id for d in documents] == list(ids)
         assert [reason.startswith("cannot read on") for reason in rejected] == [True] * is_cut
 
