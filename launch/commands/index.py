@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.registry import parse_columns
+from finetune.data.tables import read_lines
 from launch._cli import parse
 from pretrain.modeling.default_model import default_model, name_installed
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
@@ -143,7 +144,7 @@ def _list_ids(given: list[str]) -> list[str]:
     ids: list[str] = []
     for name in given:
         if name.endswith(".txt") and Path(name).is_file():
-            ids += filter(None, map(str.strip, Path(name).read_text(encoding="utf-8").splitlines()))
+            ids += filter(None, (line.strip() for _, line in read_lines(Path(name))))
         else:
             ids.append(name)
     return ids

@@ -55,7 +55,10 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
             run(index, "--output_dir", folder, *flags)
     with pytest.raises(KinspanError, match=r"none\.jsonl"):  # before anything is removed
         run(index, "--output_dir", folder, "--remove", "a0", "--add", tmp_path / "none.jsonl")
-    (tmp_path / "ids.txt").write_text("a1\na2\n")
+    (tmp_path / "ids.txt").write_bytes(b"a1\na\xe92\n")
+    with pytest.raises(KinspanError, match=r"ids\.txt line 2: not UTF-8"):
+        run(index, "--output_dir", folder, "--remove", tmp_path / "ids.txt")
+    (tmp_path / "ids.txt").write_text("\ufeffa1\r\na2\n")
     assert "27 answers" in run(index, "--output_dir", folder, "--remove", "a0", tmp_path / "ids.txt")
     assert "27 answers" in run(index, "--output_dir", folder)
 
