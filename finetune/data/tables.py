@@ -229,7 +229,9 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
                 raise KinspanError(f"{place}: {names[column]!r} is no text: {values[column]!r}")
         for column in OPTIONAL:  # lines of JSON need not have the same fields
             if column not in there and record.get(names[column]) is not None:
-                raise KinspanError(f"{place}: {names[column]!r} is not in the first line: give it in all lines, or in none")
+                raise KinspanError(
+                    f"{place}: {names[column]!r} is not in the first line: give it in all lines, or in none"
+                )
         ids = [_parse_id(values[c], names[c], place) if c in there else None for c in OPTIONAL]
         row = SourceRow(line, ids[0], values["question"], ids[1], normalise(values["answer"]), label)
         extra: dict[str, Any] = {c: _parse_extra(c, values[c], names[c], place) for c in EXTRA if c in there}

@@ -58,7 +58,10 @@ def test_a_question_of_unknown_words_has_candidates(tmp_path):
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [([("q", ["9"])], "test.jsonl line 1: answers has aid '9'"), ([(3, ["1"])], 'test.jsonl line 1: "qid", "question" must')],
+    [
+        ([("q", ["9"])], "test.jsonl line 1: answers has aid '9'"),
+        ([(3, ["1"])], 'test.jsonl line 1: "qid", "question" must'),
+    ],
 )
 def test_a_broken_line_is_named(tmp_path, rows, message):
     with pytest.raises(KinspanError, match=message):
