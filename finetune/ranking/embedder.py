@@ -93,7 +93,10 @@ class Embedder:
         return self._embed(texts, ANSWER, precision, see)
 
     def count_cut(self, texts: Sequence[str], prompts: tuple[str, ...] = ANSWER) -> int:
-        """How many texts, ``ANSWER`` or ``QUERY``, have more than ``max_length`` tokens, the rest of which is not read."""
+        """How many texts have more than ``max_length`` tokens, the rest of which is not read.
+
+        prompts: the kind of the texts, ``ANSWER`` or ``QUERY``
+        """
         prompt = find_prompt(self.model, prompts)
         texts = [_make_readable(prompt + text, self.max_length) for text in texts]
         options = {"truncation": True, "max_length": self.max_length + 1, "split_special_tokens": True}

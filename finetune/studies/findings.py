@@ -62,7 +62,7 @@ class Findings:
 
     @cached_property
     def outcomes(self) -> dict[str, RowOutcome]:
-        """The rows that have run, at least one seed of them, by name; a mean once all of its rows have a seed in common."""
+        """The rows that have run, at least one seed of them, by name; a mean once its rows share a seed."""
         read = {name: read_outcome(self.store, row) for name, row in self.rows.items() if not row.mean_of}
         found = {name: outcome for name, outcome in read.items() if outcome}
         for row in self.rows.values():

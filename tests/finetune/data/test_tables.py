@@ -126,7 +126,7 @@ def test_bad_values_name_their_line(tmp_path, change, message):
         ),
         (
             "train.jsonl",
-            b'{"question": "q", "answer": "a", "label": 1}\n{"question": "q", "answer": "b", "label": 0, "answer_id": 7}',
+            b'{"question": "q", "answer": "a", "label": 1}\n{"question": "q", "answer": "", "label":0, "answer_id": 7}',
             r"line 2: 'answer_id' is not in the first line: give it in all lines, or in none",
         ),
         ("train.jsonl", b"", r"no rows in this file"),
