@@ -277,6 +277,9 @@ def test_curves_have_a_dot_for_each_seed_and_a_line_through_the_means(study, sto
     assert np.allclose(curve.get_ydata(), [seeds.get_ydata().mean() for seeds in dots])
     assert set(level.get_ydata()) == {0.5}
     assert [label.get_text() for label in axes.get_xticklabels()] == ["none", "50", "100"]
+    levels = "a/none/wikiqa;a/mlm/wikiqa;a/ssp/wikiqa;a/both/wikiqa"  # more than there are styles
+    figures.draw_curves(Findings(study, store), tmp_path / "labels.png", rows, levels)
+    assert len(drawn[1].axes[0].lines) == len(axes.lines) + 3
 
 
 def test_a_page_keeps_its_prose_and_has_its_tables_made_anew(study, store, tmp_path):
