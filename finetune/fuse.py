@@ -27,7 +27,7 @@ from finetune.reports.facts import ABOUT as OF_A_RANKER
 from finetune.training.search import split_folds
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.default_model import name_installed
-from pretrain.release.folder import CARD, FACTS, fingerprint_model, replace_release
+from pretrain.release.folder import CARD, FACTS, expect_release_or_nothing, fingerprint_model, replace_release
 from pretrain.release.metadata import Stated, make_metadata, make_results, render_card
 
 FOLDS = 5
@@ -119,6 +119,7 @@ def fuse_file(
     nothing is written.
     """
     models = name_models(parts)
+    expect_release_or_nothing(output)  # before the work
     dev, said = _load(spec, "dev", columns)
     words = count_words(list_candidates(spec, columns))
     for note in [*said, ABOUT] if BM25 in models else said:

@@ -27,9 +27,9 @@ from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
 from finetune.data.registry import load_split, parse_columns
 from finetune.ranking.best import take_best
 from finetune.ranking.bi_encoder import check_room, is_bi_encoder
-from finetune.ranking.embedder import Embedder
+from finetune.ranking.embedder import ANSWER, QUERY, Embedder
 from finetune.ranking.encode import CutCounter
-from finetune.ranking.score import load_scoring
+from finetune.ranking.score import check_finite, load_scoring
 from pretrain.modeling.default_model import name_installed
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
@@ -138,15 +138,17 @@ def embed(
         say(f"{embedder.name}: texts are cut at {embedder.max_length} tokens, its most, and not at {max_length}")
     embedder.max_length = embedder.model.max_seq_length = min(max_length, embedder.max_length)
     answers = data.answers.take(pa.array(corpus.rows)).to_pylist()
-    if cut := embedder.count_cut(answers):
-        say(f"{embedder.name}: {cut:,} of {len(answers):,} answers cut (--max_length {embedder.max_length})")
+    for what, texts, prompts in (("questions", data.questions, QUERY), ("answers", answers, ANSWER)):
+        if cut := embedder.count_cut(texts, prompts):
+            say(f"{embedder.name}: {cut:,} of {len(texts):,} {what} cut (--max_length {embedder.max_length})")
     return embedder.embed_queries(data.questions), embedder.embed_answers(answers)
 
 
 def load_reranker(
     model: str, max_length: int, say: Callable[[str], None], cut: CutCounter
 ) -> Callable[[AnswerSet], np.ndarray]:
-    """What gives the probability of each row of an AnswerSet. Raises KinspanError for a bi-encoder.
+    """What gives the probability of each row of an AnswerSet. Raises KinspanError for a bi-encoder, and where a score
+    is not finite.
 
     say: told where ``max_length`` is not the model's own
     cut: counts the pairs that are cut
@@ -154,7 +156,13 @@ def load_reranker(
     if is_bi_encoder(model):
         raise KinspanError(f"--cross_encoder {model} embeds each text alone: give it as --model")
     score, _ = load_scoring(model, max_length, say=say, see=cut.count)
-    return lambda data: 1 / (1 + np.exp(-score(data)))
+
+    def rank(data: AnswerSet) -> np.ndarray:
+        scores = score(data)
+        check_finite(scores, f"--cross_encoder {model}", data)
+        return 1 / (1 + np.exp(-scores))
+
+    return rank
 
 
 def mine(

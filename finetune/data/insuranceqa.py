@@ -17,13 +17,14 @@ ANSWERS = "answers.jsonl"
 def read_insuranceqa(path: Path) -> Iterator[SourceRow]:
     """Yields each question's right answers and then its negatives, whose texts are in answers.jsonl beside the file.
 
-    Raises KinspanError, naming file and line, where answers.jsonl is missing, where a field is missing or not a string,
-    where an answer id stands twice in answers.jsonl, and where a question names an answer that is not there.
+    Raises KinspanError, naming file and line, where answers.jsonl is missing, where a field is missing or of another
+    kind, where an answer id stands twice in answers.jsonl, and where a question names an answer that is not there.
     """
     source, texts = read_texts(path)
     for number, record in read_json_lines(path):
         check_fields(record, f"{path} line {number}", str, "qid", "question")
         qid, question = record["qid"], record["question"]
+        check_fields({"answers": [], "negatives": [], **record}, f"{path} line {number}", list, "answers", "negatives")
         yield SourceRow(number, qid, question, None, None, 0)
         for field, label in (("answers", 1), ("negatives", 0)):
             for aid in record.get(field, ()):

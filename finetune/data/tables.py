@@ -3,6 +3,7 @@
 import csv
 import json
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ MAPPINGS = {  # examples for messages, by whether there are labels
     False: "--columns question=query,answer=passage",
 }
 MAX_FIELD = 2**31 - 1  # characters: a text may be as long as in the other formats, and not 131,072 alone
+_SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can name them
 LABELS: dict[Any, int] = {0: 0, 1: 1, "0": 0, "1": 1}  # True and 1.0 are 1 as well
 
 
@@ -204,7 +206,8 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
               Those of EXTRA are read only if they are named here.
     labelled: whether it must have labels; else they are not read, and all are 0
 
-    Raises KinspanError for a column that is missing, a value that is no text, and a label other than 0 and 1.
+    Raises KinspanError for a column that is missing, ids that the first row lacks, a value that is no text, and a label
+    other than 0 and 1.
     """
     file = table.place.rsplit(" ", 1)[0]
     names = _name_columns(table, columns, file, labelled)
@@ -224,6 +227,11 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
         for column in ("question", "answer"):
             if not isinstance(values[column], str):
                 raise KinspanError(f"{place}: {names[column]!r} is no text: {values[column]!r}")
+        for column in OPTIONAL:  # lines of JSON need not have the same fields
+            if column not in there and record.get(names[column]) is not None:
+                raise KinspanError(
+                    f"{place}: {names[column]!r} is not in the first line: give it in all lines, or in none"
+                )
         ids = [_parse_id(values[c], names[c], place) if c in there else None for c in OPTIONAL]
         row = SourceRow(line, ids[0], values["question"], ids[1], normalise(values["answer"]), label)
         extra: dict[str, Any] = {c: _parse_extra(c, values[c], names[c], place) for c in EXTRA if c in there}
@@ -253,6 +261,8 @@ def _name_columns(table: Table, columns: dict[str, str], file: str, labelled: bo
 def _parse_id(value: Any, name: str, place: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise KinspanError(f"{place}: {name!r} is neither a string nor a whole number: {value!r}")
+    if _SURROGATES.search(str(value)):
+        raise KinspanError(f"{place}: {name!r} holds a character that UTF-8 has not: {value!r}")
     return str(value)
 
 

@@ -87,7 +87,7 @@ def load_bi_encoder(name_or_dir: str) -> Any:
     try:
         model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
     except Exception as error:
-        raise KinspanError(f"--model {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+        raise KinspanError(f"{name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
     if isinstance(model.tokenizer, PreTrainedTokenizerBase):
         check_vocabulary(model.tokenizer, name_or_dir)
     return model

@@ -92,10 +92,13 @@ class Embedder:
         """
         return self._embed(texts, ANSWER, precision, see)
 
-    def count_cut(self, answers: Sequence[str]) -> int:
-        """How many answers have more than ``max_length`` tokens, the rest of which is not read."""
-        prompt = find_prompt(self.model, ANSWER)
-        texts = [_make_readable(prompt + text, self.max_length) for text in answers]
+    def count_cut(self, texts: Sequence[str], prompts: tuple[str, ...] = ANSWER) -> int:
+        """How many texts have more than ``max_length`` tokens, the rest of which is not read.
+
+        prompts: the kind of the texts, ``ANSWER`` or ``QUERY``
+        """
+        prompt = find_prompt(self.model, prompts)
+        texts = [_make_readable(prompt + text, self.max_length) for text in texts]
         options = {"truncation": True, "max_length": self.max_length + 1, "split_special_tokens": True}
         ids = self.model.tokenizer(texts, return_attention_mask=False, **options)["input_ids"] if texts else []
         return sum(len(own) > self.max_length for own in ids)

@@ -1,5 +1,6 @@
 """The figures of a study's page, as PNG: differences with their intervals, and curves over labelled questions."""
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,12 @@ def draw_curves(found: Findings, path: Path, rows: str, level: str = "") -> None
     with matplotlib.rc_context(STYLE):
         figure = Figure((0.75 * WIDTH, 3.6))
         axes: Axes = figure.subplots()
-        for (name, points), colour, marker in zip(curves.items(), COLOURS, MARKERS, strict=False):
+        for (name, points), colour, marker in zip(curves.items(), cycle(COLOURS), cycle(MARKERS), strict=False):
             places = {count or none: maps for count, maps in sorted(points.items())}
             axes.plot(list(places), [maps.mean() for maps in places.values()], color=colour, linewidth=1.6, label=name)
             for place, maps in places.items():
                 axes.plot(np.full(len(maps), place), maps, marker, color=colour, markersize=3.5, alpha=0.6)
-        for outcome, style in zip(found.select(part_patterns(level)), ("--", ":", "-."), strict=False):
+        for outcome, style in zip(found.select(part_patterns(level)), cycle(("--", ":", "-.")), strict=False):
             axes.axhline(outcome.maps.mean(), color="gray", linestyle=style, linewidth=1.2, label=outcome.row.title)
         axes.set_xscale("log")
         axes.set_xticks(list(ticks), list(ticks.values()))

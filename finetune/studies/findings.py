@@ -62,12 +62,13 @@ class Findings:
 
     @cached_property
     def outcomes(self) -> dict[str, RowOutcome]:
-        """The rows that have run, at least one seed of them, by name; a mean once all of its rows have."""
+        """The rows that have run, at least one seed of them, by name; a mean once its rows share a seed."""
         read = {name: read_outcome(self.store, row) for name, row in self.rows.items() if not row.mean_of}
         found = {name: outcome for name, outcome in read.items() if outcome}
         for row in self.rows.values():
             if row.mean_of and all(name in found for name in row.mean_of):
-                found[row.name] = average_outcomes(row, [found[name] for name in row.mean_of])
+                mean = average_outcomes(row, [found[name] for name in row.mean_of])
+                found |= {row.name: mean} if mean else {}
         return {name: found[name] for name in self.rows if name in found}
 
     @cached_property

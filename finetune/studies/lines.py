@@ -124,10 +124,16 @@ def read_outcome(store: ResultStore, row: StudyRow, seeds: Sequence[int] | None 
     return RowOutcome(row, np.stack([ap for ap, _ in figures]), np.stack([rr for _, rr in figures]), kept)
 
 
-def average_outcomes(row: StudyRow, outcomes: Sequence[RowOutcome]) -> RowOutcome:
-    """The mean figures of several rows, question by question, of the seeds that all of them have."""
-    seeds = min(len(outcome.ap) for outcome in outcomes)
-    ap, rr = (np.mean([getattr(o, name)[:seeds] for o in outcomes], axis=0) for name in ("ap", "rr"))
+def average_outcomes(row: StudyRow, outcomes: Sequence[RowOutcome]) -> RowOutcome | None:
+    """The mean figures of several rows, question by question, of the seeds that all of them have; None without any."""
+    places = [{line["seed"]: place for place, line in enumerate(outcome.lines)} for outcome in outcomes]
+    seeds = [seed for seed in places[0] if all(seed in own for own in places)]
+    if not seeds:
+        return None
+    ap, rr = (
+        np.mean([getattr(o, name)[[own[s] for s in seeds]] for o, own in zip(outcomes, places, strict=True)], axis=0)
+        for name in ("ap", "rr")
+    )
     return RowOutcome(row, ap, rr, [line for outcome in outcomes for line in outcome.lines])
 
 

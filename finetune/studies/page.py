@@ -39,12 +39,12 @@ def write_page(found: Findings, page: Path) -> None:
 
 def _fill(found: Findings, page: Path, call: str) -> str:
     """A table, with an empty line around it; of a figure nothing, since the page has a link to its file."""
-    name, *given = shlex.split(call)
-    values: dict[str, Any] = dict(text.partition("=")[::2] for text in given)
     try:
+        name, *given = shlex.split(call)
+        values: dict[str, Any] = dict(text.partition("=")[::2] for text in given)
         if name in FIGURES:
             FIGURES[name](found, page.parent / values.pop("file"), **values)
             return ""
         return f"\n{TABLES[name](found, **values)}\n\n"
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise KinspanError(f"{page}: <!-- {call} -->: {error}") from error

@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.errors import KinspanError, quote_error
 from data_pipeline.files import read_yaml
 from finetune.data.registry import NAMES
 from finetune.evaluation.metrics import TITLES
@@ -30,7 +30,13 @@ def read_study(path: Path) -> Study:
     """Reads a study's file. Raises KinspanError, naming the file and the row, where it says what it may not."""
     content = read_yaml(path, f"--study {path}")
     if isinstance(content, dict) and "groups" in content:
-        return make_matrix(path, content)
+        try:
+            return make_matrix(path, content)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise KinspanError(
+                f"--study {path}: its groups cannot be read ({quote_error(error)}): write them as in "
+                "benchmarks/evidence/recipe.yaml"
+            ) from error
     if not isinstance(content, dict) or not content.get("rows") or not isinstance(content["rows"], list):
         raise KinspanError(f"--study {path} must have a title and a list of rows; see launch/recipes/tanda-noise.yaml")
     _check_keys(path, "the study", content, STUDY_KEYS)

@@ -64,7 +64,11 @@ class Matrix:
 
 
 def load_targets(
-    specs: Mapping[str, str], split: str, accuracy: set[str], max_questions: int | None = None
+    specs: Mapping[str, str],
+    split: str,
+    accuracy: set[str],
+    max_questions: int | None = None,
+    say: Callable[[str], None] = lambda note: None,
 ) -> list[Target]:
     """The test sets by name, with the questions that papers measure them on, or else those that have a right and a
     wrong candidate, as fine-tuning measures.
@@ -72,6 +76,7 @@ def load_targets(
     specs:         name -> NAME=PLACE as of ``registry.load_split``
     accuracy:      names of those that are measured by P@1, beside the data sets that papers measure so
     max_questions: a sample of so many questions of each, always the same ones; None: all
+    say:           told what of a test set is left out or odd
 
     Raises KinspanError where one cannot be read, or ``accuracy`` names none of them.
     """
@@ -80,7 +85,10 @@ def load_targets(
     targets = []
     for name, spec in specs.items():
         by_accuracy, measured_on = find_measure(spec)
-        data = filter_questions(load_split(spec, split)[0], measured_on or CLEAN)
+        whole, notes = load_split(spec, split)
+        for note in notes:
+            say(f"{name}: {note}")
+        data = filter_questions(whole, measured_on or CLEAN)
         if max_questions is not None and data.num_questions > max_questions:
             data = data.take(np.sort(np.random.default_rng(SEED).permutation(data.num_questions)[:max_questions]))
         targets.append(Target(name, data, P_1 if name in accuracy or by_accuracy else MAP))
@@ -115,7 +123,7 @@ def measure_matrix(
         return read_value(outcome, target.metric)
 
     def measure_model(name: str, model: str) -> list[float]:
-        return [measure(name, model, lambda data: score_answers(model, data, max_length), t) for t in targets]
+        return [measure(name, model, lambda data: score_answers(model, data, max_length, say=say), t) for t in targets]
 
     values = {name: np.array(measure_model(name, model)) for name, model in sources.items()}
     untrained = {BM25: score_bm25, TF_IDF: score_tf_idf}
@@ -123,7 +131,9 @@ def measure_matrix(
     if in_domain:
         own = [(t, in_domain.get(t.name)) for t in targets]
         cells = [
-            measure(IN_DOMAIN, model, partial(score_answers, model, max_length=max_length), t) if model else np.nan
+            measure(IN_DOMAIN, model, partial(score_answers, model, max_length=max_length, say=say), t)
+            if model
+            else np.nan
             for t, model in own
         ]
         baselines[IN_DOMAIN] = np.array(cells)

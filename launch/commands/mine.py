@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.errors import KinspanError
 from finetune.data.registry import expect_data
 from launch._cli import parse
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
@@ -56,6 +57,8 @@ class MineConfig:
 
 def main() -> None:
     config = parse(MineConfig, DESCRIPTION, EPILOG)
+    if config.depth != MineConfig.depth and not config.cross_encoder:
+        raise KinspanError(f"--depth {config.depth} goes with --cross_encoder alone: without it all candidates count")
     expect_data(config.data)
     from finetune.mining import MiningRules, mine_file  # after the flags: torch takes seconds to import
     from pretrain.modeling.default_model import default_model

@@ -145,6 +145,10 @@ def main() -> None:
         raise KinspanError(f"--page {config.page}: {config.study} lists rows, whose page is report.html")
     if config.page and not Path(config.page).is_file():
         raise KinspanError(f"--page {config.page}: there is no such file; docs/as2.md says how one is written")
+    if study.matrix is not None:
+        for flag in ("model", "transfer", "no_bm25", "repeat_stages", "json"):
+            if getattr(config, flag):
+                raise KinspanError(f"--{flag} goes with a study of rows: {config.study} has groups, which say it all")
     if config.model:
         study = replace(study, settings={**study.settings, "model": config.model})
     if study.matrix is None:

@@ -58,7 +58,7 @@ def main() -> None:
     from finetune.transfer.matrix import draw_matrix, format_csv, format_matrix, load_targets, measure_matrix
 
     folder = Path(config.output_dir)
-    loaded = load_targets(targets, config.split, set(config.accuracy), config.max_questions)
+    loaded = load_targets(targets, config.split, set(config.accuracy), config.max_questions, print)
     matrix = measure_matrix(sources, loaded, in_domain, ResultStore(folder / "results"), config.max_length, print)
     print(format_matrix(matrix))
     write_atomically(folder / "matrix.csv", format_csv(matrix))

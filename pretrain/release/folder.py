@@ -17,6 +17,14 @@ FACTS = "kinspan.json"  # what a release was made of; a folder without it is no 
 CARD = "README.md"
 
 
+def expect_release_or_nothing(output: Path) -> None:
+    """Raises KinspanError where ``output`` holds something that is not a release, or a card that somebody edited."""
+    output = output.absolute()
+    refuse_edited_card(output)
+    if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
+        raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
+
+
 @contextmanager
 def replace_release(output: Path) -> Iterator[Path]:
     """Gives the name of a folder beside ``output``, not yet there, which takes its place once the block has filled it.
@@ -25,9 +33,7 @@ def replace_release(output: Path) -> Iterator[Path]:
     be written.
     """
     output = output.absolute()
-    refuse_edited_card(output)
-    if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
-        raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
+    expect_release_or_nothing(output)
     partial = output.with_name(output.name + ".tmp")
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -137,6 +137,16 @@ def test_a_fusion_that_is_no_better_is_not_written(folder, make_model, tmp_path)
     with pytest.raises(KinspanError, match=r"no fusion is written: on dev .* alone has a MAP of"):
         fuse_file(["bm25", str(model)], f"files={folder}", tmp_path / "out", None, None, lambda line: None)
     assert not (tmp_path / "out").exists()
+    with pytest.raises(KinspanError, match=r"--output_dir .* holds something that is no release"):  # before the work
+        fuse_file(["bm25", str(model)], f"files={folder}", folder, None, None, lambda line: None)
+
+
+def test_a_part_that_cannot_be_loaded_is_named_without_a_flag_that_was_not_given(folder, make_model, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(make_model(headless=True), broken)
+    (broken / "model.safetensors").unlink()
+    with pytest.raises(KinspanError, match=rf"^{broken} cannot be loaded"):
+        fuse_file(["bm25", str(broken)], f"files={folder}", tmp_path / "out", None, None, lambda line: None)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from sentence_transformers.util import mine_hard_negatives
 from data_pipeline.errors import KinspanError
 from finetune import mining
 from finetune.data.answers import AnswerSet
-from finetune.mining import MiningRules, find_far, mine, mine_file
+from finetune.mining import MiningRules, embed, find_far, load_reranker, mine, mine_file
+from finetune.ranking.encode import CutCounter
 from finetune.training.config import FinetuneConfig
 from finetune.training.stages import load_data
 
@@ -172,6 +173,24 @@ def test_models_of_the_other_kind_are_refused(sets, model, make_model, tmp_path)
         mine_file(f"files={sets}", tmp_path, encoder, encoder, say=lambda _: None)
     with pytest.raises(KinspanError, match="--max_length 2 is too short for a text: use at least 3"):
         mine_file(f"files={sets}", tmp_path, encoder, max_length=2, say=lambda _: None)
+
+
+def test_a_cross_encoder_without_finite_scores_is_refused_and_finds_no_empty_lists(one, monkeypatch):
+    monkeypatch.setattr(mining, "is_bi_encoder", lambda name: False)
+    scoring = lambda *_, **__: (lambda data: np.full(data.num_pairs, np.nan), 128)  # noqa: E731
+    monkeypatch.setattr(mining, "load_scoring", scoring)
+    rank = load_reranker("odd", 128, print, CutCounter())
+    with pytest.raises(KinspanError, match="--cross_encoder odd: its score of candidate 0 is not finite"):
+        negatives(one, MiningRules(), rank)
+
+
+def test_questions_that_are_cut_are_counted_beside_answers(one, make_model):
+    said = []
+    embed(one, one.distinct, str(make_model(headless=True)), 3, said.append)
+    assert [line.split(": ")[1] for line in said] == [
+        "6 of 6 questions cut (--max_length 3)",
+        "3 of 6 answers cut (--max_length 3)",
+    ]
 
 
 def test_what_is_right_for_another_question_of_the_same_text_is_no_negative(one):

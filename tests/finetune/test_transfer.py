@@ -51,7 +51,8 @@ def scored(monkeypatch):
     """Scores that depend on the model's name alone, and what was asked for."""
     asked = []
 
-    def score(model, data, max_length):
+    def score(model, data, max_length, say=print):
+        say(f"{Path(model).name}: pairs are cut")
         asked.append((Path(model).name, data.num_pairs))
         rng = np.random.default_rng(len(Path(model).name))
         return data.labels * (1.0 if "good" in model else 0.0) + 0.1 * rng.random(data.num_pairs)
@@ -80,6 +81,18 @@ def test_cells_are_measured_once(targets, scored, tmp_path):
     (tmp_path / "bad/config.json").write_text("{}")  # another model under the same name
     measure(sources)
     assert len(scored) == 8
+
+
+def test_what_is_left_out_or_cut_is_said(scored, tmp_path):
+    rows = [{"question_id": "q 1", "question": "q", "answer": str(label), "label": label} for label in (0, 1)]
+    (tmp_path / "spaced.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = []
+    targets = load_targets({"spaced": f"files={tmp_path / 'spaced.jsonl'}"}, "test", set(), say=said.append)
+    models = make_models(tmp_path, "bad", "own")
+    store = ResultStore(tmp_path / "cells")
+    measure_matrix({"bad": models["bad"]}, targets, {"spaced": models["own"]}, store, 64, said.append)
+    assert 'spaced: files test: question ids with white space, which became "_": 1' in said
+    assert {"bad: pairs are cut", "own: pairs are cut"} <= set(said)
 
 
 def test_each_target_has_its_metric(targets, scored, tmp_path):

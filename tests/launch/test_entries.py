@@ -112,6 +112,7 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
         ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
         ("rank_document", ["--model", "absent"], "no release"),
         ("status", ["absent"], "absent: there is no run"),
+        ("mine", ["--data", "files=x", "--depth", "9", "--output_dir", "x"], "--depth 9 goes with --cross_encoder"),
         (
             "evaluate_pairs",
             ["--model", "all-MiniLM-L6-v2", "--corpus", "absent", "--objective", "ssp"],

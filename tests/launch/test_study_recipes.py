@@ -1,6 +1,7 @@
 """The studies of the papers' tables, against the papers' own figures and settings."""
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from finetune.studies.lines import ResultStore
 from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
 from finetune.training.config import check
+from launch.commands import study as entry
 
+GROUPS = Path(__file__).resolve().parents[2] / "benchmarks/evidence/recipe.yaml"
 FOLDER = Path(__file__).resolve().parents[2] / "launch/recipes"
 STUDIES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" in yaml.safe_load(p.read_text()))
 TANDA = ["tanda-asnq-labels", "tanda-noise", "tanda-stability", "tanda-wikiqa-trecqa"]
@@ -205,3 +208,12 @@ def test_one_that_transfers_asks_for_what_from(name, tmp_path):
     study = read_study(FOLDER / f"{name}.yaml")
     with pytest.raises(KinspanError, match="--transfer"):
         run_study(study, ["wikiqa=absent"], tmp_path, {}, None)
+
+
+def test_flags_of_studies_of_rows_are_refused_where_there_are_groups(tmp_path, monkeypatch):
+    (tmp_path / "page.md").touch()
+    command = ["kinspan study", "--study", str(GROUPS), "--page", str(tmp_path / "page.md")]
+    for flag in (["--no_bm25"], ["--repeat_stages"], ["--json"], ["--transfer", f"files={tmp_path}"]):
+        monkeypatch.setattr(sys, "argv", [*command, *flag])
+        with pytest.raises(KinspanError, match=f"{flag[0]} goes with a study of rows: .* has groups"):
+            entry.main()

@@ -172,6 +172,8 @@ def build_forum_set(
 ) -> dict[str, int]:
     """Writes ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl``, and returns how many questions each has.
 
+    A split whose share is 0 has no file; one of an earlier call is removed.
+
     kind:   of KINDS
     shares: of "dev" and "test". Which questions they are is told by a hash of their ids: kinspan prepare with a
             --validation_share of both together holds out the same ones
@@ -205,6 +207,8 @@ def build_forum_set(
     for split in SPLITS:
         if counts[split]:
             write_atomically(folder / f"{split}.jsonl", lines[split])
+        else:  # an earlier call's, whose questions are in another split now
+            (folder / f"{split}.jsonl").unlink(missing_ok=True)
     return counts
 
 

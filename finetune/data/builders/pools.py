@@ -70,7 +70,7 @@ def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: l
     known, lines, found = set(ids), [], 0
     for line, record in show_progress(split, "questions", read_json_lines(file)):
         where = f"{file} line {line}"
-        check_fields(record, where, str, "question")
+        check_fields(record, where, str, "qid", "question")
         check_fields(record, where, list, "answers")
         right = record["answers"]
         if unknown := [aid for aid in right if aid not in known]:
@@ -80,7 +80,7 @@ def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: l
         found += bool(there)
         kept = right if split == "train" else there
         others = [aid for aid in pool if aid not in right]
-        row = {"qid": record.get("qid"), "question": record["question"], "answers": kept, "negatives": others}
+        row = {"qid": record["qid"], "question": record["question"], "answers": kept, "negatives": others}
         lines.append(json.dumps(row, ensure_ascii=False) + "\n")
     write_atomically(target, lines)
     return Count(len(lines), found)

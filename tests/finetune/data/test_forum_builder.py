@@ -190,6 +190,13 @@ def test_a_forum_without_what_is_asked_for_is_refused(questions, tmp_path):
         build_forum_set(questions, "title_body", tmp_path / "file", SHARES)
 
 
+def test_a_split_without_a_share_leaves_no_file_of_an_earlier_call(questions, tmp_path):
+    build_forum_set(questions, "title_body", tmp_path, SHARES)
+    assert (tmp_path / "dev.jsonl").exists()
+    build_forum_set(questions, "title_body", tmp_path, SHARES | {"dev": 0.0})
+    assert not (tmp_path / "dev.jsonl").exists()  # its questions are in train now
+
+
 def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     name = write_help_desk(tmp_path / "desk.jsonl")
     entry, flags = program_of("build_las"), ("--output_dir", tmp_path / "set")

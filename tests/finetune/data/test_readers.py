@@ -178,6 +178,11 @@ def test_insuranceqa_takes_answers_and_negatives(tmp_path):
     ]
     assert notes == ["insuranceqa dev: questions without a candidate, left out: 1"]
 
+    for odd in ("34", None):  # a text is no list of one-letter ids
+        (tmp_path / "valid.jsonl").write_text(json.dumps(questions[0] | {"answers": odd}) + "\n")
+        with pytest.raises(KinspanError, match=r'valid\.jsonl line 1: "answers", "negatives" must be there, as lists'):
+            load_split(spec, "dev")
+
     questions[1]["negatives"] = ["9"]
     (tmp_path / "valid.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
     with pytest.raises(KinspanError, match=r"valid\.jsonl line 2: negatives has aid '9', which answers\.jsonl\.xz"):

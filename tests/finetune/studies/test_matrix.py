@@ -137,6 +137,15 @@ def test_a_file_that_cannot_be_meant_is_refused(change, message):
         make_matrix(Path("study.yaml"), CONTENT | change)
 
 
+@pytest.mark.parametrize(
+    ("content", "told"), [({**CONTENT, "groups": 5}, "TypeError"), ({"groups": CONTENT["groups"]}, "KeyError: 'arms'")]
+)
+def test_groups_that_lack_what_they_name_are_one_line(content, told, tmp_path):
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(KinspanError, match=f"study.yaml: its groups cannot be read .{told}.*: write them as in"):
+        read_study(tmp_path / "study.yaml")
+
+
 def test_the_data_and_the_corpus_are_of_a_rows_settings():
     content = yaml.safe_load(DOSE.read_text())
     before = {row.name: row.fingerprint for row in make_matrix(DOSE, content).rows}
@@ -229,6 +238,20 @@ def test_a_mean_of_rows_is_that_of_their_questions(study, store):
     assert np.allclose(both, (mlm + ssp) / 2)
 
 
+def test_a_mean_is_of_the_seeds_that_all_of_its_rows_have(study, store):
+    fill(study, store, 0.1)
+    rows = {row.name: row for row in study.rows}
+    path = store.folder / f"{shorten('a/mlm/wikiqa')}.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))  # its first seed has not run yet
+    found = Findings(study, store)
+    both, mlm, ssp = (found.outcomes[f"a/{arm}/wikiqa"].ap for arm in ("both", "mlm", "ssp"))
+    assert np.allclose(both, (mlm + ssp[1:]) / 2)
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    first = store.folder / f"{shorten('a/ssp/wikiqa')}.jsonl"
+    first.write_text(first.read_text().splitlines(keepends=True)[0])
+    assert rows["a/both/wikiqa"].name not in Findings(study, store).outcomes
+
+
 def test_rows_are_listed_by_patterns_with_what_needs_no_training_first(study, store):
     found = fill(study, store, 0.1)
     lines = list_rows(found, "BM25/wikiqa;a/*/wikiqa", "seeds map", but="*zero-shot*;a/both*").splitlines()
@@ -254,6 +277,9 @@ def test_curves_have_a_dot_for_each_seed_and_a_line_through_the_means(study, sto
     assert np.allclose(curve.get_ydata(), [seeds.get_ydata().mean() for seeds in dots])
     assert set(level.get_ydata()) == {0.5}
     assert [label.get_text() for label in axes.get_xticklabels()] == ["none", "50", "100"]
+    levels = "a/none/wikiqa;a/mlm/wikiqa;a/ssp/wikiqa;a/both/wikiqa"  # more than there are styles
+    figures.draw_curves(Findings(study, store), tmp_path / "labels.png", rows, levels)
+    assert len(drawn[1].axes[0].lines) == len(axes.lines) + 3
 
 
 def test_a_page_keeps_its_prose_and_has_its_tables_made_anew(study, store, tmp_path):
@@ -275,7 +301,7 @@ def test_a_page_keeps_its_prose_and_has_its_tables_made_anew(study, store, tmp_p
     assert page.read_text() == text
 
 
-@pytest.mark.parametrize("call", ["row rows=a", "rows", "rows lines=a"])
+@pytest.mark.parametrize("call", ["row rows=a", "rows", "rows lines=a", "rows rows='a"])
 def test_a_place_that_cannot_be_meant_is_named(study, store, tmp_path, call):
     page = tmp_path / "page.md"
     page.write_text(f"<!-- {call} -->\n<!-- end -->")

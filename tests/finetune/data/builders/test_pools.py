@@ -58,11 +58,21 @@ def test_a_question_of_unknown_words_has_candidates(tmp_path):
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [([("q", ["9"])], "test.jsonl line 1: answers has aid '9'"), ([(3, ["1"])], 'test.jsonl line 1: "question" must')],
+    [
+        ([("q", ["9"])], "test.jsonl line 1: answers has aid '9'"),
+        ([(3, ["1"])], 'test.jsonl line 1: "qid", "question" must'),
+    ],
 )
 def test_a_broken_line_is_named(tmp_path, rows, message):
     with pytest.raises(KinspanError, match=message):
         build_pools(write(tmp_path, test=rows), tmp_path / "out", 2, 2)
+
+
+def test_a_question_without_an_id_is_refused_since_no_reader_takes_it(tmp_path):
+    source = write(tmp_path)
+    (source / "valid.jsonl").write_text('{"question": "does life pay", "answers": ["2"]}\n')
+    with pytest.raises(KinspanError, match=r'valid\.jsonl line 1: "qid", "question" must be there, as strings'):
+        build_pools(source, tmp_path / "out", 2, 2)
 
 
 def test_what_is_missing_is_named(tmp_path):
