@@ -36,7 +36,9 @@ async function start() {
   }
   hideProblem();
   describe();
+  const typed = field.value; // while the service had not answered yet
   readAddress();
+  field.value ||= typed;
 }
 
 /** Says what is searched, and offers what the service can do. */
@@ -66,9 +68,10 @@ function readAddress() {
   ask();
 }
 
-/** Puts what the form says into the address, and asks it. */
+/** Puts what the form says into the address, and asks it; `start` does where the service has not answered yet. */
 function submit() {
   const address = new URLSearchParams({ q: field.value.trim() });
+  if (!about) return history.replaceState(null, "", `?${address}`);
   if (form.k.value !== "3") address.set("k", form.k.value);
   if (form.stage.value !== about.first_stage) address.set("stage", form.stage.value);
   if (about.cross_encoder && !form.rerank.checked) address.set("rerank", "0");
@@ -164,7 +167,7 @@ document.addEventListener("keydown", (event) => {
 });
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  if (about) submit();
+  submit();
 });
 form.addEventListener("change", (event) => {
   if (event.target !== field && field.value.trim()) submit();

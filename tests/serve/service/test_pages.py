@@ -228,6 +228,17 @@ def test_what_the_service_refuses_is_said(page, site):
     assert page.locator(".problem").count() == 0
 
 
+def test_a_question_is_not_lost_while_the_service_has_not_answered(page, site):
+    held = []
+    page.route("**/about", lambda route: held.append(route))
+    with page.expect_request("**/about"):
+        page.goto(site)
+    ask(page, "printer")
+    held[0].continue_()
+    assert len(titles(page)) == 3
+    assert "q=printer" in page.url
+
+
 def test_a_busy_service_is_asked_again(page, site):
     page.goto(site)
     refused = []
