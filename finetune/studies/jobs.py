@@ -161,7 +161,8 @@ def _make_config(runs: Runs, row: StudyRow, spec: str) -> FinetuneConfig:
     """All settings of a row on ``spec``, one of the study's data sets, which share their transfers."""
     if runs.study.matrix is not None:
         settings = settle_precision(row.settings) if row.measure == FINETUNE else {}
-        folder = runs.output / ROWS / f"{shorten(row.name)}-{row.fingerprint}"
+        seeds = "-".join(map(str, row.seeds))  # another process may be at another seed, and each removes its folder
+        folder = runs.output / ROWS / f"{shorten(row.name)}-{row.fingerprint}-{seeds}"
         given = {**settings, "model": _find_start(runs, row), "data": spec, "max_length": MAX_LENGTH}
         return make_config({**given, "seed": list(row.seeds), "output_dir": str(folder)})
     is_public = name_set(spec) not in ("files", "hub")  # one's own data sets share these names

@@ -138,6 +138,7 @@ def test_jobs_are_in_order_and_rows_share_their_pretraining(runs):
         ("a/ssp/files", [2]),
         ("a/ssp, 6 questions/files", [1]),
     ]
+    assert len({job.config.output_dir for job in jobs}) == len(jobs)  # one that ends removes its own
     assert jobs[1].model == jobs[4].model != jobs[3].model
     assert len({str(job.stages[1].model) for job in jobs}) == 1  # the start is made once for all seeds
 
