@@ -136,7 +136,8 @@ def no_plots() -> Iterator[Any]:
     for own in left_out:
         own.start()
     yield left_out
-    mock.patch.stopall()
+    for own in left_out:
+        own.stop()
 
 
 @pytest.fixture(scope="module")

@@ -251,9 +251,10 @@ def test_the_corpus_passes_with_its_own_tokenizer(any_corpus, helpers):
     check(Corpus(any_corpus), helpers.tokenizer(any_corpus / "tokenizer"))
 
 
-def test_equal_tokenizers_pass_under_any_name(bert_corpus, shared, helpers):
+def test_equal_tokenizers_pass_under_any_name(bert_corpus, default_corpus, shared, helpers):
     check(Corpus(bert_corpus), helpers.tokenizer(shared / MINILM))
     check(Corpus(bert_corpus), helpers.tokenizer(shared / BERT))
+    check(Corpus(default_corpus), helpers.tokenizer(shared / BERT))
 
 
 def test_another_models_tokenizer_is_refused_and_both_are_named(

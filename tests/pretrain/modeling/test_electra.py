@@ -126,7 +126,7 @@ def test_samples_follow_the_softmax(vocabulary):
     torch.manual_seed(0)
     logits = 2 * torch.randn(vocabulary)
     logits[[0, vocabulary // 2, vocabulary - 1]] = float("-inf")  # never sampled
-    count = 50_000
+    count = 200_000
     noise = torch.from_numpy(np.random.default_rng(0).random(count))
     drawn = torch.cat([sample(logits.expand(len(part), -1), part) for part in noise.split(20_000)])
     expected = logits.double().softmax(0).numpy() * count

@@ -237,6 +237,12 @@ def test_a_question_is_not_lost_while_the_service_has_not_answered(page, site):
     held[0].continue_()
     assert len(titles(page)) == 3
     assert "q=printer" in page.url
+    with page.expect_request("**/about"):
+        page.goto(site)
+    page.fill("#question", "not sent yet")
+    held[1].continue_()
+    expect(page.locator("#about")).to_contain_text("answers")
+    expect(page.locator("#question")).to_have_value("not sent yet")
 
 
 def test_a_busy_service_is_asked_again(page, site):
