@@ -26,8 +26,8 @@ from finetune.data.answers import AnswerSet, Distinct
 from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
 from finetune.data.registry import load_split, parse_columns
 from finetune.ranking.best import take_best
-from finetune.ranking.bi_encoder import check_room, is_bi_encoder
-from finetune.ranking.embedder import ANSWER, QUERY, Embedder
+from finetune.ranking.bi_encoder import ANSWER, QUERY, check_room, is_bi_encoder
+from finetune.ranking.embedder import Embedder
 from finetune.ranking.encode import CutCounter
 from finetune.ranking.score import check_finite, load_scoring
 from pretrain.modeling.default_model import name_installed

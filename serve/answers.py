@@ -256,7 +256,7 @@ def _read_documents(place: str, say: Say) -> Iterator[Answer]:
         return [Answer(name(document, n, text), text, title=document.title) for n, text in enumerate(texts, 1)]
 
     nothing = "no paragraph of running text, and no answer of a forum, in it"
-    answers = read_input([place], parse_record, make, say, nothing, allow_skipped=True, may_reject=False)
+    answers = read_input([place], parse_record, make, say, nothing, may_reject=False)
     if dropped := tally.counts["paragraphs read"] - kept:
         say(f"{dropped:,} of {dropped + kept:,} paragraphs are short or no running text: left out")
     if shared := sum(taken.values()) - len(taken):

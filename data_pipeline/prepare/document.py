@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 # How reasons begin in rejected.jsonl
 UNREADABLE = "cannot read on"  # the rest of a file
-SKIPPED = "skipped"  # a file in an archive, which is of no known format or needs a library
+SKIPPED = "skipped"  # a file in an archive: a link, of no known format, or one that needs a library
 
 
 @dataclass(frozen=True)
@@ -55,4 +55,4 @@ class Unreadable(Rejected):
 
 
 class Skipped(Unreadable):
-    """A file inside an archive is of no known format, or needs a library that is absent: --allow_skipped."""
+    """A file inside an archive is a link, of no known format, or needs an absent library: --allow_skipped."""

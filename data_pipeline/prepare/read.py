@@ -41,22 +41,20 @@ def read_input(
     say: Callable[[str], None],
     nothing: str,
     allow_rejected: float | None = None,
-    allow_skipped: bool = False,
     may_reject: bool = True,
 ) -> list[Made]:
-    """Everything that is made of the documents of an input.
+    """Everything that is made of the documents of an input, without links and files of no known format, as is said.
 
     parse:   the documents of a record; it raises Rejected or Omitted where there is none
     make:    what a document comes to, which may be nothing
     say:     is told of the records that are not as they must be, and of those that are omitted
     nothing: what is wrong where there is nothing in all of the input
     allow_rejected: the share of the bytes that may be rejected, see ``rejection``
-    allow_skipped: go without the files of folders and archives that are of no known format; ``say`` is told
     may_reject: whether the command has --allow_rejected, which messages then advise
 
     Raises KinspanError where a file cannot be read to its end, where nothing is found or too much is rejected.
     """
-    files, skipped = find_input_files(inputs, allow_skipped)
+    files, skipped = find_input_files(inputs, allow_skipped=True)
     if skipped:
         say(f"left out files of no known format: {format_skipped(skipped)}")
     found: list[Made] = []
@@ -66,8 +64,8 @@ def read_input(
     for file in files:
         for record in show_progress("reading", "records", read_records(file.name, called=file.called)):
             parsed = parse_counted(record, measure_content(record.content), read, parse)
-            if isinstance(parsed, Skipped) and allow_skipped:
-                omitted["in an archive, of no known format"] += 1
+            if isinstance(parsed, Skipped):
+                omitted["in an archive, a link or of no known format"] += 1
             elif isinstance(parsed, Unreadable):
                 raise KinspanError(f"{record.file}: {parsed}") from parsed
             elif isinstance(parsed, Omitted):

@@ -28,7 +28,7 @@ def read_beir_qrels(path: Path) -> dict[str, dict[str, int]]:
     Raises KinspanError, naming the line, for a score that is not an integer, and for a pair with two scores. Some files
     repeat lines: they count once.
     """
-    first = next((line.split("\t") for _, line in read_lines(path)), [])
+    first = next((line for _, line in read_lines(path)), "").replace('"', "").split("\t")
     if len(first) != len(COLUMNS) or first[-1] != COLUMNS[-1]:
         raise KinspanError(f"{path} line 1: not the column names of BEIR's judgements: {' '.join(COLUMNS)}")
     table = read_quoted_tsv(path)

@@ -55,7 +55,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
         return read_beir_qrels(beir)
     if path.is_dir():
         raise KinspanError(f"{path}: no {QRELS} in this folder: give a file of judgements, or a folder in BEIR's form")
-    if next((line for _, line in _read_lines(path)), b"").split()[2:] == [b"score"]:
+    if next((line for _, line in _read_lines(path)), b"").replace(b'"', b"").split()[2:] == [b"score"]:
         return read_beir_qrels(path)
     return _read_table(path, QRELS_LINE, 3, _parse_relevance)
 

@@ -22,6 +22,7 @@ from .ranker import silence_transformers
 UNKNOWN_LENGTH = 512  # tokens of a text, where the model does not say
 BATCH = 64  # texts of a forward pass
 MODULES = "modules.json"  # what sentence-transformers keeps beside the weights
+QUERY, ANSWER = ("query",), ("document", "passage", "corpus")  # how models name the prompts of the two
 
 
 def is_bi_encoder(name_or_dir: str) -> bool:
@@ -93,6 +94,12 @@ def load_bi_encoder(name_or_dir: str) -> Any:
     return model
 
 
+def find_prompt(model: Any, names: tuple[str, ...]) -> str:
+    """The prompt of this kind of text, as ``encode_query`` and ``encode_document`` choose it."""
+    known = next((name for name in names if name in model.prompts), model.default_prompt_name)
+    return model.prompts.get(known) or "" if known else ""
+
+
 def check_room(model: Any, max_length: int | None) -> None:
     """Raises KinspanError where ``max_length`` leaves no room for a token of a text: nothing would be cut."""
     if max_length is None or not isinstance(model.tokenizer, PreTrainedTokenizerBase):
@@ -108,13 +115,14 @@ def _find_cut(model: Any, data: AnswerSet) -> np.ndarray:
     if not length or not isinstance(model.tokenizer, PreTrainedTokenizerBase):
         return np.zeros(data.num_pairs, dtype=bool)
 
-    def is_cut(texts: list[str]) -> np.ndarray:
+    def is_cut(texts: list[str], names: tuple[str, ...]) -> np.ndarray:
+        texts = [find_prompt(model, names) + text for text in texts]
         ids = model.tokenizer(texts, truncation=True, max_length=length + 1, return_attention_mask=False)["input_ids"]
         return np.array([len(own) > length for own in ids], dtype=bool)
 
     distinct = data.answers.dictionary_encode()
-    cut = is_cut(list(data.questions))[data.question_of]
-    return cut | is_cut(distinct.dictionary.to_pylist())[distinct.indices.to_numpy()]
+    cut = is_cut(list(data.questions), QUERY)[data.question_of]
+    return cut | is_cut(distinct.dictionary.to_pylist(), ANSWER)[distinct.indices.to_numpy()]
 
 
 def score_by_similarity(name_or_dir: str, data: AnswerSet, max_length: int | None = None) -> np.ndarray:

@@ -24,11 +24,10 @@ from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import pool_mean
 from pretrain.runtime.device import is_out_of_memory
 
-from .bi_encoder import MODULES, check_room, is_bi_encoder, load_bi_encoder
+from .bi_encoder import ANSWER, MODULES, QUERY, check_room, find_prompt, is_bi_encoder, load_bi_encoder
 from .score import BATCH_TOKENS, PRECISIONS
 
 MAX_CHARS = 50  # of a token: a text is cut to this many times the most tokens before it is tokenised
-QUERY, ANSWER = ("query",), ("document", "passage", "corpus")  # how models name the prompts of the two
 COMPARED_BY_COSINE, COMPARED_BY_PRODUCT = "cosine", "dot"
 # What decides a model's vectors; a card, or how it was trained, does not
 DECIDES = (".safetensors", ".bin", ".json", ".txt", ".model")
@@ -172,12 +171,6 @@ class Embedder:
 def _make_readable(text: str, max_length: int) -> str:
     """As much of a text as so many tokens can hold, without what UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()[: MAX_CHARS * max_length]
-
-
-def find_prompt(model: Any, names: tuple[str, ...]) -> str:
-    """The prompt of this kind of text, as ``encode_query`` and ``encode_document`` choose it."""
-    known = next((name for name in names if name in model.prompts), model.default_prompt_name)
-    return model.prompts.get(known) or "" if known else ""
 
 
 def _find_pooling(model: Any) -> str | None:

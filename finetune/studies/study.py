@@ -149,6 +149,8 @@ def _check_request(
     """Raises KinspanError where the flags do not suit the study."""
     if transfer is None and any(row.tanda for row in study.rows):
         raise KinspanError(f"{study.title}: the rows of TANDA need --transfer, such as asnq=FOLDER")
+    if transfer is not None and not any(row.tanda for row in study.rows):
+        raise KinspanError(f"--transfer {transfer}: {study.title} has no row of TANDA: leave it out")
     if study.repeat_stages and any(row.tanda for row in study.rows):
         raise KinspanError(
             f"{study.title}: --repeat_stages: a row of TANDA transfers once: write its transfer as a stage"

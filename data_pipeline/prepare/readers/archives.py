@@ -6,6 +6,7 @@ of compressed texts.
 
 import io
 import shutil
+import stat
 import tarfile
 import tempfile
 import zipfile
@@ -31,7 +32,10 @@ def unpack_zip(source: SourceFile, part: FilePart | None, is_read: Callable[[str
                 beside = names.get(info.filename.rpartition("/")[0] + "/" + name if "/" in info.filename else name)
                 return make_source(beside) if beside else None
 
-            return SourceFile(f"{source.name}::{info.filename}", lambda: _open_member(archive, info), find_beside)
+            is_link = stat.S_ISLNK(info.external_attr >> 16)
+            return SourceFile(
+                f"{source.name}::{info.filename}", lambda: _open_member(archive, info), find_beside, is_link
+            )
 
         for info in files[part.begin : part.end] if part else files:
             yield make_source(info)
@@ -61,11 +65,12 @@ def unpack_tar(source: SourceFile, part: FilePart | None, is_read: Callable[[str
     ):
         path = Path(folder, "file")  # the reader may need a file twice, and the tar can be read once
         for info in archive:
-            if not info.isfile():
+            is_link = info.issym() or info.islnk()
+            if not info.isfile() and not is_link:
                 continue
             name = f"{source.name}::{info.name}"
-            if not is_read(name):
-                yield SourceFile(name, _open_nothing)
+            if is_link or not is_read(name):
+                yield SourceFile(name, _open_nothing, is_link=is_link)
                 continue
             member = archive.extractfile(info)
             assert member is not None
@@ -101,17 +106,18 @@ def unpack_7z(source: SourceFile, part: FilePart | None, is_read: Callable[[str]
         size = opened.seek(0, io.SEEK_END)
         opened.seek(0)
         with py7zr.SevenZipFile(opened) as archive:
-            infos = [info for info in archive.list() if not info.is_directory and not info.is_symlink]
-            check_ratio(sum(info.uncompressed for info in infos), size)
-            wanted = [info.filename for info in infos if is_read(f"{source.name}::{info.filename}")]
+            members = [info for info in archive.list() if not info.is_directory]
+            files = [info for info in members if not info.is_symlink]
+            check_ratio(sum(info.uncompressed for info in files), size)
+            wanted = [info.filename for info in files if is_read(f"{source.name}::{info.filename}")]
             if wanted:
                 archive.extract(folder, targets=wanted)
-        for info in sorted(infos, key=lambda info: info.filename):
+        for info in sorted(members, key=lambda info: info.filename):
             path = Path(folder, info.filename)
             yield (
                 _open_unpacked(source.name, Path(folder), path)
                 if path.is_file()
-                else SourceFile(f"{source.name}::{info.filename}", _open_nothing)
+                else SourceFile(f"{source.name}::{info.filename}", _open_nothing, is_link=info.is_symlink)
             )
 
 

@@ -19,7 +19,7 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
     if not isinstance(fields, dict):
         raise Rejected("not a JSON object")
     paragraphs, text = fields.get("paragraphs"), fields.get("text")
-    if isinstance(paragraphs, list):
+    if isinstance(paragraphs, list) and (paragraphs or not isinstance(text, str)):
         if not all(isinstance(p, str) for p in paragraphs):
             raise Rejected('"paragraphs" holds something that is not a string')
     elif isinstance(text, str):
@@ -27,6 +27,8 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
     else:
         raise Rejected('neither "paragraphs" (a list of strings) nor "text" (a string)')
     own_id = fields.get("id")
+    if isinstance(own_id, float) and own_id.is_integer():  # as pandas writes whole numbers where an id is missing
+        own_id = int(own_id)
     has_id = own_id is not None and isinstance(own_id, str | int) and str(own_id) != ""
     title = fields.get("title")
     name = str(own_id) if has_id else f"{name_record(record)}:{record.line}"

@@ -47,11 +47,13 @@ class SourceFile:
 
     open:        opens its bytes as they are stored, from the start
     find_beside: finds another file of the same folder by its name; None where there is none
+    is_link:     whether it is a link in an archive, which is not followed
     """
 
     name: str
     open: Callable[[], IO[bytes]]
     find_beside: Callable[[str], "SourceFile | None"] = _find_nothing
+    is_link: bool = False
 
 
 @dataclass(frozen=True)

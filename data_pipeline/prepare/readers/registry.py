@@ -197,8 +197,8 @@ def read_records(name: str | Path, part: FilePart | None = None, called: str = "
 
     called: as in ``Record``
 
-    Where it cannot be read on, the last record holds the error as Unreadable. What is of no known format in an archive
-    is a record that holds Skipped.
+    Where it cannot be read on, the last record holds the error as Unreadable. A link, and what is of no known format,
+    in an archive is a record that holds Skipped.
     """
     yield from _read_source(open_input(str(name)), part, called)
 
@@ -230,7 +230,9 @@ def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iter
 
 
 def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
-    if can_read(member.name) and member.name.count("::") <= MAX_DEPTH:
+    if member.is_link:
+        yield Record(member.name, number, Skipped("skipped: it is a link, which is not followed in an archive"))
+    elif can_read(member.name) and member.name.count("::") <= MAX_DEPTH:
         yield from _read_source(member, None, member.name.rpartition("::")[2])
     elif not is_companion(member.name):
         reason = find_missing(member.name) or f"its format is not known; known are {FORMATS}"

@@ -83,6 +83,12 @@ def test_parquet_is_read_with_paragraphs_or_text(tmp_path):
     assert [d.paragraphs for d in documents] == [["One.", "Two."], ["Three."]]
 
 
+def test_a_json_line_with_an_empty_list_is_read_by_its_text_and_a_whole_number_of_pandas_is_an_id(tmp_path):
+    path = written(tmp_path / "a.jsonl", b'{"id": 12.0, "paragraphs": [], "text": "One.\\n\\nTwo."}')
+    [document], _ = read(path)
+    assert (document.id, document.paragraphs) == ("12", ["One.", "Two."])
+
+
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_text_file_is_a_document_with_blank_lines_between_paragraphs(tmp_path, suffix):
     text = "\ufeffOne line\nand the next.\r\n\r\n \t\nSecond paragraph.\n\n\n\nThird.\n"

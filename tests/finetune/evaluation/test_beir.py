@@ -30,9 +30,11 @@ def test_a_folder_and_its_file_are_read(folder):
     assert read_qrels(folder) == expected
 
 
-def test_quoted_ids_and_windows_line_ends(folder):
-    write(folder, HEAD.replace("\n", "\r\n") + '1\t"<dbpedia:""Weird_Al""_Yankovic>"\t1\r\n')
-    assert read_qrels(folder) == {"1": {'<dbpedia:"Weird_Al"_Yankovic>': 1}}
+def test_quoted_names_and_ids_and_windows_line_ends(folder):
+    for head in (HEAD, '"query-id"\t"corpus-id"\t"score"\n'):
+        write(folder, head.replace("\n", "\r\n") + '1\t"<dbpedia:""Weird_Al""_Yankovic>"\t1\r\n')
+        for place in (folder, folder / "qrels/test.tsv"):
+            assert read_qrels(place) == {"1": {'<dbpedia:"Weird_Al"_Yankovic>': 1}}
 
 
 def test_a_line_that_is_repeated_counts_once(folder):

@@ -224,6 +224,9 @@ def test_a_bi_encoder_takes_its_own_length_and_says_what_is_cut(bi_encoder, data
     assert not np.array_equal(own, shorter)
     assert f"bi: texts are cut at --max_length 8, where the model's own is {MAX_LENGTH}" in said
     assert any("pairs cut" in line and "(--max_length 8)" in line for line in said)
+    prompted = str(bi_encoder("prompted", prompts={"document": "silver " * (MAX_LENGTH - 2)}))
+    score_answers(prompted, data, say=said.append)
+    assert any(f"{data.num_pairs} of {data.num_pairs} pairs cut" in line for line in said)  # a prompt takes their room
     longer = score_answers(folder, data, 999, say=said.append)
     np.testing.assert_array_equal(own, longer)
     assert f"bi: texts are cut at {MAX_LENGTH} tokens, its most, and not at --max_length 999" in said

@@ -119,6 +119,7 @@ def test_mistakes_of_the_command(refused, sets):
     assert "two of files=" in refused({"rows": [row()]}, specs=[f"files={sets}", "files=other"])
     assert "it is the target's own data set" in refused(content, transfer=f"files={sets}")
     assert "it is the target's own data set" in refused(content, ["wikiqa=a"], transfer="wikiqa=b")
+    assert "has no row of TANDA" in refused({"rows": [row()]}, transfer="wikiqa=b")
     assert "seeds: many: must be a whole number" in refused({"rows": [row()]}, overrides={"seeds": "many"})
 
 
@@ -141,8 +142,10 @@ def test_the_studies_that_are_here_can_be_read(path, tmp_path, monkeypatch):
 
     monkeypatch.setattr(jobs, "run_experiment", stop)
     stages, where = {"pretrain": lambda settings, folder: None}, {"corpus": "c", "source": "askubuntu_qa=z"}
+    study = read_study(path)
+    transfer = "asnq=y" if any(row.tanda for row in study.rows) else None
     with pytest.raises(KinspanError, match="enough"):
-        run_study(read_study(path), ["wikiqa=x"], tmp_path, {}, "asnq=y", lambda _: None, stages, where)
+        run_study(study, ["wikiqa=x"], tmp_path, {}, transfer, lambda _: None, stages, where)
     assert seen
 
 

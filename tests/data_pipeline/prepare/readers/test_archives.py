@@ -8,6 +8,7 @@ import lzma
 import tarfile
 import zipfile
 
+import py7zr
 import pytest
 
 from data_pipeline.errors import KinspanError
@@ -36,8 +37,6 @@ def zipped(files):
 
 
 def seven_zipped(files):
-    import py7zr
-
     held = io.BytesIO()
     with py7zr.SevenZipFile(held, "w") as archive:
         for name, content in files.items():
@@ -187,14 +186,27 @@ def test_names_that_lead_out_of_an_archive_lead_nowhere(tmp_path, read):
             assert document.paragraphs[0] == "A first paragraph."
 
 
-def test_links_in_a_tar_are_left_out(tmp_path, read):
+def test_links_in_archives_are_not_followed_and_are_named(tmp_path, read):
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
         for name, kind in (("a.txt", tarfile.SYMTYPE), ("b.txt", tarfile.LNKTYPE)):
             info = tarfile.TarInfo(name)
             info.type, info.linkname = kind, "/etc/passwd"
             archive.addfile(info)
-    assert read(written(tmp_path / "a.tar", held.getvalue())) == ([], ["the archive holds no files"], [])
+    _, rejected, _ = read(written(tmp_path / "a.tar", held.getvalue()))
+    assert ["it is a link" in reason for reason in rejected] == [True, True]
+
+    (tmp_path / "link.txt").symlink_to("/etc/passwd")
+    with py7zr.SevenZipFile(tmp_path / "a.7z", "w") as packed:
+        packed.write(tmp_path / "link.txt", "link.txt")
+    link = zipfile.ZipInfo("link.txt")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        packed.writestr(link, "/etc/passwd")
+    for name in ("a.7z", "a.zip"):
+        documents, (reason,), _ = read(tmp_path / name)
+        assert not documents
+        assert "it is a link" in reason
 
 
 def test_rejections_of_an_archive_are_no_error_of_it():
