@@ -96,12 +96,12 @@ def test_agrees_with_the_model_and_the_pairs_of_a_run(family, make_model, tiny_c
 
 def test_hours_are_told_by_the_speed_that_is_given():
     plan = make_plan(recipe("roberta-base-ssp", "--tokens_per_second", "1e6"))
-    assert "58.3 h at 1,000,000 tokens/s" in format_plan(plan)
+    assert "58 h 15 min at 1,000,000 tokens/s" in format_plan(plan)
     predicted = format_plan(make_plan(recipe("roberta-base-ssp")))
     assert "predicted from counts of kernels and bytes, not measured" in predicted
-    assert "51,200 pairs AUC" in predicted
-    assert "51,200 pairs AUC" not in format_plan(make_plan(recipe("roberta-base-sp")))
-    assert re.search(r"H100: 1 [\d,.]+ h, 8 [\d,.]+ h, 64 [\d,.]+ h", predicted)
+    assert "51,200 pairs: AUC" in predicted
+    assert "51,200 pairs: AUC" not in format_plan(make_plan(recipe("roberta-base-sp")))
+    assert re.search(r"H100: 1 GPU \d+ h \d\d min, 8 GPUs \d+ h \d\d min, 64 GPUs [\d hmin]+\n", predicted)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
