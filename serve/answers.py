@@ -110,12 +110,9 @@ def _open_source(source: str, columns: dict[str, str], say: Say, all_answers: bo
     if source == PYTHON_DOCS:
         return (Answer(name, text, "", url, title) for name, text, title, url in read_python_docs())
     if name in (FORUM, DOCUMENTS) and place:
-        try:
-            if name == DOCUMENTS:
-                return _read_documents(place, say)
-            return _take_answers(read_questions([place], say, may_reject=False), all_answers, say)
-        except KinspanError as error:
-            raise KinspanError(str(error).replace("--input:", f"{source}:").replace("--input ", f"{name}=")) from error
+        if name == DOCUMENTS:
+            return _read_documents(place, say)
+        return _take_answers(read_questions([place], say, may_reject=False), all_answers, say)
     if name in NAMES and place:
         return _read_data_set(source)
     if beir:

@@ -41,7 +41,7 @@ class InputTask:
     def describe(self) -> str:
         first = self.pieces[0]
         part = f", part {first.part.begin}-{first.part.end}" if first.part else ""
-        return f"--input {first.file.name}{part}" + (f" and {len(self.pieces) - 1} more" * (len(self.pieces) > 1))
+        return f"{first.file.name}{part}" + (f" and {len(self.pieces) - 1} more" * (len(self.pieces) > 1))
 
     def read(self) -> Iterator[Record]:
         """Yield the records of all pieces. A file in which there is none comes as a record, too, which says so."""

@@ -152,7 +152,7 @@ def _refuse_own_output(inputs: list[str], folder: Path) -> None:
         name = split_prefix(given)[1]
         for place in [] if is_url(name) else map(Path, expand_glob(name)):
             if place.is_dir() and folder.resolve().is_relative_to(place.resolve()):
-                raise KinspanError(f"--output_dir {folder} lies in --input {place}: choose a folder outside of it")
+                raise KinspanError(f"--output_dir {folder} lies in {place}, which is read: choose one outside")
 
 
 def _identify_inputs(files: list[InputFile]) -> list[list]:

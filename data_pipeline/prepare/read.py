@@ -76,8 +76,8 @@ def read_input(
                 found += chain.from_iterable(map(make, parsed))
     if not found:
         first = f"; rejected: {len(rejected):,} records; the first is {rejected[0]}" if rejected else ""
-        raise KinspanError(f"--input {' '.join(inputs)}: {nothing}{first}")
-    refuse_rejected(read, allow_rejected, f"--input {' '.join(inputs)}", may_reject)
+        raise KinspanError(f"{' '.join(inputs)}: {nothing}{first}")
+    refuse_rejected(read, allow_rejected, " ".join(inputs), may_reject)
     if rejected:
         sizes = f"{format_bytes(read.total['rejected_bytes'])} of {format_bytes(read.total['bytes'])}"
         say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")

@@ -108,9 +108,10 @@ class ReadTally:
         return tally
 
 
-def refuse_rejected(tally: ReadTally, allowed: float | None, flag: str, may_reject: bool = True) -> None:
+def refuse_rejected(tally: ReadTally, allowed: float | None, what: str, may_reject: bool = True) -> None:
     """Raise KinspanError, which names the files, where too much was rejected.
 
+    what:    what was read, as the message calls it
     allowed: the share of the bytes that may be rejected; None where the user did not say, and then no file may be
              without a document either
     """
@@ -125,7 +126,7 @@ def refuse_rejected(tally: ReadTally, allowed: float | None, flag: str, may_reje
         named = "; ".join(_describe(name, tally) for name in fruitless[:NAMED_FILES])
         others = f"; and {count - NAMED_FILES:,} more" if count > NAMED_FILES else ""
         raise KinspanError(
-            f"{flag}: {count:,} file{'s' * (count > 1)} without a document: {named}{others}: mend or leave out what is "
+            f"{what}: {count:,} file{'s' * (count > 1)} without a document: {named}{others}: mend or leave out what is "
             f"named{way}"
         )
     if share > (MAX_SHARE if allowed is None else allowed):
@@ -134,7 +135,7 @@ def refuse_rejected(tally: ReadTally, allowed: float | None, flag: str, may_reje
         records = f"{total['rejected']:,} of {total['records']:,} records"
         sizes = f"{format_bytes(total['rejected_bytes'])} of {format_bytes(total['bytes'])}"
         raise KinspanError(
-            f"{flag}: {share:.1%} of what was read was rejected, {records}, {sizes}: {named}: mend or leave out what "
+            f"{what}: {share:.1%} of what was read was rejected, {records}, {sizes}: {named}: mend or leave out what "
             f"is named{way}"
         )
 
@@ -159,9 +160,9 @@ def refuse_missing(folder: Path, allowed: Allowed, is_finished: bool) -> None:
         way = f", or give {FLAGS[kind]} to go without it" if allowed.may_allow else ""
         if kind == UNREADABLE:
             raise KinspanError(
-                f"--input {name}, record {missing[0]['line']}{others}: {reason}; copy or fetch the file again{way}"
+                f"{name}, record {missing[0]['line']}{others}: {reason}; copy or fetch the file again{way}"
             )
-        raise KinspanError(f"--input {name}{others}: {reason}{way}")
+        raise KinspanError(f"{name}{others}: {reason}{way}")
 
 
 def _describe(name: str, tally: ReadTally) -> str:

@@ -80,7 +80,7 @@ def encode_all(plan: PreparePlan, tokenizer: str, engine: Engine, allowed: Allow
     if not sum(encoded.inputs.counts):
         reason = _explain_nothing_kept(encoded.tally, plan.folder / "rejected.jsonl")
         raise KinspanError(f"no document was kept of {len(plan.files)} input files: {reason}")
-    refuse_rejected(encoded.read, allowed.rejected, "--input", allowed.may_allow)
+    refuse_rejected(encoded.read, allowed.rejected, "the input", allowed.may_allow)
     return encoded
 
 

@@ -1,8 +1,6 @@
 """Finds, and makes, the best ranker for documents of one's own, in one command."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -84,8 +82,7 @@ def main() -> None:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
     budget = parse_budget(config.budget)
     say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
-    with name_documents():
-        find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
+    find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
     if config.questions:
         expect_questions(config.questions)
     say("loading PyTorch and the questions ..." if config.questions else "loading PyTorch ...")
@@ -94,15 +91,6 @@ def main() -> None:
     model, output = config.model or default_model(), Path(config.output_dir)
     settings = Settings(config.documents, config.questions, config.columns, model, budget, output)
     adapt(settings, Runners(partial(prepare_documents, say), choose_objective, pretrain, hold_out), say)
-
-
-@contextmanager
-def name_documents() -> Iterator[None]:
-    """Has refusals of the input name the flag that it is given by here."""
-    try:
-        yield
-    except KinspanError as error:
-        raise KinspanError(str(error).replace("--input", "--documents")) from error
 
 
 def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, but: list[str]) -> dict[str, int]:
@@ -116,18 +104,9 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
 
     rules = Rules(validation_share=HELD_OUT)
     quiet = not sys.stderr.isatty()
-    with name_documents():
-        result = prepare(
-            documents,
-            model,
-            folder,
-            OBJECTIVES,
-            rules,
-            allow_skipped=True,
-            may_allow=False,
-            decontaminate=but,
-            quiet=quiet,
-        )
+    result = prepare(
+        documents, model, folder, OBJECTIVES, rules, allow_skipped=True, may_allow=False, decontaminate=but, quiet=quiet
+    )
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")

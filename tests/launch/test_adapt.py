@@ -77,7 +77,7 @@ def test_held_out_anchors_stand_in_for_questions(tiny_corpus):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--documents", "nowhere", "--output_dir", "out"], "^--documents nowhere: no such file$"),
+        (["--documents", "nowhere", "--output_dir", "out"], "^nowhere: no such file$"),
         (["--documents", "nowhere", "--output_dir", "out", "--budget", "a while"], "--budget a while"),
         (
             ["--documents", "python-docs", "--output_dir", "out", "--questions", "absent"],
@@ -89,7 +89,7 @@ def test_held_out_anchors_stand_in_for_questions(tiny_corpus):
             "^no model at .* give the folder",
         ),
         (["--documents", "few.jsonl", "--output_dir", "out"], r"^--documents few.jsonl can train .*; add documents$"),
-        (["--documents", "few.jsonl", "wrong.jsonl", "--output_dir", "out"], "^--documents: 1 file without a document"),
+        (["--documents", "few.jsonl", "wrong.jsonl", "--output_dir", "out"], "^the input: 1 file without a document"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line_and_leaves_nothing(
@@ -108,11 +108,11 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("b.jsonl", b"{}\n", r"^--documents: 1 file without a document: .*b\.jsonl"),
+        ("b.jsonl", b"{}\n", r"^the input: 1 file without a document: .*b\.jsonl"),
         (
             "b.jsonl.gz",
             gzip.compress(b"{}\n", mtime=0)[:-9],
-            r"^--documents .*b\.jsonl\.gz, .*; copy or fetch the file again$",
+            r"b\.jsonl\.gz, .*; copy or fetch the file again$",
         ),
     ],
 )

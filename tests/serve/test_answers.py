@@ -237,25 +237,25 @@ def test_a_short_document_beside_others_is_no_reason_to_refuse(tmp_path, tiny_do
     (tmp_path / "b.md").write_text("# B\n\nSee a.md.")
     assert read(f"documents={tmp_path}")[0]
     (tmp_path / "c.jsonl").write_text("{}\n")
-    with pytest.raises(KinspanError, match=r"^documents=.* 1 file without a document: .*c\.jsonl") as caught:
+    with pytest.raises(KinspanError, match=r"1 file without a document: .*c\.jsonl") as caught:
         read(f"documents={tmp_path}")
     assert "allow" not in str(caught.value)
 
 
 def test_documents_that_are_not_there_are_refused(tmp_path):
-    with pytest.raises(KinspanError, match=r"^documents=.*absent\.jsonl: no such file"):
+    with pytest.raises(KinspanError, match=r".*absent\.jsonl: no such file"):
         read(f"documents={tmp_path / 'absent.jsonl'}")
 
 
-def test_what_is_wrong_with_a_forum_names_it_as_it_was_typed(tmp_path):
+def test_what_is_wrong_with_a_forum_names_no_flag_that_was_not_typed(tmp_path):
     path = tmp_path / "asked.jsonl"
-    with pytest.raises(KinspanError, match=rf"^forum=questions:{path}: no such file"):
+    with pytest.raises(KinspanError, match=rf"^questions:{path}: no such file"):
         read(f"forum=questions:{path}")
     path.write_text('{"id": 1, "title": "Why?"}\n')
-    with pytest.raises(KinspanError, match=rf"^forum=.*: no questions in it.*{path}, record 1: neither .* \"text\""):
+    with pytest.raises(KinspanError, match=rf"no questions in it.*{path}, record 1: neither .* \"text\""):
         read(f"forum=questions:{path}")
     path.write_text('{"id": 1, "title": "Why?", "text": "So?"}\n' * 2)
-    with pytest.raises(KinspanError, match=rf"^forum=questions:{path}: 1 ids stand at more than one question"):
+    with pytest.raises(KinspanError, match=r"^1 ids stand at more than one question"):
         read(f"forum=questions:{path}")
 
 

@@ -76,16 +76,15 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
                 others = sorted(p for p in {*inside} - {*known} if key or not is_companion(p))
                 if inside and not known and not others:
                     raise KinspanError(
-                        f"--input {place}: no file in this folder holds documents; {inside[0]} only belongs to one "
-                        "that does"
+                        f"{place}: no file in this folder holds documents; {inside[0]} only belongs to one that does"
                     )
                 _refuse_missing_text(place, prefix, known, others, allow_skipped)
                 files.update({prefix + p: places.describe(prefix, p) for p in known})
                 skipped.update(others)
             elif not places.exists(place):
-                raise KinspanError(f"--input {given}: no such file")
+                raise KinspanError(f"{given}: no such file")
             elif not can_read(prefix + place):
-                raise KinspanError(f"--input {prefix}{place}: {_explain(prefix + place)}")
+                raise KinspanError(f"{prefix}{place}: {_explain(prefix + place)}")
             else:
                 files[prefix + place] = places.describe(prefix, place)
     return _call_apart(list(files.values())), Counter(map(_name_suffix, skipped))
@@ -116,7 +115,7 @@ def check_unchanged(files: list[InputFile]) -> None:
             continue
         now = _LocalPlaces(name).describe(f"{prefix}:" if prefix else "", name)
         if (now.size, now.modified) != (file.size, file.modified):
-            raise KinspanError(f"--input {file.name} was changed while it was read: give the same command again")
+            raise KinspanError(f"{file.name} was changed while it was read: give the same command again")
 
 
 def _describe_docs() -> str:
@@ -162,7 +161,7 @@ class _LocalPlaces:
             if prefix.endswith(".py:"):
                 times.append(os.stat(prefix[:-1]).st_mtime_ns)
         except OSError as error:
-            raise KinspanError(f"--input {name} cannot be read: {error.strerror}") from error
+            raise KinspanError(f"{name} cannot be read: {error.strerror}") from error
         return InputFile(prefix + name, stat.st_size, " ".join(map(str, times)))
 
 
@@ -183,7 +182,7 @@ class _UrlPlaces:
         try:
             yield
         except Exception as error:  # each store has its own
-            raise KinspanError(f"--input {self.url} cannot be reached: {quote_error(error)}") from error
+            raise KinspanError(f"{self.url} cannot be reached: {quote_error(error)}") from error
 
     def _name(self, path: str) -> str:
         return self.filesystem.unstrip_protocol(path)
@@ -213,19 +212,19 @@ def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: lis
     hint = "".join(f"; {why}" for why in needs)
     if not known:
         raise KinspanError(
-            f"--input {folder}: no file in this folder is of a known format ({count_suffixes(others)}){hint}; known "
+            f"{folder}: no file in this folder is of a known format ({count_suffixes(others)}){hint}; known "
             f"are {FORMATS}"
         )
     if allow_skipped:
         return
     if broken := [name for name in others if not is_url(name) and not os.path.exists(name)]:
         raise KinspanError(
-            f"--input {folder}: {broken[0]} is a link to nothing (the folder has {len(broken)} of them), so text would "
+            f"{folder}: {broken[0]} is a link to nothing (the folder has {len(broken)} of them), so text would "
             "be missing: mend it, remove it, or give --allow_skipped to leave it out"
         )
     if others:
         raise KinspanError(
-            f"--input {folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be missing "
+            f"{folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be missing "
             f"(the first is {others[0]}){hint}; known formats are {FORMATS}: convert them, name the files to read, "
             "name their reader, as in txt:FOLDER, or give --allow_skipped to leave them out"
         )
@@ -239,7 +238,7 @@ def _list_files(folder: Path) -> list[Path]:
     """
 
     def refuse(error: OSError) -> None:
-        raise KinspanError(f"--input {error.filename} cannot be searched: {error.strerror}") from error
+        raise KinspanError(f"{error.filename} cannot be searched: {error.strerror}") from error
 
     found: list[Path] = []
     searched: set[str] = set()

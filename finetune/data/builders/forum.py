@@ -112,7 +112,7 @@ def _check_links(questions: Sequence[ForumQuestion]) -> None:
     repeated = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
     if repeated:
         raise KinspanError(
-            f"--input: {len(repeated):,} ids stand at more than one question, such as {repeated[0]!r}: give each "
+            f"{len(repeated):,} ids stand at more than one question, such as {repeated[0]!r}: give each "
             "question an id of its own, and name each file once"
         )
     group_of = {question.id: question.group for question in questions}
@@ -120,7 +120,7 @@ def _check_links(questions: Sequence[ForumQuestion]) -> None:
         for link in question.links:
             if group_of.get(link, question.group) != question.group:
                 raise KinspanError(
-                    f"--input: question {question.id!r} is a duplicate of {link!r}, which stands in another file: put "
+                    f"question {question.id!r} is a duplicate of {link!r}, which stands in another file: put "
                     "the questions of both files into one"
                 )
 

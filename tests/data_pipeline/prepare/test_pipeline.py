@@ -241,7 +241,7 @@ def test_an_output_folder_in_an_input_is_refused(tmp_path, documents, helpers, m
     helpers.write_jsonl(tmp_path / "docs/in.jsonl", documents)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        KinspanError, match=r"--output_dir .*docs/corpus lies in --input .*docs: choose a folder outside"
+        KinspanError, match=r"--output_dir .*docs/corpus lies in .*docs, which is read: choose one outside"
     ):
         helpers.prepare([given], short_tokenizer(), tmp_path / "docs/corpus")
     assert not (tmp_path / "docs/corpus").exists()

@@ -77,9 +77,9 @@ GOOD, BAD = ("good", 1, 10_000), ("good", 0, 150)
 )  # fmt: skip
 def test_what_is_refused(records, allowed, refused):
     if refused is None:
-        return refuse_rejected(tally(*records), allowed, "--input")
+        return refuse_rejected(tally(*records), allowed, "the input")
     with pytest.raises(KinspanError, match=refused) as error:
-        refuse_rejected(tally(*records), allowed, "--input")
+        refuse_rejected(tally(*records), allowed, "the input")
     assert "\n" not in str(error.value)
 
 
@@ -93,7 +93,7 @@ def test_a_file_whose_parts_several_tasks_read_needs_one_document_in_all():
         total = ReadTally()
         for part in order:
             total.add(part)
-        refuse_rejected(total, None, "--input")
+        refuse_rejected(total, None, "the input")
         assert total.total["records"] == 2
         assert total.total["bytes"] == 10_000_010
 
@@ -104,7 +104,7 @@ def test_a_million_broken_files_are_counted_and_some_are_named(monkeypatch):
     made.close()
     assert len(made.losing) == 10
     with pytest.raises(KinspanError, match="50 files without a document"):
-        refuse_rejected(made, None, "--input")
+        refuse_rejected(made, None, "the input")
 
 
 # prepare ------------------------------------------------------------------------------------------------------------

@@ -297,9 +297,7 @@ def test_a_file_of_broken_lines_is_refused_unless_allowed(tmp_path):
     name = write_help_desk(tmp_path / "desk.jsonl")
     with (tmp_path / "desk.jsonl").open("a") as file:
         file.writelines("{broken\n" for _ in range(999))
-    with pytest.raises(
-        KinspanError, match=r"--input .*: .*% of what was read was rejected, 999 of .*desk.jsonl"
-    ) as error:
+    with pytest.raises(KinspanError, match=r".*% of what was read was rejected, 999 of .*desk.jsonl") as error:
         read_questions([name])
     assert "--allow_rejected" in str(error.value)
     assert len(read_questions([name], allow_rejected=0.9)) == 60

@@ -334,7 +334,7 @@ def test_a_store_that_fails_is_a_one_line_error(store, monkeypatch):
     for name in ("find", "isdir"):
         with monkeypatch.context() as patch:
             patch.setattr(type(store), name, fail)
-            with pytest.raises(KinspanError, match=r"--input memory://bucket.* cannot be reached: Forbidden"):
+            with pytest.raises(KinspanError, match=r"memory://bucket.* cannot be reached: Forbidden"):
                 find_input_files(["memory://bucket/a.jsonl", "memory://bucket"], allow_skipped=True)
 
 
