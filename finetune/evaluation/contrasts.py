@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import norm, t
 
-from .significance import SIGNIFICANT, compare, compare_seeds, correct_greater
+from .significance import SIGNIFICANT, compare, compare_seeds, correct_greater, drop_equal_seeds
 
 DRAWS = 10_000  # of the bootstrap
 ASSIGNMENTS = 100_000  # of random signs: 43 comparisons multiply the error of a p by as much
@@ -91,8 +91,8 @@ class Contrast:
 
 
 def measure_contrast(rows: Sequence[np.ndarray], seed: int = 0) -> Contrast:
-    """Measures the contrast of two rows, or of four, each ``[S, Q]``."""
-    signs = SIGNS[len(rows)]
+    """Measures the contrast of two rows, or of four, each ``[S, Q]``; equal seeds of a row count as one."""
+    signs, rows = SIGNS[len(rows)], [drop_equal_seeds(row) for row in rows]
     by_question = sum(sign * row.mean(axis=0) for sign, row in zip(signs, rows, strict=True))
     parts = measure_parts(rows, by_question)
     low, high = find_interval(draw_differences(rows, signs, seed), float(by_question.mean()), parts)

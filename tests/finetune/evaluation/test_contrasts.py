@@ -96,6 +96,13 @@ def test_a_single_seed_shows_nothing():
     assert not corrected.is_shown
 
 
+def test_equal_seeds_count_as_one():
+    """Rounding alone tells their means apart, by which a test over seeds would have any p, 0 as well."""
+    random = np.random.default_rng(9)
+    rows = [np.repeat(make_row(random, seeds=1, gain=gain), 3, axis=0) for gain in (0.3, 0.0)]
+    assert measure_contrast(rows) == measure_contrast([row[:1] for row in rows])
+
+
 def test_a_large_difference_is_shown_and_none_is_not():
     random = np.random.default_rng(3)
     questions = random.uniform(0.2, 1.0, QUESTIONS)
