@@ -13,8 +13,7 @@ from finetune.evaluation.contrasts import Contrast
 from finetune.reports.plots import COLOURS, MARKERS
 
 from .findings import Findings
-from .matrix import MEASURED
-from .rows import HEAD
+from .matrix import name_training
 from .tables import part_patterns
 
 WIDTH = 8.6  # inches
@@ -71,8 +70,7 @@ def draw_curves(found: Findings, path: Path, rows: str, level: str = "") -> None
     curves: dict[str, dict[int, np.ndarray]] = {}
     for outcome in found.select(part_patterns(rows)):
         row = outcome.row
-        drawn = f"{row.questions} questions" if row.questions else MEASURED[HEAD]
-        curves.setdefault(row.title.removesuffix(f", {drawn}"), {})[row.questions or 0] = outcome.maps
+        curves.setdefault(name_training(row), {})[row.questions or 0] = outcome.maps
     counts = sorted({count for points in curves.values() for count in points})
     if not any(counts):
         return

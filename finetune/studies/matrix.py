@@ -94,6 +94,12 @@ def _make_row(
     return row if "ran_at" in content else replace(row, fingerprint=fingerprint_row(content, row))
 
 
+def name_training(row: StudyRow) -> str:
+    """The title of its arm and variant, without the number of questions and how it is measured."""
+    drawn = f"{row.questions} questions" if row.questions else MEASURED.get(row.measure)
+    return row.title.removesuffix(f", {drawn}")
+
+
 def fingerprint_row(content: Settings, row: StudyRow) -> str:
     """Names all that the figures of a row depend on."""
     of_start = content["starts"][row.start]

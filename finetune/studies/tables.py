@@ -7,11 +7,11 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.contrasts import Contrast, find_detectable
-from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, format_p
+from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, drop_equal_seeds, format_p
 
 from .findings import Finding, Findings
 from .lines import RowOutcome
-from .matrix import hash_settings
+from .matrix import hash_settings, name_training
 
 Cell = Callable[[Findings, RowOutcome], str]
 
@@ -140,20 +140,31 @@ def list_kinds(found: Findings, set: str, by: str, rows: str) -> str:
 
 
 def list_groups(found: Findings) -> str:
-    """How many rows of each group that has begun have run with all their seeds, and the hours that they took."""
+    """How many rows of each group that has begun have run with all their seeds, and the hours that they took.
+
+    A pre-training that several groups share counts in the first one.
+    """
     groups: dict[str, list[str]] = {}
+    pretrained: set[Any] = set()
     for name, row in found.rows.items():
         if not row.mean_of:
             groups.setdefault(row.group, []).append(name)
     lines, waiting = [], 0
     for group, names in groups.items():
-        told = {id(line): line for n in names if n in found.outcomes for line in found.outcomes[n].lines}
+        began = [found.outcomes[name] for name in names if name in found.outcomes]
+        told = {(o.row.lines_of, line["seed"]): (o.row, line) for o in began for line in o.lines}
         if not told:
             waiting += 1
             continue
-        hours = sum(line["seconds"] for line in told.values()) / 3600
+        seconds = 0.0
+        for row, line in told.values():
+            seconds += line["seconds"]
+            key = row.start, hash_settings(row.pretrain), line["seed"]
+            if line.get("pretrain") and key not in pretrained:
+                pretrained.add(key)
+                seconds += line["pretrain"]["seconds"]
         done = sum(found.is_complete(name) for name in names)
-        lines.append([group, str(len(names)), str(done), str(len(told)), f"{hours:.2f}"])
+        lines.append([group, str(len(names)), str(done), str(len(told)), f"{seconds / 3600:.2f}"])
     if waiting:
         lines.append([f"not begun: {waiting} groups", "", "", "", ""])
     header = ["group", "rows", "with all seeds", "lines", "hours of one core"]
@@ -169,7 +180,10 @@ def list_pretrainings(found: Findings, rows: str = "*", but: str = "") -> str:
         if not made or key in seen:
             continue
         seen.add(key)
-        cells = [f"({outcome.row.start}) {outcome.row.title}", f"{np.mean([m['tokens'] for m in made]) / 1e6:.2f} M"]
+        cells = [
+            f"({outcome.row.start}) {name_training(outcome.row)}",
+            f"{np.mean([m['tokens'] for m in made]) / 1e6:.2f} M",
+        ]
         cells.append(f"{np.mean([m['steps'] for m in made]):,.0f}")
         for figure in ("mlm_loss", "pair_loss", "pair_auc"):
             pairs = [[m[when].get(figure) for when in ("first_validation", "last_validation")] for m in made]
@@ -183,7 +197,10 @@ def list_pretrainings(found: Findings, rows: str = "*", but: str = "") -> str:
 
 
 def list_contrasts(found: Findings, which: str = "all") -> str:
-    """The comparisons of the file with their tests; which: ``primary`` for the one that is not corrected."""
+    """The comparisons of the file with their tests; which: ``primary`` for the one that is not corrected.
+
+    One that lacks seeds has no p: it would be a test at a moment that nobody had fixed.
+    """
     rows = []
     for finding in found.primary if which == "primary" else found.findings:
         c = finding.contrast or finding.partial
@@ -198,19 +215,21 @@ def list_contrasts(found: Findings, which: str = "all") -> str:
             rows.append([title, "not run yet", "", "", "", ""])
             continue
         corrected = f"**{format_p(c.corrected)}**" if c.is_shown else format_p(c.corrected)
-        p = format_p(c.over_questions), _say_p(c.over_seeds), "" if finding.partial else corrected
+        p = ("", "", "") if finding.partial else (format_p(c.over_questions), _say_p(c.over_seeds), corrected)
         rows.append([title, format_difference(c.difference), _say_interval(c), *p])
     return format_table(["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"], rows)
 
 
-def list_contrasts_without(found: Findings, contaminated: str) -> str:
+def list_contrasts_without(found: Findings, contaminated: str, which: str = "all") -> str:
     """The comparisons of two rows without the contaminated questions of this kind, p not corrected."""
     rows = []
-    for finding in found.findings:
+    for finding in found.primary if which == "primary" else found.findings:
         if finding.contrast is None or len(finding.rows) != 2:
             continue
         left_out = found.read_contaminated(finding.rows[0].set, contaminated)
-        one, other = (np.delete(found.outcomes[row.name].ap, left_out, axis=1) for row in finding.rows)
+        one, other = (
+            drop_equal_seeds(np.delete(found.outcomes[row.name].ap, left_out, axis=1)) for row in finding.rows
+        )
         test = compare(one, other)
         seeds = compare_seeds(one.mean(axis=1), other.mean(axis=1)) if min(len(one), len(other)) > 1 else None
         figures = format_difference(finding.contrast.difference), format_difference(test.difference)

@@ -24,6 +24,7 @@ from finetune.studies.tables import (
     list_contrasts,
     list_groups,
     list_kinds,
+    list_pretrainings,
     list_rows,
 )
 from pretrain.config import PretrainConfig
@@ -216,9 +217,20 @@ def test_nothing_is_shown_by_a_row_that_lacks_a_seed(study, store):
     finding = found.find("a/ssp/wikiqa", "a/mlm/wikiqa")
     assert (finding.contrast, finding.seeds) == (None, (4, 5))
     assert finding.partial.difference > 0.05
-    assert re.search(r"\*\(so far 4 and 5 of 5 seeds\)\* \| \+.*\|  \|$", list_contrasts(found), re.MULTILINE)
+    assert re.search(r"\*\(so far 4 and 5 of 5 seeds\)\* \| \+.*\|  \|  \|  \|$", list_contrasts(found), re.MULTILINE)
     assert "SSP (not all seeds yet)" in list_rows(found, "a/*/wikiqa")
-    assert re.search(r"^\| first \| 3 \| 2 \| 14 \| 0.14 \|$", list_groups(found), re.MULTILINE)
+
+
+def test_hours_of_groups_have_each_pre_training_once(study, store):
+    text = list_groups(fill(study, store, 0.1, {"a/ssp/wikiqa": 4}))
+    hours = {line.split(" | ")[0]: line.split(" | ")[-3:] for line in text.splitlines()}
+    assert hours["| first"] == ["2", "14", f"{14 * (36 + 60) / 3600:.2f} |"]
+    assert hours["| zero-shot"] == ["1", "5", f"{(5 * 36 + 60) / 3600:.2f} |"]  # four of its models were there
+
+
+def test_a_pre_training_is_named_without_the_questions_that_follow(study, store):
+    found = fill(study, store, 0.1)
+    assert "| (a) SSP |" in list_pretrainings(found, "a/ssp, 50 questions/trecqa;a/ssp, zero-shot*")
 
 
 def test_kinds_of_questions_have_the_map_of_theirs(study, store):
