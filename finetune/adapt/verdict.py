@@ -29,10 +29,11 @@ UNJUDGED = (
     "own and add --questions; docs/adapt.md has the form."
 )
 KEEP = (
-    "Keep {start_name}: nothing here beats it on your data (best on dev: {best:.3f} by {best_name}, against "
+    "Keep {start_name}: nothing here beats it on the dev questions (best: {best:.3f} by {best_name}, against "
     "{start_dev:.3f}). Its MAP on the {questions} test questions is {start:.3f} (95% interval {low:.3f} to {high:.3f});"
     " BM25 has {bm25:.3f}."
 )
+BM25_ABOVE = " That is above {name}: before you decide, measure both on more questions."
 
 
 @dataclass(frozen=True)
@@ -77,17 +78,19 @@ def judge(ways: list[Way], start: Way, dev: AnswerSet, test: AnswerSet, scorer: 
         "start": float(ap[start.name].mean()),
         "bm25": float(Way(BM25, BM25, scorer.score(BM25, test)).measure(test).mean()),
     }
+    above = BM25_ABOVE.format(name=start.name) if figures["bm25"] > figures["start"] else ""
     if best is start:
         others = [way for way in ways if way is not start]
         second = max(others, key=lambda way: maps[way.name])
         figures["low"], figures["high"] = compute_interval(ap[start.name])
         figures |= {"best": maps[second.name], "best_name": second.name, "start_dev": maps[start.name]}
-        return Verdict(start, start, start, tested, figures, KEEP.format(**figures))
+        return Verdict(start, start, start, tested, figures, KEEP.format(**figures) + above)
     difference = compare(ap[best.name], ap[start.name])
     figures["difference"] = difference.difference
     figures["p"] = difference.over_questions
     figures["low"], figures["high"] = compute_interval(ap[best.name] - ap[start.name])
     if difference.difference <= 0:
-        return Verdict(start, best, start, tested, figures, NOT_ON_TEST.format(**figures))
+        return Verdict(start, best, start, tested, figures, NOT_ON_TEST.format(**figures) + above)
     sentence = BETTER if difference.over_questions < SIGNIFICANT else PERHAPS
-    return Verdict(best, best, start, tested, figures, sentence.format(**figures))
+    above = BM25_ABOVE.format(name=best.name) if figures["bm25"] > figures["chosen"] else ""
+    return Verdict(best, best, start, tested, figures, sentence.format(**figures) + above)

@@ -50,7 +50,7 @@ def test_a_gain_that_may_be_chance_is_called_so(splits):
 def test_the_start_is_kept_where_it_is_the_best_on_dev(splits):
     found = judge_made(splits, BM25=(1, 5), start=(3, 3), cross=(0, 5))
     assert found.chosen.name == "start"
-    assert found.sentence.startswith("Keep start: nothing here beats it on your data (best on dev: ")
+    assert found.sentence.startswith("Keep start: nothing here beats it on the dev questions (best: ")
     assert "by BM25" in found.sentence
 
 
@@ -58,6 +58,14 @@ def test_what_does_not_hold_on_test_is_not_chosen(splits):
     found = judge_made(splits, start=(2, 3), cross=(4, 1))
     assert (found.chosen.name, found.best.name) == ("start", "cross")
     assert found.sentence.startswith("Keep start: cross was best on dev, but on the 80 test questions it is not better")
+
+
+@pytest.mark.parametrize("others", [{}, {"bi": (4, 3)}, {"bi": (4, 1)}])
+def test_bm25_above_the_ranker_to_use_is_said(splits, others):
+    """It is measured on test whether it was best on dev or not."""
+    for bm25, is_above in ((6, True), (0, False)):
+        found = judge_made(splits, BM25=(0, bm25), start=(2, 2), **others)
+        assert (f" That is above {found.chosen.name}: before you decide, " in found.sentence) is is_above
 
 
 def test_of_equals_the_first_is_chosen(splits):
