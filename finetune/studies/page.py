@@ -26,6 +26,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "detectable": tables.list_detectable,
 }
 FIGURES: dict[str, Callable[..., None]] = {"forest": draw_forest, "curves": draw_curves}
+HEAD_LINES, NOTHING = 2, "Nothing of this has run yet."  # the names of columns and the rule below them
 PLACE = re.compile(r"(?P<head><!-- (?P<call>\w[^\n]*?) -->\n)(?:(?!<!--).)*(?P<end><!-- end -->)", re.S)
 
 
@@ -45,6 +46,7 @@ def _fill(found: Findings, page: Path, call: str) -> str:
         if name in FIGURES:
             FIGURES[name](found, page.parent / values.pop("file"), **values)
             return ""
-        return f"\n{TABLES[name](found, **values)}\n\n"
+        table = TABLES[name](found, **values)
+        return f"\n{table if len(table.splitlines()) > HEAD_LINES else NOTHING}\n\n"
     except (TypeError, KeyError, ValueError) as error:
         raise KinspanError(f"{page}: <!-- {call} -->: {error}") from error

@@ -301,6 +301,7 @@ def test_a_page_keeps_its_prose_and_has_its_tables_made_anew(study, store, tmp_p
     page.write_text("\n\n".join(["# Title", *places, "<!-- a note -->", figure, "The end."]))
     write_page(Findings(study, store), page)
     assert "(a) SSP less MLM | not run yet" in page.read_text()
+    assert "columns=map -->\n\nNothing of this has run yet.\n\n<!-- end" in page.read_text()
     write_page(fill(study, store, 0.1), page)
     text = page.read_text()
     assert "old" not in text
