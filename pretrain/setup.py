@@ -135,8 +135,8 @@ def set_up(config: PretrainConfig) -> Setup:
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
     token_loss = choose_token_loss(config, model_name, family)
-    asked, config = config, settle_masking(config, token_loss)
-    if config.mlm_probability != asked.mlm_probability:
+    masked = settle_masking(config, token_loss)
+    if masked.mlm_probability != config.mlm_probability:
         notes.append("--mlm_weight 0: no token is masked")
     model, model_notes = make_first_on_each_machine(
         local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
@@ -153,7 +153,7 @@ def set_up(config: PretrainConfig) -> Setup:
         check_can_compile(model.family, zero_stage(deepspeed_settings))
 
     template = read_template(config, tokenizer)
-    masking = make_masking(config, token_loss, tokenizer)
+    masking = make_masking(masked, token_loss, tokenizer)
     shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
     train = PairStream(mixture, seed=config.seed, split="train", permute_labels=config.permute_pair_labels, **shared)
     validation = None
@@ -169,9 +169,9 @@ def set_up(config: PretrainConfig) -> Setup:
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
     micro = _settle_micro_batch(config, model, train, precision, zero_stage(deepspeed_settings), world_size)
-    config = replace(config, micro_batch_size=micro)
+    config, masked = (replace(one, micro_batch_size=micro) for one in (config, masked))
     layout = Layout(config.global_batch_size, micro, world_size, padded)
-    facts = _collect_facts(config, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
+    facts = _collect_facts(masked, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["identity"]["corpus_content"] = identify_corpora(mixture, sources)
     facts["corpus"] = describe_corpora(mixture, corpora)
     facts["token_loss"] = token_loss
@@ -262,18 +262,22 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
     """
     if config.adapter:
         return "none"
-    if config.pair_loss:
+    if config.pair_loss or config.token_loss == "mlm" or (config.token_loss == "auto" and family != "electra"):
         return "mlm"
-    if config.token_loss == "auto":
-        return "rtd" if family == "electra" else "mlm"
-    if config.token_loss == "rtd" and family != "electra":
+    if family != "electra":
         raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
-    return config.token_loss
+    if config.rtd_weight and not config.mlm_probability:
+        raise KinspanError(
+            "--mlm_probability 0 leaves replaced-token detection nothing to find: to train on pairs alone, give "
+            "--token_loss mlm too"
+        )
+    return "rtd"
 
 
 def warn_of_masked_lm(config: PretrainConfig) -> list[str]:
     """A line where the loss of a new masked-LM head leaves the pair loss little say."""
-    if not config.pair_weight or config.mlm_weight < HEAVY_MASKED_LM * config.pair_weight:
+    weight = config.mlm_weight if config.mlm_probability else 0.0
+    if not config.pair_weight or weight < HEAVY_MASKED_LM * config.pair_weight:
         return []
     return [
         f"with --mlm_weight {config.mlm_weight:g} the loss of this new head outweighs the pair loss for thousands of "
