@@ -463,7 +463,7 @@ def _claim(setup: Setup) -> None:
 def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
     """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
     edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
-    longer = dict.fromkeys((*LENGTHS, "warmup_steps"), f"let it finish as it is; {advise(folder)}")
+    longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(folder)}")
     others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])
     return {"own_objectives": edited, **explain_base(folder, setup.facts), **others, **longer}
 

@@ -159,6 +159,8 @@ def test_settings_may_change_until_the_first_checkpoint(make_model, tiny_corpus,
     set_up(PretrainConfig(**common, micro_batch_size=8))  # cuts batches otherwise, and is free
     with pytest.raises(KinspanError, match="its global_batch_size is 64, now it is 32"):
         set_up(PretrainConfig(**common, global_batch_size=32))
+    with pytest.raises(KinspanError, match="its warmup_steps is None, now it is 9; choose"):
+        set_up(PretrainConfig(**common, warmup_steps=9))
 
 
 def test_a_run_of_older_deepspeed_settings_goes_on_or_says_how(make_model, tiny_corpus, tmp_path):
