@@ -11,9 +11,11 @@ from data_pipeline.files import read_object
 from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints, remove_later
 from pretrain.runtime.history import CHANGED, note
 from pretrain.runtime.lock import RUN
+from pretrain.runtime.log import cut_log
 from pretrain.runtime.run_folder import ADVICE, CHECKPOINTS, SUMMARY, refuse_other_version, write_record
 
 from .schedule import OPEN_ENDED, Schedule
+from .watching.wandb_board import IDS
 
 DECAYED = "decayed"  # folder of complete runs that were continued, each a run's folder with its last checkpoint
 LEFT = (CHECKPOINTS, DECAYED, "releases", "tensorboard", "lock")  # of the folder, what such a run has no copy of
@@ -51,6 +53,8 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
         _keep_finished(folder, last)
     for place in (checkpoints, folder / "releases"):
         remove_later(place, step)
+    cut_log(folder / "metrics.jsonl", step)
+    (folder / IDS).unlink(missing_ok=True)  # W&B takes no other figures of steps that it has: it gets another run
     (folder / SUMMARY).unlink(missing_ok=True)
     write_record(folder, facts)
     note(folder, CHANGED, step, before=before, now=schedule.total)
