@@ -1,5 +1,6 @@
 """From settings to everything that a run needs, with every check that can be made before training starts."""
 
+import json
 import math
 import os
 import shutil
@@ -11,7 +12,7 @@ import torch
 
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.files import read_object, write_atomically
 from data_pipeline.hub import use_cache_alone
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
@@ -61,6 +62,7 @@ from pretrain.runtime.ranks import broadcast_from_rank_0, gather, make_first_on_
 from pretrain.runtime.run_folder import (
     ADVICE,
     CHECKPOINTS,
+    SUMMARY,
     check_shared,
     claim_folder,
     leave_out_buckets,
@@ -449,6 +451,7 @@ def _claim(setup: Setup) -> None:
     """Makes the output folder this run's, with what its release needs beside weights, or finds that it is already."""
     if not claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder)):
         change_length(setup.folder, setup.facts, setup.schedule)
+        _note_validation(setup)
         return
     shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
@@ -458,6 +461,14 @@ def _claim(setup: Setup) -> None:
     setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
     if isinstance(setup.model, AdapterModel):
         keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
+
+
+def _note_validation(setup: Setup) -> None:
+    """Keeps in run.json on how much a run under way is validated from now on, which may change; its card says it."""
+    record = read_object(setup.folder / RUN, ADVICE)
+    now = {name: setup.facts[name] for name in ("eval_pairs", "validation_documents")}
+    if record | now != record and not (setup.folder / SUMMARY).exists():
+        write_atomically(setup.folder / RUN, json.dumps(record | now, indent=1) + "\n")
 
 
 def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:

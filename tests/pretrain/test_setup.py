@@ -157,6 +157,11 @@ def test_settings_may_change_until_the_first_checkpoint(make_model, tiny_corpus,
     assert json.loads((tmp_path / "run/run.json").read_text())["settings"]["micro_batch_size"] == 16
     (tmp_path / "run/checkpoints/step-00000005").mkdir(parents=True)
     set_up(PretrainConfig(**common, micro_batch_size=8))  # cuts batches otherwise, and is free
+    before = json.loads((tmp_path / "run/run.json").read_text())
+    set_up(PretrainConfig(**common, eval_pairs=5))
+    after = json.loads((tmp_path / "run/run.json").read_text())
+    assert {name for name in after if after[name] != before[name]} == {"eval_pairs", "validation_documents"}
+    assert after["eval_pairs"] == 5
     with pytest.raises(KinspanError, match="its global_batch_size is 64, now it is 32"):
         set_up(PretrainConfig(**common, global_batch_size=32))
     with pytest.raises(KinspanError, match="its warmup_steps is None, now it is 9; choose"):
