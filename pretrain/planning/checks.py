@@ -1,5 +1,7 @@
 """Which settings of a pre-training run go together, and which do nothing, as far as the settings alone tell."""
 
+import math
+
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.runtime.settings import check_ranges
@@ -95,6 +97,12 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     for why, names in unused.items():
         given = [f"--{name}" for name in names if getattr(config, name) not in (getattr(default, name), 0)]
         notes += [f"ignored, as {why}: {' and '.join(given)}"] if given else []
+    if config.keep_every % config.save_steps:
+        kept = math.lcm(config.keep_every, config.save_steps)
+        notes.append(
+            f"--keep_every {config.keep_every} with --save_steps {config.save_steps}: only the checkpoint of every "
+            f"{kept:,}th step is kept for good"
+        )
     if config.permute_pair_labels and config.pair_weight:
         notes.append("--permute_pair_labels: the labels say nothing of the pairs; this run is a control")
     if config.permute_pair_labels and not config.pair_weight:

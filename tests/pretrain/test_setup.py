@@ -300,6 +300,12 @@ def test_settings_that_do_nothing_beside_the_others_are_named(given, token_loss,
     assert said.endswith(note)
 
 
+def test_checkpoints_to_keep_that_are_never_written_are_said():
+    (said,) = find_unused_flags(PretrainConfig(keep_every=250, save_steps=100), "mlm")
+    assert "only the checkpoint of every 500th step" in said
+    assert not find_unused_flags(PretrainConfig(keep_every=300, save_steps=100), "mlm")
+
+
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
