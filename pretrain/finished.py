@@ -1,6 +1,7 @@
 """Whether a run is complete: read from its folder alone, before torch, a model or a corpus is loaded."""
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -39,13 +40,13 @@ def find_finished(config: PretrainConfig) -> Path | None:
     differing = {name for name in compared if theirs.get(name) != ours[name]}
     if not (folder / f"checkpoints/step-{steps:08d}/manifest.json").is_file() or differing - {*LENGTHS, "warmup_steps"}:
         return None
-    if differing and config.lr_schedule in OPEN_ENDED:
+    if differing and (config.lr_schedule in OPEN_ENDED or not differing & set(LENGTHS)):
         return None  # it goes on, or setting it up says what keeps it from that
     if differing:
         raise KinspanError(f"--output_dir {folder} holds a run that is complete after {steps} steps: {advise(folder)}")
     sources = parse_sources(config.corpus)
     objectives = [config.objective, *(source.objective or "" for source in sources)]
-    has_own_objective = any("+" not in name and ":" in name for name in objectives)  # whose code may have changed
+    has_own_objective = any(re.search(":[^0-9]", name) for name in objectives)  # whose code may have changed
     read = [*list_paths(sources), *ours["adapters"], *(ours[name] for name in READ if name not in LISTS)]
     return None if has_own_objective or any(_is_newer(name, summary) for name in read) else summary
 

@@ -11,27 +11,27 @@ from data_pipeline.files import read_object
 from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints, remove_later
 from pretrain.runtime.history import CHANGED, note
 from pretrain.runtime.lock import RUN
+from pretrain.runtime.log import cut_log
 from pretrain.runtime.run_folder import ADVICE, CHECKPOINTS, SUMMARY, refuse_other_version, write_record
 
 from .schedule import OPEN_ENDED, Schedule
+from .watching.wandb_board import IDS
 
 DECAYED = "decayed"  # folder of complete runs that were continued, each a run's folder with its last checkpoint
 LEFT = (CHECKPOINTS, DECAYED, "releases", "tensorboard", "lock")  # of the folder, what such a run has no copy of
 
 
-def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> None:
-    """Takes a run of an open-ended schedule back to before its decay where its length is another one now.
+def find_start(folder: Path, schedule: Schedule) -> Path | None:
+    """The checkpoint that a run of an open-ended schedule goes on from where its length is another one now; None where
+    it is the same.
 
-    The run then ends bit for bit as one of the new length from its start. What lies behind is removed, but for the last
-    checkpoint of a complete run, which moves to ``decayed/``, a run's folder of its own. Called on rank 0, under the
-    folder's lock. Raises KinspanError where no checkpoint is from before the decay, or a run under way has gone beyond
-    a shorter one's.
+    Raises KinspanError where no checkpoint is from before the decay, or a run under way has gone beyond a shorter
+    one's.
     """
-    path = folder / RUN
-    before = int(read_object(path, ADVICE)["total_steps"])
+    before = int(read_object(folder / RUN, ADVICE)["total_steps"])
     if schedule.shape not in OPEN_ENDED or before == schedule.total:
-        return
-    refuse_other_version(path)
+        return None
+    refuse_other_version(folder / RUN)
     common = min(schedule.decay_start, replace(schedule, total=before).decay_start)
     checkpoints = folder / CHECKPOINTS
     found, _ = find_newest(checkpoints, common)
@@ -46,11 +46,28 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
             f"--output_dir {folder} holds this run under way at step {newest} of {before}: with {schedule.total} steps "
             f"it would go back to step {step}; let it finish first, or choose another --output_dir"
         )
+    return found
+
+
+def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> None:
+    """Takes a run back to ``find_start``.
+
+    The run then ends bit for bit as one of the new length from its start. What lies behind is removed, but for the last
+    checkpoint of a complete run, which moves to ``decayed/``, a run's folder of its own. Called on rank 0, under the
+    folder's lock. Raises KinspanError as ``find_start`` does.
+    """
+    found = find_start(folder, schedule)
+    if found is None:
+        return
+    before, step = int(read_object(folder / RUN, ADVICE)["total_steps"]), get_step(found)
+    checkpoints = folder / CHECKPOINTS
     last = checkpoints / f"step-{before:08d}"
     if (folder / SUMMARY).exists() and last.exists() and before > step:
         _keep_finished(folder, last)
     for place in (checkpoints, folder / "releases"):
         remove_later(place, step)
+    cut_log(folder / "metrics.jsonl", step)
+    (folder / IDS).unlink(missing_ok=True)  # W&B takes no other figures of steps that it has: it gets another run
     (folder / SUMMARY).unlink(missing_ok=True)
     write_record(folder, facts)
     note(folder, CHANGED, step, before=before, now=schedule.total)

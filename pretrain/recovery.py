@@ -13,6 +13,7 @@ from pretrain.runtime.history import LEAPT, REWOUND, SKIPPED
 from pretrain.runtime.run_folder import CHECKPOINTS
 
 from .batches import find_batch
+from .config import PretrainConfig
 from .runtime import ranks
 from .state import Run, close_run, load, open_run
 
@@ -22,6 +23,8 @@ MIN_HISTORY = 8  # with a shorter history, no loss counts as a spike
 DEVIATIONS = 6.0  # of normal changes from line to line, one in 10^9 is larger
 MIN_LEAP = 0.1  # of the loss: where lines hardly differ, a smaller leap is noise
 MAX_REWINDS = 5
+# Which pairs a run sees, beside its corpora, objective and seed
+OF_PAIRS = ("max_length", "sampling", "corpus_schedule", "forums", "min_questions", "pair_loss", "own_negatives")
 
 
 def tell_skipped(run: Run, step: int) -> None:
@@ -33,11 +36,13 @@ def tell_skipped(run: Run, step: int) -> None:
     run.log.write(step + 1, "skipped", {"skipped_steps": progress.skipped, "example": first, "count": size})
     run.note(SKIPPED, step + 1, example=first, count=size)
     if not is_ordinary_overflow(run.setup.facts["precision"], progress.skipped_in_row):
-        contrastive = ", --pair_loss and --own_negatives" if config.pair_loss else ""
+        default = PretrainConfig()
+        names = [name for name in OF_PAIRS if getattr(config, name) != getattr(default, name)]
+        names += ["global_batch_size"] if config.corpus_schedule else []
         run.say(
             f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see its "
             f"pairs: kinspan show pairs --start {first} --count {size} --seed {config.seed} --objective "
-            f"{config.objective}, with this run's --corpus and --max_length{contrastive}"
+            f"{config.objective}, with this run's {', '.join(f'--{name}' for name in ('corpus', *names))}"
         )
 
 

@@ -1,5 +1,6 @@
 """From settings to everything that a run needs, with every check that can be made before training starts."""
 
+import json
 import math
 import os
 import shutil
@@ -11,7 +12,7 @@ import torch
 
 from data_pipeline import tokenizers
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.files import read_object, write_atomically
 from data_pipeline.hub import use_cache_alone
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
@@ -61,6 +62,7 @@ from pretrain.runtime.ranks import broadcast_from_rank_0, gather, make_first_on_
 from pretrain.runtime.run_folder import (
     ADVICE,
     CHECKPOINTS,
+    SUMMARY,
     check_shared,
     claim_folder,
     leave_out_buckets,
@@ -135,8 +137,8 @@ def set_up(config: PretrainConfig) -> Setup:
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
     token_loss = choose_token_loss(config, model_name, family)
-    asked, config = config, settle_masking(config, token_loss)
-    if config.mlm_probability != asked.mlm_probability:
+    masked = settle_masking(config, token_loss)
+    if masked.mlm_probability != config.mlm_probability:
         notes.append("--mlm_weight 0: no token is masked")
     model, model_notes = make_first_on_each_machine(
         local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
@@ -153,7 +155,7 @@ def set_up(config: PretrainConfig) -> Setup:
         check_can_compile(model.family, zero_stage(deepspeed_settings))
 
     template = read_template(config, tokenizer)
-    masking = make_masking(config, token_loss, tokenizer)
+    masking = make_masking(masked, token_loss, tokenizer)
     shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
     train = PairStream(mixture, seed=config.seed, split="train", permute_labels=config.permute_pair_labels, **shared)
     validation = None
@@ -169,9 +171,9 @@ def set_up(config: PretrainConfig) -> Setup:
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
     micro = _settle_micro_batch(config, model, train, precision, zero_stage(deepspeed_settings), world_size)
-    config = replace(config, micro_batch_size=micro)
+    config, masked = (replace(one, micro_batch_size=micro) for one in (config, masked))
     layout = Layout(config.global_batch_size, micro, world_size, padded)
-    facts = _collect_facts(config, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
+    facts = _collect_facts(masked, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["identity"]["corpus_content"] = identify_corpora(mixture, sources)
     facts["corpus"] = describe_corpora(mixture, corpora)
     facts["token_loss"] = token_loss
@@ -262,18 +264,22 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
     """
     if config.adapter:
         return "none"
-    if config.pair_loss:
+    if config.pair_loss or config.token_loss == "mlm" or (config.token_loss == "auto" and family != "electra"):
         return "mlm"
-    if config.token_loss == "auto":
-        return "rtd" if family == "electra" else "mlm"
-    if config.token_loss == "rtd" and family != "electra":
+    if family != "electra":
         raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
-    return config.token_loss
+    if config.rtd_weight and not config.mlm_probability:
+        raise KinspanError(
+            "--mlm_probability 0 leaves replaced-token detection nothing to find: to train on pairs alone, give "
+            "--token_loss mlm too"
+        )
+    return "rtd"
 
 
 def warn_of_masked_lm(config: PretrainConfig) -> list[str]:
     """A line where the loss of a new masked-LM head leaves the pair loss little say."""
-    if not config.pair_weight or config.mlm_weight < HEAVY_MASKED_LM * config.pair_weight:
+    weight = config.mlm_weight if config.mlm_probability else 0.0
+    if not config.pair_weight or weight < HEAVY_MASKED_LM * config.pair_weight:
         return []
     return [
         f"with --mlm_weight {config.mlm_weight:g} the loss of this new head outweighs the pair loss for thousands of "
@@ -445,6 +451,7 @@ def _claim(setup: Setup) -> None:
     """Makes the output folder this run's, with what its release needs beside weights, or finds that it is already."""
     if not claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder)):
         change_length(setup.folder, setup.facts, setup.schedule)
+        _note_validation(setup)
         return
     shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
     shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
@@ -456,10 +463,18 @@ def _claim(setup: Setup) -> None:
         keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
 
 
+def _note_validation(setup: Setup) -> None:
+    """Keeps in run.json on how much a run under way is validated from now on, which may change; its card says it."""
+    record = read_object(setup.folder / RUN, ADVICE)
+    now = {name: setup.facts[name] for name in ("eval_pairs", "validation_documents")}
+    if record | now != record and not (setup.folder / SUMMARY).exists():
+        write_atomically(setup.folder / RUN, json.dumps(record | now, indent=1) + "\n")
+
+
 def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
     """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
     edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
-    longer = dict.fromkeys((*LENGTHS, "warmup_steps"), f"let it finish as it is; {advise(folder)}")
+    longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(folder)}")
     others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])
     return {"own_objectives": edited, **explain_base(folder, setup.facts), **others, **longer}
 

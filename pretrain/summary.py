@@ -42,8 +42,10 @@ def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
 
 def _warn_of_small_batches(setup: Setup) -> list[str]:
     """A line where a GPU waits for the host, which takes as long to launch the kernels of few tokens as of many."""
+    if not torch.cuda.is_available():
+        return []
     tokens = setup.layout.largest * average_tokens(setup.train_stream)
-    if not torch.cuda.is_available() or tokens >= FEW_TOKENS:
+    if tokens >= FEW_TOKENS:
         return []
     layout, config = setup.layout, setup.config
     advice = ["raise --micro_batch_size"] if layout.accumulation > 1 else ["raise --global_batch_size"]

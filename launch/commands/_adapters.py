@@ -4,10 +4,12 @@ import gc
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.files import read_object
 from data_pipeline.remote.address import show_address
 from data_pipeline.sources import parse_sources
 from pretrain.config import PretrainConfig
@@ -89,7 +91,7 @@ def _train_each(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> 
     for number, (name, config) in enumerate(runs.items(), start=1):
         place = f"adapter {number} of {len(runs)}, {name}"
         try:
-            if find_finished(config) and (Path(config.output_dir) / RELEASE).is_dir():
+            if (summary := find_finished(config)) and _is_released(summary):
                 say(f"{place}: finished already")
                 continue
             say(f"{place}:")
@@ -106,6 +108,16 @@ def _train_each(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> 
         raise KinspanError(
             f"{len(failed)} of {len(runs)} adapters were not trained ({', '.join(failed)}): {name}: {why}"
         )
+
+
+def _is_released(summary: Path) -> bool:
+    """Whether the adapter beside a run's summary is of its last step: one that went on for longer has an older one."""
+    from pretrain.release.folder import FACTS
+
+    with suppress(KinspanError):
+        released, trained = (read_object(path, "") for path in (summary.parent / RELEASE / FACTS, summary))
+        return released.get("step") == trained["steps"]
+    return False
 
 
 def _train_one(config: PretrainConfig) -> None:

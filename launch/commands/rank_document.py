@@ -15,7 +15,7 @@ from pretrain.evaluation.document_ranking import (
     compute_aucs,
     find_questions,
     load_bi_encoder,
-    load_cross_encoder,
+    load_release,
     rank_sentences,
 )
 from pretrain.modeling.default_model import default_model, name_installed
@@ -23,8 +23,8 @@ from pretrain.planning.defaults import default_corpus
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, cache_dir, cache_gb, cache_settings, setting
 
 DESCRIPTION = """Ranks the sentences of one held-out document for a sentence taken from it, twice, side by side: by the
-cosine of the encoder that training started from, and by the release. Sentences of the paragraph that the sentence was
-taken from are marked with *; a good ranking has them first.
+cosine of the encoder that training started from, and by the release (a bi-encoder's by its own cosine). Sentences of
+the paragraph that the sentence was taken from are marked with *; a good ranking has them first.
 
 Both are loaded with sentence-transformers alone. Below, the area under the ROC curve (AUC) of both over many held-out
 documents says which one ranks better, also where that is the cosine."""
@@ -61,7 +61,9 @@ class RankConfig:
 def main() -> None:
     config = parse(RankConfig, DESCRIPTION, EPILOG)
     if not (Path(config.model) / "config.json").is_file():
-        raise KinspanError(f"--model {config.model} is no release: make one with kinspan release")
+        raise KinspanError(
+            f"--model {config.model} is no release of a whole model (no config.json): make one with kinspan release"
+        )
     place = config.corpus or default_corpus(tokenizers.load_tokenizer(default_model()))
     corpus = Corpus(place, cache=cache_settings(config))
     questions = find_questions(corpus, tokenizers.load_tokenizer(corpus.tokenizer_folder))
@@ -70,7 +72,7 @@ def main() -> None:
     start = config.start or default_model()
     systems = {
         f"cosine of {tokenizers.shorten_name(name_installed(start))}": load_bi_encoder(start),
-        config.model: load_cross_encoder(config.model),
+        config.model: load_release(config.model),
     }
     _show_rankings(systems, questions[config.document])
     _show_figures(systems, questions[: config.average_over])

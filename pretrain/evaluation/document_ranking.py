@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from data_pipeline.corpus import Corpus, Shard
 from data_pipeline.errors import KinspanError, quote_first_line
+from data_pipeline.files import read_object
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,22 @@ def _texts(shard: Shard, row: int, tokenizer: object) -> list[list[str]]:
     return paragraphs
 
 
-def load_cross_encoder(folder: str) -> Score:
-    """Returns how a release scores candidates, as sentence-transformers' CrossEncoder.
+def load_release(folder: str) -> Score:
+    """Returns how a release scores candidates: as sentence-transformers' CrossEncoder, or, where its config names no
+    head for pairs, by its cosine. CrossEncoder would draw one at random.
 
     Raises KinspanError where it cannot be loaded.
     """
     from sentence_transformers import CrossEncoder
 
+    config = read_object(Path(folder) / "config.json", "release it again")
+    if not any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or []):
+        return load_bi_encoder(folder, "--model")
     encoder = _load("--model", folder, CrossEncoder)
     return lambda question: encoder.predict([(question.sentence, text) for text in question.candidates])
 
 
-def load_bi_encoder(folder: str) -> Score:
+def load_bi_encoder(folder: str, flag: str = "--start") -> Score:
     """Returns how an encoder scores candidates without any training here: by the cosine of its embeddings, with the
     pooling that sentence-transformers finds in its folder, or else the mean.
 
@@ -74,7 +80,7 @@ def load_bi_encoder(folder: str) -> Score:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    encoder = _load("--start", folder, SentenceTransformer, model_kwargs={"dtype": torch.float32})
+    encoder = _load(flag, folder, SentenceTransformer, model_kwargs={"dtype": torch.float32})
 
     def score(question: RankedSentence) -> np.ndarray:
         texts = [question.sentence, *question.candidates]

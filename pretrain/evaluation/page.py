@@ -170,7 +170,7 @@ def say_learned(
 
     first, last: validations
     """
-    if settings.get("pair_weight") and "pair_auc" in last:
+    if settings.get("pair_weight") and "pair_auc" in first and "pair_auc" in last:
         auc = last["pair_auc"]
         word = "Not yet" if auc < LITTLE else "A little" if auc < MUCH else "Yes"
         began = first["pair_auc"]

@@ -1,10 +1,13 @@
 """Which settings of a pre-training run go together, and which do nothing, as far as the settings alone tell."""
 
+import math
+
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.runtime.settings import check_ranges
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
+MASKING_SETTINGS = ("mlm_weight", "mlm_probability", "whole_word_masking")
 PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 
 
@@ -13,6 +16,8 @@ def check(config: PretrainConfig) -> None:
     check_ranges(config)
     if not config.pair_weight and not config.mlm_weight and (config.token_loss == "mlm" or not config.rtd_weight):
         raise KinspanError("--pair_weight 0 with token losses of weight 0 trains nothing: give one of them a weight")
+    if not config.pair_weight and not config.mlm_probability:
+        raise KinspanError("--pair_weight 0 with --mlm_probability 0 trains nothing: raise one of them")
     if config.micro_batch_size and config.micro_batch_size > config.global_batch_size:
         raise KinspanError(
             f"--micro_batch_size {config.micro_batch_size} is larger than --global_batch_size "
@@ -79,15 +84,25 @@ def _check_adapter(config: PretrainConfig) -> None:
 
 
 def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
-    """A line about the flags of replaced-token detection, or of the probe, that were given to a run without it."""
-    default = PretrainConfig()
-    of_rtd, of_probe = (
-        " and ".join(f"--{n}" for n in names if getattr(config, n) != getattr(default, n))
-        for names in (RTD_SETTINGS, PROBE_SETTINGS)
-    )
-    notes = []
-    if config.adapter and config.mlm_weight != default.mlm_weight and config.mlm_weight:
-        notes.append("--adapter: there is no token loss, and --mlm_weight does nothing")
+    """Lines about flags that were given and do nothing beside the others, and about controls."""
+    is_masked = token_loss == "rtd" or (token_loss == "mlm" and config.mlm_weight and config.mlm_probability)
+    what = f"the token loss is {token_loss}" if is_masked else "no token is masked"
+    unused = {
+        what: (() if token_loss == "rtd" else RTD_SETTINGS) + (() if is_masked else MASKING_SETTINGS),
+        "there is no --probe": PROBE_SETTINGS if config.probe is None else (),
+        f"--lr_schedule is {config.lr_schedule}": () if config.lr_schedule == "wsd" else ("decay_share",),
+        "there is no --dry_run": () if config.dry_run else ("tokens_per_second",),
+    }
+    default, notes = PretrainConfig(), []
+    for why, names in unused.items():
+        given = [f"--{name}" for name in names if getattr(config, name) not in (getattr(default, name), 0)]
+        notes += [f"ignored, as {why}: {' and '.join(given)}"] if given else []
+    if config.keep_every % config.save_steps:
+        kept = math.lcm(config.keep_every, config.save_steps)
+        notes.append(
+            f"--keep_every {config.keep_every} with --save_steps {config.save_steps}: only the checkpoint of every "
+            f"{kept:,}th step is kept for good"
+        )
     if config.permute_pair_labels and config.pair_weight:
         notes.append("--permute_pair_labels: the labels say nothing of the pairs; this run is a control")
     if config.permute_pair_labels and not config.pair_weight:
@@ -103,8 +118,4 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
             f"{weights[given[0]]:g} acts through the clipping of gradients alone (--max_grad_norm). As a control "
             "of a run with both losses, use --permute_pair_labels with the same weights"
         )
-    if token_loss != "rtd" and of_rtd:
-        notes.append(f"ignored, as the token loss is mlm: {of_rtd}")
-    if config.probe is None and of_probe:
-        notes.append(f"ignored, as there is no --probe: {of_probe}")
     return notes

@@ -33,16 +33,18 @@ def choose_forums(
     chosen: "balanced", "largest" or "all" (of those given, without the forums of the benchmarks and their metas); names
             with commas, or names to leave out, each behind a minus; None: every corpus that is given
 
-    Raises KinspanError where a forum that is named is not among the corpora, or none is left.
+    Raises KinspanError where a forum that is named is not among the corpora, or there are none, or none is left.
     """
+    given = {"--forums": chosen, "--min_questions": min_questions}
+    flags = " with ".join(f"{flag} {value}" for flag, value in given.items() if value)
+    if flags and not sources:
+        raise KinspanError(f"{flags}: this chooses among the corpora of --corpus, and there are none: name them")
     names = [name_forum(name) for name in name_corpora([source.path for source in sources])]
     kept = set(names) if chosen is None else _choose_names(chosen, names)
     left = [source for source, name in zip(sources, names, strict=True) if name in kept]
     if min_questions:
         left = [s for s in left if Corpus(s.path, cache=cache).manifest.totals["documents"] >= min_questions]
     if sources and not left:
-        given = {"--forums": chosen, "--min_questions": min_questions}
-        flags = " with ".join(f"{flag} {value}" for flag, value in given.items() if value)
         raise KinspanError(f"{flags}: this leaves none of the {len(sources)} corpora of --corpus")
     return tuple(left)
 

@@ -8,6 +8,7 @@ from typing import Any
 from data_pipeline.errors import KinspanError
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
+from pretrain.lengthen import find_start
 from pretrain.metrics import measure_peak_tflops
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
@@ -36,7 +37,7 @@ def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, A
     watch.mark("loading model and corpus", patient=True)
     setup = set_up(replace(config, output_dir=str(folder), probe=None, profile=0))
     own = Path(config.output_dir)
-    ranks.broadcast_from_rank_0(lambda: holds_this_run(own, setup.facts, explain_differences(setup, own)))
+    ranks.broadcast_from_rank_0(lambda: _expect_startable(own, setup))
     parameters = sum(p.numel() for p in setup.model.parameters() if p.requires_grad)
     try:
         tflops = measure_peak_tflops(setup.facts["precision"])
@@ -59,6 +60,12 @@ def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, A
         "seconds": seconds,
         "tokens": tokens,
     }
+
+
+def _expect_startable(folder: Path, setup: Setup) -> None:
+    """Raises KinspanError where the output folder holds another run, or one that cannot have this length."""
+    if holds_this_run(folder, setup.facts, explain_differences(setup, folder)):
+        find_start(folder, setup.schedule)
 
 
 def _time_steps(setup: Setup, engine: Any, watch: Watch) -> tuple[float, float]:

@@ -41,8 +41,7 @@ class Log:
         self.hidden: list[str] = []  # lines that hold, and that TensorBoard hides with others of the same step
         sound = complete_lines(self.path)
         damaged = self.path.read_bytes().count(b"\n") - len(sound) if self.path.exists() else 0
-        kept = [line for line in sound if _is_kept(line, first_step, undone)]
-        write_atomically(self.path, "".join(kept))
+        kept = cut_log(self.path, first_step, undone)
         if undone:
             self.hidden = [line for line in kept if json.loads(line)["step"] == first_step]
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
@@ -132,6 +131,13 @@ class Log:
         self.bar.close()
         if self.board:
             self.board.close()
+
+
+def cut_log(path: Path, step: int, undone: tuple[str, ...] = ()) -> list[str]:
+    """Cuts a metrics.jsonl after a step, and that step's lines of the splits ``undone``; returns what stays."""
+    kept = [line for line in complete_lines(path) if _is_kept(line, step, undone)]
+    write_atomically(path, "".join(kept))
+    return kept
 
 
 def _is_kept(text: str, first_step: int, undone: tuple[str, ...]) -> bool:

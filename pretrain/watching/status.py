@@ -156,7 +156,8 @@ def find_state(
         is_its = started.get("process") == beat["process"] and started.get("host") == beat.get("host")
         if last is None or last["kind"] == STARTED or not is_its or beat["time"] > last["time"] + 2 * beat["every"]:
             return (RUNNING if is_its and last and last["kind"] == STARTED else STARTING), sign
-    if (folder / "summary.json").is_file() and step >= total:
+    is_finished = step >= total or (last is not None and last["kind"] == FINISHED)  # a full disk costs the log alone
+    if (folder / "summary.json").is_file() and is_finished:
         return COMPLETE, "summary.json is there"
     if holder := _find_new_holder(folder / "lock", beat, now):
         return STARTING, holder

@@ -1,7 +1,8 @@
 """The figures of a run in Weights & Biases, with ``--wandb PROJECT``: one run there for all starts of a run here.
 
 OUTPUT/wandb.json keeps the run's id by project. What was sent stays there, so that a step which is repeated after a
-restart is sent once: the figures are the same. After a rewind, the lines before the leap are the old ones.
+restart is sent once: the figures are the same. After a rewind, the lines before the leap are the old ones. A run that
+is continued from before its decay gets another run there, see lengthen.py.
 """
 
 import json

@@ -40,10 +40,19 @@ def test_more_steps_are_refused_with_the_way_to_go_on(finished):
         find_finished(PretrainConfig(**finished | {"max_steps": 14}))
 
 
-@pytest.mark.parametrize("change", ["seed", "corpus", "link", "checkpoint", "summary"])
+@pytest.mark.parametrize("objective", ["mine:NEXT", "ssp:2+mine:NEXT:1"])
+def test_an_own_objective_whose_code_may_have_changed_is_looked_at(objective, finished, tmp_path):
+    finished["objective"] = objective
+    (tmp_path / "run" / SUMMARY).write_text(json.dumps({"steps": 7, "config": finished}))
+    assert find_finished(PretrainConfig(**finished)) is None
+
+
+@pytest.mark.parametrize("change", ["seed", "warmup", "corpus", "link", "checkpoint", "summary"])
 def test_where_the_folder_does_not_tell_the_run_finds_out(change, finished, tmp_path):
     if change == "seed":
         finished["seed"] = 2
+    elif change == "warmup":  # which is no length
+        finished["warmup_steps"] = 3
     elif change == "corpus":
         later = (tmp_path / "run" / SUMMARY).stat().st_mtime + 9
         os.utime(tmp_path / "corpus/manifest.json", (later, later))

@@ -416,6 +416,7 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config, capsys):
     settings = {**WSD, "deepspeed_config": f"ds_configs/zero{stage}.json", "save_steps": 5, "keep_checkpoints": 1}
     pretrain(config("continued", **settings, max_steps=6))
     short = weights(config("continued").output_dir, 6)
+    (Path(config("continued").output_dir) / "wandb.json").write_text('{"mine": "of 6 steps"}')
     summary = pretrain(config("continued", **settings, max_steps=12))
     assert "this run had 6 steps and has 12 now: it goes on from step 3" in capsys.readouterr().out
     pretrain(config("whole", **settings, max_steps=12))
@@ -427,6 +428,7 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config, capsys):
     kept = one / "decayed/step-00000006"
     assert same(weights(kept, 6), short)
     assert read_status(kept).state == "complete"
+    assert [(folder / "wandb.json").exists() for folder in (kept, one)] == [True, False]
     assert [step for step, *_ in lines(kept, "train", "step")][-1] == 6
 
 

@@ -55,7 +55,7 @@ def count(precision, flags, **settings):
         say=said.append,
     )
     Pretraining.count_skips(run)
-    return run.progress, [line.partition(":")[0] for line in said], logged
+    return run.progress, said, logged
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,18 @@ def count(precision, flags, **settings):
 )
 def test_a_lone_overflow_of_fp16_is_logged_and_not_told(precision, told):
     progress, said, logged = count(precision, [False, True, False, False, True, True])
-    assert said == (told or ["step 1", "step 4", "step 5"])
+    assert [line.partition(":")[0] for line in said] == (told or ["step 1", "step 4", "step 5"])
     assert logged == [2, 5, 6]
     assert (progress.skipped, progress.skipped_in_row) == (3, 2)
+
+
+def test_the_command_that_shows_the_pairs_of_a_skipped_update_names_what_they_depend_on():
+    for given, names in (
+        ({"sampling": "paper"}, "--corpus, --sampling"),
+        ({"corpus_schedule": "round_robin"}, "--corpus, --corpus_schedule, --global_batch_size"),
+    ):
+        _, (said,), _ = count("fp32", [True], **given)
+        assert said.endswith(f"--objective ssp, with this run's {names}")
 
 
 def test_a_lone_overflow_counts_for_the_guard_all_the_same():

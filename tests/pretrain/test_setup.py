@@ -19,6 +19,7 @@ from pretrain.config import PretrainConfig
 from pretrain.setup import (
     ALIKE,
     _check_same_everywhere,
+    choose_token_loss,
     find_unused_flags,
     plan_schedule,
     set_up,
@@ -156,8 +157,15 @@ def test_settings_may_change_until_the_first_checkpoint(make_model, tiny_corpus,
     assert json.loads((tmp_path / "run/run.json").read_text())["settings"]["micro_batch_size"] == 16
     (tmp_path / "run/checkpoints/step-00000005").mkdir(parents=True)
     set_up(PretrainConfig(**common, micro_batch_size=8))  # cuts batches otherwise, and is free
+    before = json.loads((tmp_path / "run/run.json").read_text())
+    set_up(PretrainConfig(**common, eval_pairs=5))
+    after = json.loads((tmp_path / "run/run.json").read_text())
+    assert {name for name in after if after[name] != before[name]} == {"eval_pairs", "validation_documents"}
+    assert after["eval_pairs"] == 5
     with pytest.raises(KinspanError, match="its global_batch_size is 64, now it is 32"):
         set_up(PretrainConfig(**common, global_batch_size=32))
+    with pytest.raises(KinspanError, match="its warmup_steps is None, now it is 9; choose"):
+        set_up(PretrainConfig(**common, warmup_steps=9))
 
 
 def test_a_run_of_older_deepspeed_settings_goes_on_or_says_how(make_model, tiny_corpus, tmp_path):
@@ -278,6 +286,27 @@ def test_settings_of_replaced_token_detection_that_do_nothing_are_named():
 
 
 @pytest.mark.parametrize(
+    ("given", "token_loss", "note"),
+    [
+        ({"decay_share": 0.5}, "mlm", "--lr_schedule is triangular: --decay_share"),
+        ({"tokens_per_second": 9.0}, "mlm", "there is no --dry_run: --tokens_per_second"),
+        ({"mlm_probability": 0.0, "mlm_weight": 0.1}, "mlm", "no token is masked: --mlm_weight"),
+        ({"adapter": "lora", "mlm_probability": 0.3, "rtd_weight": 9.0}, "none", "--rtd_weight and --mlm_probability"),
+    ],
+)
+def test_settings_that_do_nothing_beside_the_others_are_named(given, token_loss, note):
+    (said,) = find_unused_flags(PretrainConfig(**given), token_loss)
+    assert said.startswith("ignored, as ")
+    assert said.endswith(note)
+
+
+def test_checkpoints_to_keep_that_are_never_written_are_said():
+    (said,) = find_unused_flags(PretrainConfig(keep_every=250, save_steps=100), "mlm")
+    assert "only the checkpoint of every 500th step" in said
+    assert not find_unused_flags(PretrainConfig(keep_every=300, save_steps=100), "mlm")
+
+
+@pytest.mark.parametrize(
     ("flag", "says"),
     [
         ("corpus", "rank 1 would not train the same run as rank 0: its corpus_content is "),
@@ -313,11 +342,27 @@ def test_no_token_is_masked_where_their_loss_has_no_weight():
     assert settle_masking(PretrainConfig(), "mlm").mlm_probability == 0.15
 
 
+def test_the_settings_that_are_kept_mask_again_where_the_loss_has_a_weight(make_model, tiny_corpus, tmp_path):
+    """As --config RUN/config.yaml --mlm_weight 1 does; the run itself masks nothing."""
+    known = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
+    setup = set_up(PretrainConfig(**known, mlm_weight=0.0))
+    assert setup.config.mlm_probability == 0.15
+    assert setup.facts["settings"]["mlm_probability"] == setup.facts["identity"]["mlm_probability"] == 0
+    assert setup.train_stream.batch(0, 50).num_masked == 0
+
+
+def test_without_masked_tokens_pairs_alone_are_trained(refused, make_model):
+    assert "--pair_weight 0 with --mlm_probability 0 trains nothing" in refused(mlm_probability=0.0, pair_weight=0.0)
+    assert "give --token_loss mlm too" in refused(model=str(make_model("electra")), mlm_probability=0.0)
+    assert choose_token_loss(PretrainConfig(mlm_probability=0.0, rtd_weight=0.0), "small", "electra") == "rtd"
+
+
 def test_a_heavy_loss_of_a_new_masked_lm_head_is_told():
     (note,) = warn_of_masked_lm(PretrainConfig())
     assert "--mlm_weight 1 the loss of this new head outweighs the pair loss" in note
     assert warn_of_masked_lm(PretrainConfig(mlm_weight=0.05)) == []
     assert warn_of_masked_lm(PretrainConfig(pair_weight=0.0)) == []
+    assert warn_of_masked_lm(PretrainConfig(mlm_probability=0.0)) == []
 
 
 def test_a_lone_loss_and_a_control_say_what_they_are():

@@ -13,7 +13,7 @@ from pretrain.evaluation.document_ranking import (
     compute_aucs,
     find_questions,
     load_bi_encoder,
-    load_cross_encoder,
+    load_release,
     rank_sentences,
 )
 from pretrain.modeling.default_model import default_model
@@ -61,6 +61,12 @@ def test_a_bi_encoder_finds_a_sentence_in_itself(questions):
     assert (scores[1:] < 0.999).all()
 
 
+def test_a_model_without_a_head_for_pairs_is_ranked_by_its_cosine(questions):
+    """CrossEncoder would draw a head at random."""
+    one, two = (load(default_model())(questions[0]) for load in (load_release, load_bi_encoder))
+    np.testing.assert_array_equal(one, two)
+
+
 @pytest.mark.parametrize("better", ["release", "cosine", "neither"])
 def test_the_closing_line_says_which_one_is_better(better, questions, capsys):
     scores = {"cosine": know, "release": know}
@@ -73,7 +79,7 @@ def test_the_closing_line_says_which_one_is_better(better, questions, capsys):
 
 def test_what_is_no_model_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    for load, flag in ((load_cross_encoder, "--model"), (load_bi_encoder, "--start")):
+    for load, flag in ((load_release, "--model"), (load_bi_encoder, "--start")):
         with pytest.raises(KinspanError, match=rf"{flag} .* cannot be loaded") as error:
             load(str(tmp_path))
         assert "\n" not in str(error.value)

@@ -125,6 +125,7 @@ def test_without_pairs_another_figure_says_whether_it_has_learned():
     assert say_learned(first, first, {"pair_weight": 0.0})[0] == "Not yet"
     assert say_learned({"pair_mrr": 0.2}, {"pair_mrr": 0.4}, {"pair_weight": 1.0})[0] == "Yes"
     assert say_learned({}, {}, {"pair_weight": 1.0}) is None
+    assert say_learned({}, {"pair_auc": 0.9}, {"pair_weight": 1.0}) is None  # --eval_pairs was 1 at first
 
 
 def test_curves_of_long_runs_are_thinned_and_keep_what_leaps():

@@ -53,6 +53,9 @@ def test_all_leaves_out_their_metas_and_other_spellings():
 def test_none_is_all_that_are_given():
     assert choose(None) == [source.path for source in GIVEN]
     assert choose_forums((), None, None, CACHE) == ()  # the default corpus
+    for chosen, least, flag in (("all", None, "--forums all"), (None, 9, "--min_questions 9")):
+        with pytest.raises(KinspanError, match=f"{flag}: this chooses among the corpora of --corpus"):
+            choose_forums((), chosen, least, CACHE)
 
 
 def test_your_own_and_all_but_some():

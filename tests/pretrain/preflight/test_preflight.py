@@ -44,6 +44,14 @@ def test_what_the_run_would_refuse_is_in_the_way(make_config, tmp_path, capsys):
     assert [path.name for path in output.iterdir()] == ["of-mine"]
 
 
+def test_a_length_that_the_run_in_the_output_folder_cannot_have_is_in_the_way(make_config, tmp_path, capsys):
+    wsd = {"lr_schedule": "wsd", "warmup_steps": 0}
+    setup.set_up(make_config(**wsd, max_steps=8))
+    (tmp_path / "runs/run/checkpoints/step-00000008").mkdir(parents=True)
+    assert not preflight(make_config(**wsd, max_steps=16))
+    assert "holds this run with 8 steps, and no whole checkpoint up to step 6" in capsys.readouterr().out
+
+
 def test_a_heartbeat_while_the_model_loads_is_in_nobodys_way(make_config, monkeypatch, capsys):
     """Loading takes longer than the watch waits between two heartbeats."""
     plain = setup.fingerprint_once_per_machine

@@ -97,9 +97,11 @@ def test_a_run_that_has_ended(kind, values, state, status, folder, monkeypatch, 
     assert f"{state}: {values['why']}" in capsys.readouterr().out
 
 
-def test_a_complete_run(folder, monkeypatch):
+@pytest.mark.parametrize("logged", [100, 90])
+def test_a_complete_run(logged, folder, monkeypatch):
+    """Although the disk may have been full for the last lines of its log."""
     start(folder)
-    log(folder, 100)
+    log(folder, logged)
     note(folder, "finished", 100)
     (folder / "summary.json").write_text("{}")
     beat(folder)
