@@ -98,8 +98,10 @@ def run_and_kill(settings, after_step, ranks=1):
         start_new_session=True,
     )
     wait_for_step(settings, after_step, lambda: process.poll() is not None)
+    started = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    psutil.wait_procs(started, timeout=60)  # on a busy machine a rank outlives its launcher by a moment
 
 
 def wait_for_step(settings, step, is_over):
