@@ -64,18 +64,17 @@ def read_input(
     for file in files:
         for record in show_progress("reading", "records", read_records(file.name, called=file.called)):
             parsed = parse_counted(record, measure_content(record.content), read, parse)
-            if isinstance(parsed, Skipped):
-                omitted["in an archive, a link or of no known format"] += 1
+            if isinstance(parsed, Skipped | Omitted):
+                omitted[str(parsed)] += 1
             elif isinstance(parsed, Unreadable):
                 raise KinspanError(f"{record.file}: {parsed}") from parsed
-            elif isinstance(parsed, Omitted):
-                omitted[str(parsed)] += 1
             elif isinstance(parsed, Rejected):
                 rejected.append(f"{record.file}, record {record.line}: {parsed}")
             else:
                 found += chain.from_iterable(map(make, parsed))
     if not found:
         first = f"; rejected: {len(rejected):,} records; the first is {rejected[0]}" if rejected else ""
+        first = first or "".join(f"; omitted: {reason}" for reason in list(omitted)[:1])
         raise KinspanError(f"{' '.join(inputs)}: {nothing}{first}")
     refuse_rejected(read, allow_rejected, " ".join(inputs), may_reject)
     if rejected:

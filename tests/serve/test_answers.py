@@ -236,6 +236,12 @@ def test_a_short_document_beside_others_is_no_reason_to_refuse(tmp_path, tiny_do
     (tmp_path / "a.md").write_text("# A\n\n" + tiny_documents[0]["paragraphs"][0])
     (tmp_path / "b.md").write_text("# B\n\nSee a.md.")
     assert read(f"documents={tmp_path}")[0]
+    (tmp_path / "c.csv").write_text("a,b\n1,2\n")
+    assert any(
+        'omitted: skipped: the first row names no column "text"' in line for line in read(f"documents={tmp_path}")[1]
+    )
+    with pytest.raises(KinspanError, match=r'c\.csv: no paragraph.*omitted: .* no column "text"'):
+        read(f"documents={tmp_path / 'c.csv'}")
     (tmp_path / "c.jsonl").write_text("{}\n")
     with pytest.raises(KinspanError, match=r"1 file without a document: .*c\.jsonl") as caught:
         read(f"documents={tmp_path}")
