@@ -1,6 +1,7 @@
 """Runs that are stopped, that meet losses which are not finite, that leap, or whose disk is full, in this process."""
 
 import json
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +142,16 @@ def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config,
         pretrain(config())
     assert f"{only}: state.json is damaged" in capsys.readouterr().out
     assert (only / "weights.safetensors").exists()
+    assert (folder / "metrics.jsonl").read_bytes() == log
+
+
+def test_a_complete_run_whose_checkpoints_are_gone_is_not_trained_again(config):
+    pretrain(config(max_steps=2))
+    folder = Path(config().output_dir)
+    shutil.rmtree(folder / "checkpoints")
+    log = (folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(KinspanError, match=r"its checkpoints are gone: .* or delete .*summary\.json"):
+        pretrain(config(max_steps=2))
     assert (folder / "metrics.jsonl").read_bytes() == log
 
 
