@@ -33,6 +33,7 @@ from .schedule import OPEN_ENDED, Shape, decay_share, lr_schedule
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # which a run may have one of
 # They may change, but must be the same on all ranks: their collectives follow from them.
 ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
+VALIDATION_SEED = 0  # of its order, spans and masks; it is not the run's, so that runs can be compared
 
 
 @section(DATA)

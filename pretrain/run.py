@@ -121,8 +121,8 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     summary = setup.folder / SUMMARY
     if not found and summary.exists():
         raise KinspanError(
-            f"{setup.folder} holds a run that was complete, and its checkpoints are gone: give another --output_dir, or "
-            f"delete {summary} to train it again"
+            f"{setup.folder} holds a run that was complete, and its checkpoints are gone: give another --output_dir, "
+            f"or delete {summary} to train it again"
         )
     if found and summary.exists() and get_step(found) >= setup.total_steps:
         _say(setup, f"this run is complete: see {summary}")

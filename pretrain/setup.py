@@ -20,7 +20,6 @@ from data_pipeline.sampling.stream import PairStream
 from objectives import hash_own_sources
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
-from pretrain.evaluation.validation import SEED
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
 from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
@@ -73,7 +72,7 @@ from pretrain.runtime.settings import cache_settings
 from pretrain.runtime.world import read_launcher_variables
 
 from .batches import average_tokens
-from .config import ALIKE, LENGTHS, ObjectiveSettings, PretrainConfig, as_dict, identity
+from .config import ALIKE, LENGTHS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig, as_dict, identity
 from .finished import advise
 from .lengthen import change_length
 from .micro_batch import choose_micro_batch
@@ -163,7 +162,7 @@ def set_up(config: PretrainConfig) -> Setup:
         if config.eval_pairs:
             validated, left_out = mix_validation(mixture)
             notes += [f"no validation of {name}: what is held out of it gives no pairs" for name in left_out]
-            validation = PairStream(validated, seed=SEED, split="validation", **shared)
+            validation = PairStream(validated, seed=VALIDATION_SEED, split="validation", **shared)
     except TooFewDocuments as error:
         notes.append(f"no validation: what is held out gives no pairs ({error})")
     total = count_steps(config, train)

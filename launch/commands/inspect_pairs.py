@@ -10,6 +10,7 @@ from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import format_source
 from launch._cli import parse
+from pretrain.config import VALIDATION_SEED
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, open_corpora
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
@@ -50,7 +51,11 @@ class InspectConfig:
     split: Literal["train", "validation"] = setting("train", "Which documents.")
     start: int = setting(0, "Index of the first pair.", within=NOT_BELOW_0)
     count: int = setting(5, "Number of pairs.", within=ABOVE_0)
-    seed: int = setting(1, "The run's seed.", within=SEEDS)
+    seed: int | None = setting(
+        None,
+        f"The run's seed. Without it: 1, or {VALIDATION_SEED} of --split validation, which is every run's.",
+        within=SEEDS,
+    )
     max_length: int | None = setting(None, "Most tokens of a pair. Without it: the objective's own.", within=ABOVE_0)
     json: bool = setting(False, "Print one JSON object per line.")
 
@@ -68,7 +73,7 @@ def main() -> None:
     stream = PairStream(
         drop_untrainable(mixture.read_from(*corpora))[0],
         template=(tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template)(tokenizer),
-        seed=config.seed,
+        seed=(VALIDATION_SEED if config.split == "validation" else 1) if config.seed is None else config.seed,
         split=config.split,
         max_length=config.max_length,
     )

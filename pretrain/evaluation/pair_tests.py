@@ -18,10 +18,10 @@ from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS
 from data_pipeline.sampling.pairs import KINDS, Objective
 from data_pipeline.sampling.stream import PairStream
+from pretrain.config import VALIDATION_SEED
 from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, score_padded
 
 from .pair_figures import compute_pair_figures
-from .validation import SEED
 
 ANCHORS = 1000
 COLUMNS = {
@@ -43,7 +43,11 @@ class HeldOut:
 
 
 def select_held_out(
-    corpus: Corpus, objective: Objective, anchors: int = ANCHORS, max_length: int | None = None, seed: int = SEED
+    corpus: Corpus,
+    objective: Objective,
+    anchors: int = ANCHORS,
+    max_length: int | None = None,
+    seed: int = VALIDATION_SEED,
 ) -> HeldOut:
     """The first ``anchors`` of the objective's validation order, or all where there are fewer. They are the same for
     every model.
@@ -111,7 +115,7 @@ def evaluate_pairs(
     anchors: int = ANCHORS,
     max_length: int | None = None,
     batch_size: int = 64,
-    seed: int = SEED,
+    seed: int = VALIDATION_SEED,
 ) -> dict[str, Any]:
     """Figures of the model on each objective of the mixture (see ``compute_pair_figures``), with what they refer to.
 

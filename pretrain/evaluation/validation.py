@@ -20,8 +20,6 @@ from pretrain.modeling.siamese.losses import add_up_queries, bar_known, compare_
 from pretrain.runtime.layout import Layout
 from pretrain.runtime.ranks import sum_by_name, sum_over_ranks
 
-SEED = 0  # of validation's order, spans and masks; it is not the run's, so that runs can be compared
-
 
 class Validation(NamedTuple):
     """What a validation found: figures by name, and each pair's logit, of a bi-encoder its cosine, ``[num_pairs]``."""

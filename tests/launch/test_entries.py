@@ -13,7 +13,7 @@ import yaml
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
 from launch.prepare import PrepareConfig
-from pretrain.config import PretrainConfig
+from pretrain.config import VALIDATION_SEED, PretrainConfig
 from tests.launch.entries import MODULES, program_of
 from tests.programs import run_program
 
@@ -77,6 +77,14 @@ def test_spawned_workers_find_the_packages(tmp_path, helpers):
         ROOT / "launch/prepare.py", "--input", documents, "--output_dir", output, "--num_workers", 1, cwd=tmp_path
     )
     assert "already holds this corpus" in again.stdout
+
+
+def test_inspect_pairs_shows_the_pairs_that_every_run_validates_on(tiny_corpus, tmp_path):
+    shown = [
+        run_program(*program_of("inspect_pairs"), "--corpus", tiny_corpus, "--split", "validation", *seed, cwd=tmp_path)
+        for seed in ([], ["--seed", VALIDATION_SEED], ["--seed", VALIDATION_SEED + 1])
+    ]
+    assert shown[0].stdout == shown[1].stdout != shown[2].stdout
 
 
 def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
