@@ -145,7 +145,7 @@ def fuse_file(
         systems = {name: compute_question_metrics(test, every[name]) for name in ordered}
         figures["test"] = compute_means(systems[NAME])
         say(f"\n{test.name} test: {test.num_questions:,} questions\n{format_table(compare_systems(systems))}\n")
-    write_fusion(output, fitted, models, words, {"data": spec.partition("=")[0], "figures": figures})
+    write_fusion(output, fitted, models, words, {"data": spec.partition("=")[0], "figures": figures}, max_length)
     say(f"{output}: {describe_weights(fitted)}")
 
 
@@ -204,11 +204,19 @@ def describe_weights(fitted: Fitted) -> str:
     return ", ".join(f"{weight:.2f} {name}" for name, weight in zip(fitted.names, fitted.weights, strict=True))
 
 
-def write_fusion(output: Path, fitted: Fitted, models: Mapping[str, str], words: Any, about: Mapping[str, Any]) -> None:
+def write_fusion(
+    output: Path,
+    fitted: Fitted,
+    models: Mapping[str, str],
+    words: Any,
+    about: Mapping[str, Any],
+    max_length: int | None = None,
+) -> None:
     """Writes the folder of a fusion, in which it is complete: the models of its parts are copied.
 
-    models: where the model of each part is
-    about:  ``data``, the name of the data set, and ``figures``, by split
+    models:     where the model of each part is
+    about:      ``data``, the name of the data set, and ``figures``, by split
+    max_length: what the parts were scored with
 
     Raises KinspanError where ``output`` holds something that is no release.
     """
@@ -216,14 +224,14 @@ def write_fusion(output: Path, fitted: Fitted, models: Mapping[str, str], words:
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
         for number, name in enumerate(fitted.names):
-            folder = fingerprint = ""
+            folder, fingerprint, length = "", "", None
             if name != BM25:
-                folder = f"part-{number + 1}"
+                folder, length = f"part-{number + 1}", max_length
                 ignored = shutil.ignore_patterns(OF_A_RANKER, "*.tmp")
                 shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
                 fingerprint = fingerprint_model(str(partial / folder))
             weight, mean, scale = (float(of[number]) for of in (fitted.weights, fitted.means, fitted.scales))
-            parts.append(FusedRanker(name, folder, weight, mean, scale, fingerprint))
+            parts.append(FusedRanker(name, folder, weight, mean, scale, fingerprint, length))
         _write_json(partial / FUSION, describe_fusion(parts, fitted.intercept))
         if BM25 in fitted.names:
             _write_json(partial / WORDS, asdict(words), indent=None)

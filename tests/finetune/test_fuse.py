@@ -101,6 +101,17 @@ def test_the_folder_scores_as_its_parts_do_wherever_it_lies(fused):
     np.testing.assert_allclose(found[0], scores[5:10], atol=1e-4)
 
 
+def test_parts_read_as_many_tokens_as_the_weights_were_learned_at(data, make_model, tmp_path):
+    parts = name_models(["bm25", str(make_model(headless=True))])
+    words = count_words(data.answers.unique().to_pylist())
+    scores, whole = (score_parts(parts, data, words, length, print) for length in (8, None))
+    assert all((scores[name] == whole[name]).all() == (name == "BM25") for name in parts)
+    fitted = fit_fusion(data, scores)
+    about = {"data": "files", "figures": {"dev": {"map": 0.5}}}
+    write_fusion(tmp_path / "fused", fitted, parts, words, about, 8)
+    np.testing.assert_allclose(score_answers(str(tmp_path / "fused"), data), fitted.score(scores), atol=1e-4)
+
+
 def test_it_is_measured_like_any_ranker(fused, folder, capsys):
     output, _, _ = fused
     measure_models([str(output)], f"files={folder}", split="test", eval_filter="clean", as_json=True)
