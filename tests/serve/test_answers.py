@@ -94,12 +94,12 @@ def test_where_ids_are_numbers_within_a_question_each_text_comes_once(tmp_path):
 
 
 def test_questions_that_share_a_pool_without_ids_give_each_text_once(tmp_path):
-    rows = [(question, answer) for question in ("why?", "how?", "when?") for answer in ("since", "so", "then")]
-    lines = [json.dumps({"question": q, "answer": a, "label": int(q[0] == "w" and a[0] == "t")}) + "\n" for q, a in rows]
+    rows = [{"question": q, "answer": a, "label": int(a == "so")} for q in ("why?", "how?") for a in ("since", "so")]
+    lines = [json.dumps(row) + "\n" for row in rows]
     for split in ("train", "dev"):
         (tmp_path / f"{split}.jsonl").write_text("".join(lines).replace("?", f" in {split}?"))
     answers, _ = read(f"files={tmp_path}")
-    assert sorted(answer.text for answer in answers) == ["since", "so", "then"]
+    assert sorted(answer.text for answer in answers) == ["since", "so"]
 
 
 def test_a_single_file_of_labelled_questions_is_a_data_set(tmp_path):
