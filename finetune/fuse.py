@@ -44,7 +44,7 @@ class Fitted:
     """A fusion that was fitted.
 
     weights, means, scales: of the parts, in their order
-    strength:    of the regularisation, one of STRENGTHS
+    strength:    of the regularisation, one of STRENGTHS; 0 where nothing was fitted
     out_of_fold: ``[N]`` score of every candidate, by weights that were fitted on other questions
     """
 
@@ -83,6 +83,15 @@ def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
     best = max(tried, key=lambda strength: (measure_map(data, tried[strength]), strength))
     model = LogisticRegression(C=best).fit(features, data.labels)
     return Fitted(list(scores), model.coef_[0], means, scales, float(model.intercept_[0]), best, tried[best])
+
+
+def keep_as_it_is(name: str, scores: np.ndarray) -> Fitted:
+    """A fusion of one part, whose scores ``[N]`` are the part's own.
+
+    A weight that was learned could turn its order around: one that ranks every question well may score the wrong
+    answers of some questions higher than the right ones of others.
+    """
+    return Fitted([name], np.ones(1), np.zeros(1), np.ones(1), 0.0, 0.0, scores)
 
 
 def score_out_of_fold(features: np.ndarray, labels: np.ndarray, fold_of: np.ndarray, strength: float) -> np.ndarray:

@@ -15,6 +15,7 @@ from finetune.fuse import (
     FOLDS,
     fit_fusion,
     fuse_file,
+    keep_as_it_is,
     list_candidates,
     measure_map,
     name_models,
@@ -72,6 +73,18 @@ def test_what_tells_right_from_wrong_gets_the_weight(data):
     assert min(weights["good"], weights["small"]) > 5 * abs(weights["noise"])
     assert measure_map(data, fitted.out_of_fold) > max(measure_map(data, own) for own in scores.values())
     assert fit_fusion(data, {**scores, "constant": np.ones(data.num_pairs)}).weights[3] == 0
+
+
+def test_a_part_alone_keeps_its_order(data):
+    """Scores that rank each question well, and are lower where a right answer is likely."""
+    short = data.question_of % 2 == 0
+    scores = data.labels + np.where(short, 0.0, 9.0)
+    some = data.keep((data.labels == 1) | ~short | (data.question_of != np.append(-1, data.question_of[:-1])))
+    kept = np.isin(data.answer_ids.to_pylist(), some.answer_ids.to_pylist())
+    few = scores[kept]
+    assert measure_map(some, few) == 1
+    assert measure_map(some, fit_fusion(some, {"a": few}).score({"a": few})) < 1
+    np.testing.assert_array_equal(keep_as_it_is("a", few).score({"a": few}), few)
 
 
 def test_scores_out_of_fold_have_not_seen_their_labels(data):
