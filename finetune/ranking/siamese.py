@@ -25,6 +25,7 @@ from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.modeling.scorer import check_fits
 from pretrain.modeling.siamese.model import load_siamese_model, pool_mean
+from pretrain.release.folder import write_max_length
 from pretrain.release.siamese import fill_siamese_folder
 
 from .encode import group_by_length, move_row, say_cut
@@ -156,9 +157,11 @@ def save_siamese_ranker(
 ) -> None:
     """Writes a folder that SentenceTransformer loads, with the same vectors.
 
-    weights: by the names of SiameseRanker's parameters
+    max_length: most tokens of a text, which whoever loads the folder or trains it further takes over
+    weights:    by the names of SiameseRanker's parameters
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     tokenizer.save_pretrained(folder)
     fill_siamese_folder(folder, config.to_dict(), weights, max_length)
+    write_max_length(folder, max_length)

@@ -17,6 +17,7 @@ from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_answers
+from finetune.ranking.siamese import load_siamese_ranker, save_siamese_ranker
 
 # Length 24 cuts some of the pairs.
 MAX_LENGTH = 24
@@ -214,6 +215,13 @@ def test_a_ranker_states_the_length_that_it_was_trained_on(made, data, tmp_path)
     score_answers(folder, data, 20, say=said.append)
     name = tmp_path.name
     assert said[1] == f"{name}: pairs are cut at --max_length 20, where the model's own is {length}"
+
+
+def test_a_fine_tuned_bi_encoder_is_trained_further_on_as_many_tokens(made, tmp_path):
+    start, folder = str(made("bert")), str(tmp_path / "best")
+    ranker, _ = load_siamese_ranker(start, 1)
+    save_siamese_ranker(ranker.config, load_own_tokenizer(start), 16, ranker.state_dict(), tmp_path / "best")
+    assert find_trained_length(folder) == SentenceTransformer(folder, device="cpu").max_seq_length == 16
 
 
 def test_a_bi_encoder_takes_its_own_length_and_says_what_is_cut(bi_encoder, data):
