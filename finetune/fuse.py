@@ -17,6 +17,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.filters import CLEAN, filter_questions
+from finetune.data.overlap import find_overlaps
 from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.bm25 import ABOUT, BM25, count_words, score_bm25_by
 from finetune.evaluation.comparison import compare_systems, format_table
@@ -148,6 +149,8 @@ def fuse_file(
     except MissingSplit as error:
         say(f"{error}: nothing else measures it")
     else:
+        for overlap in find_overlaps([dev, test]):
+            say(f"{overlap.describe()}: the fusion knows their answers, and its figures on test are too high")
         of_test = score_parts(models, test, words, max_length, say)
         every = {**of_test, NAME: fitted.score(of_test)}
         ordered = sorted(every, key=lambda name: -maps[name])  # the best on dev first, which others are compared with

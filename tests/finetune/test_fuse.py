@@ -144,16 +144,30 @@ def test_cut_pairs_are_counted_once(fused):
     assert sum(" cut" in line and "test:" in line for line in said) == 1
 
 
-def test_it_is_written_where_it_is_better_than_each_part(folder, make_model, monkeypatch, tmp_path, capsys):
-    def score(name, data, max_length, say):
-        return data.labels + 0.6 * np.random.default_rng(len(name) + data.num_pairs).normal(size=data.num_pairs)
+def see_labels(name, data, max_length, say):
+    """The labels through noise, another one for each length of name."""
+    return data.labels + 0.6 * np.random.default_rng(len(Path(name).name) + data.num_pairs).normal(size=data.num_pairs)
 
-    monkeypatch.setattr(fuse, "score_answers", score)
+
+def test_it_is_written_where_it_is_better_than_each_part(folder, make_model, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(fuse, "score_answers", see_labels)
     for name in ("a", "bb"):
         shutil.copytree(make_model(headless=True), tmp_path / name)
     fuse_file([str(tmp_path / "a"), str(tmp_path / "bb")], f"files={folder}", tmp_path / "out", None, None, print)
-    assert "against" in capsys.readouterr().out  # the table of the test questions
+    said = capsys.readouterr().out
+    assert "against" in said  # the table of the test questions
+    assert "share" not in said
     assert {part.name for part in read_parts(tmp_path / "out")[0]} == {"a", "bb"}
+
+
+def test_test_questions_that_the_weights_know_are_said(write_sets, monkeypatch, tmp_path):
+    folder, said = write_sets(dev=30, candidates=5), []
+    shutil.copy(folder / "dev.jsonl", folder / "test.jsonl")
+    monkeypatch.setattr(fuse, "score_answers", see_labels)
+    monkeypatch.setattr(fuse, "name_models", lambda parts: {"a": "a", "bb": "bb"})
+    monkeypatch.setattr(fuse, "write_fusion", lambda *_: None)
+    fuse_file(["a", "bb"], f"files={folder}", tmp_path / "out", None, None, said.append)
+    assert any("share 30 of 30 and 30 questions" in line for line in said)
 
 
 def test_a_fusion_that_is_no_better_is_not_written(folder, make_model, tmp_path):
