@@ -17,6 +17,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.filters import CLEAN, filter_questions
+from finetune.data.overlap import find_overlaps
 from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.bm25 import ABOUT, BM25, count_words, score_bm25_by
 from finetune.evaluation.comparison import compare_systems, format_table
@@ -44,7 +45,7 @@ class Fitted:
     """A fusion that was fitted.
 
     weights, means, scales: of the parts, in their order
-    strength:    of the regularisation, one of STRENGTHS
+    strength:    of the regularisation, one of STRENGTHS; 0 where nothing was fitted
     out_of_fold: ``[N]`` score of every candidate, by weights that were fitted on other questions
     """
 
@@ -83,6 +84,15 @@ def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
     best = max(tried, key=lambda strength: (measure_map(data, tried[strength]), strength))
     model = LogisticRegression(C=best).fit(features, data.labels)
     return Fitted(list(scores), model.coef_[0], means, scales, float(model.intercept_[0]), best, tried[best])
+
+
+def keep_as_it_is(name: str, scores: np.ndarray) -> Fitted:
+    """A fusion of one part, whose scores ``[N]`` are the part's own.
+
+    A weight that was learned could turn its order around: one that ranks every question well may score the wrong
+    answers of some questions higher than the right ones of others.
+    """
+    return Fitted([name], np.ones(1), np.zeros(1), np.ones(1), 0.0, 0.0, scores)
 
 
 def score_out_of_fold(features: np.ndarray, labels: np.ndarray, fold_of: np.ndarray, strength: float) -> np.ndarray:
@@ -139,13 +149,15 @@ def fuse_file(
     except MissingSplit as error:
         say(f"{error}: nothing else measures it")
     else:
+        for overlap in find_overlaps([dev, test]):
+            say(f"{overlap.describe()}: the fusion knows their answers, and its figures on test are too high")
         of_test = score_parts(models, test, words, max_length, say)
         every = {**of_test, NAME: fitted.score(of_test)}
         ordered = sorted(every, key=lambda name: -maps[name])  # the best on dev first, which others are compared with
         systems = {name: compute_question_metrics(test, every[name]) for name in ordered}
         figures["test"] = compute_means(systems[NAME])
         say(f"\n{test.name} test: {test.num_questions:,} questions\n{format_table(compare_systems(systems))}\n")
-    write_fusion(output, fitted, models, words, {"data": spec.partition("=")[0], "figures": figures})
+    write_fusion(output, fitted, models, words, {"data": spec.partition("=")[0], "figures": figures}, max_length)
     say(f"{output}: {describe_weights(fitted)}")
 
 
@@ -204,11 +216,19 @@ def describe_weights(fitted: Fitted) -> str:
     return ", ".join(f"{weight:.2f} {name}" for name, weight in zip(fitted.names, fitted.weights, strict=True))
 
 
-def write_fusion(output: Path, fitted: Fitted, models: Mapping[str, str], words: Any, about: Mapping[str, Any]) -> None:
+def write_fusion(
+    output: Path,
+    fitted: Fitted,
+    models: Mapping[str, str],
+    words: Any,
+    about: Mapping[str, Any],
+    max_length: int | None = None,
+) -> None:
     """Writes the folder of a fusion, in which it is complete: the models of its parts are copied.
 
-    models: where the model of each part is
-    about:  ``data``, the name of the data set, and ``figures``, by split
+    models:     where the model of each part is
+    about:      ``data``, the name of the data set, and ``figures``, by split
+    max_length: what the parts were scored with
 
     Raises KinspanError where ``output`` holds something that is no release.
     """
@@ -216,14 +236,14 @@ def write_fusion(output: Path, fitted: Fitted, models: Mapping[str, str], words:
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
         for number, name in enumerate(fitted.names):
-            folder = fingerprint = ""
+            folder, fingerprint, length = "", "", None
             if name != BM25:
-                folder = f"part-{number + 1}"
+                folder, length = f"part-{number + 1}", max_length
                 ignored = shutil.ignore_patterns(OF_A_RANKER, "*.tmp")
                 shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
                 fingerprint = fingerprint_model(str(partial / folder))
             weight, mean, scale = (float(of[number]) for of in (fitted.weights, fitted.means, fitted.scales))
-            parts.append(FusedRanker(name, folder, weight, mean, scale, fingerprint))
+            parts.append(FusedRanker(name, folder, weight, mean, scale, fingerprint, length))
         _write_json(partial / FUSION, describe_fusion(parts, fitted.intercept))
         if BM25 in fitted.names:
             _write_json(partial / WORDS, asdict(words), indent=None)

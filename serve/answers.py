@@ -198,9 +198,12 @@ def take_text(value: Any, name: str, place: str) -> str:
 
 
 def _read_data_set(source: str) -> Iterator[Answer]:
-    """The candidates of all splits, each with a question it answers; texts that share an id come by their hashes."""
+    """The candidates of all splits, each with a question it answers; texts that share an id come by their hashes.
+
+    An id such as q7-3 is a number within the question q7: where all are so, a text that has several comes once.
+    """
     text_of: dict[tuple[str, str], str] = {}  # question by id and text
-    splits = 0
+    splits, are_numbers = 0, True
     for split in ("train", "dev", "test"):
         try:
             data, _ = load_split(source, split)
@@ -212,6 +215,7 @@ def _read_data_set(source: str) -> Iterator[Answer]:
         rows = zip(ids.indices.to_pylist(), texts.indices.to_pylist(), data.labels, data.question_of, strict=True)
         for of_id, of_text, label, question in rows:
             key = id_of[of_id], text_number[of_text]
+            are_numbers = are_numbers and key[0].startswith(f"{data.question_ids[question]}-")
             if label and not text_of.get(key):
                 text_of[key] = data.questions[question]
             else:
@@ -221,9 +225,11 @@ def _read_data_set(source: str) -> Iterator[Answer]:
     often = Counter(own for own, _ in text_of)
     named = {text for own, text in text_of if often[own] == 1}
     question_of: dict[tuple[str, str], str] = {}
+    first: dict[str, str] = {}  # id of a text
     for (own, text), question in text_of.items():
         if often[own] == 1 or text not in named:
-            key = own if often[own] == 1 else name_by_hash(text, ""), text
+            name = own if often[own] == 1 else name_by_hash(text, "")
+            key = first.setdefault(text, name) if are_numbers else name, text
             question_of[key] = question_of.get(key) or question
     yield from (Answer(*key, question) for key, question in question_of.items())
 

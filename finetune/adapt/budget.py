@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,9 @@ class Budget:
 
 def parse_budget(text: str) -> Budget:
     """Parses ``30m``, ``90s``, ``2h`` or ``51200pairs``. Raises KinspanError for anything else."""
-    match = re.fullmatch(r"([\d.,]+)\s*(s|m|h|pairs)", text.strip())
-    number = None
-    if match:
-        with suppress(ValueError):
-            number = float(match[1].replace(",", ""))
+    # A comma parts thousands: 1,5h may mean one hour and a half
+    match = re.fullmatch(r"(\d{1,3}(?:,\d{3})+|\d*\.?\d+)\s*(s|m|h|pairs)", text.strip(), re.ASCII)
+    number = float(match[1].replace(",", "")) if match else 0
     if not match or not number:
         raise KinspanError(
             f"--budget {text}: write a time, such as 30m or 2h, or a number of pairs, such as 51200pairs"

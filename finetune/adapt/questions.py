@@ -14,6 +14,7 @@ from finetune.data.answers import AnswerSet, fold_text
 from finetune.data.dataset import MissingSplit
 from finetune.data.files import NAME as FILES
 from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept
+from finetune.data.overlap import find_overlaps
 from finetune.data.registry import expect_data, load_split, parse_columns
 from finetune.training.groups import make_generator
 
@@ -100,11 +101,18 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
     given: a data set such as wikiqa=FOLDER, or the folder or file of files=
 
     A test or dev set that is missing is taken from the rest by a hash of the questions' texts, so that it is the same
-    one every time. Raises KinspanError where there are too few questions.
+    one every time. Raises KinspanError where there are too few questions, and where one split is a part of another.
     """
     splits, notes = _read_splits(given, columns)
     _carve(splits, TEST, TEST_PART, notes)
     _carve(splits, DEV, DEV_PART, notes)
+    for overlap in find_overlaps([splits[split] for split in (TRAIN, DEV, TEST)]):
+        if overlap.whole:
+            raise KinspanError(
+                f"--questions {given}: {overlap.describe()}: one is a part of the other, so no verdict would mean "
+                "anything; give other questions, or leave a split out, and it is made of the rest"
+            )
+        notes.append(overlap.describe())
     kept = {}
     for split, data in splits.items():
         rule, least = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, FEWEST)

@@ -20,7 +20,7 @@ from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import compute_interval
-from finetune.fuse import describe_weights, fit_fusion, write_fusion
+from finetune.fuse import describe_weights, keep_as_it_is, write_fusion
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.fingerprints import fingerprint_identity
@@ -447,7 +447,7 @@ def _release(verdict: Verdict, compared: _Compared, output: Path) -> None:
     if way.fitted:
         write_fusion(output, way.fitted, {part.name: part.model for part in way.parts}, words, about)
     elif way.model == BM25:
-        write_fusion(output, fit_fusion(compared.questions.dev, {BM25: way.scores}), {BM25: BM25}, words, about)
+        write_fusion(output, keep_as_it_is(BM25, way.scores), {BM25: BM25}, words, about)
     elif way is verdict.start:
         if (output / FACTS).is_file():
             shutil.rmtree(output)

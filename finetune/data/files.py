@@ -6,7 +6,7 @@ from data_pipeline.errors import KinspanError
 
 from .answers import AnswerSet
 from .collect import collect_answers
-from .dataset import find_split
+from .dataset import MissingSplit, find_split
 from .tables import FORMATS, find_suffix, read_candidates, read_table
 
 NAME = "files"
@@ -47,7 +47,7 @@ def _find_file(place: Path, split: str) -> Path:
     expect_tables(place)
     if place.is_file():
         if split != "test":
-            raise KinspanError(f"files={place}: no split {split}: a single file is the split test")
+            raise MissingSplit(f"files={place}: no split {split}: a single file is the split test")
         return place
     names = [f"{split}{suffix}" for suffix in FORMATS]
     found = find_split(f"files={place}", place, split, names)

@@ -39,7 +39,7 @@ def is_bi_encoder(name_or_dir: str) -> bool:
     if any(name.endswith("ForSequenceClassification") for name in architectures):
         return False  # a CrossEncoder may have modules too
     headless = [name.endswith("Model") and "Head" not in name for name in architectures]
-    return _has_modules(name_or_dir) or (bool(headless) and all(headless))
+    return has_modules(name_or_dir) or (bool(headless) and all(headless))
 
 
 def _read_architectures(name_or_dir: str) -> list[str]:
@@ -55,13 +55,14 @@ def _read_architectures(name_or_dir: str) -> list[str]:
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
-        if _has_modules(name_or_dir):
+        if has_modules(name_or_dir):
             return []
         raise KinspanError(f"no model at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
     return list(config.architectures or [])
 
 
-def _has_modules(name_or_dir: str) -> bool:
+def has_modules(name_or_dir: str) -> bool:
+    """Whether it has the ``modules.json`` of sentence-transformers."""
     from transformers.utils import cached_file
 
     try:
@@ -155,7 +156,7 @@ def load_similarity(
         say(f"{name}: texts are cut at --max_length {max_length}, where the model's own is {own}")
     elif max_length and max_length != own:
         say(f"{name}: texts are cut at {own} tokens, its most, and not at --max_length {max_length}")
-    pooling = "" if _has_modules(name_or_dir) else ", the mean over its tokens, for want of a head"
+    pooling = "" if has_modules(name_or_dir) else ", the mean over its tokens, for want of a head"
     say(f"{name} is scored by the {model.similarity_fn_name} of embeddings{pooling}")
     length = model.max_seq_length or UNKNOWN_LENGTH
 

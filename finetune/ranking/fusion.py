@@ -37,6 +37,7 @@ class FusedRanker:
     weight:      of its standardised scores
     mean, scale: what standardises its scores: those of the questions that the weights were fitted on
     fingerprint: of the model
+    max_length:  the most tokens that it read when the weights were learned; None: its own number, or BM25
     """
 
     name: str
@@ -45,6 +46,7 @@ class FusedRanker:
     mean: float
     scale: float
     fingerprint: str = ""
+    max_length: int | None = None
 
 
 def is_fusion(name_or_dir: str) -> bool:
@@ -73,10 +75,12 @@ def read_parts(folder: Path) -> tuple[list[FusedRanker], float]:
     return parts, intercept
 
 
-def load_fusion(folder: Path, load: Callable[[str, SeeCut], tuple[Scoring, int]], see: SeeCut) -> tuple[Scoring, int]:
+def load_fusion(
+    folder: Path, load: Callable[[str, int | None, SeeCut], tuple[Scoring, int]], see: SeeCut
+) -> tuple[Scoring, int]:
     """Returns what scores candidates by the fusion in ``folder``, and the most tokens that a part of it reads.
 
-    load: loads a part that is a model, and is given what sees its cut pairs
+    load: loads a part that is a model, and is given its ``max_length`` and what sees its cut pairs
     see:  is told which pairs any part cuts
 
     Raises KinspanError where the folder is damaged.
@@ -88,7 +92,7 @@ def load_fusion(folder: Path, load: Callable[[str, SeeCut], tuple[Scoring, int]]
         seen.append((cut, length))
 
     loaded = [
-        load(str(folder / part.folder), note_cut)
+        load(str(folder / part.folder), part.max_length, note_cut)
         if part.folder
         else (partial(score_bm25_by, _read_words(folder)), ANY_LENGTH)
         for part in parts

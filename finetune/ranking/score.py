@@ -155,7 +155,8 @@ def load_scoring(
     name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder), BERT or
         ALBERT with its head of pre-training; a bi-encoder of sentence-transformers or an encoder without a head,
         which score by the similarity of their embeddings; or a learned fusion of such models and BM25
-    max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own
+    max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own, or of a fusion's part the
+        number that its weight was learned at
     precision:  "bf16" is taken only where the model's pairs can be packed; else it is fp32
     say:        told where the scores are not those of a head that reads both texts, and where ``max_length`` is not
                 the model's own
@@ -164,9 +165,12 @@ def load_scoring(
     Raises KinspanError where there is no such model.
     """
     if is_fusion(name_or_dir):
-        options = (max_length, batch_tokens, precision, say)
         say(f"{shorten_name(name_or_dir)} is a fusion: {name_parts(Path(name_or_dir))}")
-        return load_fusion(Path(name_or_dir), lambda part, see_part: load_scoring(part, *options, see_part), see)
+
+        def load(part: str, fitted_at: int | None, see_part: SeeCut) -> tuple[Scoring, int]:
+            return load_scoring(part, max_length or fitted_at, batch_tokens, precision, say, see_part)
+
+        return load_fusion(Path(name_or_dir), load, see)
     if is_bi_encoder(name_or_dir):
         return load_similarity(name_or_dir, max_length, say, see)
     return load_classifier(name_or_dir, max_length, batch_tokens, precision, say, see)

@@ -21,12 +21,15 @@ from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, lay_out
 from data_pipeline.tokenizers import PairTemplate, read_text_template, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
+from pretrain.modeling.default_model import name_installed
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.modeling.scorer import check_fits
 from pretrain.modeling.siamese.model import load_siamese_model, pool_mean
+from pretrain.release.folder import write_max_length
 from pretrain.release.siamese import fill_siamese_folder
 
+from .bi_encoder import ANSWER, QUERY, find_prompt, has_modules, load_bi_encoder
 from .encode import group_by_length, move_row, say_cut
 from .ranker import FRESH_SEED, silence_transformers
 from .score import BATCH_TOKENS, pass_all
@@ -65,7 +68,26 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> tuple[SiameseRanker, lis
     model, _ = load_siamese_model(name_or_dir, FRESH_SEED + seed)  # its masked-LM head is not used
     scratch = holds_no_weights(name_or_dir)
     notes = [f"{shorten_name(name_or_dir)} holds no weights: the model starts from scratch"] if scratch else []
-    return SiameseRanker(model.encoder), notes
+    return SiameseRanker(model.encoder), [*notes, *describe_left_out(name_or_dir)]
+
+
+def describe_left_out(name_or_dir: str) -> list[str]:
+    """A line that says what of a model of sentence-transformers is not trained further: prompts, any other pooling than
+    the mean, and modules behind it."""
+    if not has_modules(name_or_dir):
+        return []
+    try:
+        model = load_bi_encoder(name_or_dir)
+    except KinspanError:  # its encoder can be trained all the same
+        return []
+    modules = [type(module).__name__ for module in model]
+    lost = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize")]
+    if "Pooling" in modules and model[modules.index("Pooling")].pooling_mode != "mean":
+        lost.append(f"its pooling ({model[modules.index('Pooling')].pooling_mode})")
+    if find_prompt(model, QUERY) or find_prompt(model, ANSWER):
+        lost.append("its prompts")
+    name = shorten_name(name_installed(name_or_dir))
+    return [f"{name} is trained without {', '.join(lost)}: a vector is the mean over the tokens"] if lost else []
 
 
 def check_takes_texts(ranker: SiameseRanker, tokenizer: Any, name_or_dir: str, max_length: int) -> None:
@@ -156,9 +178,11 @@ def save_siamese_ranker(
 ) -> None:
     """Writes a folder that SentenceTransformer loads, with the same vectors.
 
-    weights: by the names of SiameseRanker's parameters
+    max_length: most tokens of a text, which whoever loads the folder or trains it further takes over
+    weights:    by the names of SiameseRanker's parameters
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     tokenizer.save_pretrained(folder)
     fill_siamese_folder(folder, config.to_dict(), weights, max_length)
+    write_max_length(folder, max_length)

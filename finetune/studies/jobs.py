@@ -4,6 +4,7 @@ A job writes a line of results for each seed. Several processes may run the same
 other one is running. The same study again goes on where it was stopped.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file
+from data_pipeline.files import hash_file, make_folder
 from finetune.evaluation.metrics import MAP, MRR
 from finetune.training.config import FinetuneConfig, list_seeds
 from finetune.training.experiment import read_figures, run_experiment
@@ -178,8 +179,12 @@ def _make_config(runs: Runs, row: StudyRow, spec: str) -> FinetuneConfig:
 def run_jobs(runs: Runs, jobs: Sequence[Job], request: StopRequest) -> list[dict[str, Any]]:
     """Runs what is left, and returns the results of each job, empty where its lines were there.
 
-    Raises Stopped, with a checkpoint, where it was asked to stop, and KinspanError where a row fails.
+    Raises Stopped, with a checkpoint, where it was asked to stop, and KinspanError where a row fails, or the output
+    cannot be written.
     """
+    make_folder(locks := runs.output / LOCKS)
+    if not os.access(locks, os.W_OK):  # else every job would pass for another process's, and this one wait for ever
+        raise KinspanError(f"--output_dir {locks} cannot be written")
     results: dict[int, dict[str, Any]] = {}
     made: set[Path] = set()
     while len(results) < len(jobs):

@@ -41,7 +41,8 @@ def measure_baselines(
 
     say(f"for comparison, {BM25} and {START} on {data.split}")
     known = broadcast_from_rank_0(read)
-    if known.get("of") != of or list(known["means"][BM25]) != list(list_metrics(config)):
+    # A start that could not be measured, offline say, is tried again
+    if known.get("of") != of or known["notes"] or list(known["means"][BM25]) != list(list_metrics(config)):
         known = {"of": of, **_measure(config, data)}
         broadcast_from_rank_0(lambda: write_atomically(path, json.dumps(known, indent=1) + "\n"))
     for note in known["notes"]:

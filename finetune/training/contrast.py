@@ -54,8 +54,16 @@ class SiameseTrainer:
         rows = np.flatnonzero(self.data.labels)
         return np.unique(self._number(self.texts.questions[self.question_of[rows]], self.texts.answers[rows]))
 
+    @cached_property
+    def folded(self) -> np.ndarray:
+        """The numbers of all texts, equal where two questions or two candidates are equal when folded, ``[Q + D]``."""
+        numbers = np.zeros(len(self.texts.lengths), dtype=np.int64)
+        numbers[: self.data.num_questions] = self.data.distinct.groups
+        numbers[self.texts.answers] = self.data.distinct.which
+        return numbers
+
     def _number(self, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
-        return questions.astype(np.int64) * len(self.texts.lengths) + answers
+        return self.folded[questions] * len(self.texts.lengths) + self.folded[answers]
 
     def list_texts(self, groups: Groups, chosen: np.ndarray) -> np.ndarray:
         """The texts of examples by their numbers, ``[n, m]``: question, right answer, wrong candidates."""

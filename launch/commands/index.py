@@ -120,8 +120,9 @@ def _check_unused(config: IndexConfig, settings: dict[str, Any]) -> None:
         raise KinspanError(f"--precision {config.precision}: the index was built in {settings['precision']}")
     if config.approximate and not settings["approximate"]:
         raise KinspanError("--approximate: the index was built without; build a new one with --answers")
-    if config.remove and not config.add and (config.model or config.max_length):
-        raise KinspanError("--remove encodes nothing: leave --model and --max_length out")
+    of_encoding = [name for name in ("model", "max_length", "columns", "all_answers") if getattr(config, name)]
+    if of_encoding and not config.add:
+        raise KinspanError(f"--{of_encoding[0]} is for answers that are encoded: it goes with --answers or --add alone")
 
 
 def _load_own(config: IndexConfig, folder: Path, manifest: Manifest) -> "Embedder":

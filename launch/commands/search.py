@@ -4,14 +4,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
+from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, default_of, setting
 from serve.folder import read_manifest
 from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
 
@@ -40,6 +40,7 @@ EPILOG = """examples:
 WIDTH, SHOWN = 100, 600  # characters of a line, and of an answer
 SHOWN_HITS, RUN_HITS = 3, 1000  # answers to a question
 TAG = "kinspan"  # the system's name in a run
+OF_CROSS_ENCODER = ("rerank_k", "blend", "max_length", "precision")
 NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-encoder"}  # of stages, where not their own
 
 
@@ -88,8 +89,18 @@ class SearchConfig(SearcherFlags):
     exact: bool = setting(False, "Compare all vectors, also where the index has an approximate one.")
 
 
+def check_searcher(config: SearcherFlags) -> None:
+    """Raises KinspanError for a setting of the cross-encoder where there is none."""
+    if config.cross_encoder:
+        return
+    for declared in fields(SearcherFlags):
+        if declared.name in OF_CROSS_ENCODER and getattr(config, declared.name) != default_of(declared):
+            raise KinspanError(f"--{declared.name} needs --cross_encoder, whose setting it is: leave it out")
+
+
 def main() -> None:
     config = parse(SearchConfig, DESCRIPTION, EPILOG)
+    check_searcher(config)
     if config.run and not config.questions:
         raise KinspanError("--run needs --questions, whose ids it writes")
     if config.questions and config.question:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
-from launch.commands.search import SearcherFlags
+from launch.commands.search import SearcherFlags, check_searcher
 from pretrain.runtime.settings import Range, setting
 from serve.questions import CANDIDATES, MAX_QUESTION
 
@@ -54,6 +54,7 @@ class ServeConfig(SearcherFlags):
 
 def main() -> None:
     config = parse(ServeConfig, DESCRIPTION, EPILOG)
+    check_searcher(config)
     try:
         from serve.service.server import open_socket, read_token, serve  # after the flags
     except ImportError as error:

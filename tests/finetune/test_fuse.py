@@ -15,6 +15,7 @@ from finetune.fuse import (
     FOLDS,
     fit_fusion,
     fuse_file,
+    keep_as_it_is,
     list_candidates,
     measure_map,
     name_models,
@@ -74,6 +75,18 @@ def test_what_tells_right_from_wrong_gets_the_weight(data):
     assert fit_fusion(data, {**scores, "constant": np.ones(data.num_pairs)}).weights[3] == 0
 
 
+def test_a_part_alone_keeps_its_order(data):
+    """Scores that rank each question well, and are lower where a right answer is likely."""
+    short = data.question_of % 2 == 0
+    scores = data.labels + np.where(short, 0.0, 9.0)
+    some = data.keep((data.labels == 1) | ~short | (data.question_of != np.append(-1, data.question_of[:-1])))
+    kept = np.isin(data.answer_ids.to_pylist(), some.answer_ids.to_pylist())
+    few = scores[kept]
+    assert measure_map(some, few) == 1
+    assert measure_map(some, fit_fusion(some, {"a": few}).score({"a": few})) < 1
+    np.testing.assert_array_equal(keep_as_it_is("a", few).score({"a": few}), few)
+
+
 def test_scores_out_of_fold_have_not_seen_their_labels(data):
     features = np.random.default_rng(2).normal(size=(data.num_pairs, 2))
     fold_of = split_folds(data.num_questions, FOLDS)[data.question_of]
@@ -101,6 +114,17 @@ def test_the_folder_scores_as_its_parts_do_wherever_it_lies(fused):
     np.testing.assert_allclose(found[0], scores[5:10], atol=1e-4)
 
 
+def test_parts_read_as_many_tokens_as_the_weights_were_learned_at(data, make_model, tmp_path):
+    parts = name_models(["bm25", str(make_model(headless=True))])
+    words = count_words(data.answers.unique().to_pylist())
+    scores, whole = (score_parts(parts, data, words, length, print) for length in (8, None))
+    assert all((scores[name] == whole[name]).all() == (name == "BM25") for name in parts)
+    fitted = fit_fusion(data, scores)
+    about = {"data": "files", "figures": {"dev": {"map": 0.5}}}
+    write_fusion(tmp_path / "fused", fitted, parts, words, about, 8)
+    np.testing.assert_allclose(score_answers(str(tmp_path / "fused"), data), fitted.score(scores), atol=1e-4)
+
+
 def test_it_is_measured_like_any_ranker(fused, folder, capsys):
     output, _, _ = fused
     measure_models([str(output)], f"files={folder}", split="test", eval_filter="clean", as_json=True)
@@ -120,16 +144,30 @@ def test_cut_pairs_are_counted_once(fused):
     assert sum(" cut" in line and "test:" in line for line in said) == 1
 
 
-def test_it_is_written_where_it_is_better_than_each_part(folder, make_model, monkeypatch, tmp_path, capsys):
-    def score(name, data, max_length, say):
-        return data.labels + 0.6 * np.random.default_rng(len(name) + data.num_pairs).normal(size=data.num_pairs)
+def see_labels(name, data, max_length, say):
+    """The labels through noise, another one for each length of name."""
+    return data.labels + 0.6 * np.random.default_rng(len(Path(name).name) + data.num_pairs).normal(size=data.num_pairs)
 
-    monkeypatch.setattr(fuse, "score_answers", score)
+
+def test_it_is_written_where_it_is_better_than_each_part(folder, make_model, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(fuse, "score_answers", see_labels)
     for name in ("a", "bb"):
         shutil.copytree(make_model(headless=True), tmp_path / name)
     fuse_file([str(tmp_path / "a"), str(tmp_path / "bb")], f"files={folder}", tmp_path / "out", None, None, print)
-    assert "against" in capsys.readouterr().out  # the table of the test questions
+    said = capsys.readouterr().out
+    assert "against" in said  # the table of the test questions
+    assert "share" not in said
     assert {part.name for part in read_parts(tmp_path / "out")[0]} == {"a", "bb"}
+
+
+def test_test_questions_that_the_weights_know_are_said(write_sets, monkeypatch, tmp_path):
+    folder, said = write_sets(dev=30, candidates=5), []
+    shutil.copy(folder / "dev.jsonl", folder / "test.jsonl")
+    monkeypatch.setattr(fuse, "score_answers", see_labels)
+    monkeypatch.setattr(fuse, "name_models", lambda parts: {"a": "a", "bb": "bb"})
+    monkeypatch.setattr(fuse, "write_fusion", lambda *_: None)
+    fuse_file(["a", "bb"], f"files={folder}", tmp_path / "out", None, None, said.append)
+    assert any("share 30 of 30 and 30 questions" in line for line in said)
 
 
 def test_a_fusion_that_is_no_better_is_not_written(folder, make_model, tmp_path):

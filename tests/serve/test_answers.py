@@ -93,6 +93,21 @@ def test_where_ids_are_numbers_within_a_question_each_text_comes_once(tmp_path):
     assert [(answer.text, answer.question) for answer in answers] == [("since", "why?"), ("so", "how?")]
 
 
+def test_questions_that_share_a_pool_without_ids_give_each_text_once(tmp_path):
+    rows = [{"question": q, "answer": a, "label": int(a == "so")} for q in ("why?", "how?") for a in ("since", "so")]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(lines).replace("?", f" in {split}?"))
+    answers, _ = read(f"files={tmp_path}")
+    assert sorted(answer.text for answer in answers) == ["since", "so"]
+
+
+def test_a_single_file_of_labelled_questions_is_a_data_set(tmp_path):
+    path = tmp_path / "labelled.jsonl"
+    path.write_text('{"question": "why?", "answer": "since", "label": 1}\n')
+    assert read(f"files={path}")[0] == [Answer("q1-1", "since", "why?")]
+
+
 def test_what_has_no_text_is_counted_with_its_lines(tmp_path):
     path = tmp_path / "solved.jsonl"
     path.write_text('{"text": "x", "label": 0}\n{"text": ""}\n{"Text": "y"}\n{"text": null}\n')

@@ -49,7 +49,8 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     for flags, reason in (
         (["--add", tmp_path / "b.jsonl", "--precision", "bf16"], "--precision bf16: the index was built in fp32"),
         (["--add", tmp_path / "b.jsonl", "--approximate"], "--approximate: the index was built without"),
-        (["--remove", "a0", "--max_length", "9"], "--remove encodes nothing"),
+        (["--remove", "a0", "--max_length", "9"], "--max_length is for answers that are encoded"),
+        (["--columns", "text=body"], "--columns is for answers that are encoded"),
     ):
         with pytest.raises(KinspanError, match=reason):
             run(index, "--output_dir", folder, *flags)
@@ -62,6 +63,8 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     assert "27 answers" in run(index, "--output_dir", folder, "--remove", "a0", tmp_path / "ids.txt")
     assert "27 answers" in run(index, "--output_dir", folder)
 
+    with pytest.raises(KinspanError, match="--max_length needs --cross_encoder, whose setting it is"):
+        run(search, "--index", folder, "--max_length", "9", "what of the river?")
     said = run(search, "--index", folder, "--k", 2, "what of the river?", "number 7")
     assert len(re.findall(r"^ [12]\. a\d+  \(bi-encoder ", said, re.MULTILINE)) == 4
     assert "    question: what of " in said
@@ -144,7 +147,7 @@ def test_what_the_cross_encoder_cuts_is_said_beside_the_answers(
         assert told.count(own) == told.count("pairs cut") == 1
         assert f"{cross_encoder.name}: 6 of 6 pairs cut (--max_length 15)" in told
         assert "pairs cut" not in say(search, *asked, "--cross_encoder", cross_encoder, *given)
-    run(search, *asked, "--questions", queries, "--run", tmp_path / "run.txt", "--k", 3)
+    run(search, *asked[:2], "--questions", queries, "--run", tmp_path / "run.txt", "--k", 3)
     of_run = ("--run", tmp_path / "run.txt", "--queries", queries, "--collection", built)
     for given, count in ((of_run, 6), (("--data", table), 1)):
         told = say(rank, *given, "--model", *flags[1:], "--output_dir", tmp_path / "out")

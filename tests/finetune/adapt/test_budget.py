@@ -29,7 +29,7 @@ def test_times_and_pairs(text, seconds, pairs):
     assert (budget.seconds, budget.pairs) == (seconds, pairs)
 
 
-@pytest.mark.parametrize("text", ["", "30", "m", "0m", "-3m", "3 days", "1.2.3h", "nan m", "3199pairs"])
+@pytest.mark.parametrize("text", ["", "30", "m", "0m", "-3m", "3 days", "1.2.3h", "1,5h", "nan m", "3199pairs"])
 def test_anything_else_is_refused(text):
     with pytest.raises(KinspanError, match="--budget"):
         parse_budget(text)

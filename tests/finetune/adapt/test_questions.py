@@ -112,6 +112,21 @@ def test_questions_that_cannot_be_used_are_counted(tmp_path):
     assert len(counts) == 3
 
 
+def test_test_questions_that_are_trained_on_are_refused_and_a_few_are_said(tmp_path):
+    for split in ("train", "dev", "test"):
+        path = write_file(tmp_path / f"{split}.jsonl", 20)
+        path.write_text(path.read_text().replace("what is", f"what is in {split}"))
+    train, test = (tmp_path / f"{split}.jsonl" for split in ("train", "test"))
+    assert not any("share" in line for line in settle_questions(str(tmp_path), None, tmp_path).describe())
+    trained = train.read_text().splitlines(keepends=True)
+    test.write_text(test.read_text() + "".join(trained[:6]))
+    said = settle_questions(str(tmp_path), None, tmp_path).describe()
+    assert any("share 2 of 20 and 22 questions" in line for line in said)
+    test.write_text("".join(trained))
+    with pytest.raises(KinspanError, match="one is a part of the other, so no verdict would mean anything"):
+        settle_questions(str(tmp_path), None, tmp_path)
+
+
 def test_a_broken_split_is_refused_and_not_passed_over(tmp_path):
     for split in ("train", "dev", "test"):
         write_file(tmp_path / f"{split}.jsonl", 20)

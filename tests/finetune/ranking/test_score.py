@@ -17,6 +17,7 @@ from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_answers
+from finetune.ranking.siamese import describe_left_out, load_siamese_ranker, save_siamese_ranker
 
 # Length 24 cuts some of the pairs.
 MAX_LENGTH = 24
@@ -214,6 +215,22 @@ def test_a_ranker_states_the_length_that_it_was_trained_on(made, data, tmp_path)
     score_answers(folder, data, 20, say=said.append)
     name = tmp_path.name
     assert said[1] == f"{name}: pairs are cut at --max_length 20, where the model's own is {length}"
+
+
+def test_a_fine_tuned_bi_encoder_is_trained_further_on_as_many_tokens(made, tmp_path):
+    start, folder = str(made("bert")), str(tmp_path / "best")
+    ranker, _ = load_siamese_ranker(start, 1)
+    save_siamese_ranker(ranker.config, load_own_tokenizer(start), 16, ranker.state_dict(), tmp_path / "best")
+    assert find_trained_length(folder) == SentenceTransformer(folder, device="cpu").max_seq_length == 16
+
+
+def test_what_of_a_bi_encoder_is_not_trained_further_is_said(bi_encoder):
+    assert describe_left_out(str(bi_encoder("plain"))) == []
+    folder = bi_encoder("odd", prompts={"query": "query: "})
+    pooling = folder / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode": "cls"}))
+    (said,) = describe_left_out(str(folder))
+    assert "odd is trained without its pooling (cls), its prompts: a vector is the mean" in said
 
 
 def test_a_bi_encoder_takes_its_own_length_and_says_what_is_cut(bi_encoder, data):

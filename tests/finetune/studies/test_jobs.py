@@ -1,6 +1,7 @@
 """The jobs of a matrix, on tiny models: from a start made from scratch to lines of results."""
 
 import json
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from finetune.data.registry import load_split
-from finetune.studies.jobs import LOCKS, Runs, _run_unless_taken, plan_jobs
+from finetune.studies.jobs import LOCKS, Runs, _run_unless_taken, plan_jobs, run_jobs
 from finetune.studies.lines import ResultStore
 from finetune.studies.matrix import make_matrix
 from finetune.studies.measure import draw_questions, draw_share, fingerprint_data, load_test, settle_sets
@@ -21,7 +22,7 @@ from launch.commands._stages import prepare_blank, prepare_pretraining
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.runtime.device import choose_precision
 from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.stop import Stopped
+from pretrain.runtime.stop import Stopped, StopRequest
 
 TINY = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 RUNNERS = {"pretrain": prepare_pretraining, "blank": prepare_blank}
@@ -196,6 +197,16 @@ def test_what_another_process_runs_is_left_to_it(runs):
         assert _run_unless_taken(runs, job, set()) is None
     runs.store.add(job.row, {"seed": 1})
     assert _run_unless_taken(runs, job, set()) == {}
+
+
+def test_a_folder_that_cannot_be_written_is_not_waited_for(runs, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # nothing keeps root from writing
+    with pytest.raises(KinspanError, match="locks cannot be written"):
+        run_jobs(runs, plan_jobs(runs), StopRequest(None))
+    (runs.output / LOCKS).rmdir()
+    (runs.output / LOCKS).write_text("")
+    with pytest.raises(KinspanError, match="locks cannot be made"):
+        run_jobs(runs, plan_jobs(runs), StopRequest(None))
 
 
 def test_hours_end_a_study_before_its_next_row(runs):

@@ -47,6 +47,8 @@ def test_why_a_start_has_no_row_is_said(config, split, tmp_path, monkeypatch):
     monkeypatch.setattr(baselines, "score_answers", refuse)
     assert list(measure_baselines(config, split, tmp_path, said.append)) == [BM25]
     assert said == ["for comparison, BM25 and the start on test", "the start has no row: no head"]
+    monkeypatch.setattr(baselines, "score_answers", lambda name, data, length: score_bm25(data))
+    assert list(measure_baselines(config, split, tmp_path)) == [BM25, START]  # what was amiss may be mended
 
 
 @pytest.mark.parametrize(("ranker", "warned"), [(0.9, []), (0.6, [START]), (0.3, [BM25, START])])

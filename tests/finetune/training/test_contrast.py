@@ -1,6 +1,7 @@
 """Bi-encoders that are fine-tuned: the gradient, what is no negative, and runs that end as if nothing had been."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -109,6 +110,27 @@ def test_the_gradient_is_that_of_one_graph(symmetric, own_negatives, dropout, qu
                 continue
             largest = float(reference[name].abs().max())
             assert float((parameter.grad.double() - reference[name]).abs().max()) <= 1e-5 * largest, (name, micro)
+
+
+def test_what_differs_in_case_alone_is_no_negative(questions, make_model):
+    tokenizer, losses = load_own_tokenizer(str(make_model(headless=True))), []
+    texts = ["Shared ANSWER of stone", *questions.answers.to_pylist()[1:]]
+    cased = {"questions": [*questions.questions[:-1], "Why  River"], "answers": pa.array(texts, pa.large_string())}
+    for data in (questions, replace(questions, **cased)):
+        trainer = SiameseTrainer(
+            data=data,
+            texts=encode_texts(data, tokenizer, 32),
+            temperature=TEMPERATURE,
+            symmetric=True,
+            layout=Layout(8, 8, 1),
+            rank=0,
+            seed=3,
+        )
+        groups = draw_examples(data, 1, 0, 1)
+        every = trainer.list_texts(groups, np.arange(len(groups)))
+        vectors = torch.randn(*every.shape, 4, generator=torch.Generator().manual_seed(0))
+        losses.append(trainer.compare(every)(vectors, slice(0, len(every)))[0])
+    assert torch.equal(*losses)
 
 
 def test_examples_are_drawn_from_the_questions_own(questions):
