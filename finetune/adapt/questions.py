@@ -14,7 +14,9 @@ from finetune.data.answers import AnswerSet, fold_text
 from finetune.data.dataset import MissingSplit
 from finetune.data.files import NAME as FILES
 from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept
+from finetune.data.overlap import find_overlaps
 from finetune.data.registry import expect_data, load_split, parse_columns
+from finetune.data.tables import FORMATS, find_suffix
 from finetune.training.groups import make_generator
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -100,11 +102,18 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
     given: a data set such as wikiqa=FOLDER, or the folder or file of files=
 
     A test or dev set that is missing is taken from the rest by a hash of the questions' texts, so that it is the same
-    one every time. Raises KinspanError where there are too few questions.
+    one every time. Raises KinspanError where there are too few questions, and where one set is a part of another.
     """
     splits, notes = _read_splits(given, columns)
     _carve(splits, TEST, TEST_PART, notes)
     _carve(splits, DEV, DEV_PART, notes)
+    for overlap in find_overlaps(list(splits.values())):
+        if overlap.whole:
+            raise KinspanError(
+                f"--questions {given}: {overlap.describe()}: one is a part of the other, so what is measured would "
+                "mean nothing; give each split questions of its own"
+            )
+        notes.append(f"{overlap.describe()}: figures on what was trained on are too good")
     kept = {}
     for split, data in splits.items():
         rule, least = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, FEWEST)
@@ -140,6 +149,10 @@ def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet],
         notes += (note.removeprefix(f"{name} ") for note in said)
     if not found:
         raise KinspanError(f"--questions {given}: no train, dev or test split in it; {FORM}")
+    if name == FILES and place.is_dir():
+        tables = sorted(path.name for path in place.iterdir() if find_suffix(path) in FORMATS)
+        if ignored := [file for file in tables if file.partition(".")[0] not in (TRAIN, DEV, TEST)]:
+            notes.append(f"not read, as no split has such a name: {', '.join(ignored)}")
     if TRAIN not in found:
         found[TRAIN] = replace(found.pop(next(iter(found))), split=TRAIN)
     return found, notes
