@@ -20,6 +20,7 @@ from finetune.data.registry import describe_measure, load_split, parse_columns
 from finetune.evaluation import trec
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import (
+    MEASURED,
     compare_systems,
     format_per_question,
     format_table,
@@ -117,7 +118,7 @@ def measure_models(
     metric = list_metrics(rows)[0]
     of_bm25 = {row["name"]: row[metric] for row in rows if row["name"] == BM25}
     for row in rows[: len(models)]:
-        for line in warn_of_baselines(split, metric, row[metric], of_bm25):
+        for line in warn_of_baselines(split, metric, row[metric], of_bm25, MEASURED):
             print(f"{row['name']}: {line}", file=sys.stderr)
 
 
@@ -167,6 +168,7 @@ def measure_contamination(
 def _score(
     name: str, data: AnswerSet, max_length: int | None, precision: str, say: Callable[[str], None]
 ) -> np.ndarray:
+    print(f"loading {name_installed(name)}", flush=True)
     from finetune.ranking.score import score_answers  # torch takes seconds to import
 
     return score_answers(name, data, max_length, precision=precision, say=say)

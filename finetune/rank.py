@@ -19,8 +19,6 @@ def rank_file(
 
     Raises KinspanError, naming the flag or the line, for what the user can mend.
     """
-    from finetune.ranking.score import score_answers  # torch takes seconds to import
-
     if not path.is_file():
         raise KinspanError(f"--data {path}: there is no such file")
     table = read_table(path)
@@ -30,6 +28,9 @@ def rank_file(
     for note in notes:
         print(note)
     print(f"{path}: {data.num_questions:,} questions, {data.num_pairs:,} candidates", flush=True)
+    print(f"loading {shorten_name(name_installed(model))}", flush=True)
+    from finetune.ranking.score import score_answers  # torch takes seconds to import
+
     scores = score_answers(model, data, max_length, precision=precision, say=print)
     write_ranking(output, data, scores, shorten_name(name_installed(model)))
     print(f"{output} has run.txt and ranking.jsonl")

@@ -247,12 +247,12 @@ def _check_same_everywhere(setup: Setup) -> None:
 
 
 def _note_defaults(config: PretrainConfig) -> list[str]:
-    defaults = []
+    notes = []
     if not config.corpus:
-        defaults.append("the corpus is the documentation of Python and of the pinned packages")
+        notes.append("no --corpus given: it is the documentation of Python and of the pinned packages")
     if config.model is None:
-        defaults.append(f"the model is {DEFAULT_MODEL_NAME}")
-    return ["no --corpus or --model given: " + " and ".join(defaults)] if defaults else []
+        notes.append(f"no --model given: it is {DEFAULT_MODEL_NAME}")
+    return notes
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:

@@ -81,5 +81,5 @@ def read_input(
         sizes = f"{format_bytes(read.total['rejected_bytes'])} of {format_bytes(read.total['bytes'])}"
         say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
     for reason, count in omitted.items():
-        say(f"records omitted: {reason}: {count:,}")
+        say(f"omitted {count:,} record{'s' * (count > 1)}: {reason}")
     return found

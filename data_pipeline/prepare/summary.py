@@ -88,6 +88,16 @@ def describe_rejected(folder: str | Path, tally: Tally) -> str | None:
     return said.encode("utf-8", "backslashreplace").decode()  # names of files may hold any bytes
 
 
+def describe_dropped(tally: Tally) -> str | None:
+    """Say how many documents and paragraphs were dropped; None where none was."""
+    shares = [
+        f"{dropped:,} of {read:,} {what}"
+        for what in ("documents", "paragraphs")
+        if (dropped := (read := tally.counts[f"{what} read"]) - tally.counts[f"{what} kept"])
+    ]
+    return f"dropped {' and '.join(shares)}" if shares else None
+
+
 def describe_oddities(tally: Tally) -> list[str]:
     """Say that ids do not tell documents apart, that texts were cut, and that the tokenizer does not know the text."""
     said = []
@@ -105,7 +115,7 @@ def describe_oddities(tally: Tally) -> list[str]:
     if share >= MANY_UNKNOWN:
         said.append(
             f"{share:.1%} of the tokens are the tokenizer's sign for text that it does not know, which teaches a model "
-            "nothing: give the --tokenizer of a model of this language"
+            "nothing: choose a model of this language, and its tokenizer"
         )
     return said
 

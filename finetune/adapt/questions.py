@@ -16,6 +16,7 @@ from finetune.data.files import NAME as FILES
 from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept
 from finetune.data.overlap import find_overlaps
 from finetune.data.registry import expect_data, load_split, parse_columns
+from finetune.data.tables import FORMATS, find_suffix
 from finetune.training.groups import make_generator
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -148,6 +149,10 @@ def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet],
         notes += (note.removeprefix(f"{name} ") for note in said)
     if not found:
         raise KinspanError(f"--questions {given}: no train, dev or test split in it; {FORM}")
+    if name == FILES and place.is_dir():
+        tables = sorted(path.name for path in place.iterdir() if find_suffix(path) in FORMATS)
+        if ignored := [file for file in tables if file.partition(".")[0] not in (TRAIN, DEV, TEST)]:
+            notes.append(f"not read, as no split has such a name: {', '.join(ignored)}")
     if TRAIN not in found:
         found[TRAIN] = replace(found.pop(next(iter(found))), split=TRAIN)
     return found, notes

@@ -47,7 +47,9 @@ def _find_file(place: Path, split: str) -> Path:
     expect_tables(place)
     if place.is_file():
         if split != "test":
-            raise MissingSplit(f"files={place}: no split {split}: a single file is the split test")
+            raise MissingSplit(
+                f"files={place}: no split {split}: a single file is the split test; give a folder with a file for each"
+            )
         return place
     names = [f"{split}{suffix}" for suffix in FORMATS]
     found = find_split(f"files={place}", place, split, names)

@@ -26,7 +26,8 @@ MAPPINGS = {  # examples for messages, by whether there are labels
 }
 MAX_FIELD = 2**31 - 1  # characters: a text may be as long as in the other formats, and not 131,072 alone
 _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can name them
-LABELS: dict[Any, int] = {0: 0, 1: 1, "0": 0, "1": 1}  # True and 1.0 are 1 as well
+TEXT_LABELS = (("0", "0.0", "False", "FALSE"), ("1", "1.0", "True", "TRUE"))  # as other programs write them
+LABELS: dict[Any, int] = {0: 0, 1: 1} | {text: k for k in (0, 1) for text in TEXT_LABELS[k]}  # 1.0 and True are 1
 
 
 @dataclass(frozen=True)

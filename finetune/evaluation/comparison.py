@@ -13,17 +13,20 @@ from .metrics import TITLES, Figures, compute_means
 from .significance import compare_rows, compute_interval, format_p
 
 START = "the start"  # that a ranker was trained from
-ADVICE = {
+MEASURED = {BM25: "rank by BM25, or fine-tune the model on labelled questions (kinspan finetune --loss contrastive)"}
+TRAINED = {  # what to do if a ranker is below one of these
     BM25: "train longer or at a higher --learning_rate, try --loss contrastive, or rank by BM25",
     START: "keep the start, train at another --learning_rate, or try --loss contrastive",
 }
 
 
-def warn_of_baselines(split: str, metric: str, ranker: float, baselines: Mapping[str, float]) -> list[str]:
-    """A line for each baseline, ``BM25`` or ``START``, that a ranker's figure is below, with what to do."""
+def warn_of_baselines(
+    split: str, metric: str, ranker: float, baselines: Mapping[str, float], advice: Mapping[str, str] = TRAINED
+) -> list[str]:
+    """A line for each baseline, ``BM25`` or ``START``, that a ranker's figure is below, with the advice for it."""
     return [
         f"warning: {TITLES.get(metric, metric)} {ranker:.4f} on {split} is below that of {name}, {own:.4f}: "
-        f"{ADVICE[name]}"
+        f"{advice[name]}"
         for name, own in baselines.items()
         if own > ranker
     ]

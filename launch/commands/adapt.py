@@ -100,7 +100,7 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
     """
     from data_pipeline.prepare.cleaning import Rules
     from data_pipeline.prepare.pipeline import prepare
-    from data_pipeline.prepare.summary import check_trainable, describe_rejected
+    from data_pipeline.prepare.summary import check_trainable, describe_dropped, describe_oddities, describe_rejected
 
     rules = Rules(validation_share=HELD_OUT)
     quiet = not sys.stderr.isatty()
@@ -110,8 +110,13 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
         say(f"left out files of no known format: {kinds}")
-    if rejected := describe_rejected(folder, result.tally):
+    if not result.reused and (rejected := describe_rejected(folder, result.tally)):
         say(rejected)
+    if not but:  # else it was said before
+        if dropped := describe_dropped(result.tally):
+            say(f"{dropped}: {folder / 'report.html'} says why, with examples")
+        for oddity in describe_oddities(result.tally):
+            say(oddity)
     check_trainable(result.manifest, f"--documents {' '.join(documents)}", has_flags=False)
     return result.manifest.totals
 

@@ -34,8 +34,12 @@ SHOWN_SOURCES = 20
 class InspectCorpusConfig:
     """Flags of this entry."""
 
+    FIRST = "corpus"  # may stand without its flag
+
     corpus: str | None = setting(
-        None, "Corpus folder. Without it: the documentation of Python and of the pinned packages."
+        None,
+        "Corpus folder; the name of the flag may be left out. Without it: the documentation of Python and of the "
+        "pinned packages.",
     )
     id: str | None = setting(None, "Show the document of this id.")
     sample: int | None = setting(None, "Show so many documents, drawn at random.", within=ABOVE_0)

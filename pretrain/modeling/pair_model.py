@@ -17,6 +17,7 @@ from data_pipeline.hub import expect_hub, explain_absence
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 
+from .default_model import name_installed
 from .encoder import encode_packed, prepare_encoder
 from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, compute_pair_loss, name_sums
@@ -92,7 +93,7 @@ def load_or_build(
     """
     if config is not None:
         return build_fresh(auto, config, name_or_dir, flag), []
-    config, short = load_config(name_or_dir, flag), shorten_name(name_or_dir)
+    config, short = load_config(name_or_dir, flag), shorten_name(name_installed(name_or_dir))
     if holds_no_weights(name_or_dir, flag):
         return build_fresh(auto, config, name_or_dir, flag), [f"{short} holds no weights: it starts from scratch"]
     subfolder = Path(name_or_dir) / FAMILIES[config.model_type].masked_lm_folder  # where both heads share names

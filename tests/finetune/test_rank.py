@@ -1,6 +1,8 @@
 """Candidates without labels: what is written, and what is refused."""
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,3 +65,9 @@ def test_what_cannot_be_ranked(rank, tmp_path):
     with pytest.raises(KinspanError, match=r"sheet.xlsx: not a known format; known are \.jsonl, \.csv, \.tsv"):
         rank_file("x", tmp_path / "sheet.xlsx", tmp_path / "out", None, 32, "fp32")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_file_is_named_before_torch_is_loaded(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "finetune.ranking.score", None)  # importing it fails
+    with pytest.raises(KinspanError, match="there is no such file"):
+        rank_file("a model", Path("nosuch.jsonl"), tmp_path, None, None, "fp32")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+import zipfile
 
 import pytest
 from transformers import AutoConfig, AutoModel
@@ -63,6 +64,26 @@ def test_documents_that_hold_a_text_are_left_out(tiny_documents, tmp_path):
         for but in ([], [tiny_documents[0]["paragraphs"][0]])
     )
     assert fewer == every - 1
+
+
+def test_what_is_dropped_is_said(tiny_documents, tmp_path):
+    documents, said = tmp_path / "documents.jsonl", []
+    rows = [*tiny_documents, {"title": "A stub", "paragraphs": ["Too short."]}]
+    documents.write_text("".join(json.dumps(document) + "\n" for document in rows))
+    adapt.prepare_documents(said.append, [str(documents)], short_tokenizer(), tmp_path / "corpus", [])
+    assert said[0].startswith(f"dropped 1 of {len(rows)} documents and ")
+
+
+def test_what_an_archive_goes_without_is_said_once(tiny_documents, tmp_path):
+    said = []
+    with zipfile.ZipFile(tmp_path / "documents.zip", "w") as archive:
+        archive.writestr("a.jsonl", "".join(json.dumps(document) + "\n" for document in tiny_documents))
+        archive.writestr("a.exe", b"MZ")
+    for _ in range(2):  # the second time the corpus is there, and its counts are not
+        adapt.prepare_documents(
+            said.append, [str(tmp_path / "documents.zip")], short_tokenizer(), tmp_path / "corpus", []
+        )
+    assert sum("rejected" in line for line in said) == 1
 
 
 def test_held_out_anchors_stand_in_for_questions(tiny_corpus):

@@ -10,6 +10,7 @@ from data_pipeline.errors import KinspanError
 from finetune.evaluation.config import EvaluateConfig
 from finetune.training.config import FinetuneConfig
 from launch._cli import make_parser, parse
+from launch.commands.inspect_corpus import InspectCorpusConfig
 from launch.commands.release import ReleaseConfig
 from launch.prepare import PrepareConfig
 from pretrain.config import PretrainConfig
@@ -160,3 +161,7 @@ def test_a_command_looks_for_its_models_before_it_begins(monkeypatch, tmp_path):
 def test_a_plan_needs_no_model_of_the_hub(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pretrain", "--dry_run", "--model", "roberta-base"])
     assert parse(PretrainConfig, "").model == "roberta-base"
+
+
+def test_a_corpus_to_show_may_stand_without_its_flag():
+    assert parse(InspectCorpusConfig, "", argv=["corpora/docs", "--sample", "3"]).corpus == "corpora/docs"

@@ -19,6 +19,7 @@ from pretrain.config import PretrainConfig
 from pretrain.setup import (
     ALIKE,
     _check_same_everywhere,
+    _note_defaults,
     choose_token_loss,
     find_unused_flags,
     plan_schedule,
@@ -45,6 +46,10 @@ def refused(make_model, tiny_corpus, tmp_path):
         return text
 
     return attempt
+
+
+def test_only_what_was_not_given_is_said_to_be_a_default(tiny_corpus):
+    assert _note_defaults(PretrainConfig(corpus=[str(tiny_corpus)])) == ["no --model given: it is all-MiniLM-L6-v2"]
 
 
 def test_no_such_corpus(refused, tmp_path):

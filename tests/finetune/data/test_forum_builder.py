@@ -252,7 +252,7 @@ def test_what_of_a_dump_belongs_to_no_question_is_told(tmp_path):
     posts = "\n".join(f"<row {row} />" for row in rows)
     (folder / "Posts.xml").write_text(f"<posts>\n{posts}\n</posts>\n")
     assert len(read_questions([str(folder)], said.append)) == 1
-    assert said == ["records omitted: an answer whose question is not in the file: 1"]
+    assert said == ["omitted 1 record: an answer whose question is not in the file"]
 
 
 def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):

@@ -76,6 +76,13 @@ def test_optional_columns_are_read_where_they_are_asked_for(tmp_path, suffix):
     assert (data.document_ids, data.contexts) == (None, None)
 
 
+@pytest.mark.parametrize(("wrong", "right"), [("0.0", "1.0"), ("False", "True"), ("FALSE", "TRUE")])
+def test_labels_may_be_as_other_programs_write_them(tmp_path, wrong, right):
+    (tmp_path / "test.csv").write_text(f"question,answer,label\nq,a,{wrong}\nq,b,{right}\n")
+    data, _ = load_split(f"files={tmp_path}", "test")
+    assert data.labels.tolist() == [0, 1]
+
+
 def test_two_files_of_a_split_are_refused(tmp_path):
     for name in ("train.jsonl", "train.csv"):
         write(tmp_path / name)
