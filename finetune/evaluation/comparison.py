@@ -13,15 +13,20 @@ from .metrics import TITLES, Figures, compute_means
 from .significance import compare_rows, compute_interval, format_p
 
 START = "the start"  # that a ranker was trained from
+# What to do if a ranker is below one of these: one that was measured alone, or one that was trained
 MEASURED = {BM25: "rank by BM25, or fine-tune the model on labelled questions (kinspan finetune --loss contrastive)"}
-TRAINED = {  # what to do if a ranker is below one of these
+BI_ENCODER = {
+    BM25: "train longer or at a higher --learning_rate, or rank by BM25",
+    START: "keep the start, or train at another --learning_rate",
+}
+CROSS_ENCODER = {
     BM25: "train longer or at a higher --learning_rate, try --loss contrastive, or rank by BM25",
     START: "keep the start, train at another --learning_rate, or try --loss contrastive",
 }
 
 
 def warn_of_baselines(
-    split: str, metric: str, ranker: float, baselines: Mapping[str, float], advice: Mapping[str, str] = TRAINED
+    split: str, metric: str, ranker: float, baselines: Mapping[str, float], advice: Mapping[str, str]
 ) -> list[str]:
     """A line for each baseline, ``BM25`` or ``START``, that a ranker's figure is below, with the advice for it."""
     return [

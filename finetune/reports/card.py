@@ -10,7 +10,7 @@ TEST = "test"
 CROSS_ENCODER, BI_ENCODER = "cross-encoder", "bi-encoder"
 # Of a ranker that was best at step 0: by its figures alone it passes for a trained one
 AS_STARTED = (
-    "no update improved the dev MAP, so this is the model that training started from; a head that it lacked is random"
+    "no update improved the dev MAP, so this is the model that training started from; a pair head drawn anew is random"
 )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import hash_file, read_object, write_atomically
 from finetune.evaluation.bm25 import BM25, score_bm25
-from finetune.evaluation.comparison import warn_of_baselines
+from finetune.evaluation.comparison import BI_ENCODER, CROSS_ENCODER, warn_of_baselines
 from finetune.evaluation.metrics import (
     METRICS,
     TITLES,
@@ -37,7 +37,7 @@ from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.stop import listen_for_stop
 
 from .baselines import measure_baselines
-from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
+from .config import CONTRASTIVE, FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import BEST, DEV, TrainingStage, name_best, plan_stage
@@ -126,7 +126,7 @@ def _run_all_seeds(
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
     say(format_results(results, metrics))
-    for line in _warn_of_baselines(measured.split, metrics[0], results) if baselines else []:
+    for line in _warn_of_baselines(config, measured.split, metrics[0], results) if baselines else []:
         say(line)
     if with_page and ranks.rank == 0:
         _write_page(experiment, results)
@@ -219,9 +219,10 @@ def _gather_results(experiment: Experiment, runs: list[dict[str, Any]]) -> dict[
     }
 
 
-def _warn_of_baselines(split: str, metric: str, results: dict[str, Any]) -> list[str]:
+def _warn_of_baselines(config: FinetuneConfig, split: str, metric: str, results: dict[str, Any]) -> list[str]:
     own = {name: figures[metric] for name, figures in results["baselines"][split].items()}
-    return warn_of_baselines(split, metric, results[split][metric]["mean"], own)
+    advice = BI_ENCODER if config.loss == CONTRASTIVE else CROSS_ENCODER
+    return warn_of_baselines(split, metric, results[split][metric]["mean"], own, advice)
 
 
 def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:

@@ -50,9 +50,8 @@ def full_weights(engine: Any) -> dict[str, torch.Tensor]:
 
     All ranks must call it, because they gather the parameters together; only rank 0 gets them.
     """
-    from deepspeed.utils import safe_get_full_fp32_param
-
-    has_master_copy = engine.zero_optimization()
+    if has_master_copy := engine.zero_optimization():
+        from deepspeed.utils import safe_get_full_fp32_param  # takes seconds, and says so
     has_base, weights = find_base(engine.module) is not None, {}
     for name, parameter in engine.module.named_parameters():
         if has_base and not parameter.requires_grad:

@@ -7,7 +7,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
-from finetune.evaluation.comparison import START, warn_of_baselines
+from finetune.evaluation.comparison import BI_ENCODER, CROSS_ENCODER, START, warn_of_baselines
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
 from finetune.training import baselines
 from finetune.training.baselines import BASELINES, measure_baselines
@@ -52,7 +52,9 @@ def test_why_a_start_has_no_row_is_said(config, split, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("ranker", "warned"), [(0.9, []), (0.6, [START]), (0.3, [BM25, START])])
-def test_a_ranker_below_a_baseline_is_warned_of(ranker, warned):
-    lines = warn_of_baselines("test", METRICS[0], ranker, {BM25: 0.5, START: 0.8})
+@pytest.mark.parametrize("advice", [BI_ENCODER, CROSS_ENCODER])
+def test_a_ranker_below_a_baseline_is_warned_of(ranker, warned, advice):
+    lines = warn_of_baselines("test", METRICS[0], ranker, {BM25: 0.5, START: 0.8}, advice)
+    assert not any("--loss contrastive" in line for line in lines) or advice is CROSS_ENCODER
     assert [name for name in (BM25, START) if any(f"below that of {name}," in line for line in lines)] == warned
     assert all(line.startswith(f"warning: MAP {ranker:.4f} on test is below") for line in lines)
