@@ -253,7 +253,8 @@ def test_a_short_document_beside_others_is_no_reason_to_refuse(tmp_path, tiny_do
     assert read(f"documents={tmp_path}")[0]
     (tmp_path / "c.csv").write_text("a,b\n1,2\n")
     assert any(
-        'omitted: skipped: the first row names no column "text"' in line for line in read(f"documents={tmp_path}")[1]
+        'omitted 1 record: skipped: the first row names no column "text"' in line
+        for line in read(f"documents={tmp_path}")[1]
     )
     with pytest.raises(KinspanError, match=r'c\.csv: no paragraph.*omitted: .* no column "text"'):
         read(f"documents={tmp_path / 'c.csv'}")
