@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import norm, t
 
+from data_pipeline.errors import KinspanError
+
 from .significance import SIGNIFICANT, compare, compare_seeds, correct_greater, drop_equal_seeds
 
 DRAWS = 10_000  # of the bootstrap
@@ -91,7 +93,12 @@ class Contrast:
 
 
 def measure_contrast(rows: Sequence[np.ndarray], seed: int = 0) -> Contrast:
-    """Measures the contrast of two rows, or of four, each ``[S, Q]``; equal seeds of a row count as one."""
+    """Measures the contrast of two rows, or of four, each ``[S, Q]``; equal seeds of a row count as one.
+
+    Raises KinspanError where there is a single question, which has no variance.
+    """
+    if rows[0].shape[1] < 2:
+        raise KinspanError("a comparison needs two test questions or more, and the set has one")
     signs, rows = SIGNS[len(rows)], [drop_equal_seeds(row) for row in rows]
     by_question = sum(sign * row.mean(axis=0) for sign, row in zip(signs, rows, strict=True))
     parts = measure_parts(rows, by_question)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_ind
 
+from data_pipeline.errors import KinspanError
 from finetune.evaluation import contrasts
 from finetune.evaluation.contrasts import (
     Contrast,
@@ -94,6 +95,11 @@ def test_a_single_seed_shows_nothing():
     (corrected,) = correct([contrast])
     assert corrected.corrected == 1.0
     assert not corrected.is_shown
+
+
+def test_one_question_is_refused():
+    with pytest.raises(KinspanError, match="two test questions or more"):
+        measure_contrast([np.ones((3, 1)), np.zeros((3, 1))])
 
 
 def test_equal_seeds_count_as_one():
