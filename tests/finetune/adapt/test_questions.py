@@ -40,19 +40,6 @@ def test_few_dev_or_test_questions_are_said(tmp_path):
     assert said == [True, False]
 
 
-def test_a_test_set_that_was_trained_on_is_refused_and_a_shared_question_said(tmp_path):
-    for split, count in (("train", 20), ("dev", 20), ("test", 20)):
-        write_file(tmp_path / f"{split}.jsonl", count)
-    with pytest.raises(KinspanError, match=r"share 20 of 20 and 20 questions.*: one is a part of the other"):
-        settle_questions(str(tmp_path), None, tmp_path / "out")
-    for split in ("dev", "test"):
-        path = tmp_path / f"{split}.jsonl"
-        own = path.read_text().replace("what is", f"what in {split} is")
-        path.write_text(own + '{"question": "what is 3?", "answer": "none", "label": 0}\n' * (split == "test"))
-    notes = settle_questions(str(tmp_path), None, tmp_path / "out").notes
-    assert [note for note in notes if "train and files test share 1 of 20 and 21 questions" in note]
-
-
 def test_a_file_that_is_no_split_is_said_to_be_left(tmp_path):
     write_file(tmp_path / "train.jsonl", 100)
     write_file(tmp_path / "val.jsonl", 20)
