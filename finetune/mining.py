@@ -220,14 +220,13 @@ def _list_candidates(data: AnswerSet, question: int, rows: np.ndarray) -> Answer
     """One question with the candidates of these rows."""
     one = data.take(np.array([question]))
     names = pa.array([str(number) for number in range(len(rows))], pa.large_string())
-    optional: dict[str, Any] = dict.fromkeys(("grades", "document_ids", "positions", "titles", "contexts"))
     return replace(
         one,
         starts=np.array([0, len(rows)]),
         answer_ids=names,
         answers=data.answers.take(pa.array(rows)),
         labels=np.zeros(len(rows), dtype=np.int8),
-        **optional,
+        grades=None,
     )
 
 

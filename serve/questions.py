@@ -5,7 +5,6 @@ import unicodedata
 from data_pipeline.errors import KinspanError
 
 BI_ENCODER, BM25, FUSION, CROSS_ENCODER, BLEND = "bi_encoder", "bm25", "fusion", "cross_encoder", "blend"
-FIRST_STAGES = (BI_ENCODER, BM25, FUSION)
 CANDIDATES = 100  # of the first stage
 RERANKED = 30  # of these, as many go through the cross-encoder
 MAX_QUESTION = 4000  # characters of a question that are read

@@ -18,19 +18,14 @@ POSITIVE_GRADE, NEGATIVE_GRADES = 4, (1, 2, 3)
 class AnswerSet:
     """One split of a data set of answer sentence selection, with Q questions and N candidates.
 
-    The candidates of question q are the rows ``starts[q]`` to ``starts[q + 1]``, in the order of the file. The fields
-    that default to None are optional columns: a data set whose source lacks one does not hold it, and pays nothing.
+    The candidates of question q are the rows ``starts[q]`` to ``starts[q + 1]``, in the order of the file.
 
     question_ids: ``[Q]`` distinct
     starts:       ``[Q + 1]`` int64
     answer_ids:   ``[N]`` large_string, distinct within a question
     answers:      ``[N]`` large_string
     labels:       ``[N]`` int8, 1 where the candidate answers the question, else 0
-    grades:       ``[N]`` int8, ASNQ's own labels 1 to 4
-    document_ids: ``[N]`` large_string, the document that the candidate was taken from; "" where it is not known
-    positions:    ``[N]`` int32, the candidate's place among the sentences of its document, from 0; -1 where not known
-    titles:       ``[N]`` large_string, the title of that document; "" where it is not known
-    contexts:     ``[N]`` large_string, the text around the candidate; "" where it is not known
+    grades:       ``[N]`` int8, ASNQ's own labels 1 to 4; None of another data set
     """
 
     name: str
@@ -42,10 +37,6 @@ class AnswerSet:
     answers: pa.LargeStringArray
     labels: np.ndarray
     grades: np.ndarray | None = None
-    document_ids: pa.LargeStringArray | None = None
-    positions: np.ndarray | None = None
-    titles: pa.LargeStringArray | None = None
-    contexts: pa.LargeStringArray | None = None
 
     @property
     def num_questions(self) -> int:
@@ -169,8 +160,7 @@ def resolve_pairs(pairs: np.ndarray, question_of: np.ndarray) -> tuple[np.ndarra
 
 
 # The fields of an AnswerSet that have a value for each candidate
-OPTIONAL_COLUMNS = ("document_ids", "positions", "titles", "contexts")
-COLUMNS = ("answer_ids", "answers", "labels", "grades", *OPTIONAL_COLUMNS)
+COLUMNS = ("answer_ids", "answers", "labels", "grades")
 
 
 def take_rows(column: Any, rows: np.ndarray) -> Any:

@@ -6,7 +6,7 @@
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,8 +35,7 @@ class SourceRow(NamedTuple):
     answer:      with its white space folded; None for a question alone, which may have no candidate
     label:       0 or 1, or ASNQ's grade
 
-    A file either has ids and the optional columns or does not: a reader gives None in all rows, or in none, where ""
-    and -1 stand for what is not known.
+    A file either has ids or does not: a reader gives None in all rows, or in none.
     """
 
     line: int
@@ -45,10 +44,6 @@ class SourceRow(NamedTuple):
     answer_id: str | None
     answer: str | None
     label: int
-    document_id: str | None = None
-    position: int | None = None
-    title: str | None = None
-    context: str | None = None
 
 
 class LeftOut(NamedTuple):
@@ -105,19 +100,12 @@ class Questions:
         return number
 
 
-# How the columns are gathered that a file may have, by the field of SourceRow; AnswerSet names them in the plural.
-BUFFERS: dict[str, Callable[[], Any]] = {
-    **dict.fromkeys(("answer_id", "answer", "document_id", "title", "context"), TextBuffer),
-    "position": lambda: array("i"),
-}
-
-
 @dataclass
 class Candidates:
     """What is gathered of N candidates, in the order of the file.
 
     digest:   hash of the answer's text
-    columns:  those of BUFFERS that the file has
+    columns:  texts by the field of SourceRow; AnswerSet names them in the plural
     left_out: how many candidates were left out, by grade
     """
 
@@ -125,14 +113,15 @@ class Candidates:
     label: array = field(default_factory=lambda: array("b"))
     line: array = field(default_factory=lambda: array("q"))
     digest: array = field(default_factory=lambda: array("q"))
-    columns: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, TextBuffer] = field(default_factory=dict)
     mended_ids: int = 0
     left_out: Counter[int] = field(default_factory=Counter)
 
     def append(self, number: int, row: SourceRow) -> None:
         """Adds a candidate of the question ``number``. Raises Rejected for an id that is empty."""
         if not self.label:
-            self.columns = {name: make() for name, make in BUFFERS.items() if getattr(row, name) is not None}
+            names = ("answer",) if row.answer_id is None else ("answer_id", "answer")
+            self.columns = {name: TextBuffer() for name in names}
         if row.answer_id is not None:
             cleaned = "_".join(row.answer_id.split())
             if not cleaned:
@@ -147,10 +136,7 @@ class Candidates:
             buffer.append(getattr(row, name))
 
     def finish(self) -> dict[str, Any]:
-        return {
-            f"{name}s": np.frombuffer(buffer, dtype=np.int32) if isinstance(buffer, array) else buffer.finish()
-            for name, buffer in self.columns.items()
-        }
+        return {f"{name}s": buffer.finish() for name, buffer in self.columns.items()}
 
 
 def collect_answers(

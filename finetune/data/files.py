@@ -13,8 +13,7 @@ NAME = "files"
 HELP = {
     "FOLDER": "train, dev and test, each .jsonl, .csv, .tsv or .parquet, with the columns question, answer and label "
     "(0 or 1), and optionally question_id and answer_id. The first line of .csv and .tsv files names the columns, and "
-    ".tsv files have no quoting. Without question_id, questions are told apart by their text. The columns document_id, "
-    "position, title and context are read where --columns names them, as in title=title.",
+    ".tsv files have no quoting. Without question_id, questions are told apart by their text.",
     "FILE": "One such file, which is the split test.",
 }
 

@@ -21,15 +21,15 @@ FILES = tuple(f"selqa-ass-{split}.json" for split in ("train", "dev", "test"))
 PERCENT_TRAIN, PERCENT_DEV = 40, 10  # of the articles; the others are of test
 
 
-def read_selqa(path: Path) -> Iterator[SourceRow]:
-    """Yields each question's candidates; a document is a section of an article.
+def read_selqa(path: Path, split: str | None = None) -> Iterator[SourceRow]:
+    """Yields each question's candidates; ``split``: of the articles of this split alone.
 
     Questions have no ids, and two have the same text, so an id is the file's split and the question's number there.
 
-    Raises KinspanError, naming the file and the question, where the file is no list of questions with the fields of
-    TEXTS and LISTS, and where an answer is not the number of a candidate.
+    Raises KinspanError, naming the file and the question, where the file is no list of questions with these
+    fields, and where an answer is not the number of a candidate.
     """
-    split = path.name.removeprefix("selqa-ass-").partition(".")[0]
+    published = path.name.removeprefix("selqa-ass-").partition(".")[0]
     for number, record in enumerate(read_json(path, list), 1):
         place = f"{path} question {number}"
         check_fields(record, place, str, "question", "article", "section")
@@ -38,20 +38,18 @@ def read_selqa(path: Path) -> Iterator[SourceRow]:
         for answer in answers:
             if type(answer) is not int or not 0 <= answer < len(candidates):
                 raise KinspanError(f"{place}: answer {answer!r} is no number of a candidate")
-        article = normalise(record["article"])
+        if split not in (None, choose_split(normalise(record["article"]))):
+            continue
         for position, text in enumerate(candidates):
             if not isinstance(text, str):
                 raise KinspanError(f"{place}: candidate {position} is no text: {text!r}")
             yield SourceRow(
                 line=number,
-                question_id=f"{split}-{number}",
+                question_id=f"{published}-{number}",
                 question=record["question"],
                 answer_id=None,
                 answer=normalise(text),
                 label=int(position in answers),
-                document_id=f"{article} / {normalise(record['section'])}",
-                position=position,
-                title=article,
             )
 
 
@@ -70,8 +68,7 @@ class SplitByArticle(DataSet):
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
         """Reads a split, see ``registry.load_split``."""
         found = find_split(f"{self.name}={folder}", folder, split, FILES)
-        rows = (row for path in found for row in self.read(path))
-        kept = (row for row in rows if isinstance(row, SourceRow) and choose_split(row.title or "") == split)
+        kept = (row for path in found for row in read_selqa(path, split))
         names = " and ".join(path.name for path in found)
         data, notes = collect_answers(self.name, split, f"{folder} question", kept)
         return data, [f"{self.name} {split}: split by article, of {names}", *notes]

@@ -18,7 +18,6 @@ from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_
 from .collect import SourceRow
 
 REQUIRED, OPTIONAL = ("question", "answer", "label"), ("question_id", "answer_id")
-EXTRA = ("document_id", "position", "title", "context")  # read only where they are asked for
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
 MAPPINGS = {  # examples for messages, by whether there are labels
     True: "--columns question=query,answer=passage,label=relevant",
@@ -203,8 +202,7 @@ def _read_separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[
 def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True) -> Iterator[SourceRow]:
     """Yields the rows of a table.
 
-    columns:  how the columns of REQUIRED, OPTIONAL and EXTRA are called in the table, where they have other names.
-              Those of EXTRA are read only if they are named here.
+    columns:  how the columns of REQUIRED and OPTIONAL are called in the table, where they have other names
     labelled: whether it must have labels; else they are not read, and all are 0
 
     Raises KinspanError for a column that is missing, ids that the first row lacks, a value that is no text, and a label
@@ -234,14 +232,12 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
                     f"{place}: {names[column]!r} is not in the first line: give it in all lines, or in none"
                 )
         ids = [_parse_id(values[c], names[c], place) if c in there else None for c in OPTIONAL]
-        row = SourceRow(line, ids[0], values["question"], ids[1], normalise(values["answer"]), label)
-        extra: dict[str, Any] = {c: _parse_extra(c, values[c], names[c], place) for c in EXTRA if c in there}
-        yield row._replace(**extra) if extra else row
+        yield SourceRow(line, ids[0], values["question"], ids[1], normalise(values["answer"]), label)
 
 
 def _name_columns(table: Table, columns: dict[str, str], file: str, labelled: bool) -> dict[str, str]:
     required = [c for c in REQUIRED if labelled or c != "label"]
-    known = (*required, *OPTIONAL, *EXTRA)
+    known = (*required, *OPTIONAL)
     for column in columns:
         if column not in known:
             raise KinspanError(
@@ -249,7 +245,7 @@ def _name_columns(table: Table, columns: dict[str, str], file: str, labelled: bo
             )
     if not table.fields:
         raise KinspanError(f"{file}: no rows in this file")
-    names = {c: columns.get(c, c) for c in known if c not in EXTRA or c in columns}
+    names = {c: columns.get(c, c) for c in known}
     for column in (*required, *columns):
         if names[column] not in table.fields:
             raise KinspanError(
@@ -265,21 +261,3 @@ def _parse_id(value: Any, name: str, place: str) -> str:
     if _SURROGATES.search(str(value)):
         raise KinspanError(f"{place}: {name!r} holds a character that UTF-8 has not: {value!r}")
     return str(value)
-
-
-def _parse_extra(column: str, value: Any, name: str, place: str) -> str | int:
-    """Returns a value of an optional column; "" or -1 where the table has none."""
-    if column == "position":
-        if value in (None, ""):
-            return -1
-        text = str(value)
-        if not text.isdecimal() or int(text) >= 2**31:
-            raise KinspanError(f"{place}: {name!r} is no position, which is a whole number from 0: {value!r}")
-        return int(text)
-    if value is None:
-        return ""
-    if column == "document_id":
-        return _parse_id(value, name, place)
-    if not isinstance(value, str):
-        raise KinspanError(f"{place}: {name!r} is no text: {value!r}")
-    return normalise(value)

@@ -1,9 +1,5 @@
 """WikiQA (Yang et al., 2015) as Microsoft distributes it: the sentences of a Wikipedia page's summary per question."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-from .collect import SourceRow
 from .dataset import DI_LIELLO, TANDA, DataSet, PaperCount
 from .filters import CLEAN, NO_ALL_NEGATIVE, RAW
 from .tables import read_candidates, read_table
@@ -15,25 +11,13 @@ COLUMNS = {
     "answer": "Sentence",
     "label": "Label",
 }
-DOCUMENT_COLUMNS = {"document_id": "DocumentID", "title": "DocumentTitle"}
-
-
-def read_wikiqa(path: Path) -> Iterator[SourceRow]:
-    """Yields the candidates with document and title, and with the sentence's position, the end of an id as D12-0."""
-    table = read_table(path)
-    there = {name: column for name, column in DOCUMENT_COLUMNS.items() if column in table.fields}
-    for row in read_candidates(table, COLUMNS | there):
-        place = (row.answer_id or "").rpartition("-")[2]
-        yield row._replace(position=int(place) if place.isdecimal() and len(place) < 10 else -1)
-
-
 _TABLE_2 = f"{TANDA}, table 2"
 
 WIKIQA = DataSet(
     name="wikiqa",
     help="WikiQA-train.tsv, WikiQA-dev.tsv and WikiQA-test.tsv, as distributed.",
     file_names=lambda split: (f"WikiQA-{split}.tsv",),
-    read=read_wikiqa,
+    read=lambda path: read_candidates(read_table(path), COLUMNS),
     paper_counts={
         ("train", RAW): (PaperCount(_TABLE_2, 2118, 20360), PaperCount(DI_LIELLO, 2118, 20360)),
         ("dev", RAW): (PaperCount(_TABLE_2, 296, 2733),),

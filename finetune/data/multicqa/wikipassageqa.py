@@ -38,7 +38,7 @@ def read_wikipassageqa(path: Path) -> Iterator[SourceRow]:
         relevant = {number.strip() for number in record["RelevantPassages"].split(",")}
         if unknown := sorted(relevant - passages.keys()):
             raise KinspanError(f"{path} line {line}: document {document} has no passage {unknown[0]!r}")
-        for place, (number, text) in enumerate(passages.items()):
+        for number, text in passages.items():
             yield SourceRow(
                 line=line,
                 question_id=record["QID"],
@@ -46,9 +46,6 @@ def read_wikipassageqa(path: Path) -> Iterator[SourceRow]:
                 answer_id=f"{document}-{number}",
                 answer=text,
                 label=int(number in relevant),
-                document_id=document,
-                position=place,
-                title=normalise(record["DocumentName"]),
             )
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import KinspanError
-from finetune.data.answers import OPTIONAL_COLUMNS
 from finetune.data.filters import filter_questions
 from finetune.data.registry import PUBLIC, SPECS, expect_data, load_split
 from finetune.evaluation.metrics import compute_means, compute_question_metrics
@@ -16,8 +15,8 @@ from finetune.evaluation.metrics import compute_means, compute_question_metrics
 HEADER = "QuestionID\tQuestion\tDocumentID\tDocumentTitle\tSentenceID\tSentence\tLabel"
 
 
-def wikiqa(folder, *rows, header=HEADER, split="train"):
-    text = "".join(f"{line}\r\n" for line in (header, *rows))
+def wikiqa(folder, *rows, split="train"):
+    text = "".join(f"{line}\r\n" for line in (HEADER, *rows))
     (folder / f"WikiQA-{split}.tsv").write_bytes(text.encode())
     return f"wikiqa={folder}"
 
@@ -76,21 +75,6 @@ def test_wikiqa_has_quotation_marks_and_no_quoting(tmp_path):
     assert notes == ["wikiqa train: candidates without text, kept: 1"]
 
 
-def test_wikiqa_says_where_a_candidate_stands(tmp_path):
-    spec = wikiqa(
-        tmp_path, "Q1\tq\tD1\tA  cave\tD1-1\tb\t1", "Q2\tr\tD7\tB\tD7\tc\t0", "Q1\tq\tD1\tA  cave\tD1-0\ta\t0"
-    )
-    data, _ = load_split(spec, "train")
-    assert data.document_ids.to_pylist() == ["D1", "D1", "D7"]
-    assert data.titles.to_pylist() == ["A cave", "A cave", "B"]
-    assert data.positions.tolist() == [1, 0, -1]  # an id without a number says nothing
-    assert data.contexts is None
-
-    bare = "QuestionID\tQuestion\tSentenceID\tSentence\tLabel"
-    data, _ = load_split(wikiqa(tmp_path, "Q1\tq\tD1-3\ta\t1", header=bare), "train")
-    assert (data.document_ids, data.titles, data.positions.tolist()) == (None, None, [3])
-
-
 def test_rows_of_a_question_need_not_stand_together(tmp_path):
     rows = ["b\tb0\t1", "a\ta0\t4", "b\tb1\t4", "c\tc0\t3", "a\ta1\t2"]
     data, _ = load_split(asnq(tmp_path, *rows), "train")
@@ -102,7 +86,6 @@ def test_rows_of_a_question_need_not_stand_together(tmp_path):
         ("q3", "c", "q3-1", "c0", 0),
     ]
     assert data.grades.tolist() == [1, 4, 4, 2, 3]
-    assert all(getattr(data, column) is None for column in OPTIONAL_COLUMNS)
 
 
 def test_asnq_leaves_out_labels_that_are_not_asked_for(tmp_path):
