@@ -1,6 +1,7 @@
 """Fine-tunes a ranker for answer sentence selection, with several seeds; TANDA with --transfer."""
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -9,6 +10,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from finetune.data.registry import expect_data
 from finetune.training.config import FinetuneConfig, check
 from launch._cli import parse, run
+from pretrain.runtime.settings import check_needed
 
 DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
 set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation.
@@ -38,6 +40,8 @@ EPILOG = """examples:
 def main() -> None:
     config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
     check(config)
+    for needed, start in (("transfer", "transfer_"), ("search_folds", "search_")):
+        check_needed(config, needed, *(s.name for s in fields(config) if s.name.startswith(start)))
     expect_data(config.data, config.train_data, config.transfer)
     from finetune.training.experiment import run_experiment  # after the flags: torch takes seconds to import
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
+from pretrain.runtime.settings import ABOVE_0, REQUIRED, check_needed, setting
 
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curves and a model card.
 
@@ -99,6 +99,5 @@ def main() -> None:
 
 def check(config: ReleaseConfig) -> None:
     """Raises KinspanError for flags that need another one."""
-    for flag, needed in (("onnx_data", "onnx"), ("public", "push_to_hub"), ("dry_run", "push_to_hub")):
-        if getattr(config, flag) and getattr(config, needed) in (None, False):
-            raise KinspanError(f"--{flag} needs --{needed}; see --help")
+    check_needed(config, "onnx", "onnx_data")
+    check_needed(config, "push_to_hub", "public", "dry_run")

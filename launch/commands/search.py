@@ -4,14 +4,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any, Literal
 
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, default_of, setting
+from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, check_needed, setting
 from serve.folder import read_manifest
 from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
 
@@ -89,18 +89,9 @@ class SearchConfig(SearcherFlags):
     exact: bool = setting(False, "Compare all vectors, also where the index has an approximate one.")
 
 
-def check_searcher(config: SearcherFlags) -> None:
-    """Raises KinspanError for a setting of the cross-encoder where there is none."""
-    if config.cross_encoder:
-        return
-    for declared in fields(SearcherFlags):
-        if declared.name in OF_CROSS_ENCODER and getattr(config, declared.name) != default_of(declared):
-            raise KinspanError(f"--{declared.name} needs --cross_encoder, whose setting it is: leave it out")
-
-
 def main() -> None:
     config = parse(SearchConfig, DESCRIPTION, EPILOG)
-    check_searcher(config)
+    check_needed(config, "cross_encoder", *OF_CROSS_ENCODER)
     if config.run and not config.questions:
         raise KinspanError("--run needs --questions, whose ids it writes")
     if config.questions and config.question:

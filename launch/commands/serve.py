@@ -5,8 +5,8 @@ from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from launch._cli import parse
-from launch.commands.search import SearcherFlags, check_searcher
-from pretrain.runtime.settings import Range, setting
+from launch.commands.search import OF_CROSS_ENCODER, SearcherFlags
+from pretrain.runtime.settings import Range, check_needed, setting
 from serve.questions import CANDIDATES, MAX_QUESTION
 
 DESCRIPTION = """Answers questions from an index that kinspan index made, over HTTP, as long as it runs.
@@ -54,7 +54,7 @@ class ServeConfig(SearcherFlags):
 
 def main() -> None:
     config = parse(ServeConfig, DESCRIPTION, EPILOG)
-    check_searcher(config)
+    check_needed(config, "cross_encoder", *OF_CROSS_ENCODER)
     try:
         from serve.service.server import open_socket, read_token, serve  # after the flags
     except ImportError as error:

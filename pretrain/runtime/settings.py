@@ -116,6 +116,14 @@ def default_of(declared: Field) -> Any:
     return declared.default_factory() if callable(declared.default_factory) else declared.default
 
 
+def check_needed(config: Any, needed: str, *names: str) -> None:
+    """Raises KinspanError where one of ``names`` is set, but not ``needed``, without which it has no effect."""
+    if getattr(config, needed) in (None, False):
+        for declared in fields(config):
+            if declared.name in names and getattr(config, declared.name) != default_of(declared):
+                raise KinspanError(f"--{declared.name} needs --{needed}: give both, or neither")
+
+
 def cache_settings(config: Any) -> CacheSettings:
     """The cache that a config with ``cache_dir`` and ``cache_gb`` asks for."""
     return CacheSettings(config.cache_dir, config.cache_gb)

@@ -63,7 +63,7 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     assert "27 answers" in run(index, "--output_dir", folder, "--remove", "a0", tmp_path / "ids.txt")
     assert "27 answers" in run(index, "--output_dir", folder)
 
-    with pytest.raises(KinspanError, match="--max_length needs --cross_encoder, whose setting it is"):
+    with pytest.raises(KinspanError, match="--max_length needs --cross_encoder: give both, or neither"):
         run(search, "--index", folder, "--max_length", "9", "what of the river?")
     said = run(search, "--index", folder, "--k", 2, "what of the river?", "number 7")
     assert len(re.findall(r"^ [12]\. a\d+  \(bi-encoder ", said, re.MULTILINE)) == 4
