@@ -102,7 +102,6 @@ def mine_file(
     mined = mine(data, corpus, asked, found, rules, rank)
     for line in cut.describe(shorten_name(cross_encoder), max_length) if cross_encoder else []:
         say(line)
-    write_mined(output / TRAIN, data, mined, names or {})
     sizes = np.array([len(rows) for rows in mined.chosen])
     facts = {
         "data": data.name,
@@ -114,7 +113,8 @@ def mine_file(
         "too_near": mined.dropped,
         "without_negatives": int((sizes == 0).sum()),
     }
-    write_atomically(output / FACTS, json.dumps(facts, indent=1) + "\n")
+    write_atomically(output / FACTS, json.dumps(facts, indent=1) + "\n")  # first: it lets a killed command begin again
+    write_mined(output / TRAIN, data, mined, names or {})
     say("\n".join(describe_mined(data, mined, show)))
     say(
         f"{sizes.sum():,} negatives of {data.num_questions:,} questions ({(sizes == 0).sum():,} have none); "

@@ -11,6 +11,7 @@ from datasets import Dataset
 from sentence_transformers.util import mine_hard_negatives
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import write_atomically
 from finetune import mining
 from finetune.data.answers import AnswerSet
 from finetune.mining import MiningRules, embed, find_far, load_reranker, mine, mine_file
@@ -214,6 +215,24 @@ def test_training_data_of_others_is_not_written_over(sets, make_model, tmp_path)
     with pytest.raises(KinspanError, match=r"holds a train\.jsonl that was not mined: choose another folder"):
         mine_file(f"files={sets}", sets, str(make_model(headless=True)), say=lambda _: None)
     assert (sets / "train.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_command_that_is_killed_at_a_file_begins_again(nth, sets, make_model, tmp_path, monkeypatch):
+    arguments = f"files={sets}", tmp_path / "mined", str(make_model(headless=True))
+    written = []
+
+    def write(path, content):
+        written.append(path)
+        if len(written) == nth:
+            raise KeyboardInterrupt
+        write_atomically(path, content)
+
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(mining, "write_atomically", write)
+        mine_file(*arguments, say=lambda _: None)
+    mine_file(*arguments, say=lambda _: None)
+    assert (tmp_path / "mined/train.jsonl").is_file()
 
 
 def test_columns_are_those_of_the_data(sets, make_model, tmp_path):
