@@ -17,13 +17,12 @@ from data_pipeline.hub import use_cache_alone
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
-from objectives import hash_own_sources
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
 from pretrain.modeling.compilation import check_can_compile
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model, find_hub_name
-from pretrain.modeling.electra import ReplacedTokenModel, load_replaced_token_model, parse_size_factor
+from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
+from pretrain.modeling.electra import ReplacedTokenModel, load_replaced_token_model
 from pretrain.modeling.pair_model import (
     Load,
     PairModel,
@@ -36,7 +35,6 @@ from pretrain.modeling.pair_model import (
 from pretrain.modeling.scorer import check_fits
 from pretrain.modeling.siamese.model import TEMPERATURE, SiameseModel, load_siamese_model
 from pretrain.planning.corpora import (
-    describe_corpora,
     drop_untrainable,
     explain_other_corpora,
     identify_corpora,
@@ -64,7 +62,6 @@ from pretrain.runtime.run_folder import (
     SUMMARY,
     check_shared,
     claim_folder,
-    leave_out_buckets,
     open_folder,
     shorten,
 )
@@ -72,7 +69,8 @@ from pretrain.runtime.settings import cache_settings
 from pretrain.runtime.world import read_launcher_variables
 
 from .batches import average_tokens
-from .config import ALIKE, LENGTHS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig, as_dict, identity
+from .config import ALIKE, LENGTHS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig, as_dict
+from .facts import collect_facts, describe_for_release
 from .finished import advise
 from .lengthen import change_length
 from .micro_batch import choose_micro_batch
@@ -123,12 +121,7 @@ def set_up(config: PretrainConfig) -> Setup:
         import_wandb(config.wandb)
     folder = open_folder(config.output_dir)
     notes = _note_defaults(config)
-    start_distributed(config.allow_cpu)
-    set_product_precision(config.tf32, config.deterministic)
-    if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(config.deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads what it has not written
+    _start_machine(config)
 
     model_name = config.model or default_model()
     tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_names(model_name, local_rank))
@@ -153,18 +146,8 @@ def set_up(config: PretrainConfig) -> Setup:
     if config.compile:
         check_can_compile(model.family, zero_stage(deepspeed_settings))
 
-    template = read_template(config, tokenizer)
-    masking = make_masking(masked, token_loss, tokenizer)
-    shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
-    train = PairStream(mixture, seed=config.seed, split="train", permute_labels=config.permute_pair_labels, **shared)
-    validation = None
-    try:
-        if config.eval_pairs:
-            validated, left_out = mix_validation(mixture)
-            notes += [f"no validation of {name}: what is held out of it gives no pairs" for name in left_out]
-            validation = PairStream(validated, seed=VALIDATION_SEED, split="validation", **shared)
-    except TooFewDocuments as error:
-        notes.append(f"no validation: what is held out gives no pairs ({error})")
+    train, validation, unvalidated = _open_streams(config, masked, token_loss, tokenizer, mixture, max_length)
+    notes += unvalidated
     total = count_steps(config, train)
     schedule = plan_schedule(config, total, train.epoch_pairs)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
@@ -172,18 +155,10 @@ def set_up(config: PretrainConfig) -> Setup:
     micro = _settle_micro_batch(config, model, train, precision, zero_stage(deepspeed_settings), world_size)
     config, masked = (replace(one, micro_batch_size=micro) for one in (config, masked))
     layout = Layout(config.global_batch_size, micro, world_size, padded)
-    facts = _collect_facts(masked, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
+    facts = collect_facts(masked, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["identity"]["corpus_content"] = identify_corpora(mixture, sources)
-    facts["corpus"] = describe_corpora(mixture, corpora)
-    facts["token_loss"] = token_loss
-    facts["base"] = model.base if isinstance(model, AdapterModel) else None
-    facts["from_scratch"] = holds_no_weights(model_name)
-    facts["validation_documents"] = _count_documents(validation, config.eval_pairs) if validation else None
-    facts["parts"] = list(mixture.names)
-    facts["objectives"] = _describe_objectives(mixture)
-    facts["generator"] = tokenizers.shorten_name(config.generator) if token_loss == "rtd" else None
+    facts |= describe_for_release(config, model_name, model, token_loss, mixture, corpora, validation)
     facts["warmup_steps"] = schedule.warmup
-    facts["eval_pairs"] = min(config.eval_pairs, validation.epoch_pairs) if validation else 0
     setup = Setup(
         config=config,
         folder=folder,
@@ -204,6 +179,37 @@ def set_up(config: PretrainConfig) -> Setup:
     return setup
 
 
+def _start_machine(config: PretrainConfig) -> None:
+    """Joins the other ranks, and settles how numbers are computed."""
+    start_distributed(config.allow_cpu)
+    set_product_precision(config.tf32, config.deterministic)
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(config.deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads what it has not written
+
+
+def _open_streams(
+    config: PretrainConfig, masked: PretrainConfig, token_loss: str, tokenizer: Any, mixture: Mixture, max_length: int
+) -> tuple[PairStream, PairStream | None, list[str]]:
+    """The pairs to train on, those of validation where some are held out, and what is told of parts without them.
+
+    masked: the settings of ``settle_masking``
+    """
+    template = read_template(config, tokenizer)
+    masking = make_masking(masked, token_loss, tokenizer)
+    shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
+    train = PairStream(mixture, seed=config.seed, split="train", permute_labels=config.permute_pair_labels, **shared)
+    if not config.eval_pairs:
+        return train, None, []
+    try:
+        validated, left_out = mix_validation(mixture)
+        notes = [f"no validation of {name}: what is held out of it gives no pairs" for name in left_out]
+        return train, PairStream(validated, seed=VALIDATION_SEED, split="validation", **shared), notes
+    except TooFewDocuments as error:
+        return train, None, [f"no validation: what is held out gives no pairs ({error})"]
+
+
 def _settle_micro_batch(
     config: PretrainConfig, model: TrainedModel, train: PairStream, precision: str, stage: int, world: int
 ) -> int:
@@ -218,14 +224,6 @@ def _settle_micro_batch(
     kept = broadcast_from_rank_0(read_kept)
     share = math.ceil(config.global_batch_size / world)
     return kept.get("micro_batch_size") or choose_micro_batch(model, train, precision, stage, share)
-
-
-def _count_documents(validation: PairStream, num_pairs: int) -> int:
-    held_out: dict[int, int] = {}  # of each corpus, over its objectives
-    for number, order in validation.orders.items():
-        part = validation.mixture.parts[number]
-        held_out[part.source] = max(held_out.get(part.source, 0), sum(order.documents))
-    return min(sum(held_out.values()), num_pairs)
 
 
 def _check_same_everywhere(setup: Setup) -> None:
@@ -369,22 +367,6 @@ def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: Any) -> 
     return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
 
 
-def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
-    """What a model card says about each objective, over all corpora."""
-    total = sum(mixture.weights)
-    return [
-        {
-            "name": objective.name,
-            "share": sum(part.weight for part in mixture.parts if part.objective == objective) / total,
-            "asks": objective.asks,
-            "negatives": objective.negatives,
-            "source": objective.source,
-            "pairs_per_anchor": objective.pairs_per_anchor,
-        }
-        for objective in dict.fromkeys(mixture.objectives)
-    ]
-
-
 def count_steps(config: PretrainConfig, train: PairStream) -> int:
     """The number of updates that ``max_steps``, ``max_epochs`` or ``max_tokens`` comes to."""
     if config.max_epochs is not None:
@@ -407,43 +389,6 @@ def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> S
             warmup = round(config.warmup_epochs * epoch_pairs / config.global_batch_size)
         given = f"--warmup_epochs {config.warmup_epochs:g} ({warmup} steps)"
     return make_schedule(config, config.learning_rate, total, warmup, given=given)
-
-
-def _collect_facts(
-    config: PretrainConfig,
-    model_fingerprint: str,
-    model_name: str,
-    deepspeed_settings: dict[str, Any],
-    precision: str,
-    mixture: Mixture,
-    max_length: int,
-    total: int,
-) -> dict[str, Any]:
-    """What run.json says: what makes this run this run, and what its release will say of it. It holds no local path."""
-    name = find_hub_name(config.model) or model_name
-    paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe", "cache_dir", "adapters"]
-    paths += ["generator"] if parse_size_factor(config.generator) is None else []
-    settings = {k: v for k, v in as_dict(config).items() if k not in paths}
-    known = {
-        "model": {
-            "name": Path(name).name,
-            "fingerprint": model_fingerprint,
-            "hub_name": find_hub_name(config.model),
-        },
-        "zero_stage": zero_stage(deepspeed_settings),
-        "precision": precision,
-        "max_length": max_length,
-        "total_steps": total,
-    }
-    same = identity(
-        config,
-        model_weights=model_fingerprint,
-        deepspeed=leave_out_buckets(deepspeed_settings),
-        precision_used=precision,
-        own_objectives=hash_own_sources(mixture),
-    )
-    del same["precision"]  # what it comes to counts: a run of "auto" goes on as "bf16", where that is what it trains in
-    return {"identity": same, "settings": settings, **known}
 
 
 def _claim(setup: Setup) -> None:
