@@ -158,8 +158,8 @@ def load_scoring(
     max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own, or of a fusion's part the
         number that its weight was learned at
     precision:  "bf16" is taken only where the model's pairs can be packed; else it is fp32
-    say:        told where the scores are not those of a head that reads both texts, and where ``max_length`` is not
-                the model's own
+    say:        told where the scores are not those of a head that reads both texts, and where ``max_length`` or
+                ``precision`` is not what it reads or is scored in
     see:        told which pairs are cut, whenever some are scored
 
     Raises KinspanError where there is no such model.
@@ -172,6 +172,8 @@ def load_scoring(
 
         return load_fusion(Path(name_or_dir), load, see)
     if is_bi_encoder(name_or_dir):
+        if precision != "fp32":
+            say(f"{shorten_name(name_or_dir)} is scored in fp32: {precision} is for cross-encoders")
         return load_similarity(name_or_dir, max_length, say, see)
     return load_classifier(name_or_dir, max_length, batch_tokens, precision, say, see)
 
@@ -200,6 +202,8 @@ def load_classifier(
         return pairs
 
     if not can_pack(scorer.model):
+        if precision != "fp32":
+            say(f"{scorer.name} is scored in fp32: {precision} is for classifiers of known families, with one score")
         size = max(1, tokens // length)
         return lambda data: score_padded(scorer, unpack(encode(data)), size), length
     scorer.model.set_attn_implementation(attention.NAME)

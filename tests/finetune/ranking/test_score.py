@@ -93,6 +93,13 @@ def test_a_classifier_of_two_labels(made, data):
     np.testing.assert_allclose(score_answers(str(folder), data, MAX_LENGTH), logits[:, 1] - logits[:, 0], atol=1e-5)
 
 
+def test_a_precision_that_is_not_taken_is_said(made, bi_encoder, data):
+    for folder in (made("bert", num_labels=2), bi_encoder()):
+        said = []
+        score_answers(str(folder), data, MAX_LENGTH, precision="bf16", say=said.append)
+        assert any("is scored in fp32: bf16 is for" in line for line in said)
+
+
 @pytest.fixture
 def bi_encoder(make_model, tmp_path):
     """``bi_encoder(**options)``: a folder of sentence-transformers, with options of SentenceTransformer."""
