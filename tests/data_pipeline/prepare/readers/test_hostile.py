@@ -1,7 +1,9 @@
 """Input that nobody meant: each kind has an outcome that is counted and explained, in bounded memory and time."""
 
+import bz2
 import gzip
 import json
+import lzma
 import re
 import tracemalloc
 
@@ -10,6 +12,7 @@ import pytest
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.readers import find_input_files, read_records, reader
+from data_pipeline.prepare.readers.compression import open_decompressed
 
 SUFFIXES = [
     ".jsonl", ".txt", ".csv", ".tsv", ".md", ".html", ".xml", ".warc", ".arc", ".parquet", ".arrow", ".docx", ".pdf",
@@ -37,6 +40,19 @@ def test_a_file_that_is_not_what_its_name_says_has_a_counted_outcome(tmp_path, r
         for paragraph in clean(document, Rules(0, 0), Tally()):
             assert "\x00" not in paragraph
     assert all("\n" not in reason for reason in rejected)
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, lzma.compress])
+def test_a_damaged_stream_is_not_taken_for_the_end_of_a_compressed_file(tmp_path, compress):
+    """Python's own files end there, and say nothing of what follows."""
+    suffix = {bz2.compress: "bz2", lzma.compress: "xz"}[compress]
+    first, second, path = compress(b"one\n" * 9000), compress(b"two\n"), tmp_path / f"a.txt.{suffix}"
+    path.write_bytes(first + b"\0" * 8 + second + b"\0" * 70_000)
+    with open_decompressed(path) as file:
+        assert file.read() == b"one\n" * 9000 + b"two\n"
+    path.write_bytes(first + b"!" + second)
+    with open_decompressed(path) as file, pytest.raises((OSError, lzma.LZMAError)):
+        file.read()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -114,6 +130,7 @@ def test_a_file_that_is_mostly_nuls_is_binary(tmp_path, read):
         ("ذهب الرجل إلى السوق. هل عاد؟ نعم عاد.", 3),
         ("האיש הלך לשוק. הוא חזר בערב. כולם שמחו.", 3),
         ("यह एक वाक्य है। यह दूसरा वाक्य है।", 2),
+        ("မြို့သည် ကြီးသည်။ မြစ်သည် ရှည်သည်။", 2),
     ],
 )
 def test_sentences_of_other_scripts(text, count):
