@@ -54,11 +54,11 @@ _SHOWN = {
     ),
     **dict.fromkeys(("interlanguage link", "ship", "uss", "hms", "not a typo", "sic", "text", "mvar", "var"), (0,)),
     **dict.fromkeys(("num", "val", "as of", "sup", "sub", "circa", "c.", "born in", "start date", "gaps"), (0,)),
-    **dict.fromkeys(("lang", "transl", "transliteration", "color", "font color", "colored link"), (1,)),
+    **dict.fromkeys(("lang", "langx", "transl", "transliteration", "color", "font color", "colored link"), (1,)),
 }
 _LITERAL = {
     "ndash": "–", "mdash": "—", "snd": " – ", "spaced ndash": " – ", "spnd": " – ", "spaced en dash": " – ",
-    "nbsp": " ", "'": "'", "' \"": "' \"", "=": "=", "!": "|", "dash": "–", "en dash": "–", "em dash": "—",
+    "nbsp": " ", "'": "’", "'s": "’s", "' \"": "' \"", "=": "=", "!": "|", "dash": "–", "en dash": "–", "em dash": "—",
     "crlf": " ", "spaces": " ", "thinsp": " ", "hsp": " ", "ad": "AD", "bc": "BC", "bce": "BCE", "ce": "CE",
 }  # fmt: skip
 _BETWEEN_NUMBERS = {"x", "×", "by", "to", "-", "–", "and", "or", "+/-", "xx", "to(-)"}

@@ -74,6 +74,7 @@ def test_what_is_no_prose_goes(markup):
         ("Fish &amp; chips&nbsp;here, 5&ndash;6.", "Fish & chips here, 5–6."),
         ("It is {{convert|5|km|mi}} long and {{convert|2|x|3|m|ft}} wide.", "It is 5 km long and 2 x 3 m wide."),
         ("He said {{lang|fr|oui}} {{nowrap|at once}}.", "He said oui at once."),
+        ("''Emma''{{'s}} author wrote {{langx|fr|oui}}.", "Emma’s author wrote oui."),
         ("Anna ({{IPAc-en|a}}; {{respell|a}}) was born{{cn}}, here<ref>x</ref>.", "Anna was born, here."),
         ("Water is H<sub>2</sub>O and <small>small</small>.", "Water is H2O and small."),
         ("1940{{ndash}}45 and {{circa|1950}}.", "1940–45 and c. 1950."),
