@@ -69,7 +69,10 @@ class SplitByArticle(DataSet):
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
         """Reads a split, see ``registry.load_split``."""
-        found = find_split(f"{self.name}={folder}", folder, split, FILES)
+        there = find_split(f"{self.name}={folder}", folder, split, FILES)
+        found = list({path.name.partition(".")[0]: path for path in reversed(there)}.values())[
+            ::-1
+        ]  # once if compressed
         rows = (row for path in found for row in self.read(path))
         kept = (row for row in rows if isinstance(row, SourceRow) and choose_split(row.title or "") == split)
         names = " and ".join(path.name for path in found)

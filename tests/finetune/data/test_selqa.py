@@ -38,6 +38,8 @@ def test_a_question_is_read_with_its_section(tmp_path):
     assert set(data.titles.to_pylist()) == {"Aardvark"}
     assert set(data.document_ids.to_pylist()) == {"Aardvark / Habits"}
     assert any("candidates without text, kept: 2" in note for note in notes)
+    (tmp_path / "selqa-ass-dev.json").write_text(json.dumps([QUESTION, QUESTION]))  # beside the compressed one
+    assert load_split(spec, choose_split("Aardvark"))[0].num_pairs == data.num_pairs
 
 
 def test_all_questions_of_an_article_are_in_one_split(tmp_path):
