@@ -217,6 +217,8 @@ def saved(tmp_path_factory):
 def test_a_saved_data_set_is_read(saved, read):
     from data_pipeline.prepare.readers import find_input_files
 
+    datasets.load_from_disk(saved).map(lambda row: {"text": row["text"].upper()})  # leaves a file in the folder
+    assert len(list(saved.glob("*.arrow"))) == 3
     files, skipped = find_input_files([str(saved)])
     assert len(files) == 2
     assert not skipped

@@ -115,6 +115,14 @@ def test_nuls_in_a_text_are_white_space(tmp_path, read):
     assert paragraph.startswith("One two. And so on.")
 
 
+@pytest.mark.parametrize("start", ["%PDF-1.4\n", "{\\rtf1\\ansi "])
+def test_a_pdf_or_rtf_under_another_name_is_no_text(tmp_path, read, start):
+    (tmp_path / "a.txt").write_text(start + "A sentence of it. " * 9)
+    documents, (reason,), _ = read(tmp_path / "a.txt")
+    assert not documents
+    assert "PDF or RTF" in reason
+
+
 def test_a_file_that_is_mostly_nuls_is_binary(tmp_path, read):
     (tmp_path / "a.txt").write_bytes(b"ab\x00\x00" * 1000)
     documents, (reason,), _ = read(tmp_path / "a.txt")

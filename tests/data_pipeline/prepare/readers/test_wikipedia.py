@@ -48,6 +48,7 @@ def written(path, text):
         "{{Infobox secret\n| a = secret {{b|c}}\n}}",
         "[[File:secret.jpg|thumb|A secret [[link]] in it]]",
         "[[Category:Secret]]",
+        "[[ファイル:a.jpg|thumb|secret]]\n[[カテゴリ:secret]]",
         "[[fr:Secret]]",
         "<ref>secret</ref><ref name=secret />",
         "<!-- secret -->",
@@ -131,7 +132,12 @@ def test_a_dump_is_read_and_what_is_no_article_is_counted(tmp_path, read, suffix
         page("Old too", extra='<redirect title="New" />'),
         page("Mercury (disambiguation)"),
         page("Mars", text="'''Mars''' may be:\n* x\n{{disambiguation|planet}}"),
-        page("Last", number=8),
+        page(
+            "Last",
+            number=8,
+            text=f"{{{{Nota disambigua|x}}}}\n{PROSE}",
+            extra="<revision><text>#REDIRECT [[What it was at first]]</text></revision>",
+        ),
     )
     path = tmp_path / f"wiki.xml{suffix}"
     path.write_bytes(bz2.compress(content.encode()) if suffix else content.encode())
