@@ -23,6 +23,7 @@ _UNSPACED = (
     "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff"
 )
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
+_UNSPACED_PAIR = re.compile(f"([{_UNSPACED}])(?=([{_UNSPACED}]))")
 _WORD_OR_END = re.compile(rf"[^\W_{_UNSPACED}]+|[{_UNSPACED}]|\n")
 _BRACKETS = re.compile(r"-[LR][RCS]B-")  # the Penn Treebank's ( ) { } [ ]
 _END = 1  # among the numbers of words, the end of a paragraph; 0 is any word that no sentence has
@@ -40,6 +41,11 @@ def split_words(text: str) -> list[str]:
 def space_out(text: str) -> str:
     """Put spaces around each character of a script that has none between words."""
     return text if text.isascii() else _UNSPACED_CHARACTER.sub(r" \g<0> ", text)
+
+
+def pair_up(text: str) -> str:
+    """Write neighbouring characters of such scripts as overlapping pairs, which BM25 then compares like words."""
+    return text if text.isascii() else _UNSPACED_PAIR.sub(r"\1\2 ", text)
 
 
 def undo_treebank(text: str) -> str:
