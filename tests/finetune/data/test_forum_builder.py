@@ -78,10 +78,10 @@ def test_each_question_stands_with_its_right_answer_and_similar_ones(questions, 
 def test_similar_questions_are_found_in_scripts_without_spaces(helpers, tmp_path):
     subjects, words = (
         ["打印机", "路由器", "显示器", "键盘灯", "服务器", "电话线", "扫描仪", "投影仪"],
-        ["怎么修理", "为什么坏了", "怎么使用"],
+        ["坏了", "慢了", "旧了"],
     )
     lines = [
-        {"id": f"{a}{b}", "title": a + b, "text": f"我的{a}不好用。", "answers": [f"{b}{a}。"], "accepted": 0}
+        {"id": f"{a}{b}", "title": a + b, "text": f"我的{a}{b}。", "answers": [f"{b}{a}。"], "accepted": 0}
         for b in words
         for a in subjects
     ]
