@@ -17,7 +17,14 @@ NGRAM = 8  # words
 PREFIX = 16  # bytes by which an occurrence of a sentence is noticed before the sentence is compared whole
 THRESHOLD = 0.7  # share of n-grams from which on a sentence counts as known (Chowdhery et al., 2022, "PaLM", section 8)
 
-_WORD_OR_END = re.compile(r"[^\W_]+|\n")
+# Thai, Lao, Burmese, Khmer, Japanese and Chinese put no spaces between words: there each character counts as one.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+    "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff"
+)
+_UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
+_UNSPACED_PAIR = re.compile(f"([{_UNSPACED}])(?=([{_UNSPACED}]))")
+_WORD_OR_END = re.compile(rf"[^\W_{_UNSPACED}]+|[{_UNSPACED}]|\n")
 _BRACKETS = re.compile(r"-[LR][RCS]B-")  # the Penn Treebank's ( ) { } [ ]
 _END = 1  # among the numbers of words, the end of a paragraph; 0 is any word that no sentence has
 
@@ -26,8 +33,19 @@ _MULTIPLIERS = np.random.default_rng(13).integers(2**62, 2**63, PREFIX, dtype=np
 
 
 def split_words(text: str) -> list[str]:
-    """Split into runs of letters and digits in lower case; a line end, which ends a paragraph, is a word of its own."""
+    """Split into runs of letters and digits in lower case, or characters of scripts without spaces; a line end, which
+    ends a paragraph, is a word of its own."""
     return _WORD_OR_END.findall(unicodedata.normalize("NFKC", text).lower())
+
+
+def space_out(text: str) -> str:
+    """Put spaces around each character of a script that has none between words."""
+    return text if text.isascii() else _UNSPACED_CHARACTER.sub(r" \g<0> ", text)
+
+
+def pair_up(text: str) -> str:
+    """Write neighbouring characters of such scripts as overlapping pairs, which BM25 then compares like words."""
+    return text if text.isascii() else _UNSPACED_PAIR.sub(r"\1\2 ", text)
 
 
 def undo_treebank(text: str) -> str:

@@ -97,7 +97,8 @@ def _drop(
         tally.counts[name] += len(numbers)
         for number in numbers[:SAMPLED]:
             title = rows.column("title")[number].as_py() or rows.column("id")[number].as_py()
-            tally.add_sample(name, f"{title}: {read(starts[number])}")
+            text = read(starts[number]) if starts[number] < starts[number + 1] else ""  # a question may have no body
+            tally.add_sample(name, f"{title}: {text}")
     for reason, name in (
         (REPEATED, "paragraphs that repeat another"),
         (BOILERPLATE, "paragraphs in many documents"),

@@ -76,13 +76,22 @@ def find_linked(shard: Shard) -> np.ndarray | None:
     if "links" not in shard.rows.schema.names:
         return None
     links = shard.rows.column("links")
-    target = pc.index_in(links.values, value_set=shard.rows.column("id")).fill_null(-1).to_numpy()
+    names, linked_names = _name_documents(shard)
+    target = pc.index_in(linked_names, value_set=names).fill_null(-1).to_numpy()
     source = np.repeat(np.arange(len(links)), np.diff(_offsets(links)))
     known = (target >= 0) & (target != source)
     linked = np.full(len(links), -1, dtype=np.int64)
     rows, first = np.unique(source[known], return_index=True)
     linked[rows] = target[known][first]
     return linked
+
+
+def _name_documents(shard: Shard) -> tuple[pa.Array, pa.Array]:
+    """Name the documents, and what they refer to, by source and id: questions of two files may have the same ids."""
+    links, source = shard.rows.column("links"), shard.rows.column("source")
+    of_links = source.take(pa.array(np.repeat(np.arange(len(links)), np.diff(_offsets(links)))))
+    join = pc.binary_join_element_wise
+    return join(source, shard.rows.column("id"), "\n"), join(of_links, links.values, "\n")
 
 
 def find_groups(shard: Shard) -> np.ndarray:
@@ -94,7 +103,7 @@ def find_groups(shard: Shard) -> np.ndarray:
     if "links" not in shard.rows.schema.names:
         return rows
     links = shard.rows.column("links")
-    names = pa.concat_arrays([shard.rows.column("id"), links.values]).dictionary_encode()
+    names = pa.concat_arrays(_name_documents(shard)).dictionary_encode()
     source, target = np.split(names.indices.to_numpy(), [len(rows)])
     edges = np.repeat(source, np.diff(_offsets(links))), target
     graph = coo_array((np.ones(len(target)), edges), shape=(len(names.dictionary),) * 2)

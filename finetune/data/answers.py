@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
@@ -139,8 +140,8 @@ def _number_texts(texts: pa.LargeStringArray) -> np.ndarray:
 
 
 def fold_text(text: str) -> str:
-    """The text by which questions and answers count as the same: without case, and with single spaces."""
-    return " ".join(text.casefold().split())
+    """The text by which questions and answers count as the same: without case, composed (NFC), with single spaces."""
+    return " ".join(normalize("NFC", text.casefold()).split())
 
 
 def number_pairs(data: AnswerSet, questions: np.ndarray, rows: np.ndarray) -> np.ndarray:

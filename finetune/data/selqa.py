@@ -14,7 +14,7 @@ from data_pipeline.prepare.encode import normalise
 
 from .answers import AnswerSet
 from .collect import SourceRow, collect_answers
-from .dataset import DataSet, find_split
+from .dataset import DataSet, find_files, find_split
 from .tables import check_fields, read_json
 
 FILES = tuple(f"selqa-ass-{split}.json" for split in ("train", "dev", "test"))
@@ -67,7 +67,8 @@ class SplitByArticle(DataSet):
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
         """Reads a split, see ``registry.load_split``."""
-        found = find_split(f"{self.name}={folder}", folder, split, FILES)
+        find_split(f"{self.name}={folder}", folder, split, FILES)  # one at least
+        found = [there[0] for name in FILES if (there := find_files(folder, [name]))]  # also lying compressed: once
         kept = (row for path in found for row in read_selqa(path, split))
         names = " and ".join(path.name for path in found)
         data, notes = collect_answers(self.name, split, f"{folder} question", kept)

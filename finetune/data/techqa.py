@@ -11,13 +11,14 @@ was accepted.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from .answers import AnswerSet
-from .collect import SourceRow, collect_answers
+from .collect import LeftOut, SourceRow, collect_answers
 from .dataset import DataSet, find_split
 from .tables import check_fields, read_fields, read_json
 
@@ -27,13 +28,13 @@ HELD_OUT = 5  # every fifth training question, in the order of a hash of its id,
 PAIRS = ("askubuntu-train_Q_A.raw", "askubuntu-dev_Q_A.raw")
 
 
-def read_techqa(path: Path) -> Iterator[SourceRow]:
+def read_techqa(path: Path) -> Iterator[SourceRow | LeftOut]:
     """Yields each answerable question with every distinct answer of the file; its own one is right.
 
     Raises KinspanError for a file that is no list of such questions.
     """
-    questions = list(read_answerable(path))
-    return _add_candidates(questions, questions)
+    questions, left_out = read_answerable(path)
+    return chain(left_out, _add_candidates(questions, questions))
 
 
 def _add_candidates(asked: list[SourceRow], others: list[SourceRow]) -> Iterator[SourceRow]:
@@ -44,21 +45,24 @@ def _add_candidates(asked: list[SourceRow], others: list[SourceRow]) -> Iterator
             yield row._replace(answer_id=name, answer=text, label=int(text == row.answer))
 
 
-def read_answerable(path: Path) -> Iterator[SourceRow]:
-    """Yields each answerable question with its own answer alone.
+def read_answerable(path: Path) -> tuple[list[SourceRow], list[LeftOut]]:
+    """Returns each answerable question with its own answer alone, and the questions that are left out.
 
     An answer's id is a hash of its text, so that the same answer has the same id in all splits. Raises KinspanError for
     a file that is no list of such questions.
     """
-    records = read_json(path, list)
-    for number, record in enumerate(records, 1):
+    questions, left_out = [], []
+    for number, record in enumerate(read_json(path, list), 1):
         check_fields(record, f"{path} question {number}", str, *FIELDS)
-    questions = [record for record in records if record["ANSWERABLE"] == "Y"]
-    for number, record in enumerate(questions, 1):
-        if right := normalise(record["ANSWER"]):
+        if record["ANSWERABLE"] != "Y":
+            left_out.append(LeftOut(number, "questions that are not answerable"))
+        elif right := normalise(record["ANSWER"]):
             name = hashlib.blake2b(right.encode(), digest_size=6).hexdigest()
             question = f"{record['QUESTION_TITLE']} {record['QUESTION_TEXT']}"
-            yield SourceRow(number, record["QUESTION_ID"], question, name, right, 1)
+            questions.append(SourceRow(number, record["QUESTION_ID"], question, name, right, 1))
+        else:
+            left_out.append(LeftOut(number, "answerable questions without the text of an answer"))
+    return questions, left_out
 
 
 TECHQA = DataSet(
@@ -78,7 +82,9 @@ class PooledTechQA(DataSet):
         """Reads a split, see ``registry.load_split``."""
         place = f"{self.name}={folder}"
         train, dev = (find_split(place, folder, split, TECHQA.file_names(part))[0] for part in ("train", "dev"))
-        rows = pool_questions(list(read_answerable(train)), list(read_answerable(dev)), split)
+        found = read_answerable(train), read_answerable(dev)
+        left_out, asked = found[split == "test"][1], pool_questions(found[0][0], found[1][0], split)
+        rows: Iterator[SourceRow | LeftOut] = chain(left_out, asked)
         return collect_answers(self.name, split, f"{dev if split == 'test' else train} line", rows)
 
 

@@ -20,7 +20,14 @@ from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.pairs import EASY, POSITIVE
 from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.sampling.texts import find_block_groups, find_bodies, find_titles, view_texts
+from data_pipeline.sampling.texts import (
+    find_block_groups,
+    find_bodies,
+    find_groups,
+    find_linked,
+    find_titles,
+    view_texts,
+)
 from data_pipeline.tokenizers import read_text_template
 from objectives import FORUM_OBJECTIVES, OBJECTIVES, parse_mixture, title_body
 from objectives.contrastive import contrast
@@ -286,6 +293,28 @@ def test_links_connect_whatever_their_direction(linked_forum):
     block, group = open_linked(linked_forum, OBJECTIVES["duplicate"])
     found = list(zip(block.shard_number.tolist(), find_block_groups(block).tolist(), strict=True))
     assert len(set(found)) == len(set(zip(found, group.tolist(), strict=True))) == len(set(group.tolist()))
+
+
+def test_a_link_leads_to_a_question_of_its_own_file(tmp_path, helpers):
+    """Two help desks count their questions from 0; both files have one name. Questions without a body repeat."""
+    for desk in ("beer", "math"):
+        lines = [
+            {"id": n, "title": f"{desk} {n}?", "text": f"{desk} {n}.", "links": [n - 1][: n % 2]} for n in range(8)
+        ]
+        lines += [{"title": f"{desk}?", "paragraphs": [], "answers": [desk], "accepted": 0}] * 2
+        (tmp_path / desk).mkdir()
+        helpers.write_jsonl(tmp_path / desk / "desk.jsonl", lines)
+    inputs = [f"questions:{tmp_path}/{desk}/desk.jsonl" for desk in ("beer", "math")]
+    result = helpers.prepare(inputs, short_tokenizer(), tmp_path / "out", validation_share=0.0)
+    assert result.tally.counts["documents that repeat another"] == 2
+    shard = Corpus(tmp_path / "out").shard(0)
+    titles, linked, group = shard.rows.column("title").to_pylist(), find_linked(shard), find_groups(shard)
+    assert (linked >= 0).sum() == 8
+    for row in np.flatnonzero(linked >= 0).tolist():
+        desk, number = titles[row].rstrip("?").split()
+        assert titles[linked[row]] == f"{desk} {int(number) - 1}?"
+        assert group[row] == group[linked[row]]
+    assert len(set(group.tolist())) == 2 * (4 + 1)
 
 
 @pytest.mark.parametrize("name", ["duplicate", "title_body"])

@@ -21,6 +21,7 @@ from data_pipeline.files import load_python
 from data_pipeline.prepare.document import Document
 
 from .rules import Rules
+from .text import STOPS
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ _CELLS = re.compile(r"\t| \| |\|\|| {3,}")
 # Six words in a row. It is looked for where words begin, and a word is taken whole: else a text without spaces, such
 # as a Chinese one, would take a time that grows with the square of its length.
 _PROSE = re.compile(r"(?<![^\W\d_])(?:[^\W\d_]++[\s,;'’-]++){5}[^\W\d_]")
-_SENTENCE_MARK = re.compile(r"[.!?…:;。！？।؟።]")
+_SENTENCE_MARK = re.compile(f"[.!?…:;{STOPS}]")
 MAX_HEADING = 120  # characters
 MIN_CELLS = 3  # gaps between cells in a line that has no sentence
 MIN_LETTERS = 0.35  # share of letters in what is not white space

@@ -7,8 +7,9 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 # follows a Japanese quotation mostly belongs to the same sentence: 「...。」と言った。
 _WIDE_STOPS = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’)\]])|(?<=[。！？｡][”’])(?![。！？｡」』）”’)\]])")
 _CLOSING = ("」", "』", "）", "”", "’")
-_OTHER_STOPS = re.compile(r"(?<=[।॥؟۔።])\s+")  # of Indian languages, Arabic, Urdu and Amharic
-_HAS_OTHER = re.compile(r"[。！？｡।॥؟۔።]")
+STOPS = "。！？｡।॥؟۔።။។"
+_OTHER_STOPS = re.compile(r"(?<=[।॥؟۔።။។])\s+")  # of Indian languages, Arabic, Urdu, Amharic, Burmese and Khmer
+_HAS_OTHER = re.compile(f"[{STOPS}]")
 
 
 def normalise(text: str) -> str:
@@ -23,7 +24,7 @@ def normalise(text: str) -> str:
 def split_sentences(paragraph: str) -> list[str]:
     """Split one paragraph into sentences with blingfire, and those at the full stops of other scripts.
 
-    Thai, Lao, Khmer and Burmese have no full stop: there a paragraph may be one sentence.
+    Thai and Lao have no full stop: there a paragraph may be one sentence.
     """
     import blingfire  # not at the top: training and ranking import this module, and need no blingfire
 

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from data_pipeline.matching import space_out
 from data_pipeline.prepare.spill import hash_string
 from data_pipeline.prepare.tasks import Progress
 
@@ -51,7 +52,8 @@ def _make_signature_step(folder: str) -> Any:
         """Signatures of documents of any length, in bounded memory."""
 
         def get_shingles(self, text: str) -> np.ndarray:
-            return hash_shingles(simplify_text(text, self.config.norm_config).split(), self.config.n_grams)
+            words = space_out(simplify_text(text, self.config.norm_config)).split()
+            return hash_shingles(words, self.config.n_grams)
 
         def get_signature(self, shingles: np.ndarray) -> list[list[int]]:
             pieces = [shingles[k : k + SHINGLES] for k in range(0, len(shingles), SHINGLES)]

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,12 +55,37 @@ def _decompress(file: IO[bytes], suffix: str) -> IO[bytes]:
     if suffix == ".gz":
         inner = gzip.GzipFile(fileobj=file)
     elif suffix == ".bz2":
-        inner = bz2.BZ2File(file)
+        inner = _Streams(file, bz2.BZ2Decompressor)
     elif suffix == ".xz":
-        inner = lzma.LZMAFile(file)  # noqa: SIM115  (it is closed with what wraps it)
+        inner = _Streams(file, lzma.LZMADecompressor)
     else:
         inner = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
     return io.BufferedReader(_Guarded(inner, file), 1 << 16)
+
+
+class _Streams:
+    """The streams of a .bz2 or .xz file, one after another. Python's own files take a damaged one for the end."""
+
+    def __init__(self, packed: IO[bytes], make: Callable[[], Any]) -> None:
+        self.packed, self.make, self.stream = packed, make, make()
+
+    def read1(self, size: int) -> bytes:
+        while True:
+            chunk = b""
+            if self.stream.eof:
+                chunk = self.stream.unused_data.lstrip(b"\0")  # an .xz file may be padded with zeros
+                while not chunk:
+                    if not (read := self.packed.read(1 << 16)):
+                        return b""
+                    chunk = read.lstrip(b"\0")
+                self.stream = self.make()
+            elif self.stream.needs_input and not (chunk := self.packed.read(1 << 16)):
+                raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            if data := self.stream.decompress(chunk, size):
+                return data
+
+    def close(self) -> None:
+        """Nothing is open but ``packed``."""
 
 
 class _Guarded(io.RawIOBase):

@@ -79,14 +79,14 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
                         f"{place}: no file in this folder holds documents; {inside[0]} only belongs to one that does"
                     )
                 _refuse_missing_text(place, prefix, known, others, allow_skipped)
-                files.update({prefix + p: places.describe(prefix, p) for p in known})
+                files.update({prefix + places.identify(p): places.describe(prefix, p) for p in known})
                 skipped.update(others)
             elif not places.exists(place):
                 raise KinspanError(f"{given}: no such file")
             elif not can_read(prefix + place):
                 raise KinspanError(f"{prefix}{place}: {_explain(prefix + place)}")
             else:
-                files[prefix + place] = places.describe(prefix, place)
+                files[prefix + places.identify(place)] = places.describe(prefix, place)
     return _call_apart(list(files.values())), Counter(map(_name_suffix, skipped))
 
 
@@ -146,6 +146,9 @@ class _LocalPlaces:
     def exists(self, name: str) -> bool:
         return os.path.isfile(name)
 
+    def identify(self, name: str) -> str:
+        return os.path.abspath(name)
+
     def list_files(self, folder: str) -> list[str]:
         return [str(path) for path in _list_files(Path(folder))]
 
@@ -194,6 +197,9 @@ class _UrlPlaces:
     def exists(self, url: str) -> bool:
         with self._reaching():
             return bool(self.filesystem.exists(url))
+
+    def identify(self, url: str) -> str:
+        return url
 
     def list_files(self, folder: str) -> list[str]:
         with self._reaching():

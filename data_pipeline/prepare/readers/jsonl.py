@@ -26,13 +26,17 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
         paragraphs = split_paragraphs(text)
     else:
         raise Rejected('neither "paragraphs" (a list of strings) nor "text" (a string)')
+    title = fields.get("title")
+    name = find_id(fields) or f"{name_record(record)}:{record.line}"
+    return [Document(name, str(title or ""), paragraphs, name_file(record.file))]
+
+
+def find_id(fields: dict[str, Any]) -> str:
+    """Find the id of a document; "" where it has none."""
     own_id = fields.get("id")
     if isinstance(own_id, float) and own_id.is_integer():  # as pandas writes whole numbers where an id is missing
         own_id = int(own_id)
-    has_id = own_id is not None and isinstance(own_id, str | int) and str(own_id) != ""
-    title = fields.get("title")
-    name = str(own_id) if has_id else f"{name_record(record)}:{record.line}"
-    return [Document(name, str(title or ""), paragraphs, name_file(record.file))]
+    return str(own_id) if isinstance(own_id, str | int) else ""
 
 
 def load_json(content: bytes) -> Any:

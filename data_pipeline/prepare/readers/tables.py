@@ -90,5 +90,7 @@ def parse_row(record: Record) -> list[Document]:
 
 
 PARQUET = Reader(_read_row_groups, parse_row, split=_split_row_groups)
-# Beside the Arrow files of a saved Hugging Face data set lie two files that describe it.
-ARROW = Reader(_read_batches, parse_row, ignored=r"(?:dataset_info|state|dataset_dict)\.json")
+# Beside the Arrow files of a saved Hugging Face data set lie two files that describe it, and what was made of it: the
+# results of ``map``, ``filter`` and ``shuffle`` would be read as documents once more.
+_BESIDE = r"(?:dataset_info|state|dataset_dict)\.json|cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow"
+ARROW = Reader(_read_batches, parse_row, ignored=_BESIDE)

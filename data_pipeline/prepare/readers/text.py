@@ -127,6 +127,8 @@ def _parse(record: Record) -> list[Document]:
     text = decode(record.content["text"] if is_part else record.content)
     if text.count("\x00") > len(text) // 100:
         raise Rejected("not text but binary: it holds NULs")
+    if text.startswith(("%PDF-", "{\\rtf")):  # which may hold nothing but ASCII
+        raise Rejected("not text but PDF or RTF: name it .pdf, or convert it")
     own_id = f"{name}:{record.line}" if is_part else name
     return [Document(own_id, title, split_paragraphs(text), name_file(record.file), is_part=is_part)]
 

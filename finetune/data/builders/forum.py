@@ -22,6 +22,7 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder, write_atomically
+from data_pipeline.matching import pair_up
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document, Rejected
 from data_pipeline.prepare.duplicates.exact import SHARED_ID
@@ -184,7 +185,8 @@ def build_forum_set(
     how, number = KINDS[kind], {question.id: n for n, question in enumerate(questions)}
     pool = np.array([bool(how.finds(question)) for question in questions])
     index = bm25s.BM25()
-    index.index(bm25s.tokenize([_join(question) for question in questions], show_progress=False), show_progress=False)
+    texts = [pair_up(_join(question)) for question in questions]
+    index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
     members: dict[str, set[int]] = {}
     for n, question in enumerate(questions):
         members.setdefault(question.group, set()).add(n)

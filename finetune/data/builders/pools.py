@@ -14,6 +14,7 @@ import numpy as np
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder, write_atomically
+from data_pipeline.matching import pair_up
 from data_pipeline.progress import show_progress
 
 from ..dataset import find_split
@@ -49,7 +50,7 @@ def build_pools(
     place, name_files = f"--input {source}", INSURANCEQA.file_names
     files = {split: find_split(place, source, split, name_files(split))[0] for split in SPLITS}
     index, ids = bm25s.BM25(), list(texts)
-    words = bm25s.tokenize(list(texts.values()), show_progress=False)
+    words = bm25s.tokenize([pair_up(text) for text in texts.values()], show_progress=False)
     if not words.vocab:
         raise KinspanError(f"{path}: no answer has a word")
     index.index(words, show_progress=False)
@@ -88,6 +89,6 @@ def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: l
 
 def rank_best(index: bm25s.BM25, text: str, count: int | None = None) -> list[int]:
     """All documents, or ``count``, the most similar to a text first, by BM25, and among equals by their place."""
-    words = bm25s.tokenize(text, return_ids=False, show_progress=False)[0]
+    words = bm25s.tokenize(pair_up(text), return_ids=False, show_progress=False)[0]
     scores = index.get_scores(words) if words else np.zeros(index.scores["num_docs"])
     return np.argsort(-scores, kind="stable")[:count].tolist()

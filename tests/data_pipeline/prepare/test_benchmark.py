@@ -35,6 +35,11 @@ def test_enough_of_the_ngrams_in_one_document_are_enough(words, found):
     assert bool(Benchmark([sentence]).find([["Before."], [part]])) == found
 
 
+def test_in_scripts_without_spaces_each_character_is_a_word():
+    sentence = "北京是中华人民共和国的首都，也是全国的政治中心。"
+    assert Benchmark([sentence]).find([["他说" + sentence.replace("，", "")], ["北京是首都。"]]) == {0: sentence}
+
+
 def test_ngrams_of_two_documents_do_not_add_up():
     sentence = " ".join(f"word{k}" for k in range(20))
     halves = [[" ".join(sentence.split()[a:b])] for a, b in ((0, 14), (6, 20))]

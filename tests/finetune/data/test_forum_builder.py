@@ -75,6 +75,23 @@ def test_each_question_stands_with_its_right_answer_and_similar_ones(questions, 
             assert sum(f"{subject} " in a or f"{subject}," in a for a in others) == len(offered)
 
 
+def test_similar_questions_are_found_in_scripts_without_spaces(helpers, tmp_path):
+    subjects, words = (
+        ["打印机", "路由器", "显示器", "键盘灯", "服务器", "电话线", "扫描仪", "投影仪"],
+        ["坏了", "慢了", "旧了"],
+    )
+    lines = [
+        {"id": f"{a}{b}", "title": a + b, "text": f"我的{a}{b}。", "answers": [f"{b}{a}。"], "accepted": 0}
+        for b in words
+        for a in subjects
+    ]
+    desk = helpers.write_jsonl(tmp_path / "desk.jsonl", lines)
+    build_forum_set(read_questions([f"questions:{desk}"]), "title_answer", tmp_path / "set", SHARES, candidates=3)
+    data, _ = load_split(f"files={tmp_path / 'set'}", "train")
+    for number, rows in enumerate(data.rows()):  # whose candidates are those of their subjects
+        assert all(data.questions[number][:3] in answer for answer in data.answers[rows].to_pylist())
+
+
 def test_the_place_of_the_right_answer_says_nothing(questions, tmp_path):
     build_forum_set(questions, "title_body", tmp_path / "set", {"dev": 0.0, "test": 0.9}, candidates=5)
     data, _ = load_split(f"files={tmp_path / 'set'}", "test")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from data_pipeline.errors import KinspanError
+from finetune.data.answers import fold_text
 from finetune.data.collect import SourceRow, collect_answers
 from finetune.data.overlap import check_overlaps, find_overlaps
 from finetune.training.config import FinetuneConfig
@@ -28,6 +29,10 @@ def test_shared_questions_and_pairs_are_counted_by_text():
     assert check_overlaps([TRAIN, DEV, TEST], False) == [
         "files train and files test share 1 of 2 and 3 questions, and 1 of 3 and 3 question-candidate pairs"
     ]
+
+
+def test_the_forms_of_unicode_are_one_text():
+    assert fold_text("Cafe\u0301 ") == fold_text("CAF\u00c9")
 
 
 def test_a_split_that_is_a_part_of_another_is_refused_unless_allowed():

@@ -35,6 +35,8 @@ def test_a_question_is_read_with_its_section(tmp_path):
     assert data.answers.to_pylist()[:3] == ["It digs.", "", "Nobody did."]
     assert data.labels.tolist() == [0, 0, 1] * 2
     assert any("candidates without text, kept: 2" in note for note in notes)
+    (tmp_path / "selqa-ass-dev.json").write_text(json.dumps([QUESTION, QUESTION]))  # beside the compressed one
+    assert load_split(spec, choose_split("Aardvark"))[0].num_pairs == data.num_pairs
 
 
 def test_all_questions_of_an_article_are_in_one_split(tmp_path):

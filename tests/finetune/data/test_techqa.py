@@ -31,7 +31,8 @@ def test_candidates_are_all_distinct_answers(tmp_path):
     )
     write(tmp_path, "techqa-training_Q_A.json", *questions)
     write(tmp_path, "dev_Q_A.json", question("9", "Update."))
-    train, _ = load_split(f"techqa={tmp_path}", "train")
+    train, notes = load_split(f"techqa={tmp_path}", "train")
+    assert notes == ["techqa train: questions that are not answerable, left out: 1"]
     assert list(train.questions) == ["title 1 and text", "title 3 and text", "title 4 and text"]
     assert train.answers.to_pylist() == ["Restart it.", "Update."] * 3
     assert train.labels.tolist() == [1, 0, 0, 1, 0, 1]

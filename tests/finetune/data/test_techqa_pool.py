@@ -35,6 +35,9 @@ def test_splits_and_the_pool(folder):
     assert {split: data.num_questions for split, data in splits.items()} == {"train": 8, "dev": 2, "test": 2}
     assert not set(splits["train"].question_ids) & set(splits["dev"].question_ids)
     assert splits["train"].labels.tolist() == [1] * 8
+    assert load_split(f"techqa_pool={folder}", "test")[1] == [
+        "techqa_pool test: questions that are not answerable, left out: 1"
+    ]
     pool = {"shared", "d 2", *(f"t {n}" for n in range(8))}
     for split in ("dev", "test"):
         for rows in splits[split].rows():

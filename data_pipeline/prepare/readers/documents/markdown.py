@@ -8,7 +8,8 @@ from data_pipeline.prepare.document import Document
 from ..reader import Reader, Record, name_file
 from ..text import decode, name_title, read_whole
 
-_FRONT_MATTER = re.compile(r"\A---\n.*?\n(?:---|\.\.\.)\n", re.S)
+_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)\n.*?\n(?:\1|\.\.\.)\n", re.S)
+_BREAK = re.compile(r"<br\b", re.I)
 
 
 def _parse(record: Record) -> list[Document]:
@@ -34,9 +35,9 @@ def _parse(record: Record) -> list[Document]:
 
 def _join_words(tokens: list[Any]) -> str:
     parts = [
-        " " if token.type in ("softbreak", "hardbreak") else token.content
+        token.content if token.type in ("text", "code_inline") else " "
         for token in tokens
-        if token.type in ("text", "code_inline", "softbreak", "hardbreak")
+        if token.type in ("text", "code_inline", "softbreak", "hardbreak") or _BREAK.match(token.content)
     ]
     return " ".join("".join(parts).split())
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from ..jsonl import load_json, parse_fields, read_json_lines
+from ..jsonl import find_id, load_json, parse_fields, read_json_lines
 from ..lines import read_lines
-from ..reader import FilePart, Reader, Record, SourceFile
+from ..reader import FilePart, Reader, Record, SourceFile, name_record
 from .groups import name_groups
 
 
@@ -49,14 +49,14 @@ def _name(line: bytes, number: int) -> str:
         fields = load_json(line)
     except Rejected:
         return ""
-    own_id = fields.get("id") if isinstance(fields, dict) else None
-    return f"\n{number}" if own_id in (None, "") else str(own_id)
+    return (find_id(fields) if isinstance(fields, dict) else "") or f"\n{number}"
 
 
 def _parse(record: Record) -> list[Document]:
     fields = load_json(record.content["line"])
     found = _parse_question(fields)
-    return [replace(document, **found, group=record.content["group"]) for document in parse_fields(fields, record)]
+    found |= {"group": record.content["group"], "source": name_record(record)}  # in which its links lead
+    return [replace(document, **found) for document in parse_fields(fields, record)]
 
 
 def _parse_question(fields: Any) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def _parse(record: Record, keep_code: bool) -> list[Document]:
             f"{forum}:{question['Id']}",
             title,
             extract_paragraphs(_drop_notice(question.get("Body", "")), keep_code) or [title],
-            forum,
+            record.called.rpartition("/")[0].removesuffix(_SITE) or forum,  # two folders may have the forum's name
             answers=["\n".join(extract_paragraphs(row.get("Body", ""), keep_code)) for row in rows],
             accepted=accepted[0] if accepted else None,
             links=[f"{forum}:{number}" for number in record.content["links"]],

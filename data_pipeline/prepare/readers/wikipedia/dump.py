@@ -25,8 +25,8 @@ _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # how each stream of a .bz2 file begin
 _STREAM_BYTES = 10  # of that
 _REDIRECT = re.compile(r"\s*#\s*(?:REDIRECT|WEITERLEITUNG|REDIRECTION|REDIRECCIÓN|ПЕРЕНАПРАВЛЕНИЕ)\b", re.I)
 _DISAMBIGUATION = re.compile(
-    r"\{\{\s*+(?:[\w -]*disambig\w*|disamb|dab|hndis|geodis|numberdis|surname|given name|set index(?: article)?"
-    r"|begriffsklärung|homonymie|desambiguación|desambiguação|disambigua)\s*(?:\||\}\})",
+    r"\{\{\s*+(?:(?!nota )[\w -]*disambig\w*|disamb|dab|hndis|geodis|numberdis|surname|given name"
+    r"|set index(?: article)?|begriffsklärung|homonymie|desambiguación|desambiguação|disambigua)\s*(?:\||\}\})",
     re.I,
 )
 
@@ -140,7 +140,7 @@ def _parse(record: Record) -> list[Document]:
         raise Rejected(f"not XML: {error}") from error
     title = page.findtext("title") or ""
     namespace = page.findtext("ns") or "0"
-    text = page.findtext("revision/text") or ""
+    text = page.findtext("revision[last()]/text") or ""  # a dump of all revisions begins with the oldest
     if namespace != "0":
         raise Omitted(f"not an article but a page of namespace {namespace}")
     if page.find("redirect") is not None or _REDIRECT.match(text):

@@ -31,7 +31,9 @@ _LISTS = {"li", "dd", "dt"}
 _BLOCKS = {"div", "blockquote", "p", "center", "hr", "ul", "ol", "dl", "poem", "tr", "caption"}
 _NOT_TEXT = re.compile(  # links to files and categories, and to the same page in other languages
     r"(?:file|image|category|media|datei|bild|kategorie|fichier|catégorie|archivo|imagen|categoría|immagine|categoria"
-    r"|ficheiro|imagem|bestand|afbeelding|categorie|plik|grafika|kategoria|файл|изображение|категория|template"
+    r"|ficheiro|imagem|bestand|afbeelding|categorie|plik|grafika|kategoria|файл|изображение|категория|категорія"
+    r"|ファイル|画像|カテゴリ|文件|檔案|图像|圖像|分类|分類|파일|그림|분류|ملف|صورة|تصنيف|پرونده|رده|קובץ|קטגוריה|चित्र|श्रेणी|fil|kategori"
+    r"|dosya|berkas|soubor|fájl|kép|kategória|tiedosto|luokka|αρχείο|εικόνα|κατηγορία|tập tin|hình|thể loại|template"
     r"|portal|[a-z]{2,3}(?:-[a-z]{2,6})?):",
     re.I,
 )
@@ -54,11 +56,11 @@ _SHOWN = {
     ),
     **dict.fromkeys(("interlanguage link", "ship", "uss", "hms", "not a typo", "sic", "text", "mvar", "var"), (0,)),
     **dict.fromkeys(("num", "val", "as of", "sup", "sub", "circa", "c.", "born in", "start date", "gaps"), (0,)),
-    **dict.fromkeys(("lang", "transl", "transliteration", "color", "font color", "colored link"), (1,)),
+    **dict.fromkeys(("lang", "langx", "transl", "transliteration", "color", "font color", "colored link"), (1,)),
 }
 _LITERAL = {
     "ndash": "–", "mdash": "—", "snd": " – ", "spaced ndash": " – ", "spnd": " – ", "spaced en dash": " – ",
-    "nbsp": " ", "'": "'", "' \"": "' \"", "=": "=", "!": "|", "dash": "–", "en dash": "–", "em dash": "—",
+    "nbsp": " ", "'": "’", "'s": "’s", "' \"": "' \"", "=": "=", "!": "|", "dash": "–", "en dash": "–", "em dash": "—",
     "crlf": " ", "spaces": " ", "thinsp": " ", "hsp": " ", "ad": "AD", "bc": "BC", "bce": "BCE", "ce": "CE",
 }  # fmt: skip
 _BETWEEN_NUMBERS = {"x", "×", "by", "to", "-", "–", "and", "or", "+/-", "xx", "to(-)"}

@@ -44,6 +44,7 @@ KEPT = [
     "الكتاب على الطاولة.",
     "这是一本书。",
     "यह एक किताब है।",
+    "یہ ایک کتاب ہے۔",
     "A column of text in which there is one | of them.",
 ]
 

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
-from data_pipeline.prepare.duplicates.near import find_repeats
+from data_pipeline.prepare.duplicates.near import (
+    NUM_BANDS,
+    find_matches,
+    find_repeats,
+    link_signatures,
+    write_signatures,
+)
 from tests.synthetic import short_tokenizer
 
 NOISE = "This line of text stands at the foot of every page of the site, and says nothing of its subject at all."
@@ -151,6 +157,18 @@ def test_planted_near_duplicates_are_found_and_others_are_left(run, helpers):
     counts = result.tally.counts
     assert counts["documents much like another"] + counts["documents that repeat another"] == len(dropped)
     assert adds_up(result.tally)
+
+
+def test_near_duplicates_are_found_in_scripts_without_spaces(tmp_path):
+    rng = random.Random(5)
+    text = "".join(chr(rng.randrange(0x4E00, 0x6000)) for _ in range(400))
+    texts = [text, text.replace(text[100], "，"), "".join(reversed(text))]
+    write_signatures(iter(texts), tmp_path / "task")
+    link_signatures([tmp_path / "task"], tmp_path / "all")
+    for band in range(NUM_BANDS):
+        find_matches(tmp_path / "all", tmp_path / "found", band, None)
+    pairs = [np.fromfile(path, dtype="<u4").reshape(-1, 2, 2)[:, :, 1] for path in (tmp_path / "found").glob("*.dups")]
+    assert np.unique(np.concatenate(pairs)).tolist() == [0, 1]
 
 
 def test_near_duplicates_are_kept_unless_asked(run, documents):

@@ -49,9 +49,11 @@ def test_what_is_no_prose_in_markdown_goes(tmp_path, read, block):
 
 def test_markup_within_markdown_is_taken_off(tmp_path, read):
     text = "---\ntitle: x\n---\nA *b* **c** `d` [e](f)\nand [g] &amp; <https://h.example>.\n\n"
-    text += "- One.\n- Two.\n\n> Quoted.\n"
+    text += "- One.\n- Two.\n\n> Quoted.<br>Again.\n"
     (document,), _, _ = read(written(tmp_path / "notes.md", text))
-    assert document.paragraphs == ["A b c d e and [g] & https://h.example.", "One.", "Two.", "Quoted."]
+    assert document.paragraphs == ["A b c d e and [g] & https://h.example.", "One.", "Two.", "Quoted. Again."]
+    (other,), _, _ = read(written(tmp_path / "hugo.md", text.replace("---", "+++")))
+    assert other.paragraphs == document.paragraphs
     assert document.title == "notes"
 
 
@@ -69,6 +71,27 @@ def test_the_paragraphs_of_a_word_file(tmp_path, read):
     (document,), rejected, _ = read(tmp_path / "a.docx")
     assert not rejected
     assert document.paragraphs == [FIRST, SECOND]
+
+
+def test_fields_and_tracked_changes_of_a_word_file_are_part_of_its_sentences(tmp_path, read):
+    docx = pytest.importorskip("docx")
+    from docx.oxml import parse_xml
+    from docx.oxml.ns import nsdecls
+
+    made = docx.Document()
+    paragraph = made.add_paragraph("See")
+    for xml in (
+        "<w:fldSimple {} w:instr='REF x'><w:r><w:t> table 3</w:t></w:r></w:fldSimple>",
+        "<w:ins {} w:id='1' w:author='a'><w:r><w:t> on page 7</w:t></w:r></w:ins>",
+        "<w:del {} w:id='2' w:author='a'><w:r><w:delText> or not</w:delText></w:r></w:del>",
+        "<w:sdt {}><w:sdtContent><w:r><w:t>, Ann.</w:t></w:r></w:sdtContent></w:sdt>",
+    ):
+        paragraph._p.append(parse_xml(xml.format(nsdecls("w"))))
+    block = f"<w:sdt {nsdecls('w')}><w:sdtContent><w:p><w:r><w:t>{FIRST}</w:t></w:r></w:p></w:sdtContent></w:sdt>"
+    made.element.body.insert(0, parse_xml(block))
+    made.save(tmp_path / "a.docx")
+    (document,), _, _ = read(tmp_path / "a.docx")
+    assert document.paragraphs == [FIRST, "See table 3 on page 7, Ann."]
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.pdf"])
@@ -194,6 +217,8 @@ def saved(tmp_path_factory):
 def test_a_saved_data_set_is_read(saved, read):
     from data_pipeline.prepare.readers import find_input_files
 
+    datasets.load_from_disk(saved).map(lambda row: {"text": row["text"].upper()})  # leaves a file in the folder
+    assert len(list(saved.glob("*.arrow"))) == 3
     files, skipped = find_input_files([str(saved)])
     assert len(files) == 2
     assert not skipped

@@ -54,7 +54,7 @@ def test_links_of_two_lines_with_one_id_all_count(tmp_path, read):
 def test_questions_of_a_help_desk_come_with_their_group(tmp_path, read):
     """Links lead up and down the file; what is broken, or has neither id nor links, is on its own."""
     path = tmp_path / "desk.jsonl"
-    lines = [{"id": 1, "links": []}, {"links": [1]}, {"id": "far", "links": ["gone"]}, {"id": "x", "links": ["far"]}]
+    lines = [{"id": 1, "links": []}, {"links": [1]}, {"id": 5.0, "links": ["gone"]}, {"id": "x", "links": [5]}]
     lines += [{"id": "alone"}, {"id": "bad", "links": [[1]]}, {}]
     text = "".join(json.dumps({"title": "t", "text": "b", **line}) + "\n" for line in lines)
     path.write_text('{"links": broken\n' + text + '"links"\n')

@@ -1,7 +1,9 @@
 """Input that nobody meant: each kind has an outcome that is counted and explained, in bounded memory and time."""
 
+import bz2
 import gzip
 import json
+import lzma
 import re
 import tracemalloc
 
@@ -10,6 +12,7 @@ import pytest
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.readers import find_input_files, read_records, reader
+from data_pipeline.prepare.readers.compression import open_decompressed
 
 SUFFIXES = [
     ".jsonl", ".txt", ".csv", ".tsv", ".md", ".html", ".xml", ".warc", ".arc", ".parquet", ".arrow", ".docx", ".pdf",
@@ -37,6 +40,19 @@ def test_a_file_that_is_not_what_its_name_says_has_a_counted_outcome(tmp_path, r
         for paragraph in clean(document, Rules(0, 0), Tally()):
             assert "\x00" not in paragraph
     assert all("\n" not in reason for reason in rejected)
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, lzma.compress])
+def test_a_damaged_stream_is_not_taken_for_the_end_of_a_compressed_file(tmp_path, compress):
+    """Python's own files end there, and say nothing of what follows."""
+    suffix = {bz2.compress: "bz2", lzma.compress: "xz"}[compress]
+    first, second, path = compress(b"one\n" * 9000), compress(b"two\n"), tmp_path / f"a.txt.{suffix}"
+    path.write_bytes(first + b"\0" * 8 + second + b"\0" * 70_000)
+    with open_decompressed(path) as file:
+        assert file.read() == b"one\n" * 9000 + b"two\n"
+    path.write_bytes(first + b"!" + second)
+    with open_decompressed(path) as file, pytest.raises((OSError, lzma.LZMAError)):
+        file.read()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -99,6 +115,14 @@ def test_nuls_in_a_text_are_white_space(tmp_path, read):
     assert paragraph.startswith("One two. And so on.")
 
 
+@pytest.mark.parametrize("start", ["%PDF-1.4\n", "{\\rtf1\\ansi "])
+def test_a_pdf_or_rtf_under_another_name_is_no_text(tmp_path, read, start):
+    (tmp_path / "a.txt").write_text(start + "A sentence of it. " * 9)
+    documents, (reason,), _ = read(tmp_path / "a.txt")
+    assert not documents
+    assert "PDF or RTF" in reason
+
+
 def test_a_file_that_is_mostly_nuls_is_binary(tmp_path, read):
     (tmp_path / "a.txt").write_bytes(b"ab\x00\x00" * 1000)
     documents, (reason,), _ = read(tmp_path / "a.txt")
@@ -114,6 +138,7 @@ def test_a_file_that_is_mostly_nuls_is_binary(tmp_path, read):
         ("ذهب الرجل إلى السوق. هل عاد؟ نعم عاد.", 3),
         ("האיש הלך לשוק. הוא חזר בערב. כולם שמחו.", 3),
         ("यह एक वाक्य है। यह दूसरा वाक्य है।", 2),
+        ("မြို့သည် ကြီးသည်။ မြစ်သည် ရှည်သည်။", 2),
     ],
 )
 def test_sentences_of_other_scripts(text, count):

@@ -9,7 +9,7 @@ from xml.sax.saxutils import quoteattr
 import pytest
 
 from data_pipeline.prepare.cleaning import Rules, Tally, clean
-from data_pipeline.prepare.readers import reader
+from data_pipeline.prepare.readers import find_input_files, parse_record, read_records, reader
 from data_pipeline.prepare.readers.forums import stackexchange
 from data_pipeline.prepare.readers.forums.stackexchange import extract_paragraphs
 
@@ -119,6 +119,18 @@ def test_a_forum_has_one_name_however_its_dump_is_named(tmp_path, monkeypatch):
     assert {stackexchange.name_forum(file) for file in same} == {"beer"}
     assert stackexchange.name_forum("history.meta.stackexchange.com.7z::Posts.xml") == "history.meta"
     assert stackexchange.name_forum("stackoverflow.com-Posts.7z::Posts.xml") == "stackoverflow.com-Posts"
+
+
+@pytest.mark.parametrize("folders", [("beer", "cats"), ("beer/dump", "cats/dump")])
+def test_forums_are_sources_of_their_own_whatever_their_folders_are_called(tmp_path, folders):
+    """A link leads within its source."""
+    for folder in folders:
+        forum(tmp_path / folder, question(1))
+    files, _ = find_input_files([str(tmp_path)])
+    records = [record for file in files for record in read_records(file.name, None, file.called)]
+    documents = [document for record in records for document in parse_record(record)]
+    assert [d.source for d in documents] == list(folders)
+    assert [d.id for d in documents] == [f"{folder.rpartition('/')[2]}:1" for folder in folders]
 
 
 def test_a_large_file_is_put_in_order_in_groups(tmp_path, monkeypatch, read):

@@ -48,6 +48,7 @@ def written(path, text):
         "{{Infobox secret\n| a = secret {{b|c}}\n}}",
         "[[File:secret.jpg|thumb|A secret [[link]] in it]]",
         "[[Category:Secret]]",
+        "[[ファイル:a.jpg|thumb|secret]]\n[[カテゴリ:secret]]",
         "[[fr:Secret]]",
         "<ref>secret</ref><ref name=secret />",
         "<!-- secret -->",
@@ -74,6 +75,7 @@ def test_what_is_no_prose_goes(markup):
         ("Fish &amp; chips&nbsp;here, 5&ndash;6.", "Fish & chips here, 5–6."),
         ("It is {{convert|5|km|mi}} long and {{convert|2|x|3|m|ft}} wide.", "It is 5 km long and 2 x 3 m wide."),
         ("He said {{lang|fr|oui}} {{nowrap|at once}}.", "He said oui at once."),
+        ("''Emma''{{'s}} author wrote {{langx|fr|oui}}.", "Emma’s author wrote oui."),
         ("Anna ({{IPAc-en|a}}; {{respell|a}}) was born{{cn}}, here<ref>x</ref>.", "Anna was born, here."),
         ("Water is H<sub>2</sub>O and <small>small</small>.", "Water is H2O and small."),
         ("1940{{ndash}}45 and {{circa|1950}}.", "1940–45 and c. 1950."),
@@ -130,7 +132,12 @@ def test_a_dump_is_read_and_what_is_no_article_is_counted(tmp_path, read, suffix
         page("Old too", extra='<redirect title="New" />'),
         page("Mercury (disambiguation)"),
         page("Mars", text="'''Mars''' may be:\n* x\n{{disambiguation|planet}}"),
-        page("Last", number=8),
+        page(
+            "Last",
+            number=8,
+            text=f"{{{{Nota disambigua|x}}}}\n{PROSE}",
+            extra="<revision><text>#REDIRECT [[What it was at first]]</text></revision>",
+        ),
     )
     path = tmp_path / f"wiki.xml{suffix}"
     path.write_bytes(bz2.compress(content.encode()) if suffix else content.encode())
