@@ -69,9 +69,10 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     assert "27 answers" in run(index, "--output_dir", folder)
 
     both = (index, "--output_dir", folder, "--remove", "a3", "a4", "--add", write(tmp_path / "c.jsonl", answers[4:31]))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(building, "_write_words", interrupt)
-        run(*both)
+        with pytest.raises(KeyboardInterrupt):
+            run(*both)
     assert f"{folder}: 27 answers" in run(*both)  # without a3, with a30; a4 is replaced
 
     with pytest.raises(KinspanError, match="--max_length needs --cross_encoder, whose setting it is"):
