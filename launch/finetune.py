@@ -1,5 +1,6 @@
 """Fine-tunes a ranker for answer sentence selection, with several seeds; TANDA with --transfer."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,7 +8,7 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from finetune.data.registry import expect_data
-from finetune.training.config import FinetuneConfig, check
+from finetune.training.config import FinetuneConfig, check, find_unused_flags
 from launch._cli import parse, run
 
 DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
@@ -39,6 +40,9 @@ def main() -> None:
     config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
     check(config)
     expect_data(config.data, config.train_data, config.transfer)
+    if os.environ.get("RANK", "0") == "0":
+        for line in find_unused_flags(config):
+            print(line, flush=True)
     from finetune.training.experiment import run_experiment  # after the flags: torch takes seconds to import
 
     run_experiment(config)
