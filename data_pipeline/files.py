@@ -124,11 +124,15 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     What UTF-8 cannot hold, such as half of a surrogate pair, is written as an escape sequence.
     """
     partial = path.with_name(path.name + ".tmp")
-    with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        file.writelines([text] if isinstance(text, str) else text)
-    sync(partial)
-    partial.replace(path)
-    sync(path.parent)
+    try:
+        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.writelines([text] if isinstance(text, str) else text)
+        sync(partial)
+        partial.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # that of a full disk names no file
+        raise
 
 
 def describe_write_error(path: Path, error: Exception) -> str:

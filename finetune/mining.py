@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def mine_file(
     say(
         f"{sizes.sum():,} negatives of {data.num_questions:,} questions ({(sizes == 0).sum():,} have none); "
         f"{mined.dropped:,} candidates scored above {rules.positive_share:g} of a right answer's score and were left "
-        f"out\n{output / TRAIN}: train on it with --data {spec} --train_data files={output}"
+        f"out\n{output / TRAIN}: train on it with --data {quote(spec)} --train_data {quote(f'files={output}')}"
     )
 
 

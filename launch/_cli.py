@@ -3,6 +3,7 @@ file below them; and errors as one line."""
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -207,8 +208,8 @@ def run(main: Callable[[], Any]) -> None:
         main()
     except KinspanError as error:
         _refuse(str(error))
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        os._exit(0)
+    except BrokenPipeError:  # the reader, `head` say, has seen enough, and the work may not be done
+        os._exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
         print("interrupted; the same command again continues", file=sys.stderr, flush=True)
         os._exit(130)

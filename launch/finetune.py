@@ -1,17 +1,15 @@
 """Fine-tunes a ranker for answer sentence selection, with several seeds; TANDA with --transfer."""
 
+import os
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from data_pipeline.errors import KinspanError
 from finetune.data.registry import expect_data
-from finetune.training.config import FinetuneConfig, check
+from finetune.training.config import FinetuneConfig, check, find_unused_flags
 from launch._cli import parse, run
-from pretrain.runtime.settings import check_needed
 
 DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
 set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation.
@@ -41,25 +39,13 @@ EPILOG = """examples:
 def main() -> None:
     config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
     check(config)
-    refuse_unused(config)
     expect_data(config.data, config.train_data, config.transfer)
+    if os.environ.get("RANK", "0") == "0":
+        for line in find_unused_flags(config):
+            print(line, flush=True)
     from finetune.training.experiment import run_experiment  # after the flags: torch takes seconds to import
 
     run_experiment(config)
-
-
-def refuse_unused(config: FinetuneConfig) -> None:
-    """Raises KinspanError for a flag that does nothing beside the others."""
-    for needed, start in (("transfer", "transfer_"), ("search_folds", "search_")):
-        check_needed(config, needed, *(s.name for s in fields(config) if s.name.startswith(start)))
-    default = FinetuneConfig("")
-    if config.loss not in ("pairwise", "listwise") and config.list_size != default.list_size:
-        raise KinspanError(f"--list_size is for --loss pairwise and listwise, and not for --loss {config.loss}")
-    if config.lr_schedule != "wsd" and config.decay_share != default.decay_share:
-        raise KinspanError(f"--decay_share is for --lr_schedule wsd, and not for --lr_schedule {config.lr_schedule}")
-    graded = any(str(spec).startswith("asnq=") for spec in (config.data, config.train_data, config.transfer))
-    if not graded and config.negative_labels != default.negative_labels:
-        raise KinspanError("--negative_labels is for asnq=, whose labels are grades, and no data set here is it")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
+from shlex import quote
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import find_file, read_object
@@ -53,10 +54,11 @@ def find_finished(config: PretrainConfig) -> Path | None:
 
 def advise(folder: Path) -> str:
     """How to train a run's model for longer."""
+    run, release = quote(str(folder)), quote(f"{folder}/release")
     return (
         "its length cannot change, because the learning rate falls to zero at its end (a run with --lr_schedule wsd "
-        f"can be continued). To train on, release it (kinspan release --run_dir {folder} --output_dir "
-        f"{folder}/release), and start another run from there (--model {folder}/release, and another --output_dir)"
+        f"can be continued). To train on, release it (kinspan release --run_dir {run} --output_dir "
+        f"{release}), and start another run from there (--model {release}, and another --output_dir)"
     )
 
 

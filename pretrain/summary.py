@@ -3,6 +3,7 @@
 import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from shlex import quote
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def describe_run(setup: Setup, module: torch.nn.Module) -> list[str]:
         f"{setup.total_steps} steps of {setup.train_stream.epoch_pairs / layout.size:,.0f} in an epoch ({epochs:.2f} "
         f"epochs), pairs of at most {setup.train_stream.max_length} tokens",
         *_warn_of_small_batches(setup),
-        f"watch it: {setup.folder / 'report.html'}, or tensorboard --logdir {setup.folder / 'tensorboard'}",
+        f"watch it: {setup.folder / 'report.html'}, or tensorboard --logdir {quote(str(setup.folder / 'tensorboard'))}",
     ]
 
 

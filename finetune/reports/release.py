@@ -28,12 +28,17 @@ def find_ranker(source: Path) -> Path | None:
     """The folder of the ranker that ``source`` means: the folder itself, a seed's, or an experiment's, of which the
     seed with the highest dev MAP is taken. None where it is of no fine-tuning.
 
-    Raises KinspanError where the experiment has no ranker.
+    Raises KinspanError where the experiment is not complete, or has no ranker.
     """
     for folder in (source, source / BEST):
         if (folder / ABOUT).is_file():
             return folder
     if not (source / RESULTS).is_file():
+        if any(source.glob("seed-*")):
+            raise KinspanError(
+                f"{source} holds a fine-tuning that is not complete: run the same kinspan finetune command again, or "
+                "give the folder of a seed that is"
+            )
         return None
     results = read_object(source / RESULTS, REPAIR)
     try:

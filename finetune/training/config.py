@@ -1,6 +1,6 @@
 """Every setting of fine-tuning, with the checks that need nothing but the settings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from data_pipeline.errors import KinspanError
@@ -23,6 +23,7 @@ from pretrain.runtime.settings import (
     VALIDATION,
     allow_cpu,
     check_ranges,
+    default_of,
     setting,
     settings_of_identity,
 )
@@ -385,6 +386,28 @@ def _check_contrastive(config: FinetuneConfig) -> None:
         raise KinspanError("--fresh_head is not for --loss contrastive: a bi-encoder has no head")
     if config.batch_size < 2 and not config.own_negatives:
         raise KinspanError("--batch_size 1: --loss contrastive has nothing to compare an answer with: use 2 or more")
+
+
+def find_unused_flags(config: FinetuneConfig) -> list[str]:
+    """Lines about flags that were given and do nothing beside the others."""
+    defaults = {declared.name: default_of(declared) for declared in fields(FinetuneConfig)}
+    has_grades = any(str(spec).startswith("asnq=") for spec in (config.data, config.train_data, config.transfer))
+    of_transfer = [name for name in defaults if name.startswith("transfer_")]
+    unused = {
+        "there is no --transfer": () if config.transfer else of_transfer,
+        "there is no --search_folds": () if config.search_folds else ("search_batch_sizes", "search_learning_rates"),
+        "--search_folds chooses it": ("batch_size", "learning_rate") if config.search_folds else (),
+        f"--loss is {config.loss}": () if config.loss in ("pairwise", "listwise") else ("list_size",),
+        f"--lr_schedule is {config.lr_schedule}": () if config.lr_schedule == "wsd" else ("decay_share",),
+        "no data set is asnq=": () if has_grades else ("negative_labels",),
+        "--warmup_steps is given": () if config.warmup_steps is None else ("warmup_share",),
+    }
+    return [
+        f"ignored, as {why}: --{name}"
+        for why, names in unused.items()
+        for name in names
+        if getattr(config, name) != defaults[name]
+    ]
 
 
 def get_max_length(config: FinetuneConfig) -> int:

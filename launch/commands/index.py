@@ -82,16 +82,18 @@ def main() -> None:
     else:
         manifest = read_manifest(folder)
         _check_unused(config, manifest.settings)
-    answers = _read(config.add, config) if config.add else []  # what may fail comes before anything is removed
-    embedder = _load_own(config, folder, manifest) if config.add else None
-    if config.remove:
-        from serve.building import remove_answers
-
-        manifest = remove_answers(folder, _list_ids(config.remove))
-    if embedder:
+    ids = _list_ids(config.remove)
+    if config.add:
         from serve.building import add_answers
 
-        manifest = add_answers(folder, embedder, answers, print)
+        answers = _read(config.add, config)
+        manifest = add_answers(folder, _load_own(config, folder, manifest), answers, print)
+        added = {answer.id for answer in answers}
+        ids = [name for name in ids if name not in added]  # these were replaced
+    if ids:  # last, so that the same command goes on if the addition is interrupted
+        from serve.building import remove_answers
+
+        manifest = remove_answers(folder, ids)
     _describe(folder, manifest)
 
 

@@ -40,7 +40,7 @@ END
 start_all() { # on the machines that answer; the names, and the numbers of the processes here, in arrays
     local line host slots answer
     names=() counts=() processes=()
-    while read -r line; do
+    while read -r line || [ -n "$line" ]; do # the last line may lack its end
         host=${line%%[[:space:]#]*}
         [ -n "$host" ] || continue
         slots=$([[ $line =~ slots=([0-9]+) ]] && echo "${BASH_REMATCH[1]}" || echo 1)

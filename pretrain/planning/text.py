@@ -63,7 +63,7 @@ def _describe_doses(plan: RunPlan) -> list[str]:
         f"           after {dose:,} pairs: AUC {auc:.2f}; MAP without labels {selqa:.2f} on SelQA, {wikiqa:.2f} WikiQA"
         for dose, auc, selqa, wikiqa in DOSES
     ]
-    first = f"learned    {pairs:,} pairs in all. What all-MiniLM-L6-v2 came to (BM25: 0.84 on SelQA, 0.60 WikiQA):"
+    first = f"learned    {pairs:,} pairs in all. What all-MiniLM-L6-v2 reached (BM25: 0.84 on SelQA, 0.60 WikiQA):"
     return [first, *known]
 
 

@@ -32,7 +32,7 @@ def replace_release(output: Path) -> Iterator[Path]:
     Raises KinspanError where ``output`` holds something that is not a release or a card that somebody edited, or cannot
     be written.
     """
-    output = output.absolute()
+    output = output.resolve()  # where a link leads
     expect_release_or_nothing(output)
     partial = output.with_name(output.name + ".tmp")
     try:

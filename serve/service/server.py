@@ -140,7 +140,7 @@ def open_searcher(service: Service, say: Callable[[str], Any]) -> "Searcher":
 def read_examples(path: Path) -> list[str]:
     """The questions of a file, one a line. Raises KinspanError where it cannot be read, or has none."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise KinspanError(f"--examples {path} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -21,6 +21,13 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     assert path.read_text() == "step-00000004"
 
 
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
+    (tmp_path / "latest.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_atomically(tmp_path / "latest", "step-00000004")
+    assert caught.value.filename == str(tmp_path / "latest")
+
+
 def test_a_lock_keeps_others_out(tmp_path, capsys):
     with lock_file(tmp_path / "lock", "in use"), pytest.raises(KinspanError, match=r"^in use$"):  # noqa: SIM117
         with lock_file(tmp_path / "lock", "in use"):

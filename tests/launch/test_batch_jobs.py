@@ -216,7 +216,7 @@ def hosts(tmp_path):
     one_core: so that what the script puts into the background mostly begins after the script has gone on
     """
     environment = write_commands(tmp_path / "bin", OVER_SSH)
-    (tmp_path / "hosts.txt").write_text("a slots=2\ngone slots=8\n# a remark\n\nb slots=1 # another\n")
+    (tmp_path / "hosts.txt").write_text("a slots=2\ngone slots=8\n# a remark\n\nb slots=1 # another")
 
     def run(status, said="", strike=None, started=1, one_core=False, arguments=(), **variables):
         def prepare():
@@ -339,6 +339,16 @@ def test_pods_see_the_shared_volume_and_are_not_root(name):
     assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
     uid = pod["securityContext"]["runAsUser"]
     assert f"--uid {uid} " in (KUBERNETES / "Dockerfile").read_text()
+
+
+def test_every_form_names_the_image_that_is_pushed():
+    """A bare name would be looked for at Docker's own registry."""
+    (gpu,), (cpu,) = (
+        yaml.safe_load((KUBERNETES / form / "kustomization.yaml").read_text())["images"] for form in ("gpu", "cpu")
+    )
+    assert read_pods("gpu/pretrain.yaml")[2]["containers"][0]["image"] == gpu["name"]
+    assert cpu["name"] == gpu["newName"]
+    assert read_pods("prepare.yaml")[2]["containers"][0]["image"] == f"{gpu['newName']}:{gpu['newTag']}"
 
 
 def test_kubectl_builds_both_forms():

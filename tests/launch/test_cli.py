@@ -1,5 +1,6 @@
 """Flags from declared settings: each once in --help, former names still accepted, lists and files."""
 
+import os
 import re
 import sys
 from dataclasses import dataclass, fields
@@ -9,7 +10,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.config import EvaluateConfig
 from finetune.training.config import FinetuneConfig
-from launch._cli import make_parser, parse
+from launch._cli import make_parser, parse, run
 from launch.commands.inspect_corpus import InspectCorpusConfig
 from launch.commands.release import ReleaseConfig
 from launch.prepare import PrepareConfig
@@ -161,6 +162,16 @@ def test_a_command_looks_for_its_models_before_it_begins(monkeypatch, tmp_path):
 def test_a_plan_needs_no_model_of_the_hub(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pretrain", "--dry_run", "--model", "roberta-base"])
     assert parse(PretrainConfig, "").model == "roberta-base"
+
+
+def test_an_output_that_nobody_reads_any_more_is_no_success(monkeypatch):
+    def write():
+        raise BrokenPipeError
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as end:
+        run(write)
+    assert end.value.code == 141  # as of any program that writes to such a pipe
 
 
 def test_a_corpus_to_show_may_stand_without_its_flag():

@@ -89,11 +89,6 @@ def test_it_trains_prints_a_table_and_the_same_command_repeats_it(folder, tmp_pa
         (["--data", "wikiqa=nowhere"], "wikiqa=nowhere: there is no such folder"),
         (["--data", "files=x", "--learning_rate", "0"], "--learning_rate 0.0: must be above 0"),
         (["--data", "files={data}", "--model", "no/such"], "no model at no/such"),
-        (["--data", "files=x", "--transfer_steps", "9"], "--transfer_steps needs --transfer: give both, or neither"),
-        (["--data", "files=x", "--search_batch_sizes", "8"], "--search_batch_sizes needs --search_folds"),
-        (["--data", "files=x", "--list_size", "4"], "--list_size is for --loss pairwise and listwise, and not for"),
-        (["--data", "files=x", "--decay_share", "0.5"], "--decay_share is for --lr_schedule wsd, and not for"),
-        (["--data", "files=x", "--negative_labels", "1"], "--negative_labels is for asnq=, whose labels are grades"),
     ],
 )
 def test_errors_are_one_line(arguments, message, folder, tmp_path):

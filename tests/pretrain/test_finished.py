@@ -21,21 +21,21 @@ def finished(tmp_path):
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     (corpus / "manifest.json").write_text("{}")
-    config = PretrainConfig(corpus=str(corpus), output_dir=str(tmp_path / "run"), max_steps=7)
-    last = tmp_path / "run/checkpoints/step-00000007"
+    config = PretrainConfig(corpus=str(corpus), output_dir=str(tmp_path / "my run"), max_steps=7)
+    last = tmp_path / "my run/checkpoints/step-00000007"
     last.mkdir(parents=True)
     (last / "manifest.json").write_text("{}")
-    (tmp_path / "run" / SUMMARY).write_text(json.dumps({"steps": 7, "config": as_dict(config)}))
+    (tmp_path / "my run" / SUMMARY).write_text(json.dumps({"steps": 7, "config": as_dict(config)}))
     return as_dict(config)
 
 
 def test_the_same_settings_again(finished, tmp_path):
-    assert find_finished(PretrainConfig(**finished | {"log_steps": 3})) == tmp_path / "run" / SUMMARY
+    assert find_finished(PretrainConfig(**finished | {"log_steps": 3})) == tmp_path / "my run" / SUMMARY
 
 
 def test_more_steps_are_refused_with_the_way_to_go_on(finished):
     with pytest.raises(
-        KinspanError, match=r"complete after 7 steps: .*kinspan release --run_dir .*/run .*--model .*/release"
+        KinspanError, match=r"complete after 7 steps: .*kinspan release --run_dir '.*/my run' .*--model '.*/release'"
     ):
         find_finished(PretrainConfig(**finished | {"max_steps": 14}))
 
@@ -43,7 +43,7 @@ def test_more_steps_are_refused_with_the_way_to_go_on(finished):
 @pytest.mark.parametrize("objective", ["mine:NEXT", "ssp:2+mine:NEXT:1"])
 def test_an_own_objective_whose_code_may_have_changed_is_looked_at(objective, finished, tmp_path):
     finished["objective"] = objective
-    (tmp_path / "run" / SUMMARY).write_text(json.dumps({"steps": 7, "config": finished}))
+    (tmp_path / "my run" / SUMMARY).write_text(json.dumps({"steps": 7, "config": finished}))
     assert find_finished(PretrainConfig(**finished)) is None
 
 
@@ -54,14 +54,14 @@ def test_where_the_folder_does_not_tell_the_run_finds_out(change, finished, tmp_
     elif change == "warmup":  # which is no length
         finished["warmup_steps"] = 3
     elif change == "corpus":
-        later = (tmp_path / "run" / SUMMARY).stat().st_mtime + 9
+        later = (tmp_path / "my run" / SUMMARY).stat().st_mtime + 9
         os.utime(tmp_path / "corpus/manifest.json", (later, later))
     elif change == "link":
         (tmp_path / "corpus/nothing").symlink_to("absent")
     elif change == "checkpoint":
-        (tmp_path / "run/checkpoints/step-00000007/manifest.json").unlink()
+        (tmp_path / "my run/checkpoints/step-00000007/manifest.json").unlink()
     else:
-        (tmp_path / "run" / SUMMARY).write_text("{")
+        (tmp_path / "my run" / SUMMARY).write_text("{")
     assert find_finished(PretrainConfig(**finished)) is None
 
 

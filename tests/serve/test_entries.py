@@ -10,6 +10,7 @@ import pytest
 from data_pipeline.errors import KinspanError
 from launch.commands import evaluate, index, rank, search
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
+from serve import building
 
 
 @pytest.fixture
@@ -28,6 +29,10 @@ def run(monkeypatch, capsys):
 def write(path, answers):
     path.write_text("".join(json.dumps(answer._asdict()) + "\n" for answer in answers))
     return path
+
+
+def interrupt(*arguments):
+    raise KeyboardInterrupt
 
 
 def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cross_encoder, answers):
@@ -62,6 +67,13 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     (tmp_path / "ids.txt").write_bytes(b"\xef\xbb\xbfa1\r\na2\r\n")  # as Windows writes it
     assert "27 answers" in run(index, "--output_dir", folder, "--remove", "a0", tmp_path / "ids.txt")
     assert "27 answers" in run(index, "--output_dir", folder)
+
+    both = (index, "--output_dir", folder, "--remove", "a3", "a4", "--add", write(tmp_path / "c.jsonl", answers[4:31]))
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "_write_words", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(*both)
+    assert f"{folder}: 27 answers" in run(*both)  # without a3, with a30; a4 is replaced
 
     with pytest.raises(KinspanError, match="--max_length needs --cross_encoder: give both, or neither"):
         run(search, "--index", folder, "--max_length", "9", "what of the river?")

@@ -45,6 +45,12 @@ def test_the_seed_with_the_best_dev_map_is_taken(experiment):
     assert find_ranker(experiment / "seed-1/dev") is None
 
 
+def test_an_experiment_that_is_not_complete_is_called_that(tmp_path):
+    (tmp_path / "seed-1").mkdir()
+    with pytest.raises(KinspanError, match="a fine-tuning that is not complete: run the same"):
+        find_ranker(tmp_path)
+
+
 def test_a_released_ranker_scores_as_it_did_and_its_card_has_its_figures(experiment, tmp_path):
     ranker = find_ranker(experiment / "seed-1")
     folder = release_ranker(ranker, tmp_path / "release", Stated("mit", languages=("en",)))

@@ -108,6 +108,14 @@ def test_others_can_read_it_whatever_the_umask(trained, tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
+def test_a_link_to_a_folder_stays_one(trained, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "release").symlink_to(tmp_path / "disk")
+    release(trained[0], release(trained[0], tmp_path / "release"))  # and is replaced where it leads
+    assert (tmp_path / "release").is_symlink()
+    assert (tmp_path / "disk" / FACTS).is_file()
+
+
 def test_the_curves_are_a_picture_that_the_card_shows(trained, tmp_path):
     folder = release(trained[0], tmp_path / "release")
     height, width, _ = imread(folder / "training_curve.png").shape

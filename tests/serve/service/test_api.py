@@ -79,7 +79,7 @@ def test_about_examples_and_health(start, stand_in, tmp_path):
     client = start(cross_encoder="tiny", rerank_k=0).client  # the page sends "rerank" where there is a cross-encoder
     assert client.get("/about").json["cross_encoder"] is None
     assert client.search("one", rerank=True).status == 422
-    (tmp_path / "examples.txt").write_text("first\n\n second \n" + "more\n" * 100)
+    (tmp_path / "examples.txt").write_text("\ufefffirst\n\n second \n" + "more\n" * 100, "utf-8")
     own = start(examples=str(tmp_path / "examples.txt")).client.get("/examples").json["questions"]
     assert own[:2] == ["first", "more"]
     assert len(own) == 30
