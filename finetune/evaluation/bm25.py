@@ -11,6 +11,7 @@ import bm25s
 import numpy as np
 import Stemmer
 
+from data_pipeline.matching import pair_up
 from finetune.data.answers import AnswerSet
 
 BM25 = "BM25"
@@ -28,10 +29,12 @@ def stem_words(words: list[str]) -> list[str]:
 def cut_words(texts: Sequence[str], *, return_ids: bool = False) -> Any:
     """Returns the words of each text as BM25 compares them, see ``WORDS``; function words and single letters count.
 
+    Chinese, Japanese, Thai and other scripts that put no space between words are cut into pairs of characters.
+
     return_ids: return the ids and the vocabulary that bm25s makes an index of
     """
     options = {"token_pattern": WORD, "stopwords": None, "stemmer": stem_words}
-    return bm25s.tokenize(list(texts), return_ids=return_ids, show_progress=False, **options)
+    return bm25s.tokenize(list(map(pair_up, texts)), return_ids=return_ids, show_progress=False, **options)
 
 
 def index_words(texts: Sequence[str]) -> bm25s.BM25 | None:

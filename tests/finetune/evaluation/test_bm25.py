@@ -41,6 +41,12 @@ def test_words_are_stemmed_and_none_is_left_out():
     assert (scores > 0).tolist() == [True, True, False]
 
 
+def test_scripts_without_spaces_share_pairs_of_characters():
+    candidates = [["夜に猫は狩りをします。", "鉄道が開通した。"], ["ปลาที่แมวกิน", "ดาว"]]
+    scores = score_bm25(make(["猫は夜に狩りをする", "แมวกินปลา"], candidates))
+    assert (scores > 0).tolist() == [True, False, True, False]
+
+
 def test_the_collection_is_the_distinct_candidates():
     """A sentence that many questions have as a candidate does not make its words frequent."""
     once = make(["lighthouse"], [["The lighthouse stands.", "A town grew."]])
