@@ -206,10 +206,8 @@ def list_contrasts(found: Findings, which: str = "all") -> str:
         c = finding.contrast or finding.partial
         title = _name_finding(found, finding)
         if finding.partial:
-            counts, of = (
-                " and ".join(map(str, dict.fromkeys(finding.seeds))),
-                max(len(r.compared) for r in finding.rows),
-            )
+            planned = (len(row.compared) for row in finding.rows)
+            counts, of = (" and ".join(map(str, dict.fromkeys(each))) for each in (finding.seeds, planned))
             title += f" *(so far {counts} of {of} seeds)*"
         if c is None:
             rows.append([title, "not run yet", "", "", "", ""])
