@@ -7,7 +7,7 @@ without having leaked.
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -23,7 +23,7 @@ _UNSPACED = (
     "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff"
 )
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
-_UNSPACED_PAIR = re.compile(f"([{_UNSPACED}])(?=([{_UNSPACED}]))")
+_RUN_OR_WORD = re.compile(rf"([{_UNSPACED}]+)|[^\W{_UNSPACED}]+")
 _WORD_OR_END = re.compile(rf"[^\W_{_UNSPACED}]+|[{_UNSPACED}]|\n")
 _BRACKETS = re.compile(r"-[LR][RCS]B-")  # the Penn Treebank's ( ) { } [ ]
 _END = 1  # among the numbers of words, the end of a paragraph; 0 is any word that no sentence has
@@ -45,7 +45,19 @@ def space_out(text: str) -> str:
 
 def pair_up(text: str) -> str:
     """Write neighbouring characters of such scripts as overlapping pairs, which BM25 then compares like words."""
-    return text if text.isascii() else _UNSPACED_PAIR.sub(r"\1\2 ", text)
+    if text.isascii() or not _UNSPACED_CHARACTER.search(text):
+        return text
+    return " ".join(text[start:end] for start, end in find_words(text))
+
+
+def find_words(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where words begin and end, and in scripts without spaces where pairs of characters do."""
+    for match in _RUN_OR_WORD.finditer(text):
+        start, end = match.span()
+        if match[1] and end - start > 2:
+            yield from ((first, first + 2) for first in range(start, end - 1))
+        else:
+            yield start, end
 
 
 def undo_treebank(text: str) -> str:

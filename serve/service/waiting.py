@@ -1,7 +1,6 @@
 """Questions wait in a queue, and those with the same mode are answered together."""
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from bm25s.stopwords import STOPWORDS_EN
 from starlette.exceptions import HTTPException
 
-from finetune.evaluation.bm25 import WORD, stem_words
+from data_pipeline.matching import find_words as locate_words
+from finetune.evaluation.bm25 import stem_words
 
 from ..questions import FUSION
 from .contract import SearchMode, Service
@@ -172,12 +172,16 @@ def _describe_hits(own: _Waiting, hits: Sequence["Hit"]) -> list[dict[str, Any]]
 
 def find_words(question: str) -> set[str]:
     """The question's words by their stems, as BM25 compares them; English function words would mark every line."""
-    words = [match.group().lower() for match in re.finditer(WORD, question)]
+    words = [question[start:end].lower() for start, end in locate_words(question)]
     return set(stem_words([word for word in words if word not in STOPWORDS_EN]))
 
 
 def mark_words(text: str, words: set[str]) -> list[tuple[int, int]]:
-    """The first character of each of the words in the text, and the one after its last."""
-    found = list(re.finditer(WORD, text))
-    stems = stem_words([match.group().lower() for match in found])
-    return [match.span() for match, stem in zip(found, stems, strict=True) if stem in words]
+    """The first character of each of the words in the text, and the one after its last; pairs that overlap are one."""
+    found = list(locate_words(text))
+    marks: list[tuple[int, int]] = []
+    for (start, end), stem in zip(found, stem_words([text[a:b].lower() for a, b in found]), strict=True):
+        if stem in words:
+            begin = marks.pop()[0] if marks and start < marks[-1][1] else start
+            marks.append((begin, end))
+    return marks
