@@ -161,19 +161,26 @@ def remove_answers(folder: Path, ids: Sequence[str]) -> Manifest:
     """
     with lock_index(folder):
         manifest = read_manifest(folder)
-        texts, removed = _map_texts(folder, manifest), read_removed(folder, manifest)
-        rows = _find_rows(texts, ids, removed)
-        if len(rows) < len(set(ids)):
-            there = {answer.id for answer in iterate_answers(texts, rows)}
-            missing = next(name for name in ids if name not in there)
-            raise KinspanError(f"--remove {missing}: no answer of {folder} has this id; none was removed")
-        removed = np.union1d(removed, np.array(rows, dtype=np.int64))
+        rows = find_removable(folder, ids)
+        removed = np.union1d(read_removed(folder, manifest), np.array(rows, dtype=np.int64))
         if len(removed) == manifest.rows:
             raise KinspanError(f"--remove: no answer would be left in {folder}; remove the folder instead")
         manifest = replace(manifest, generation=manifest.generation + 1)
         manifest = replace(manifest, removed=write_removed(folder, manifest.generation, removed))
         write_manifest(folder, manifest)
     return manifest
+
+
+def find_removable(folder: Path, ids: Sequence[str]) -> list[int]:
+    """The rows of these answers. Raises KinspanError where one is not there."""
+    manifest = read_manifest(folder)
+    texts = _map_texts(folder, manifest)
+    rows = _find_rows(texts, ids, read_removed(folder, manifest))
+    if len(rows) < len(set(ids)):
+        there = {answer.id for answer in iterate_answers(texts, rows)}
+        missing = next(name for name in ids if name not in there)
+        raise KinspanError(f"--remove {missing}: no answer of {folder} has this id; none was removed")
+    return rows
 
 
 def _hash_answers(answers: Iterable[Answer]) -> str:

@@ -84,8 +84,9 @@ def main() -> None:
         _check_unused(config, manifest.settings)
     ids = _list_ids(config.remove)
     if config.add:
-        from serve.building import add_answers
+        from serve.building import add_answers, find_removable
 
+        find_removable(folder, ids)  # a wrong id is refused before the work
         answers = _read(config.add, config)
         manifest = add_answers(folder, _load_own(config, folder, manifest), answers, print)
         added = {answer.id for answer in answers}

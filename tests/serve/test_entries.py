@@ -69,6 +69,9 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     assert "27 answers" in run(index, "--output_dir", folder)
 
     both = (index, "--output_dir", folder, "--remove", "a3", "a4", "--add", write(tmp_path / "c.jsonl", answers[4:31]))
+    with pytest.raises(KinspanError, match="--remove zz: no answer"):  # before anything is added
+        run(*both[:4], "zz", *both[4:])
+    assert "27 answers" in run(index, "--output_dir", folder)
     with monkeypatch.context() as patch:
         patch.setattr(building, "_write_words", interrupt)
         with pytest.raises(KeyboardInterrupt):
