@@ -47,11 +47,11 @@ def pair_up(text: str) -> str:
     """Write neighbouring characters of such scripts as overlapping pairs, which BM25 then compares like words."""
     if text.isascii() or not _UNSPACED_CHARACTER.search(text):
         return text
-    return " ".join(text[start:end] for start, end in find_words(text))
+    return " ".join(text[start:end] for start, end in locate_words(text))
 
 
-def find_words(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where words begin and end, and in scripts without spaces where pairs of characters do."""
+def locate_words(text: str) -> Iterator[tuple[int, int]]:
+    """Find where words begin and end, and in scripts without spaces where pairs of characters do."""
     for match in _RUN_OR_WORD.finditer(text):
         start, end = match.span()
         if match[1] and end - start > 2:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bm25s.stopwords import STOPWORDS_EN
 from starlette.exceptions import HTTPException
 
-from data_pipeline.matching import find_words as locate_words
+from data_pipeline.matching import locate_words
 from finetune.evaluation.bm25 import stem_words
 
 from ..questions import FUSION

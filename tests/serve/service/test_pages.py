@@ -106,7 +106,7 @@ def page(browser):
     """A page at desktop width. Nothing of it may break the content security policy, or fail in a script."""
     context = browser.new_context(viewport={"width": 1300, "height": 900})
     opened = context.new_page()
-    opened.set_default_timeout(120_000)  # of a crowded machine
+    opened.set_default_timeout(120_000)  # a crowded machine takes long
     faults = []
     opened.on("pageerror", lambda error: faults.append(str(error)))
     opened.on("console", lambda note: faults.append(note.text) if "Content Security" in note.text else None)
