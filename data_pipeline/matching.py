@@ -22,9 +22,15 @@ _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
     "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff"
 )
+# Accents that stand alone, Hebrew and Arabic points, and the scripts of India without their full stops: ``\w`` leaves
+# out marks, and would cut a word of Hindi at each vowel sign.
+MARKS = (
+    "\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+    "\u0900-\u0963\u0966-\u0dff"
+)
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
-_RUN_OR_WORD = re.compile(rf"([{_UNSPACED}]+)|[^\W{_UNSPACED}]+")
-_WORD_OR_END = re.compile(rf"[^\W_{_UNSPACED}]+|[{_UNSPACED}]|\n")
+_RUN_OR_WORD = re.compile(rf"([{_UNSPACED}]+)|[^\W{_UNSPACED}]+(?:[{MARKS}]+[^\W{_UNSPACED}]*)*")
+_WORD_OR_END = re.compile(rf"[^\W_{_UNSPACED}]+(?:[{MARKS}]+[^\W_{_UNSPACED}]*)*|[{_UNSPACED}]|\n")
 _BRACKETS = re.compile(r"-[LR][RCS]B-")  # the Penn Treebank's ( ) { } [ ]
 _END = 1  # among the numbers of words, the end of a paragraph; 0 is any word that no sentence has
 

@@ -11,13 +11,13 @@ import bm25s
 import numpy as np
 import Stemmer
 
-from data_pipeline.matching import pair_up
+from data_pipeline.matching import MARKS, pair_up
 from finetune.data.answers import AnswerSet
 
 BM25 = "BM25"
 WORDS = "all words, in lower case, stemmed by Snowball's English stemmer"  # what ``cut_words`` keeps
 ABOUT = f"{BM25} compares {WORDS}"  # for tables
-WORD = r"\b\w+\b"
+WORD = rf"[\w{MARKS}]+"
 K1, B = 1.5, 0.75  # the defaults of bm25s
 
 

@@ -47,6 +47,10 @@ def test_scripts_without_spaces_share_pairs_of_characters():
     assert (scores > 0).tolist() == [True, False, True, False]
 
 
+def test_vowel_signs_and_points_are_of_a_word():
+    assert cut_words(["हिन्दी में शब्द।", "Стрела\u0301 שָׁלוֹם"]) == [["हिन्दी", "में", "शब्द"], ["стрела\u0301", "שָׁלוֹם"]]
+
+
 def test_the_collection_is_the_distinct_candidates():
     """A sentence that many questions have as a candidate does not make its words frequent."""
     once = make(["lighthouse"], [["The lighthouse stands.", "A town grew."]])
