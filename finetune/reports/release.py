@@ -28,7 +28,7 @@ def find_ranker(source: Path) -> Path | None:
     """The folder of the ranker that ``source`` means: the folder itself, a seed's, or an experiment's, of which the
     seed with the highest dev MAP is taken. None where it is of no fine-tuning.
 
-    Raises KinspanError where the experiment is not complete, or has no ranker.
+    Raises KinspanError where the experiment is not complete, or that seed's ranker is gone.
     """
     for folder in (source, source / BEST):
         if (folder / ABOUT).is_file():
@@ -42,13 +42,14 @@ def find_ranker(source: Path) -> Path | None:
         return None
     results = read_object(source / RESULTS, REPAIR)
     try:
-        seeds = {run["seed"]: run[DEV][MAP] for run in results["seeds"]}
-    except (LookupError, TypeError) as error:
+        best = source / f"seed-{max(results['seeds'], key=lambda run: run[DEV][MAP])['seed']}" / BEST
+    except (LookupError, TypeError, ValueError) as error:
         raise KinspanError(f"{source / RESULTS} is damaged ({quote_error(error)}): {REPAIR}") from error
-    for seed in sorted(seeds, key=lambda seed: seeds[seed], reverse=True):
-        if (source / f"seed-{seed}" / BEST / ABOUT).is_file():
-            return source / f"seed-{seed}" / BEST
-    raise KinspanError(f"{source} has results, and no ranker of a seed is left beside them: {REPAIR}")
+    if not (best / ABOUT).is_file():
+        raise KinspanError(
+            f"{best} is gone, and no other seed has a higher dev MAP: {REPAIR}, or give the folder of another seed"
+        )
+    return best
 
 
 def release_ranker(

@@ -43,6 +43,11 @@ def test_the_seed_with_the_best_dev_map_is_taken(experiment):
     assert find_ranker(experiment) == experiment / f"seed-{best}/best"
     assert find_ranker(experiment / "seed-2") == find_ranker(experiment / "seed-2/best") == experiment / "seed-2/best"
     assert find_ranker(experiment / "seed-1/dev") is None
+    about = experiment / f"seed-{best}/best/ranker.json"
+    about.rename(experiment / "kept")
+    with pytest.raises(KinspanError, match=f"seed-{best}/best is gone, and no other seed has a higher dev MAP"):
+        find_ranker(experiment)
+    (experiment / "kept").rename(about)
 
 
 def test_an_experiment_that_is_not_complete_is_called_that(tmp_path):
