@@ -1,16 +1,12 @@
 """An adaptation from its first step to its verdict. Each step finds what is done, so that the same call goes on."""
 
 import json
-import re
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import TextIOBase
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +32,7 @@ from .duration import Forecast
 from .page import Shown, list_commands, measure_again, render_page, render_text
 from .questions import TEST, Questions, name_questions, settle_questions
 from .sample import TRIAL, measure_sample
+from .telling import Say, Teller, log_steps
 from .verdict import UNJUDGED, Verdict, judge
 from .ways import (
     MAX_LENGTH,
@@ -54,10 +51,6 @@ from .ways import (
 ANSWERS = "answers"  # in STARTED, those that the pre-training goes without
 STARTED, RESULT, PAGE, LOG = "adapt.json", "result.json", "report.html", "log.txt"
 PRETRAINING, RELEASE = "pretrain", "release"
-QUIET = 60.0  # seconds without a line after which one is told
-UPDATE = re.compile(r"\bstep (\d+)/(\d+) +(\w+)")  # as the logs of both trainings have it
-VALIDATION = ("dev", "validation")  # what such a line calls it
-UNMEASURED = "no validation: "  # how a pre-training begins a line, if its corpus gives no held-out pairs
 FEW_PARAGRAPHS = 200  # below these hardly anything is learned
 SPANS = "it learns which spans of text are of one paragraph, without labels"
 ACCEPTED = "it learns which answer a question of the forum accepted"
@@ -93,9 +86,6 @@ class Runners:
     choose: Callable[[Path], str]
     pretrain: Callable[[dict[str, Any], Path], dict[str, Any]]
     hold_out: Callable[[Path, str], AnswerSet | None]
-
-
-Say = Callable[[str], None]
 
 
 def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
@@ -137,7 +127,7 @@ def _undo_refused(output: Path) -> Iterator[None]:
 def _adapt(settings: Settings, questions: Questions | None, runners: Runners, say: Say) -> dict[str, Any]:
     output = settings.output
     say(f"machine: {describe_device()}; the log of every step is {output / LOG}")
-    with _log_steps(output, Forecast(settings.budget, questions), say) as teller:
+    with log_steps(output / LOG, Forecast(settings.budget, questions), say) as teller:
         say = teller.say
         say("reading the documents ...")
         corpus, objective, told = _prepare(settings, runners, questions)
@@ -178,75 +168,6 @@ def _list_commands(settings: Settings, questions: Questions | None, result: dict
     if questions:
         test, question = _name_test(output), questions.test.questions[0]
     return list_commands(settings.documents, model, test, output, question, bool(model and is_bi_encoder(model)))
-
-
-@contextmanager
-def _log_steps(output: Path, forecast: Forecast, say: Say) -> Iterator["_Teller"]:
-    """Sends what is printed to the log, and yields what tells a line; a long silence is broken by how far it is."""
-    with (output / LOG).open("a", encoding="utf-8", buffering=1) as log:
-        teller, ended = _Teller(log, forecast, say), threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(1.0):
-                teller.break_silence()
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            with redirect_stdout(teller):
-                yield teller
-        finally:
-            ended.set()
-            watcher.join()
-
-
-class _Teller(TextIOBase):
-    """Writes to the log, and tells how long the rest will take: once in detail, and after QUIET seconds of silence.
-
-    advice: told with the first forecast, where that is long
-    """
-
-    def __init__(self, log: TextIO, forecast: Forecast, tell_user: Say) -> None:
-        self.log, self.forecast, self.tell_user, self.told = log, forecast, tell_user, time.monotonic()
-        self.is_forecast, self.advice = False, ""
-        self.updates = ""  # how far the training is, as its last line says
-
-    def say(self, line: str) -> None:
-        self.tell_user(line)
-        self.told = time.monotonic()
-
-    def begin_stage(self, line: str) -> None:
-        """Tells what begins, and how long it will take where that is known."""
-        self.forecast.begin_stage()
-        self.updates = ""
-        left = self.forecast.tell_stage()
-        durations = f"\n  this takes about {left}, and all that is left {self.forecast.tell_all()}" if left else ""
-        self.say(line + durations)
-
-    def write(self, text: str) -> int:
-        if text.startswith(UNMEASURED):
-            self.say("  how well it learns will not be measured: too few documents are held out for pairs")
-        if update := UPDATE.search(text):
-            step, total = int(update[1]), int(update[2])
-            self.forecast.count(step, total, update[3] in VALIDATION)
-            self.updates = f"{step} of {total} updates" if step < total else ""
-            left = self.forecast.tell_all()
-            if left and not self.is_forecast:
-                self.is_forecast = True
-                self.say(f"  at the present speed about {left} are left ({self.forecast.list_kinds()})")
-                if self.advice and self.forecast.is_long:
-                    self.say(self.advice)
-        return self.log.write(text)
-
-    def break_silence(self) -> None:
-        """Tells how far it is, after QUIET seconds without a line."""
-        if time.monotonic() - self.told > QUIET:
-            left = self.forecast.tell_all() if self.updates else ""
-            done = self.updates or "still at it"
-            self.say(f"  {done}; about {left} left in all" if left else f"  {done}")
-
-    def flush(self) -> None:
-        self.log.flush()
 
 
 def _prepare(settings: Settings, runners: Runners, questions: Questions | None) -> tuple[Path, str, list[str]]:
@@ -318,7 +239,7 @@ def _name_pretrained(output: Path) -> str:
     return str(output / PRETRAINING / RELEASE)
 
 
-def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str, teller: "_Teller") -> dict[str, Any]:
+def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str, teller: Teller) -> dict[str, Any]:
     """Pre-trains for the budget with settings for a first look, and a schedule that a larger budget goes on with.
 
     The model then ranks by as many tokens as fine-tuned ones do. Returns the summary of the run.
@@ -388,7 +309,7 @@ class _Compared:
             self.say(f"  {describe_way(way, self.start, self.questions.dev)}")
 
 
-def _rank_untrained(settings: Settings, questions: Questions, teller: "_Teller") -> _Compared:
+def _rank_untrained(settings: Settings, questions: Questions, teller: Teller) -> _Compared:
     """Ranks the dev questions by what needs no training."""
     output, say = settings.output, teller.say
     compared = _Compared(settings, questions, Scorer(count_words(questions.texts), output / "scores"), say)
@@ -400,7 +321,7 @@ def _rank_untrained(settings: Settings, questions: Questions, teller: "_Teller")
     return compared
 
 
-def _compare_ways(compared: _Compared, updates: int, teller: "_Teller") -> Verdict:
+def _compare_ways(compared: _Compared, updates: int, teller: Teller) -> Verdict:
     """Trains and compares all ways, and releases the one to use."""
     settings, questions, scorer = compared.settings, compared.questions, compared.scorer
     output, pretrained = settings.output, _name_pretrained(settings.output)
