@@ -97,8 +97,8 @@ class PrepareConfig:
     clean_with: list[str] = setting([], "Python files with steps of cleaning of your own, see docs/corpora.md.")
     title_texts: bool = setting(
         False,
-        "Keep titles as texts too, so that --objective title_body can train on any titled documents: news, tickets, "
-        "manuals. Questions of a forum always keep theirs.",
+        "Keep titles as texts too, so that title_sentence and title_body can train on any titled documents: "
+        "news, tickets, manuals. Questions of a forum always keep theirs.",
     )
     validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)
     shard_tokens: int = setting(SHARD_TOKENS, "About how many tokens a shard holds.", within=ABOVE_0)

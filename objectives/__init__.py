@@ -1,5 +1,5 @@
-"""What is predicted: pair objectives (ssp, sp, psd, nsp, sop, ict; of questions: title_body, title_answer, duplicate)
-and token objectives (mlm, rtd). One file each."""
+"""What is predicted: pair objectives (ssp, sp, psd, nsp, sop, ict; of titled documents: title_sentence; of questions:
+title_body, title_answer, duplicate) and token objectives (mlm, rtd). One file each."""
 
 import hashlib
 import importlib
@@ -16,10 +16,11 @@ from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sources import MAX_WEIGHT
 
-from . import duplicate, ict, nsp, psd, sop, sp, ssp, title_answer, title_body
+from . import duplicate, ict, nsp, psd, sop, sp, ssp, title_answer, title_body, title_sentence
 
-# Of questions: a corpus has their texts where it was made of a forum's dump.
+# Of questions and titled documents: a corpus has their texts if it was made of a forum's dump, or with --title_texts.
 FORUM_OBJECTIVES = (
+    title_sentence.TITLE_SENTENCE,
     title_body.TITLE_BODY,
     title_answer.TITLE_ANSWER,
     title_answer.QUESTION_ANSWER,

@@ -128,9 +128,10 @@ class ObjectiveSettings:
     objective: str = setting(
         "ssp",
         "Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this "
-        "paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; of "
-        "questions title_body, title_answer, question_answer, duplicate, duplicate_question; a mixture with "
-        "whole-number weights such as ssp:2+sp:1+psd:1; all (ssp+sp+psd); or your own as my_module:my_objective.",
+        "paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; of titled documents "
+        "title_sentence; of questions title_body, title_answer, question_answer, duplicate, duplicate_question; a "
+        "mixture with whole-number weights such as ssp:2+sp:1+psd:1; all (ssp+sp+psd); or your own as "
+        "my_module:my_objective.",
     )
     token_loss: Literal["auto", "mlm", "rtd"] = setting(
         "auto",

@@ -29,7 +29,7 @@ from data_pipeline.sampling.texts import (
     view_texts,
 )
 from data_pipeline.tokenizers import read_text_template
-from objectives import FORUM_OBJECTIVES, OBJECTIVES, parse_mixture, title_body
+from objectives import FORUM_OBJECTIVES, OBJECTIVES, parse_mixture, title_body, title_sentence
 from objectives.contrastive import contrast
 from tests.synthetic import short_tokenizer
 
@@ -84,6 +84,7 @@ def joined(*texts):
 
 # What A and the positive's B are, and which questions have a pair.
 EXPECTED = {
+    "title_sentence": (lambda q, known: q[0], lambda q, known: q[1].partition(".")[0] + ".", lambda q: True),
     "title_body": (lambda q, known: q[0], lambda q, known: q[1], lambda q: True),
     "title_answer": (lambda q, known: q[0], lambda q, known: q[2], lambda q: q[2]),
     "question_answer": (lambda q, known: joined(q[0], q[1]), lambda q, known: q[2], lambda q: q[2]),
@@ -159,7 +160,14 @@ def test_objectives_mix_and_read_one_corpus(forum, make_stream):
     assert batch.lengths[first].tolist() == [min(n, mixed.max_length) for n in alone.lengths.tolist()]
 
 
-REMEDIES = ("--title_texts", '"answers" and "accepted"', '"answers" and "accepted"', "PostLinks.xml", "PostLinks.xml")
+REMEDIES = (
+    "--title_texts",
+    "--title_texts",
+    '"answers" and "accepted"',
+    '"answers" and "accepted"',
+    "PostLinks.xml",
+    "PostLinks.xml",
+)
 
 
 @pytest.mark.parametrize(("name", "remedy"), zip(NAMES, REMEDIES, strict=True))
@@ -188,6 +196,12 @@ def test_the_manifest_knows_the_anchors(forum, make_stream):
         assert counted == make_stream(forum[0], objective=name).epoch_pairs // 2 > 0
 
 
+def list_texts(view):
+    """The tokens of each text of a view."""
+    starts = view.sentence_starts
+    return [view.tokens[starts[k] : starts[k + 1]].tolist() for k in range(0, len(starts) - 1, 2)]
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_view_reads_titles_and_bodies_where_they_stand(tmp_path, wide):
     """Questions with an empty title or body, and those whose body is the title, are left out."""
@@ -203,10 +217,10 @@ def test_a_view_reads_titles_and_bodies_where_they_stand(tmp_path, wide):
     shard = map_shard(path)
     view = title_body.view(shard)
     assert view.document_starts.tolist() == [0, 1, 1, 1, 1, 2]
-    starts = view.sentence_starts
-    texts = [view.tokens[starts[k] : starts[k + 1]].tolist() for k in (0, 2, 4, 6)]
-    assert texts == [[1, 2, 3], [10, 11, 12, 13], [7], [8, 9]]
+    assert list_texts(view) == [[1, 2, 3], [10, 11, 12, 13], [7], [8, 9]]
     assert view.viewed is shard
+    assert list_texts(title_sentence.view(shard)) == [[1, 2, 3], [10, 11], [7], [8]]
+    assert list_texts(title_sentence.view(shard, with_equal=True)) == [[1, 2, 3], [10, 11], [5, 6], [5, 6], [7], [8]]
     assert isinstance(view_texts(shard, np.array([0]), [find_titles(shard), find_bodies(shard)]), Shard)
 
 
@@ -225,7 +239,7 @@ def real_forum(request, shared, helpers, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", ["title_body", "title_answer"])
+@pytest.mark.parametrize("name", ["title_sentence", "title_body", "title_answer"])
 def test_lengths_tell_nothing_on_real_forums(real_forum, make_stream, name):
     """Both texts of a negative are those of real questions: their lengths are those of positives, each by itself."""
     stream = make_stream(real_forum, objective=name)

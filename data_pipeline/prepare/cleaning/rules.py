@@ -18,7 +18,7 @@ class Rules:
     languages:           codes of ISO 639, such as en; a document in another language is dropped. Empty keeps all
     skip_steps:          names of the steps of ``steps.STEPS`` that are switched off
     clean_with:          Python files that define ``STEPS``, a list of more steps
-    title_texts:         whether a title is kept as a text of its own, as a question's always is, for title_body
+    title_texts:         whether a title is kept as a text of its own, as a question's always is, for title_sentence
     steps_hash:          of the contents of those files, so that changed steps make another corpus; it is computed
     """
 
