@@ -9,7 +9,7 @@ import yaml
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
-from finetune.reports.card import AS_STARTED
+from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.reports.study_table import format_study
 from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
@@ -194,9 +194,9 @@ def test_a_study(noisy, study_file, tmp_path, sets, write_sets, model, monkeypat
 
     summary = tmp_path / "out/files/tanda/seed-1/summary.json"
     kept = json.loads(summary.read_text())["best_step"] == 0
-    assert ("TANDA: 1 of 1 seeds kept the transferred ranker" in text) == kept
+    assert (f"TANDA: 1 of 1 seeds: {AS_TRANSFERRED}" in text) == kept
     results["tables"][0]["rows"][3]["as_transferred"] = 1 - kept
-    assert ("TANDA: 1 of 1 seeds kept the transferred ranker" in format_study(results)) != kept
+    assert (f"TANDA: 1 of 1 seeds: {AS_TRANSFERRED}" in format_study(results)) != kept
     results["tables"][0]["rows"][3]["as_transferred"] = int(kept)
     kept = json.loads((tmp_path / "out/files/ft/seed-1/summary.json").read_text())["best_step"] == 0
     assert (f"FT: 1 of 1 seeds: {AS_STARTED}" in text) == kept
