@@ -123,15 +123,20 @@ def describe_oddities(tally: Tally) -> list[str]:
 def find_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:
     """Say which objectives a corpus cannot train, or cannot validate, and what is missing."""
     lines = []
-    for split, use in zip(SPLITS, ("train", "validate"), strict=True):
+    for split, use, which, more in zip(
+        SPLITS,
+        ("train", "validate"),
+        ("not held out", "held out"),
+        ("", "; a larger --validation_share holds out more"),
+        strict=True,
+    ):
         alike: dict[tuple[int, str], list[str]] = {}  # objectives by what they lack
         for name, number in _count_usable(manifest, split, "documents").items():
             if number < MIN_DOCUMENTS:
                 alike.setdefault((number, objectives[name].needs), []).append(name)
         lines += [
-            f"{', '.join(names)} cannot {use} on this corpus: {MIN_DOCUMENTS} documents or more must be usable; "
-            f"{number} of those {'held out' if split == 'validation' else 'not held out'} "
-            f"{'is' if number == 1 else 'are'} (needed is {needs})"
+            f"{', '.join(names)} cannot {use} on this corpus: of the documents {which}, {number} can be used, and "
+            f"{MIN_DOCUMENTS} are needed (it takes {needs}){more}"
             for (number, needs), names in alike.items()
         ]
     return lines

@@ -9,7 +9,11 @@ from pretrain.release.metadata import UNKNOWN, Stated, make_metadata, make_resul
 TEST = "test"
 CROSS_ENCODER, BI_ENCODER = "cross-encoder", "bi-encoder"
 # Of a ranker that was best at step 0: by its figures alone it passes for a trained one
-AS_STARTED = "no update improved the dev MAP, so this is the starting model (a new head of a cross-encoder is random)"
+AS_STARTED = (
+    "no update improved the dev MAP, so this is the starting model (a new head of a cross-encoder is random; a "
+    "bi-encoder does not use the head of its start)"
+)
+AS_TRANSFERRED = "no update of the adaptation improved the dev MAP, so this is the transferred model"
 
 
 def format_card(about: Mapping[str, Any], stated: Stated, curve: str = "") -> str:

@@ -21,7 +21,7 @@ from pretrain.modeling.default_model import find_hub_name, name_installed
 from pretrain.release.folder import CARD, FACTS
 from pretrain.release.metadata import Stated
 
-from .card import AS_STARTED, BI_ENCODER, CROSS_ENCODER, format_card
+from .card import AS_STARTED, AS_TRANSFERRED, BI_ENCODER, CROSS_ENCODER, format_card
 
 ABOUT = "ranker.json"  # beside a ranker's weights: what its card says
 HUB_NAMES = {"wikiqa": "microsoft/wiki_qa"}  # of data sets, on the hub
@@ -74,7 +74,7 @@ def describe_ranker(
         "Transferred from": config.transfer.partition("=")[0] if config.transfer and stage.what != "transfer" else None,
         "Questions and pairs": f"{stage.train.num_questions:,} and {stage.train.num_pairs:,}",
         "Loss": config.loss,
-        "Updates": f"{step:,}" if step else f"0: {AS_STARTED}",
+        "Updates": f"{step:,}" if step else f"0: {AS_TRANSFERRED if config.transfer else AS_STARTED}",
         "Pairs in an update": stage.batch_size or config.batch_size,
         "Wrong candidates of each question": config.own_negatives,
         "Temperature": (config.temperature or TEMPERATURE) if compares else None,

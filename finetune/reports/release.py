@@ -52,6 +52,12 @@ def find_ranker(source: Path) -> Path | None:
     return best
 
 
+def read_experiment(ranker: Path) -> dict[str, Any]:
+    """The results of the experiment that a ranker is of; empty where it is not complete, or lies elsewhere."""
+    results = ranker.resolve().parent.parent / RESULTS
+    return read_object(results, REPAIR) if results.is_file() else {}
+
+
 def release_ranker(
     source: Path, output: Path, stated: Stated | None = None, measured: Mapping[str, Any] | None = None
 ) -> Path:

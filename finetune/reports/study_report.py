@@ -26,7 +26,7 @@ from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.settings import default_of
 
 from . import plots
-from .card import AS_STARTED
+from .card import AS_STARTED, AS_TRANSFERRED
 from .comparison_page import TEMPLATES, ShownCandidate, pick_candidates
 from .plots import LEAST_RANGE, Curve, compute_deviation
 from .study_table import describe_shared_stages
@@ -97,13 +97,15 @@ class Example(NamedTuple):
 
 
 class RowSettings(NamedTuple):
-    """What sets a row apart, and for each seed the updates made, that after which it was best, and the minutes."""
+    """What sets a row apart, and for each seed the updates made, that after which it was best, and the minutes.
+    ``at_0``: what a ranker is that was best at update 0."""
 
     name: str
     own: Mapping[str, object]
     updates: Sequence[int]
     best: Sequence[int]
     minutes: Sequence[float]
+    at_0: str
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,7 @@ def _read_settings(entry: Entry, own: dict[str, Any]) -> RowSettings:
         [summary["steps"] for summary in summaries],
         [summary["best_step"] for summary in summaries],
         [summary["wall_seconds"] / 60 for summary in summaries],
+        AS_TRANSFERRED if entry.config.transfer else AS_STARTED,
     )
 
 
@@ -355,7 +358,6 @@ def render_report(
         metrics={name: TITLES[name] for name in shown},
         plots=drawn,
         significant=SIGNIFICANT,
-        as_started=AS_STARTED,
     )
 
 

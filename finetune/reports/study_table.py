@@ -7,7 +7,7 @@ from typing import Any
 from finetune.evaluation.metrics import MAP, METRICS, TITLES
 from finetune.evaluation.significance import OVER_QUESTIONS, OVER_SEEDS, format_p
 
-from .card import AS_STARTED
+from .card import AS_STARTED, AS_TRANSFERRED
 
 WIDTH = 120  # of the note below the tables
 
@@ -45,7 +45,7 @@ def format_study(results: dict[str, Any]) -> str:
         ]
         lines += [table["bm25"]] if table.get("bm25") else []
         lines += [describe_shared_stages(row["name"]) for row in table["rows"] if row.get("shares_stages")]
-        lines += [*_describe_drops(table), *_describe_kept_transfers(table), *_describe_kept_starts(table)]
+        lines += [*_describe_drops(table), *_describe_unimproved(table)]
         lines.append(f"page: {table['report']}")
     if results["about"]:
         lines += ["", *textwrap.wrap(results["about"], WIDTH)]
@@ -108,20 +108,11 @@ def describe_shared_stages(name: str) -> str:
     )
 
 
-def _describe_kept_transfers(table: dict[str, Any]) -> list[str]:
-    """Says for how many seeds of TANDA the adaptation never did better on the dev set than the transferred ranker."""
+def _describe_unimproved(table: dict[str, Any]) -> list[str]:
+    """Says for how many seeds the best ranker on the dev set is the one that the last training began with."""
     return [
-        f"{row['name']}: {row['as_transferred']} of {row['seeds']} seeds kept the transferred ranker, which no update "
-        "of the adaptation beat on the dev set"
+        f"{row['name']}: {row[kind]} of {row['seeds']} seeds: {what}"
+        for kind, what in (("as_transferred", AS_TRANSFERRED), ("as_started", AS_STARTED))
         for row in table["rows"]
-        if row.get("as_transferred")
-    ]
-
-
-def _describe_kept_starts(table: dict[str, Any]) -> list[str]:
-    """Says for how many seeds no update of fine-tuning did better on the dev set than the start."""
-    return [
-        f"{row['name']}: {row['as_started']} of {row['seeds']} seeds: {AS_STARTED}"
-        for row in table["rows"]
-        if row.get("as_started")
+        if row.get(kind)
     ]

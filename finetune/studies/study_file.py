@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,9 @@ def _check_keys(path: Path, where: str, given: Any, known: set[str]) -> None:
         raise KinspanError(f"--study {path}: {where} must be lines of `name: value`")
     for key in given:
         if key not in known:
-            raise KinspanError(f"--study {path}: {where} has {key!r}, which is none of {', '.join(sorted(known))}")
+            near = get_close_matches(str(key), known, 1)
+            advice = f"did you mean {near[0]}?" if near else f"which is none of {', '.join(sorted(known))}"
+            raise KinspanError(f"--study {path}: {where} has {key!r}, {advice}")
 
 
 def make_config(settings: Mapping[str, Any]) -> FinetuneConfig:

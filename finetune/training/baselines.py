@@ -1,7 +1,7 @@
 """What a fine-tuned ranker is compared with: BM25, and the model that it started from."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,14 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, score_bm25
-from finetune.evaluation.comparison import START
-from finetune.evaluation.metrics import compute_means, compute_question_metrics
+from finetune.evaluation.comparison import BI_ENCODER, CROSS_ENCODER, START, warn_of_baselines
+from finetune.evaluation.metrics import METRICS, RETRIEVAL_METRICS, compute_means, compute_question_metrics
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.score import score_answers
 from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.runtime.ranks import broadcast_from_rank_0
 
-from .config import FinetuneConfig, list_metrics
+from .config import CONTRASTIVE, FinetuneConfig, list_metrics
 from .fingerprints import fingerprint_answers, fingerprint_ids, fingerprint_model
 
 BASELINES = "baselines.json"
@@ -60,3 +60,14 @@ def _measure(config: FinetuneConfig, data: AnswerSet) -> dict[str, Any]:
         notes.append(f"{START} has no row: {error}")
     means = {name: compute_means(compute_question_metrics(data, own, metrics)) for name, own in scores.items()}
     return {"means": means, "notes": notes}
+
+
+def warn_of_results(results: Mapping[str, Any]) -> list[str]:
+    """A line for each measured baseline that the mean of the seeds is below. ``results``: what results.json holds."""
+    compares = results["settings"]["loss"] == CONTRASTIVE
+    metric, advice = (RETRIEVAL_METRICS[0], BI_ENCODER) if compares else (METRICS[0], CROSS_ENCODER)
+    lines = []
+    for split, baselines in results.get("baselines", {}).items():
+        own = {name: figures[metric] for name, figures in baselines.items()}
+        lines += warn_of_baselines(split, metric, results[split][metric]["mean"], own, advice)
+    return lines

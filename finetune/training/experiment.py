@@ -15,7 +15,6 @@ import numpy as np
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import hash_file, read_object, write_atomically
 from finetune.evaluation.bm25 import BM25, score_bm25
-from finetune.evaluation.comparison import BI_ENCODER, CROSS_ENCODER, warn_of_baselines
 from finetune.evaluation.metrics import (
     METRICS,
     TITLES,
@@ -27,7 +26,7 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.ranker import find_trained_length
 from finetune.ranking.score import score_answers
-from finetune.reports.card import AS_STARTED
+from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.reports.facts import describe_surroundings, name_model, write_card
 from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
@@ -36,8 +35,8 @@ from pretrain.runtime.ranks import barrier, broadcast_from_rank_0
 from pretrain.runtime.run_folder import SUMMARY
 from pretrain.runtime.stop import listen_for_stop
 
-from .baselines import measure_baselines
-from .config import CONTRASTIVE, FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
+from .baselines import measure_baselines, warn_of_results
+from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import BEST, DEV, TrainingStage, name_best, plan_stage
@@ -126,7 +125,7 @@ def _run_all_seeds(
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
     say(format_results(results, metrics))
-    for line in _warn_of_baselines(config, measured.split, metrics[0], results) if baselines else []:
+    for line in warn_of_results(results):
         say(line)
     if with_page and ranks.rank == 0:
         _write_page(experiment, results)
@@ -219,12 +218,6 @@ def _gather_results(experiment: Experiment, runs: list[dict[str, Any]]) -> dict[
     }
 
 
-def _warn_of_baselines(config: FinetuneConfig, split: str, metric: str, results: dict[str, Any]) -> list[str]:
-    own = {name: figures[metric] for name, figures in results["baselines"][split].items()}
-    advice = BI_ENCODER if config.loss == CONTRASTIVE else CROSS_ENCODER
-    return warn_of_baselines(split, metric, results[split][metric]["mean"], own, advice)
-
-
 def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
     config, data, output = experiment.config, experiment.data, experiment.output
     splits = [(data.train, config.train_filter), *((split, config.eval_filter) for split in data.measured)]
@@ -265,7 +258,8 @@ def format_results(results: dict[str, Any], metrics: Sequence[str] = METRICS) ->
         lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
         for name, own in results.get("baselines", {}).get(split, {}).items():
             lines.append(f"{split} {name}".ljust(14) + "".join(f"{own[m]:18.4f}" for m in metrics))
-    lines += [f"seed {run['seed']}: {AS_STARTED}" for run in results["seeds"] if run["run"]["best_step"] == 0]
+    kept = AS_TRANSFERRED if results["transfer"] else AS_STARTED
+    lines += [f"seed {run['seed']}: {kept}" for run in results["seeds"] if run["run"]["best_step"] == 0]
     return "\n".join(lines)
 
 

@@ -308,7 +308,7 @@ class _Run(Loop):
             "wall_seconds": round(progress.wall_seconds, 1),
         }
         if unchanged := [dev for dev, step in progress.best_step.items() if step == 0]:
-            self.say(f"no validation of {', '.join(unchanged)} was better than the start, which is the best ranker")
+            self.say(f"no validation of {', '.join(unchanged)} was better than step 0, whose ranker is kept")
         if self.rank == 0:
             write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
             shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)

@@ -160,16 +160,19 @@ def score_tf_idf(data: AnswerSet) -> np.ndarray:
 
 
 def format_matrix(matrix: Matrix) -> str:
-    """The values in Markdown: a row of each source, the best on average first, then the baselines. The best source of a
-    target is bold."""
-    best = np.max(list(matrix.values.values()), axis=0)
-    rows = []
-    for name, values in sorted(matrix.values.items(), key=lambda entry: -float(entry[1].mean())):
-        cells = [format_figure(value) for value in values]
-        rows.append([name, *(f"**{c}**" if v == b else c for c, v, b in zip(cells, values, best, strict=True))])
-    for name, values in matrix.baselines.items():
-        rows.append([name, *("" if np.isnan(value) else format_figure(value) for value in values)])
+    """The values in Markdown: a row of each source, the best on average first, then the baselines. The best figure of a
+    target is bold, be it a baseline's."""
+    sources = sorted(matrix.values.items(), key=lambda entry: -float(entry[1].mean()))
+    ranked = [*sources, *matrix.baselines.items()]
+    best = np.nanmax([values for _, values in ranked], axis=0)
+    rows = [[name, *map(_format_cell, values, best)] for name, values in ranked]
     return format_table(["", *(f"{t.name} ({TITLES[t.metric]})" for t in matrix.targets)], rows)
+
+
+def _format_cell(value: float, best: float) -> str:
+    if np.isnan(value):
+        return ""
+    return f"**{format_figure(value)}**" if value == best else format_figure(value)
 
 
 def format_csv(matrix: Matrix) -> str:

@@ -69,7 +69,8 @@ def main() -> None:
     check(config)
     from finetune.ranking.onnx_graphs import add_onnx, check_onnx, describe_graphs
     from finetune.reports.measured import read_results
-    from finetune.reports.release import find_ranker, release_ranker
+    from finetune.reports.release import find_ranker, read_experiment, release_ranker
+    from finetune.training.baselines import warn_of_results
     from pretrain.release.metadata import Stated, check_stated
     from pretrain.release.push import check_repository, describe_push, push
     from pretrain.release.release import release
@@ -86,6 +87,8 @@ def main() -> None:
     if config.onnx:
         check_onnx(ranker or source)
     if ranker:
+        for line in warn_of_results(read_experiment(ranker)):
+            print(line)
         print(f"released {release_ranker(ranker, output, stated)}, which is {ranker}")
     else:
         print(f"released {release(source, output, average=config.average, stated=stated)}")

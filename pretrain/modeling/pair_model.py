@@ -95,7 +95,7 @@ def load_or_build(
         return build_fresh(auto, config, name_or_dir, flag), []
     config, short = load_config(name_or_dir, flag), shorten_name(name_installed(name_or_dir))
     if holds_no_weights(name_or_dir, flag):
-        return build_fresh(auto, config, name_or_dir, flag), [f"{short} holds no weights: it starts from scratch"]
+        return build_fresh(auto, config, name_or_dir, flag), [f"{short} holds no weights: it is trained from scratch"]
     subfolder = Path(name_or_dir) / FAMILIES[config.model_type].masked_lm_folder  # where both heads share names
     where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
     options = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}

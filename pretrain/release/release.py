@@ -61,7 +61,10 @@ def release(
     try:
         steps = [get_step(path) for path in averaged]
         write_release(run, weights, state["step"], output, stated, averaged_steps=sorted(steps), with_curve=True)
-        notes += find_warnings(read_run_facts(run, state["step"]))
+        facts = read_run_facts(run, state["step"])
+        if run == source and facts["step"] < facts["total_steps"]:
+            notes.append(f"the run is not complete: this is step {facts['step']} of {facts['total_steps']}")
+        notes += find_warnings(facts)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(
             f"{run} cannot be released ({quote_error(error)}): its run.json or {MODEL_FOLDER}/config.json is damaged"

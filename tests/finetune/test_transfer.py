@@ -149,7 +149,9 @@ def test_table_and_csv_say_the_same(targets):
     for row in rows:
         (line,) = [line for line in lines if line.startswith(f"| {row['source']} |")]
         assert f"{float(row['value']):.3f}".removeprefix("0") in line
-    assert format_matrix(found).count("**") == 2 * 2  # the best source of each target
+    assert format_matrix(found).count("**") == 2 * 2  # the best of each target
+    found.baselines["BM25"] = np.array([1.0, 0.0])
+    assert "| BM25 | **1.000** | .000 |" in format_matrix(found)
 
 
 @pytest.mark.parametrize("count", [1, 4])

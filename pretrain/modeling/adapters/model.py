@@ -104,7 +104,8 @@ def load_adapter_model(
         check_base(adapter, fingerprint, f"--model {shorten_name(base)}")
     torch.manual_seed(seed)  # whatever the base's loading has drawn
     put_in(classifier, parts)
-    notes = [f"{shorten_name(base)} is frozen; trained are its pair head and {describe_parts(parts[-1:])}"]
+    below = f" with {describe_parts(parts[:-1])}" if parts[1:] else ""
+    notes = [f"{shorten_name(base)}{below} is frozen; trained are the pair head and {describe_parts(parts[-1:])}"]
     if missing:
         start_at_base_rate(classifier, positive_share)
         notes.append(f"the pair head starts fresh ({len(missing)} tensors are not in {shorten_name(base)})")

@@ -195,7 +195,7 @@ def test_an_axis_of_map_is_never_narrower_than_a_tenth() -> None:
 
 
 def test_the_page_says_what_rows_set_and_whose_ranking_the_examples_are() -> None:
-    settings = [RowSettings("plain", {"positive_weight": 1.0}, [30, 33], [15, 12], [0.13, 12.6])]
+    settings = [RowSettings("plain", {"positive_weight": 1.0}, [30, 33], [15, 12], [0.13, 12.6], "")]
     example = pick_examples(made_set(), np.arange(8.0), [1])
     page = render_report(
         "t",

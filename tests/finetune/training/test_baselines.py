@@ -10,7 +10,7 @@ from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.comparison import BI_ENCODER, CROSS_ENCODER, START, warn_of_baselines
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
 from finetune.training import baselines
-from finetune.training.baselines import BASELINES, measure_baselines
+from finetune.training.baselines import BASELINES, measure_baselines, warn_of_results
 from finetune.training.config import FinetuneConfig
 
 
@@ -58,3 +58,11 @@ def test_a_ranker_below_a_baseline_is_warned_of(ranker, warned, advice):
     assert not any("--loss contrastive" in line for line in lines) or advice is CROSS_ENCODER
     assert [name for name in (BM25, START) if any(f"below that of {name}," in line for line in lines)] == warned
     assert all(line.startswith(f"warning: MAP {ranker:.4f} on test is below") for line in lines)
+
+
+def test_results_below_a_baseline_are_warned_of():
+    figures = {"map": 0.3, "mrr": 0.9}
+    results = {"test": {name: {"mean": 0.5} for name in figures}, "baselines": {"test": {BM25: figures}}}
+    assert warn_of_results({**results, "settings": {"loss": "pointwise"}}) == []
+    [line] = warn_of_results({**results, "settings": {"loss": "contrastive"}})
+    assert "MRR 0.5000 on test is below that of BM25, 0.9000" in line

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from data_pipeline.errors import KinspanError
 from finetune.evaluation.metrics import MAP, METRICS
-from finetune.reports.card import AS_STARTED
+from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.training import experiment, materials, stages, train
 from finetune.training.config import FinetuneConfig
 from finetune.training.engine import join_ranks
@@ -96,6 +96,12 @@ def test_the_table_has_its_figures_below_their_names(config):
     assert len({len(line) for line in (head, *lines[:4]) if "mean" not in line}) == 1
     assert len([line for line in lines if AS_STARTED not in line]) == 6
     assert [line[:14].strip() for line in lines[4:6]] == ["test BM25", "test the start"]
+
+
+def test_a_transferred_ranker_is_not_called_the_start():
+    for transfer, kept in ((None, AS_STARTED), ("asnq", AS_TRANSFERRED)):
+        results = {"model": "m", "data": "d", "transfer": transfer, "seeds": [{"seed": 1, "run": {"best_step": 0}}]}
+        assert format_results(results).splitlines()[-1] == f"seed 1: {kept}"
 
 
 def test_a_ranker_that_no_update_improved_is_told_from_a_trained_one(config, tmp_path, monkeypatch):
@@ -221,7 +227,7 @@ def test_a_transfer_goes_on_while_one_target_improves(tanda, monkeypatch, write_
     folder = Path(tanda.output_dir)
     summary = train.train_ranker(config, make_transfer_stage(config, data), 1, folder, join_ranks(config))
     assert (summary["best_step-one"], summary["best_step-two"]) == (0, summary["steps"])
-    assert "no validation of dev-one was better than the start" in capsys.readouterr().out
+    assert "no validation of dev-one was better than step 0" in capsys.readouterr().out
     one, two = (load_file(str(folder / f"best-{name}/model.safetensors")) for name in ("one", "two"))
     assert not torch.equal(one["classifier.weight"], two["classifier.weight"])
 

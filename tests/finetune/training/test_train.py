@@ -91,7 +91,7 @@ def test_patience(patience, maps, steps, best, job, monkeypatch, capsys):
     summary, _ = job(patience=patience, eval_steps=1, max_steps=8, epochs=9)
     assert (summary["steps"], summary["best_step"], summary["dev_map"]) == (steps, best, maps[best])
     assert summary["stopped"] == ("at the last epoch" if steps == 8 else "early")
-    assert ("no validation of dev was better than the start" in capsys.readouterr().out) == (best == 0)
+    assert ("no validation of dev was better than step 0" in capsys.readouterr().out) == (best == 0)
 
 
 def test_dev_is_measured_without_dropout_and_training_has_it(job, make_model, monkeypatch):

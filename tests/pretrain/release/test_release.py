@@ -242,6 +242,9 @@ def test_figures_that_mean_little_are_warned_of(trained, tmp_path, capsys):
     write_facts(run, {"pair_accuracy_positive": 0.1}, validation_documents=200)
     assert "**Warning:" not in (release(run, tmp_path / "release") / "README.md").read_text()
     assert "warning" not in capsys.readouterr().out
+    write_facts(run, total_steps=4)
+    release(run, tmp_path / "release")
+    assert "warning: the run is not complete: this is step 3 of 4" in capsys.readouterr().out
 
 
 def test_the_card_of_a_mixture_from_scratch(trained, tmp_path):

@@ -111,6 +111,13 @@ def test_another_base_is_refused_by_both_names(two, make_base):
         load_adapter_model(str(other), "pfeiffer", None, [str(two[0])], "new", seed=1)
 
 
+def test_a_frozen_adapter_beneath_a_new_one_is_named(two, base):
+    _, [note, *_] = load_adapter_model(str(base), "pfeiffer", None, [str(two[0])], "new", seed=1)
+    frozen, trained = note.split(" is frozen; trained are ")
+    assert f"({read_adapter(two[0]).name})" in frozen
+    assert trained.endswith("(new)")
+
+
 def test_a_base_is_its_weights_and_what_its_config_makes_of_them(base):
     classifier, _ = load_base(str(base))
     encoder = classifier.base_model
