@@ -10,6 +10,7 @@ from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object
 from pretrain.modeling.adapters import bottleneck, lora
 from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import (
@@ -119,10 +120,13 @@ def write_combined(
     first = adapters[0]
     base = move_base(first.base, first.folder, output)
     names = [adapter.name for adapter in adapters]
+    known = [folder / FACTS for folder in folders if (folder / FACTS).is_file()]
+    lengths = [read_object(path, "get the folder again").get("max_length") for path in known]
+    length = min(filter(None, lengths), default=None)  # what all of them were trained on
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
         write_tensors(made, partial, base)
-        facts = {"how": how, "of": names, "weights": list(weights), "base": base.fingerprint}
+        facts = {"how": how, "of": names, "weights": list(weights), "base": base.fingerprint, "max_length": length}
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
         card = render_card(
             "combined.md",
