@@ -203,8 +203,7 @@ def _open_streams(
     if not config.eval_pairs:
         return train, None, []
     try:
-        validated, left_out = mix_validation(mixture)
-        notes = [f"no validation of {name}: what is held out of it gives no pairs" for name in left_out]
+        validated, notes = mix_validation(mixture)
         return train, PairStream(validated, seed=VALIDATION_SEED, split="validation", **shared), notes
     except TooFewDocuments as error:
         return train, None, [f"no validation: what is held out gives no pairs ({error})"]

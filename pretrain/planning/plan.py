@@ -258,9 +258,9 @@ def _open_stream(
         corpora = open_corpora(sources, cache, lambda: None, verify=False)
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
     template = read_template(config, tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
-    return PairStream(
-        drop_untrainable(mixture.read_from(*corpora))[0], template=template, seed=config.seed, max_length=max_length
-    )
+    mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
+    notes += dropped
+    return PairStream(mixture, template=template, seed=config.seed, max_length=max_length)
 
 
 def _find_absent(paths: Sequence[str], tokenizer: Any) -> str | None:
