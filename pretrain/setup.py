@@ -256,11 +256,13 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
     """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family, but for a bi-encoder,
     which has no replaced-token detection.
 
-    Raises KinspanError where they do not fit.
+    Raises KinspanError where they do not fit, or no loss has a weight.
     """
     if config.adapter:
         return "none"
     if config.pair_loss or config.token_loss == "mlm" or (config.token_loss == "auto" and family != "electra"):
+        if not (config.pair_weight or config.mlm_weight):
+            raise KinspanError("--pair_weight 0 with --mlm_weight 0 trains nothing: give one of them a weight")
         return "mlm"
     if family != "electra":
         raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")

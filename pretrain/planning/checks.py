@@ -14,7 +14,7 @@ PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 def check(config: PretrainConfig) -> None:
     """Raises KinspanError, naming the flag, for settings that are out of range or do not go together."""
     check_ranges(config)
-    if not config.pair_weight and not config.mlm_weight and (config.token_loss == "mlm" or not config.rtd_weight):
+    if not (config.pair_weight or config.mlm_weight or config.rtd_weight):
         raise KinspanError("--pair_weight 0 with token losses of weight 0 trains nothing: give one of them a weight")
     if not config.pair_weight and not config.mlm_probability:
         raise KinspanError("--pair_weight 0 with --mlm_probability 0 trains nothing: raise one of them")
@@ -110,8 +110,6 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     weights = {"mlm_weight": config.mlm_weight, "pair_weight": config.pair_weight}
     weights |= {"rtd_weight": config.rtd_weight} if token_loss == "rtd" else {}
     given = [name for name, weight in weights.items() if weight]
-    if not given:
-        notes.append("the weight of every loss is 0: this run learns nothing")
     if len(given) == 1 and not config.pair_weight:
         notes.append(
             f"--pair_weight 0: one loss is left, and Adam's updates do not depend on its scale: --{given[0]} "
