@@ -214,6 +214,17 @@ def test_a_fusion_is_trained_with_its_adapters_frozen(config, tmp_path):
     load_adapted(str(tmp_path / "out/both"))
 
 
+def test_a_release_finds_a_base_that_has_moved_since_the_run_began(config, base, tmp_path, monkeypatch):
+    shutil.copytree(base, tmp_path / "before")
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 1)
+        with pytest.raises(Stopped):
+            pretrain(config(model=str(tmp_path / "before")))
+    (tmp_path / "before").rename(tmp_path / "after")
+    pretrain(config(model=str(tmp_path / "after"), release_every=6))
+    load_adapted(str(tmp_path / "run/releases/step-00000006"))
+
+
 def test_another_base_in_the_same_folder_is_refused_by_name(config, make_base, base):
     pretrain(config())
     with pytest.raises(KinspanError, match=f"beside {base.name}.*give that base"):
