@@ -394,18 +394,19 @@ def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> S
 
 def _claim(setup: Setup) -> None:
     """Makes the output folder this run's, with what its release needs beside weights, or finds that it is already."""
-    if claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder)):
+    is_new = claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder))
+    if is_new:
         shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
         shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
         for name, model_config in _list_configs(setup.model).items():
             (setup.folder / name).mkdir(exist_ok=True)
             model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
         setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
-    else:
-        change_length(setup.folder, setup.facts, setup.schedule)
-        _note_validation(setup)
     if isinstance(setup.model, AdapterModel):  # at every start: its base may have moved
         keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
+    if not is_new:
+        change_length(setup.folder, setup.facts, setup.schedule)
+        _note_validation(setup)
 
 
 def _note_validation(setup: Setup) -> None:

@@ -44,6 +44,14 @@ def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | No
         save_file(beneath, str(folder / BENEATH), {"format": "pt"})
 
 
+def note_copy(run: Path, copy: Path) -> None:
+    """Has a copy of a run's folder find the run's base from where it lies; nothing where the run trains no adapter."""
+    kept, folder = run / ADAPTER_FOLDER, copy / ADAPTER_FOLDER
+    if kept.is_dir():
+        parts, base = read_spec(kept)
+        (folder / SPEC).write_text(format_spec(parts, move_base(base, kept, folder)), encoding="utf-8")
+
+
 def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
     """What to say where an output folder holds an adapter's run that began from other weights: which base it was."""
     if facts["base"] is None or not (run / ADAPTER_FOLDER / SPEC).is_file():

@@ -225,6 +225,13 @@ def test_a_release_finds_a_base_that_has_moved_since_the_run_began(config, base,
     load_adapted(str(tmp_path / "run/releases/step-00000006"))
 
 
+def test_a_run_that_was_continued_leaves_its_shorter_adapter_ready_for_release(config, tmp_path):
+    length = {"lr_schedule": "wsd", "warmup_steps": 1, "save_steps": 1, "eval_pairs": 0}
+    for steps in (3, 4):
+        pretrain(config(**length, max_steps=steps))
+    load_adapted(str(release(tmp_path / "run/decayed/step-00000003", tmp_path / "shorter")))
+
+
 def test_another_base_in_the_same_folder_is_refused_by_name(config, make_base, base):
     pretrain(config())
     with pytest.raises(KinspanError, match=f"beside {base.name}.*give that base"):
