@@ -32,7 +32,8 @@ def check_can_compile(family: Family, zero_stage: int) -> None:
 
 
 def check_is_compilable(family: Family, zero_stage: int) -> None:
-    """Raises KinspanError where ``--compile`` works on no machine: ZeRO 3 gathers parameters in hooks between layers."""
+    """Raises KinspanError where ``--compile`` works on no machine: ZeRO 3 gathers parameters in hooks between the
+    layers."""
     if family.encode is not None:
         raise KinspanError(
             "--compile is not for families with a bias by relative position, like this one: leave it out"

@@ -3,6 +3,7 @@
 import math
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.sources import parse_sources
 from pretrain.config import PretrainConfig
 from pretrain.runtime.settings import check_ranges
 
@@ -87,7 +88,9 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     """Lines about flags that were given and do nothing beside the others, and about controls."""
     is_masked = token_loss == "rtd" or (token_loss == "mlm" and config.mlm_weight and config.mlm_probability)
     what = f"the token loss is {token_loss}" if is_masked else "no token is masked"
+    own = [source.objective for source in parse_sources(config.corpus)]
     unused = {
+        "every corpus has an objective of its own": ("objective",) if own and all(own) else (),
         what: (() if token_loss == "rtd" else RTD_SETTINGS) + (() if is_masked else MASKING_SETTINGS),
         "there is no --probe": PROBE_SETTINGS if config.probe is None else (),
         f"--lr_schedule is {config.lr_schedule}": () if config.lr_schedule == "wsd" else ("decay_share",),

@@ -200,5 +200,5 @@ def test_a_run_whose_ranking_falls_while_its_loss_improves_says_so(settings, cap
 @pytest.mark.parametrize(("entry", "flags"), [(launch.preflight, []), (launch.pretrain, ["--dry_run"])])
 def test_a_data_set_that_is_not_there_is_found_before_the_run(entry, flags, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["command", "--probe", "wikiqa=absent", *flags])
-    with pytest.raises(KinspanError, match="^--probe .*absent"):
+    with pytest.raises(KinspanError, match=r"^--probe .*absent"):
         entry.main()
