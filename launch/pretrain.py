@@ -38,10 +38,12 @@ EPILOG = """examples:
 def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
     if config.dry_run:
+        from launch.commands._stages import load_probe
         from pretrain.planning.plan import make_plan
         from pretrain.planning.text import format_plan
 
         if os.environ.get("RANK", "0") == "0":
+            load_probe(config)
             print(format_plan(make_plan(config)))
         return
     if finished := find_finished(config):

@@ -9,6 +9,7 @@ from typing import Any
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import read_object
 from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints, remove_later
+from pretrain.release.adapter import note_copy
 from pretrain.runtime.history import CHANGED, note
 from pretrain.runtime.lock import RUN
 from pretrain.runtime.log import cut_log
@@ -80,5 +81,6 @@ def _keep_finished(folder: Path, last: Path) -> None:
     kept = folder / DECAYED / last.name
     shutil.rmtree(kept, ignore_errors=True)  # of when it had this length before
     shutil.copytree(folder, kept, ignore=lambda place, names: LEFT if Path(place) == folder else ())
+    note_copy(folder, kept)
     (kept / CHECKPOINTS).mkdir()
     os.replace(last, kept / CHECKPOINTS / last.name)

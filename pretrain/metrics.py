@@ -1,5 +1,6 @@
 """Figures of training: losses and accuracies from sums, and the work that a batch takes."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -18,7 +19,7 @@ from pretrain.runtime.device import DTYPES
 
 from .step import Counted
 
-# Dense bf16 TFLOP/s of one device, from the vendors' data sheets; a name that holds another comes first.
+# Dense bf16 TFLOP/s of one device, from the vendors' data sheets; a name that begins as another comes first.
 PEAK_TFLOPS = {
     "H200": 989,
     "H100 NVL": 835,
@@ -127,8 +128,9 @@ def find_peak_tflops(given: float | None, precision: str) -> float:
         return given
     if torch.cuda.is_available() and precision != "fp32":
         name = torch.cuda.get_device_name()
-        if known := next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None):
-            return known
+        for part, peak in PEAK_TFLOPS.items():
+            if re.search(rf"{part}\b", name):  # an RTX A1000 is no A100, and an A10G no A10
+                return peak
     return measure_peak_tflops(precision)
 
 

@@ -20,7 +20,7 @@ from pretrain.release.release import write_release
 from pretrain.runtime.deepspeed_compat import release_engine
 from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory, return_freed_memory
 from pretrain.runtime.engine import start_distributed
-from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, note
+from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, UNSAVED, note
 from pretrain.runtime.lock import lock_folder
 from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
 from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
@@ -248,13 +248,19 @@ class Pretraining(Run):
 
 
 def release(run: Run) -> None:
-    """Writes a release of this step. One that is there already is kept only if this run was resumed at this step."""
+    """Writes a release of this step; where it cannot be written, training goes on. One that is there already is kept
+    only if this run was resumed at this step."""
     step = run.progress.step
     run.watch.mark(f"the release of step {step}", patient=True)
     folder = run.setup.folder / "releases" / f"step-{step:08d}"
     weights = full_weights(run.engine)
     if run.rank == 0 and not (folder.exists() and step == run.resumed_at):
-        folder.parent.mkdir(exist_ok=True)
-        write_release(run.setup.folder, weights, step, folder)
-        run.say(f"released {folder}")
+        try:
+            folder.parent.mkdir(exist_ok=True)
+            write_release(run.setup.folder, weights, step, folder)
+            run.say(f"released {folder}")
+        except (KinspanError, OSError) as error:  # a full disk, or a card that somebody has edited
+            text = f"step {step} is not released ({quote_error(error)}): training goes on"
+            run.say(text)
+            run.note(UNSAVED, why=text)
     ranks.barrier()

@@ -203,8 +203,7 @@ def _open_streams(
     if not config.eval_pairs:
         return train, None, []
     try:
-        validated, left_out = mix_validation(mixture)
-        notes = [f"no validation of {name}: what is held out of it gives no pairs" for name in left_out]
+        validated, notes = mix_validation(mixture)
         return train, PairStream(validated, seed=VALIDATION_SEED, split="validation", **shared), notes
     except TooFewDocuments as error:
         return train, None, [f"no validation: what is held out gives no pairs ({error})"]
@@ -257,11 +256,13 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
     """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family, but for a bi-encoder,
     which has no replaced-token detection.
 
-    Raises KinspanError where they do not fit.
+    Raises KinspanError where they do not fit, or no loss has a weight.
     """
     if config.adapter:
         return "none"
     if config.pair_loss or config.token_loss == "mlm" or (config.token_loss == "auto" and family != "electra"):
+        if not (config.pair_weight or config.mlm_weight):
+            raise KinspanError("--pair_weight 0 with --mlm_weight 0 trains nothing: give one of them a weight")
         return "mlm"
     if family != "electra":
         raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
@@ -393,18 +394,19 @@ def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> S
 
 def _claim(setup: Setup) -> None:
     """Makes the output folder this run's, with what its release needs beside weights, or finds that it is already."""
-    if not claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder)):
+    is_new = claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder))
+    if is_new:
+        shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
+        shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
+        for name, model_config in _list_configs(setup.model).items():
+            (setup.folder / name).mkdir(exist_ok=True)
+            model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
+        setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
+    if isinstance(setup.model, AdapterModel):  # at every start: its base may have moved
+        keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
+    if not is_new:
         change_length(setup.folder, setup.facts, setup.schedule)
         _note_validation(setup)
-        return
-    shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
-    shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
-    for name, model_config in _list_configs(setup.model).items():
-        (setup.folder / name).mkdir(exist_ok=True)
-        model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
-    setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
-    if isinstance(setup.model, AdapterModel):
-        keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
 
 
 def _note_validation(setup: Setup) -> None:

@@ -145,7 +145,7 @@ def find_trained_length(name_or_dir: str) -> int | None:
     the model has positions for. None of any other model, whose number is what it can read at most."""
     folder = Path(name_or_dir)
     if (folder / FACTS).is_file():
-        return read_object(folder / FACTS, "release it again").get("max_length")  # a merged adapter may have none
+        return read_object(folder / FACTS, "release it again").get("max_length")
     if not (folder / "tokenizer_config.json").is_file() or not (folder / "config.json").is_file():
         return None
     own = read_object(folder / "tokenizer_config.json", "write it again").get("model_max_length", UNLIMITED)

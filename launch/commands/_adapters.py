@@ -149,9 +149,11 @@ def merge_adapter(folder: str, output: Path) -> None:
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
         tokenizer = load_own_tokenizer(folder)
-        length = find_trained_length(folder) or find_max_length(tokenizer, ranker.classifier)
+        trained = find_trained_length(folder)
+        length = trained or find_max_length(tokenizer, ranker.classifier)
         save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), partial)
-        facts = {"merged": parts[0].name, "base": {"name": base.name, "fingerprint": base.fingerprint}}
+        of = {"name": base.name, "fingerprint": base.fingerprint}
+        facts = {"merged": parts[0].name, "base": of, "max_length": trained}
         (partial / "kinspan.json").write_text(json.dumps(facts, indent=1) + "\n")
         (partial / "README.md").write_text(
             f"# {base.name}-{parts[0].name}\n\n{base.name} with the adapter {parts[0].name} (LoRA of rank "

@@ -25,15 +25,20 @@ FINISHED = "stage.json"  # the settings of a stage that was released, and the co
 NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "local_rank"}
 
 
+def load_probe(config: PretrainConfig) -> Callable[[Path], dict[str, float]] | None:
+    """The probe that the settings ask for. Raises KinspanError where its data set cannot be used."""
+    if config.probe is None:
+        return None
+    from finetune.training.probe import make_probe  # imports all of ranking, which other runs need not have installed
+
+    return make_probe(config.probe, num_pairs=config.probe_pairs, every_steps=config.probe_steps)
+
+
 def pretrain_with_probe(config: PretrainConfig) -> dict[str, Any]:
     """Pre-trains, with the probe that the settings ask for. Run by every rank."""
     from pretrain.run import pretrain  # DeepSpeed takes seconds to import
 
-    if config.probe is None:
-        return pretrain(config)
-    from finetune.training.probe import make_probe  # imports all of ranking, which other runs need not have installed
-
-    return pretrain(config, make_probe(config.probe, num_pairs=config.probe_pairs, every_steps=config.probe_steps))
+    return pretrain(config, load_probe(config))
 
 
 def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], None]:

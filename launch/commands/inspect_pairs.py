@@ -1,6 +1,7 @@
 """Shows the pairs that training would see: for people, and as JSON for programs."""
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ from data_pipeline.sources import format_source
 from launch._cli import parse
 from pretrain.config import VALIDATION_SEED
 from pretrain.modeling.default_model import default_model
-from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, open_corpora
+from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, mix_validation, open_corpora
 from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
@@ -70,8 +71,14 @@ def main() -> None:
     mixture = mix_as(config, sources)
     corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
     tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
+    mixture, notes = drop_untrainable(mixture.read_from(*corpora))
+    if config.split == "validation":
+        mixture, unvalidated = mix_validation(mixture)
+        notes += unvalidated
+    for note in notes:
+        print(note, file=sys.stderr)
     stream = PairStream(
-        drop_untrainable(mixture.read_from(*corpora))[0],
+        mixture,
         template=(tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template)(tokenizer),
         seed=(VALIDATION_SEED if config.split == "validation" else 1) if config.seed is None else config.seed,
         split=config.split,

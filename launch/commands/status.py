@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
+from pretrain.runtime.settings import ABOVE_0, REQUIRED, check_needed, setting
 from pretrain.watching.status import EXIT_STATUS, RUNNING, STARTING, as_values, format_status, read_status
 
 DESCRIPTION = """Shows where a run of kinspan pretrain stands: its state, progress, speed, time left, last checkpoint,
@@ -36,6 +36,7 @@ class StatusConfig:
 
 def main() -> None:
     config = parse(StatusConfig, DESCRIPTION, EPILOG)
+    check_needed(config, "watch", "every")
     status = read_status(Path(config.run_dir))
 
     def show() -> None:

@@ -14,19 +14,14 @@ from .losses import compile_vocabulary_loss
 
 
 def check_can_compile(family: Family, zero_stage: int) -> None:
-    """Raises KinspanError where ``--compile`` cannot work, or does not pay.
+    """Raises KinspanError where ``--compile`` cannot work here, or does not pay.
 
     A processor is refused: there attention goes through the pairs one by one in Python, which breaks the graph in every
-    layer. So is ZeRO 3, which gathers parameters in hooks between the layers.
+    layer.
     """
     if not torch.cuda.is_available():
         raise KinspanError("--compile is for GPUs, and there is none here: leave it out")
-    if family.encode is not None:
-        raise KinspanError(
-            "--compile is not for families with a bias by relative position, like this one: leave it out"
-        )
-    if zero_stage == 3:
-        raise KinspanError("--compile does not go with ZeRO 3: leave it out, or use ds_configs/zero2.json")
+    check_is_compilable(family, zero_stage)
     compiler = os.environ.get("CC") or "gcc"
     if not any(shutil.which(name) for name in (compiler, "clang", "cc")):
         raise KinspanError(
@@ -34,6 +29,17 @@ def check_can_compile(family: Family, zero_stage: int) -> None:
         )
     if importlib.util.find_spec("triton") is None:
         raise KinspanError("--compile needs the package triton: install it, or leave it out")
+
+
+def check_is_compilable(family: Family, zero_stage: int) -> None:
+    """Raises KinspanError where ``--compile`` works on no machine: ZeRO 3 gathers parameters in hooks between the
+    layers."""
+    if family.encode is not None:
+        raise KinspanError(
+            "--compile is not for families with a bias by relative position, like this one: leave it out"
+        )
+    if zero_stage == 3:
+        raise KinspanError("--compile does not go with ZeRO 3: leave it out, or use ds_configs/zero2.json")
 
 
 def compile_encoders(model: Any, backend: str = "inductor") -> None:

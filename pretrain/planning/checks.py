@@ -3,6 +3,7 @@
 import math
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.sources import parse_sources
 from pretrain.config import PretrainConfig
 from pretrain.runtime.settings import check_ranges
 
@@ -14,7 +15,7 @@ PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 def check(config: PretrainConfig) -> None:
     """Raises KinspanError, naming the flag, for settings that are out of range or do not go together."""
     check_ranges(config)
-    if not config.pair_weight and not config.mlm_weight and (config.token_loss == "mlm" or not config.rtd_weight):
+    if not (config.pair_weight or config.mlm_weight or config.rtd_weight):
         raise KinspanError("--pair_weight 0 with token losses of weight 0 trains nothing: give one of them a weight")
     if not config.pair_weight and not config.mlm_probability:
         raise KinspanError("--pair_weight 0 with --mlm_probability 0 trains nothing: raise one of them")
@@ -87,7 +88,9 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     """Lines about flags that were given and do nothing beside the others, and about controls."""
     is_masked = token_loss == "rtd" or (token_loss == "mlm" and config.mlm_weight and config.mlm_probability)
     what = f"the token loss is {token_loss}" if is_masked else "no token is masked"
+    own = [source.objective for source in parse_sources(config.corpus)]
     unused = {
+        "every corpus has an objective of its own": ("objective",) if own and all(own) else (),
         what: (() if token_loss == "rtd" else RTD_SETTINGS) + (() if is_masked else MASKING_SETTINGS),
         "there is no --probe": PROBE_SETTINGS if config.probe is None else (),
         f"--lr_schedule is {config.lr_schedule}": () if config.lr_schedule == "wsd" else ("decay_share",),
@@ -110,8 +113,6 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     weights = {"mlm_weight": config.mlm_weight, "pair_weight": config.pair_weight}
     weights |= {"rtd_weight": config.rtd_weight} if token_loss == "rtd" else {}
     given = [name for name, weight in weights.items() if weight]
-    if not given:
-        notes.append("the weight of every loss is 0: this run learns nothing")
     if len(given) == 1 and not config.pair_weight:
         notes.append(
             f"--pair_weight 0: one loss is left, and Adam's updates do not depend on its scale: --{given[0]} "

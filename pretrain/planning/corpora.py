@@ -84,7 +84,7 @@ def _find_lack(part: MixturePart, split: str) -> str:
 
 
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
-    """The mixture as it is validated, and the names of the parts that cannot be: what is held out gives no pairs.
+    """The mixture as it is validated, and a line about each part that cannot be: what is held out of it gives no pairs.
 
     Parts keep their numbers. Raises TooFewDocuments where no part can be validated.
     """
@@ -92,7 +92,9 @@ def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
     if all(lacks):
         raise TooFewDocuments(f"held out: {lacks[0]}")
     parts = [replace(part, weight=0) if lack else part for part, lack in zip(mixture.parts, lacks, strict=True)]
-    return Mixture(tuple(parts)), [name for name, lack in zip(mixture.names, lacks, strict=True) if lack]
+    unvalidated = [name for name, lack in zip(mixture.names, lacks, strict=True) if lack]
+    notes = [f"no validation of {name}: what is held out of it gives no pairs" for name in unvalidated]
+    return Mixture(tuple(parts)), notes
 
 
 def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") -> Mixture:

@@ -21,6 +21,7 @@ from pretrain.metrics import FlopCounter
 from pretrain.modeling.adapters.bottleneck import check_family
 from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
 from pretrain.modeling.adapters.model import AdapterModel, plan_parts
+from pretrain.modeling.compilation import check_is_compilable
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import build_fresh, load_config
@@ -123,6 +124,8 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     config = settle_masking(config, token_loss)
     notes += find_unused_flags(config, token_loss)
     model = _build_on_meta(config, name, model_config, token_loss, mixture, notes)
+    if config.compile:
+        check_is_compilable(model.family, zero_stage(settings))
     max_length = config.max_length or mixture.max_length
     try:
         tokenizer = None if built_in else tokenizers.load_tokenizer(name)
@@ -258,9 +261,9 @@ def _open_stream(
         corpora = open_corpora(sources, cache, lambda: None, verify=False)
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
     template = read_template(config, tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
-    return PairStream(
-        drop_untrainable(mixture.read_from(*corpora))[0], template=template, seed=config.seed, max_length=max_length
-    )
+    mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
+    notes += dropped
+    return PairStream(mixture, template=template, seed=config.seed, max_length=max_length)
 
 
 def _find_absent(paths: Sequence[str], tokenizer: Any) -> str | None:

@@ -50,7 +50,8 @@ def format_plan(plan: RunPlan) -> str:
         ("work", f"{plan.flops / 1e9:.3f} GFLOP per token, {plan.flops * plan.tokens:.2e} FLOP in all"),
     ]
     lines = [f"{title:<11}{text}" for title, text in rows]
-    if [part.objective.name for part in mixture.parts] == ["ssp"]:
+    learns_pairs = config.pair_weight and not (config.pair_loss or config.adapter or config.permute_pair_labels)
+    if learns_pairs and [part.objective.name for part in mixture.parts] == ["ssp"]:
         lines += _describe_doses(plan)
     lines += ["", *_format_memory(plan), "", *_format_time(plan)]
     return "\n".join([*lines, *(["", *(f"note: {note}" for note in plan.notes)] if plan.notes else [])])

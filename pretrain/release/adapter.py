@@ -10,6 +10,7 @@ from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.files import read_object
 from pretrain.modeling.adapters import bottleneck, lora
 from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import (
@@ -41,6 +42,14 @@ def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | No
     (folder / SPEC).write_text(format_spec(model.parts, base), encoding="utf-8")
     if beneath := {name: parameter.detach().contiguous() for name, parameter in model.name_frozen().items()}:
         save_file(beneath, str(folder / BENEATH), {"format": "pt"})
+
+
+def note_copy(run: Path, copy: Path) -> None:
+    """Has a copy of a run's folder find the run's base from where it lies; nothing where the run trains no adapter."""
+    kept, folder = run / ADAPTER_FOLDER, copy / ADAPTER_FOLDER
+    if kept.is_dir():
+        parts, base = read_spec(kept)
+        (folder / SPEC).write_text(format_spec(parts, move_base(base, kept, folder)), encoding="utf-8")
 
 
 def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
@@ -119,10 +128,13 @@ def write_combined(
     first = adapters[0]
     base = move_base(first.base, first.folder, output)
     names = [adapter.name for adapter in adapters]
+    known = [folder / FACTS for folder in folders if (folder / FACTS).is_file()]
+    lengths = [read_object(path, "get the folder again").get("max_length") for path in known]
+    length = min(filter(None, lengths), default=None)  # what all of them were trained on
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
         write_tensors(made, partial, base)
-        facts = {"how": how, "of": names, "weights": list(weights), "base": base.fingerprint}
+        facts = {"how": how, "of": names, "weights": list(weights), "base": base.fingerprint, "max_length": length}
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
         card = render_card(
             "combined.md",

@@ -11,9 +11,11 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
+from finetune.ranking.ranker import find_trained_length, load_ranker
 from launch.commands._adapters import merge_adapter, name_runs, parse_task, plan_runs, train_all
 from launch.commands.train_adapters import TrainAdaptersConfig
 from pretrain.modeling.adapters.folder import read_adapter
+from pretrain.release.adapter import write_combined
 from pretrain.runtime.stop import Stopped, StopRequest
 from tests.pretrain.steps import ask_in_step
 from tests.synthetic import short_tokenizer
@@ -65,6 +67,8 @@ def test_each_corpus_gets_an_adapter_and_a_second_call_does_nothing(config, tmp_
     names = {name: read_adapter(tmp_path / "out" / name / "release").name for name in runs}
     assert names == {name: name for name in ("beer", "history.meta", "travel")}
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
+    write_combined([tmp_path / "out" / name / "release" for name in runs], "average", [], tmp_path / "average")
+    assert find_trained_length(str(tmp_path / "average")) == 48  # and ranks by no more
     said.clear()
     train_all(runs, said.append)
     assert [line.rpartition(": ")[2] for line in said] == ["finished already"] * 3
@@ -192,8 +196,6 @@ def test_lora_merges_into_a_plain_model(config, tmp_path):
     runs = plan_runs(config(adapter="lora", corpus=config().corpus[:1]), None)
     train_all(runs, lambda line: None)
     merge_adapter(str(tmp_path / "out/beer/release"), tmp_path / "merged")
-    from finetune.ranking.ranker import load_ranker
-
     adapted, merged = (load_ranker(str(tmp_path / where))[0] for where in ("out/beer/release", "merged"))
     one, two = adapted.state_dict(), merged.state_dict()
     assert one.keys() == two.keys()
@@ -201,6 +203,7 @@ def test_lora_merges_into_a_plain_model(config, tmp_path):
     assert json.loads((tmp_path / "merged/config.json").read_text())["architectures"] == [
         "BertForSequenceClassification"
     ]
+    assert find_trained_length(str(tmp_path / "merged")) == 48
 
 
 def test_bottlenecks_are_not_merged(config, tmp_path):

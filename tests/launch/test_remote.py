@@ -31,6 +31,16 @@ def test_inspect_pairs(call, tiny_corpus):
     assert {(pair["corpus"], pair["objective"]) for pair in pairs} == {("corpus", "ssp"), ("corpus-2", "nsp")}
 
 
+def test_a_round_robin_is_validated_as_any_mixture(call, tiny_corpus, make_corpus, helpers):
+    """And without the corpora of which nothing is held out."""
+    none = make_corpus(helpers.synthetic_documents(30, seed="none"), validation_share=0.0)
+    flags = ("--split", "validation", "--count", 30, "--json")
+    corpora = ("--corpus", f"{tiny_corpus}=1,ssp", f"{tiny_corpus}=1,nsp", none)
+    mixed, in_turn = (call(inspect_pairs, *corpora, *flags, *more) for more in ([], ["--corpus_schedule=round_robin"]))
+    assert mixed == in_turn
+    assert {json.loads(line)["objective"] for line in mixed.splitlines()} == {"ssp", "nsp"}
+
+
 @pytest.fixture
 def classifier(helpers, tmp_path):
     """A small sequence classifier, drawn anew."""

@@ -214,6 +214,24 @@ def test_a_fusion_is_trained_with_its_adapters_frozen(config, tmp_path):
     load_adapted(str(tmp_path / "out/both"))
 
 
+def test_a_release_finds_a_base_that_has_moved_since_the_run_began(config, base, tmp_path, monkeypatch):
+    shutil.copytree(base, tmp_path / "before")
+    with monkeypatch.context() as patch:
+        ask_in_step(patch, 1)
+        with pytest.raises(Stopped):
+            pretrain(config(model=str(tmp_path / "before")))
+    (tmp_path / "before").rename(tmp_path / "after")
+    pretrain(config(model=str(tmp_path / "after"), release_every=6))
+    load_adapted(str(tmp_path / "run/releases/step-00000006"))
+
+
+def test_a_run_that_was_continued_leaves_its_shorter_adapter_ready_for_release(config, tmp_path):
+    length = {"lr_schedule": "wsd", "warmup_steps": 1, "save_steps": 1, "eval_pairs": 0}
+    for steps in (3, 4):
+        pretrain(config(**length, max_steps=steps))
+    load_adapted(str(release(tmp_path / "run/decayed/step-00000003", tmp_path / "shorter")))
+
+
 def test_another_base_in_the_same_folder_is_refused_by_name(config, make_base, base):
     pretrain(config())
     with pytest.raises(KinspanError, match=f"beside {base.name}.*give that base"):

@@ -79,8 +79,11 @@ def test_the_peak_is_given_known_or_measured(monkeypatch):
     one @ two
     assert measured > 0.05 * 2 * 512**3 / (time.perf_counter() - began) / 1e12
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    assert find_peak_tflops(None, "bf16") == 989
+    monkeypatch.setattr("pretrain.metrics.measure_peak_tflops", lambda precision: 1.0)
+    known = {"NVIDIA H200": 989, "NVIDIA GH200 480GB": 989, "NVIDIA A100-SXM4-80GB": 312, "NVIDIA L40S": 362}
+    for name, peak in (known | {"NVIDIA A10G": 1.0, "NVIDIA RTX A1000": 1.0}).items():
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda name=name: name)
+        assert find_peak_tflops(None, "bf16") == peak
 
 
 def test_what_no_item_gave_is_left_out():

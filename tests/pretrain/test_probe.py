@@ -12,6 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 from transformers import AutoModelForSequenceClassification
 
+import launch.preflight
+import launch.pretrain
 from data_pipeline.errors import KinspanError
 from finetune.training.probe import make_probe
 from pretrain.config import PretrainConfig
@@ -193,3 +195,10 @@ def test_a_run_whose_ranking_falls_while_its_loss_improves_says_so(settings, cap
     assert "fell from 0.700 at step 0" in page
     settings |= {"output_dir": settings["output_dir"] + "-rising"}
     assert pretrain(PretrainConfig(**settings, probe="its own"), lambda folder: {"map": next(rising)})["warnings"] == []
+
+
+@pytest.mark.parametrize(("entry", "flags"), [(launch.preflight, []), (launch.pretrain, ["--dry_run"])])
+def test_a_data_set_that_is_not_there_is_found_before_the_run(entry, flags, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["command", "--probe", "wikiqa=absent", *flags])
+    with pytest.raises(KinspanError, match=r"^--probe .*absent"):
+        entry.main()

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 from data_pipeline.errors import KinspanError
 from pretrain.config import PretrainConfig
+from pretrain.release.release import write_release
 from pretrain.run import pretrain
 from pretrain.watching.status import read_status
 from tests.pretrain.steps import read_curve
@@ -236,6 +237,20 @@ def test_a_run_leaves_what_people_look_for(settings, capsys, monkeypatch):
     assert "complete" in capsys.readouterr().out
     text = json.dumps(summary["deepspeed"]) + (folder / "run.json").read_text()
     assert str(ROOT) not in text
+
+
+def test_a_release_that_cannot_be_written_ends_no_run(settings, monkeypatch, capsys):
+    def fail_first(run, weights, step, folder):
+        if step == 1:
+            raise KinspanError(f"{folder} cannot be written: the disk is full")
+        write_release(run, weights, step, folder)
+
+    monkeypatch.setattr("pretrain.run.write_release", fail_first)
+    run_here({**settings, "max_steps": 2, "eval_pairs": 0, "release_every": 1})
+    folder = settings["output_dir"]
+    assert [path.name for path in (folder / "releases").iterdir()] == ["step-00000002"]
+    assert "step 1 is not released" in capsys.readouterr().out
+    assert "the disk is full): training goes on" in (folder / "history.jsonl").read_text()
 
 
 @pytest.mark.slow

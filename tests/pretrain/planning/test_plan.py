@@ -101,6 +101,8 @@ def test_hours_are_told_by_the_speed_that_is_given():
     assert "predicted from counts of kernels and bytes, not measured" in predicted
     assert "51,200 pairs: AUC" in predicted
     assert "51,200 pairs: AUC" not in format_plan(make_plan(recipe("roberta-base-sp")))
+    for other in (("--pair_weight", "0"), ("--pair_loss", "contrastive"), ("--permute_pair_labels", "true")):
+        assert "51,200 pairs: AUC" not in format_plan(make_plan(recipe("roberta-base-ssp", *other)))
     assert re.search(r"H100: 1 GPU \d+ h \d\d min, 8 GPUs \d+ h \d\d min, 64 GPUs [\d hmin]+\n", predicted)
 
 
@@ -122,6 +124,8 @@ def test_what_the_run_would_refuse_is_refused(make_model, tiny_corpus, monkeypat
         make_plan(PretrainConfig(model="roberta-base", corpus="absent", max_steps=5, warmup_steps=5))
     with pytest.raises(KinspanError, match="512 positions"):
         make_plan(PretrainConfig(model="roberta-base", corpus="absent", max_length=513))
+    with pytest.raises(KinspanError, match="--compile does not go with ZeRO 3"):
+        make_plan(PretrainConfig(model="roberta-base", compile=True, deepspeed_config="ds_configs/zero3.json"))
     monkeypatch.undo()
     folder = make_model("bert")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

@@ -163,6 +163,19 @@ def test_the_card_of_a_run_without_the_pair_loss_says_that_its_head_is_untrained
     assert "pair head is untrained" in (release(run, tmp_path / "release") / "README.md").read_text()
 
 
+def test_the_card_of_a_run_without_masked_tokens_claims_no_masked_lm(trained, tmp_path):
+    run, _ = trained
+    card = (release(run, tmp_path / "release") / "README.md").read_text()
+    assert "**SSP** and masked language modelling." in card
+    assert "masked-LM head was not trained" not in card
+    facts = json.loads((run / "run.json").read_text())
+    facts["settings"]["mlm_probability"] = 0.0
+    (run / "run.json").write_text(json.dumps(facts))
+    card = (release(run, tmp_path / "release") / "README.md").read_text()
+    assert "with **SSP**.\n" in card
+    assert "masked-LM head was not trained" in card
+
+
 def write_checkpoint(run, step, like):
     folder = run / f"checkpoints/step-{step:08d}"
     shutil.copytree(like, folder)
