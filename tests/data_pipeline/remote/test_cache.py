@@ -21,7 +21,7 @@ from data_pipeline.remote.cache import CacheSettings
 from tests.cases import mark_slow
 
 ROOT = Path(__file__).resolve().parents[3]
-SECONDS = 120  # after which a test has failed
+SECONDS = 600  # after which a test has failed
 
 # Ranks without torch, forked once the imports are done. Each writes what it read of each step, as a hash on a line.
 RANKS = """
