@@ -68,13 +68,14 @@ def describe_ranker(
 ) -> dict[str, Any]:
     """Returns what a card says: ``facts`` in words, ``figures`` by split, the hub's names, and no local path."""
     compares = config.loss == CONTRASTIVE
+    is_adapted = bool(config.transfer) and stage.what != "transfer"
     facts = {
         "Starting model": name_model(config),
         "Data": stage.train.name,
-        "Transferred from": config.transfer.partition("=")[0] if config.transfer and stage.what != "transfer" else None,
+        "Transferred from": (config.transfer or "").partition("=")[0] if is_adapted else None,
         "Questions and pairs": f"{stage.train.num_questions:,} and {stage.train.num_pairs:,}",
         "Loss": config.loss,
-        "Updates": f"{step:,}" if step else f"0: {AS_TRANSFERRED if config.transfer else AS_STARTED}",
+        "Updates": f"{step:,}" if step else f"0: {AS_TRANSFERRED if is_adapted else AS_STARTED}",
         "Pairs in an update": stage.batch_size or config.batch_size,
         "Wrong candidates of each question": config.own_negatives,
         "Temperature": (config.temperature or TEMPERATURE) if compares else None,

@@ -63,11 +63,12 @@ def _measure(config: FinetuneConfig, data: AnswerSet) -> dict[str, Any]:
 
 
 def warn_of_results(results: Mapping[str, Any]) -> list[str]:
-    """A line for each measured baseline that the mean of the seeds is below. ``results``: what results.json holds."""
-    compares = results["settings"]["loss"] == CONTRASTIVE
-    metric, advice = (RETRIEVAL_METRICS[0], BI_ENCODER) if compares else (METRICS[0], CROSS_ENCODER)
+    """A line for each measured baseline that the mean of the seeds is below. ``results``: what results.json holds, or
+    nothing."""
     lines = []
     for split, baselines in results.get("baselines", {}).items():
+        compares = results["settings"]["loss"] == CONTRASTIVE
+        metric, advice = (RETRIEVAL_METRICS[0], BI_ENCODER) if compares else (METRICS[0], CROSS_ENCODER)
         own = {name: figures[metric] for name, figures in baselines.items()}
         lines += warn_of_baselines(split, metric, results[split][metric]["mean"], own, advice)
     return lines

@@ -66,3 +66,4 @@ def test_results_below_a_baseline_are_warned_of():
     assert warn_of_results({**results, "settings": {"loss": "pointwise"}}) == []
     [line] = warn_of_results({**results, "settings": {"loss": "contrastive"}})
     assert "MRR 0.5000 on test is below that of BM25, 0.9000" in line
+    assert warn_of_results({}) == []  # of an experiment that is not complete
