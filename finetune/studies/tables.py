@@ -12,6 +12,7 @@ from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds
 from .findings import Finding, Findings
 from .lines import RowOutcome
 from .matrix import hash_settings, name_training
+from .rows import StudyRow
 
 Cell = Callable[[Findings, RowOutcome], str]
 
@@ -48,12 +49,12 @@ def list_rows(
     """A line of each row that has run.
 
     rows, but: patterns of names, parted by ``;``: those that are listed, and those of them that are not
-    columns:   of COLUMNS, or ``map:SET`` for the MAP of the same arm on another set
+    columns:   of COLUMNS; ``NAME:SET``, such as ``map:wikiqa``, is the column of the same arm on another set
     """
     listed = found.select(part_patterns(rows), part_patterns(but))
     starts = {outcome.row.start for outcome in listed if outcome.row.start}
     cells = [_find_column(found, name) for name in columns.split()]
-    lines = [[_name(outcome, len(starts) > 1), *(cell(found, outcome) for _, cell in cells)] for outcome in listed]
+    lines = [[_name(outcome.row, len(starts) > 1), *(cell(found, outcome) for _, cell in cells)] for outcome in listed]
     return format_table(["", *(header for header, _ in cells)], lines)
 
 
@@ -62,25 +63,34 @@ def part_patterns(patterns: str) -> list[str]:
     return [pattern.strip() for pattern in patterns.split(";") if pattern.strip()]
 
 
-def _name(outcome: RowOutcome, tells_start: bool) -> str:
-    row = outcome.row
-    start = f"({row.start}) " if tells_start and row.start else ""
-    return start + row.title + ("" if outcome.is_complete or row.mean_of else " (not all seeds yet)")
+def _name(row: StudyRow, tells_start: bool) -> str:
+    return (f"({row.start}) " if tells_start and row.start else "") + row.title
 
 
 def _find_column(found: Findings, name: str) -> tuple[str, Cell]:
     kind, _, of = name.partition(":")
-    if kind == "map" and of:
-        return found.content["sets"][of].get("title", of), lambda found, o: _say_map_on(found, o, of)
-    if name not in COLUMNS:
-        raise KinspanError(f"a page's table has the column {name}, which is none of {', '.join(COLUMNS)} and map:SET")
-    return COLUMNS[name]
+    if kind not in COLUMNS:
+        known = ", ".join(COLUMNS)
+        raise KinspanError(f"a page's table has the column {name}: known are {known}, each as NAME or NAME:SET")
+    header, say = COLUMNS[kind]
+    if not of:
+        return header, say
+    title = found.content["sets"][of].get("title", of)
+    return (title if kind == "map" else f"{header}, {title}"), lambda found, o: _say_on(found, o, of, say)
 
 
-def _say_map_on(found: Findings, outcome: RowOutcome, set_name: str) -> str:
+def _say_on(found: Findings, outcome: RowOutcome, set_name: str, say: Cell) -> str:
     other = outcome.row.name.removesuffix(outcome.row.set) + set_name
     known = found.outcomes.get(other) or found.untrained.get(other)
-    return format_map(known) if known else ""
+    return say(found, known) if known else ""
+
+
+def _count_seeds(_: Findings, outcome: RowOutcome) -> str:
+    """How many seeds have run, and of how many where some have not."""
+    if not outcome.lines:
+        return ""
+    of = "" if outcome.is_complete or outcome.row.mean_of else f" of {len(outcome.row.compared)}"
+    return f"{len(outcome.ap)}{of}"
 
 
 def _say_mrr(_: Findings, outcome: RowOutcome) -> str:
@@ -113,7 +123,7 @@ def _say_auc(_: Findings, outcome: RowOutcome) -> str:
 
 
 COLUMNS: dict[str, tuple[str, Cell]] = {
-    "seeds": ("seeds", lambda _, o: str(len(o.ap)) if o.lines else ""),
+    "seeds": ("seeds", _count_seeds),
     "map": ("MAP (sd)", lambda _, o: format_map(o)),
     "mrr": ("MRR", _say_mrr),
     "dev": ("dev MAP", _say_dev),
@@ -130,13 +140,14 @@ def list_kinds(found: Findings, set: str, by: str, rows: str) -> str:
     by: ``asked`` or ``overlap``
     """
     listed = found.select(part_patterns(rows))
+    names = [o.row.title + ("" if o.is_complete else " (not all seeds yet)") for o in listed]
     kinds = (found.store.read(set) or {}).get("kinds", {}).get(by, {})
     lines = [
         [kind, str(len(numbers)), *(format_figure(outcome.ap[:, numbers].mean()) for outcome in listed)]
         for kind, numbers in kinds.items()
         if numbers
     ]
-    return format_table([by, "questions", *(_name(outcome, False) for outcome in listed)], lines)
+    return format_table([by, "questions", *names], lines)
 
 
 def list_groups(found: Findings) -> str:
