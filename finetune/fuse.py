@@ -16,7 +16,7 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.dataset import MissingSplit
-from finetune.data.filters import CLEAN, filter_questions
+from finetune.data.filters import CLEAN, describe_left_out, filter_questions
 from finetune.data.overlap import find_overlaps
 from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.bm25 import ABOUT, BM25, count_words, score_bm25_by
@@ -149,6 +149,8 @@ def fuse_file(
     except MissingSplit as error:
         say(f"{error}: nothing else measures it")
     else:
+        for note in said:
+            say(note)
         for overlap in find_overlaps([dev, test]):
             say(f"{overlap.describe()}: the fusion knows their answers, and its figures on test are too high")
         of_test = score_parts(models, test, words, max_length, say)
@@ -163,7 +165,7 @@ def fuse_file(
 
 def _load(spec: str, split: str, columns: str | None) -> tuple[AnswerSet, list[str]]:
     data, notes = load_split(spec, split, parse_columns(columns))
-    return filter_questions(data, CLEAN), notes
+    return filter_questions(data, CLEAN), [*notes, *describe_left_out(data, CLEAN)]
 
 
 def name_models(parts: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet, fold_text
 from finetune.data.dataset import MissingSplit
 from finetune.data.files import NAME as FILES
-from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept
+from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, describe_left_out, filter_questions, find_kept
 from finetune.data.overlap import find_overlaps
 from finetune.data.registry import expect_data, load_split, parse_columns
 from finetune.data.tables import FORMATS, find_suffix
@@ -29,10 +29,6 @@ FORM = (
     "give a file, or a folder with train.jsonl, dev.jsonl and test.jsonl, of a line for each candidate of a question, "
     'such as {"question": "Who wrote Faust?", "answer": "Goethe did.", "label": 1}'
 )
-LEFT_OUT = {
-    NO_ALL_NEGATIVE: "{split}: {count:,} of {whole:,} questions have no right candidate, and are left out",
-    CLEAN: "{split}: {count:,} of {whole:,} questions lack a right or a wrong candidate, and are left out",
-}
 DRAWN = "{split}: {count:,} of {whole:,} questions are used, drawn at random, to save time"
 THINNED = (
     "{split}: {count:,} of {whole:,} candidates are used, to save time: up to {most} of each question, its right ones "
@@ -122,8 +118,7 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
                 f"--questions {given}: {count} {split} questions with right and wrong candidates are too few: label "
                 f"{FEWEST} or more for each of train, dev and test, better fifty"
             )
-        if lacking := data.num_questions - count:
-            notes.append(LEFT_OUT[rule].format(split=split, count=lacking, whole=data.num_questions))
+        notes += (note.removeprefix(f"{data.name} ") for note in describe_left_out(data, rule))
         kept[split] = _draw(filter_questions(data, rule), split, notes)
     return Questions(f"files={folder / 'questions'}", kept[TRAIN], kept[DEV], kept[TEST], notes)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
-from finetune.data.filters import filter_questions
+from finetune.data.filters import describe_left_out, filter_questions
 from finetune.data.overlap import check_overlaps
 from finetune.data.registry import describe_counts, describe_measure, load_split, parse_columns
 from pretrain.runtime.engine import warn_of_rate
@@ -56,7 +56,8 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
         negatives = tuple(config.negative_labels) if split == "train" else NEGATIVE_GRADES
         whole, oddities = load_split(spec, split, columns, negatives)
         data = filter_questions(whole, mode)
-        notes.extend([*oddities, *describe_counts(data, mode), *describe_measure(whole, data, mode)])
+        notes.extend([*oddities, *describe_left_out(whole, mode), *describe_counts(data, mode)])
+        notes.extend(describe_measure(whole, data, mode))
         return data
 
     train = read(config.train_data or config.data, "train", config.train_filter)
