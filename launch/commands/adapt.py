@@ -113,6 +113,8 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
     if not result.reused and (rejected := describe_rejected(folder, result.tally)):
         say(rejected)
     if not but:  # else it was said before
+        if result.reused:
+            say(f"the documents are prepared: {folder / 'report.html'} says what was left out of them")
         if dropped := describe_dropped(result.tally):
             say(f"{dropped}: {folder / 'report.html'} says why, with examples")
         for oddity in describe_oddities(result.tally):
