@@ -20,7 +20,7 @@ from finetune.data.filters import CLEAN, describe_left_out, filter_questions
 from finetune.data.overlap import find_overlaps
 from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.bm25 import ABOUT, BM25, count_words, score_bm25_by
-from finetune.evaluation.comparison import compare_systems, format_table
+from finetune.evaluation.comparison import compare_systems, format_table, warn_of_baselines
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
 from finetune.ranking.fusion import FUSION, WORDS, FusedRanker, describe_fusion, is_fusion
 from finetune.ranking.score import score_answers
@@ -159,6 +159,10 @@ def fuse_file(
         systems = {name: compute_question_metrics(test, every[name]) for name in ordered}
         figures["test"] = compute_means(systems[NAME])
         say(f"\n{test.name} test: {test.num_questions:,} questions\n{format_table(compare_systems(systems))}\n")
+        of_parts = {name: compute_means(systems[name])[MAP] for name in models}
+        advice = {name: f"rank by {name}, or label more dev questions" for name in models}
+        for line in warn_of_baselines("test", MAP, figures["test"][MAP], of_parts, advice):
+            say(line)
     write_fusion(output, fitted, models, words, {"data": spec.partition("=")[0], "figures": figures}, max_length)
     say(f"{output}: {describe_weights(fitted)}")
 

@@ -33,6 +33,7 @@ from finetune.training.fingerprints import fingerprint_answers, fingerprint_mode
 
 TF_IDF = "TF-IDF"
 IN_DOMAIN = "in-domain"
+BASELINES = (BM25, TF_IDF, IN_DOMAIN)  # names of rows that no source may have
 SEED = 0  # of samples, and of the lines, which no seed matters to
 COLUMNS = 3  # of panels
 DIAMONDS = (COLOURS[3], COLOURS[1], COLOURS[5])
