@@ -16,7 +16,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.training.config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 from finetune.training.plan import TrainingStage
-from finetune.training.stages import Data
+from finetune.training.stages import Data, name_transfer
 from pretrain.modeling.default_model import find_hub_name, name_installed
 from pretrain.release.folder import CARD, FACTS
 from pretrain.release.metadata import Stated
@@ -72,7 +72,7 @@ def describe_ranker(
     facts = {
         "Starting model": name_model(config),
         "Data": stage.train.name,
-        "Transferred from": (config.transfer or "").partition("=")[0] if is_adapted else None,
+        "Transferred from": name_transfer(config) if is_adapted else None,
         "Questions and pairs": f"{stage.train.num_questions:,} and {stage.train.num_pairs:,}",
         "Loss": config.loss,
         "Updates": f"{step:,}" if step else f"0: {AS_TRANSFERRED if is_adapted else AS_STARTED}",

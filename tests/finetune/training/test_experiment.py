@@ -189,8 +189,12 @@ def test_tanda_transfers_and_adapts(tanda, tmp_path, trained):
     assert trained[1].model == str(transfer / "best-files")
     start = json.loads((tmp_path / "out/seed-1/run.json").read_text())["start"]
     assert start == fingerprint_model(str(transfer / "best-files"))
-    assert results["transfer"] == "files"
-    assert ", transferred from files" in format_results(results)
+    named = f"files={Path(tanda.transfer).name}"
+    assert results["transfer"] == named
+    assert f" on files, transferred from {named}, " in format_results(results)
+    card, page = ((tmp_path / "out" / name).read_text() for name in ("seed-1/best/README.md", "report.html"))
+    assert f"| Transferred from | {named} |" in card
+    assert all(f"{name} train" in page for name in (named, "files"))
     quietly(tanda)
     assert len(trained) == 2
 
