@@ -58,7 +58,18 @@ def write_card(
 ) -> None:
     """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage, and beside it
     what it is made of, for the card of a release."""
-    about = describe_ranker(config, stage, seed, step, figures)
+    _write_about(folder, describe_ranker(config, stage, seed, step, figures))
+
+
+def add_baselines(folder: Path, baselines: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    """Adds the figures of baselines, by split and name, to the card of a ranker whose folder is still there."""
+    if (folder / ABOUT).is_file():
+        about = read_object(folder / ABOUT, f"delete {folder} to train it again")
+        own = {f"{split}, {name}": figures for split, named in baselines.items() for name, figures in named.items()}
+        _write_about(folder, {**about, "figures": {**about["figures"], **own}})
+
+
+def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
     write_atomically(folder / ABOUT, json.dumps(about, indent=1) + "\n")
     write_atomically(folder / CARD, format_card(about, Stated()))
 

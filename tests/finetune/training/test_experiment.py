@@ -1,6 +1,7 @@
 """Seeds, TANDA's two steps, and what a second run of the same command does."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def test_seeds_their_mean_and_deviation(config, tmp_path, trained):
     card = (tmp_path / "out/seed-2/best/README.md").read_text()
     assert "fine-tuned on files" in card
     assert f"| test | {results['seeds'][1]['test']['map']:.4f} |" in card
+    assert f"| test, BM25 | {results['baselines']['test']['BM25']['map']:.4f} |" in card
     for file in ("best/model.safetensors", "test/run.txt", "test/qrels.txt", "test/predictions.jsonl", "dev/run.txt"):
         assert (tmp_path / "out/seed-2" / file).is_file()
     assert (tmp_path / "out/report.html").is_file()
@@ -338,6 +340,8 @@ def test_a_run_killed_before_its_scores_goes_on(config, trained, monkeypatch):
         patch.setattr(experiment, "write_predictions", killed)
         with pytest.raises(KeyboardInterrupt):
             quietly(config)
+    assert quietly(config)["test"] == whole["test"]
+    shutil.rmtree(Path(config.output_dir) / "seed-1/test")  # somebody may
     assert quietly(config)["test"] == whole["test"]
     assert len(trained) == 2
 
