@@ -15,7 +15,7 @@ from finetune.data.registry import PUBLIC
 from launch._cli import parse, run
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
-from pretrain.runtime.settings import REQUIRED, setting
+from pretrain.runtime.settings import REQUIRED, check_needed, setting
 
 if TYPE_CHECKING:
     from finetune.data.answers import AnswerSet
@@ -80,6 +80,7 @@ class AdaptConfig:
 
 def main() -> None:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
+    check_needed(config, "questions", "columns")
     budget = parse_budget(config.budget)
     say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
     find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
