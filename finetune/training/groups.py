@@ -154,7 +154,8 @@ def describe_unlisted(data: AnswerSet) -> list[str]:
     wrong = np.bincount(data.question_of, weights=data.distinct.wrong, minlength=data.num_questions)
     count = int(((wrong == 0) | (data.positives == 0)).sum())
     of_all = f"{count:,} of {data.num_questions:,} questions"
-    return [f"{data.name} {data.split}: {of_all} have no list, for want of an answer or a negative"] if count else []
+    lack = "lack a right or a wrong candidate: this loss does not train on them"
+    return [f"{data.name} {data.split}: {of_all} {lack}"] if count else []
 
 
 def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) -> Groups:
