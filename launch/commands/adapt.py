@@ -29,7 +29,7 @@ if it is better: "keep your model" is a result too. Without --questions it canno
 shows how the model ranks a hundred questions of SelQA.
 
 Run it again to go on after an interruption, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan
-rank, evaluate, search and release; report.html; and log.txt."""
+rank, evaluate, search and serve; report.html; and log.txt."""
 
 DATA_SETS = fill(
     f"Public data sets are read as they are distributed, each as NAME=FOLDER: {', '.join(PUBLIC)}. kinspan evaluate "

@@ -219,7 +219,10 @@ def test_a_list_is_an_answer_and_negatives_of_its_question(data, list_size):
 def test_questions_without_a_list_are_said(data):
     listed = {data.question_of[row] for row in draw_lists(data, 1, 0, 4).rows}
     (said,) = describe_unlisted(data)
-    assert f"{data.num_questions - len(listed)} of {data.num_questions} questions lack a right or a wrong candidate" in said
+    assert (
+        f"{data.num_questions - len(listed)} of {data.num_questions} questions lack a right or a wrong candidate"
+        in said
+    )
     assert describe_unlisted(data.take(np.array(sorted(listed)))) == []
 
 
