@@ -16,11 +16,11 @@ from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.dataset import MissingSplit
-from finetune.data.filters import CLEAN, filter_questions
+from finetune.data.filters import CLEAN, describe_left_out, filter_questions
 from finetune.data.overlap import find_overlaps
 from finetune.data.registry import load_split, parse_columns
 from finetune.evaluation.bm25 import ABOUT, BM25, count_words, score_bm25_by
-from finetune.evaluation.comparison import compare_systems, format_table
+from finetune.evaluation.comparison import compare_systems, format_table, warn_of_baselines
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
 from finetune.ranking.fusion import FUSION, WORDS, FusedRanker, describe_fusion, is_fusion
 from finetune.ranking.score import score_answers
@@ -149,6 +149,8 @@ def fuse_file(
     except MissingSplit as error:
         say(f"{error}: nothing else measures it")
     else:
+        for note in said:
+            say(note)
         for overlap in find_overlaps([dev, test]):
             say(f"{overlap.describe()}: the fusion knows their answers, and its figures on test are too high")
         of_test = score_parts(models, test, words, max_length, say)
@@ -157,13 +159,17 @@ def fuse_file(
         systems = {name: compute_question_metrics(test, every[name]) for name in ordered}
         figures["test"] = compute_means(systems[NAME])
         say(f"\n{test.name} test: {test.num_questions:,} questions\n{format_table(compare_systems(systems))}\n")
+        of_parts = {name: compute_means(systems[name])[MAP] for name in models}
+        advice = {name: f"rank by {name}, or label more dev questions" for name in models}
+        for line in warn_of_baselines("test", MAP, figures["test"][MAP], of_parts, advice):
+            say(line)
     write_fusion(output, fitted, models, words, {"data": spec.partition("=")[0], "figures": figures}, max_length)
     say(f"{output}: {describe_weights(fitted)}")
 
 
 def _load(spec: str, split: str, columns: str | None) -> tuple[AnswerSet, list[str]]:
     data, notes = load_split(spec, split, parse_columns(columns))
-    return filter_questions(data, CLEAN), notes
+    return filter_questions(data, CLEAN), [*notes, *describe_left_out(data, CLEAN)]
 
 
 def name_models(parts: Sequence[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.errors import KinspanError
 from data_pipeline.files import make_folder
 from finetune.data.answers import AnswerSet
-from finetune.data.filters import filter_questions
+from finetune.data.filters import describe_left_out, filter_questions
 from finetune.data.registry import describe_measure, load_split, parse_columns
 from finetune.evaluation import trec
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
@@ -156,7 +156,7 @@ def measure_contamination(
     """Says which sentences of the data set stand in a corpus, and how models do with and without their questions."""
     whole, notes = load_split(spec, split, parse_columns(columns))
     data = filter_questions(whole, eval_filter)
-    for note in notes:
+    for note in (notes := [*notes, *describe_left_out(whole, eval_filter)]):
         print(note)
     scores = {name: _score(name, data, max_length, precision, print) for name in models}
     found = find_contamination(data, corpus)

@@ -24,7 +24,7 @@ from data_pipeline.files import make_folder, write_atomically
 from data_pipeline.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet, Distinct
-from finetune.data.filters import NO_ALL_NEGATIVE, filter_questions
+from finetune.data.filters import NO_ALL_NEGATIVE, describe_left_out, filter_questions
 from finetune.data.registry import load_split, parse_columns
 from finetune.ranking.best import take_best
 from finetune.ranking.bi_encoder import ANSWER, QUERY, check_room, is_bi_encoder
@@ -92,6 +92,7 @@ def mine_file(
         raise KinspanError(f"--output_dir {output} holds a {TRAIN} that was not mined: choose another folder")
     names = parse_columns(columns)
     whole, notes = load_split(spec, "train", names)
+    notes += describe_left_out(whole, NO_ALL_NEGATIVE)
     data = filter_questions(whole, NO_ALL_NEGATIVE)
     data = data.keep(data.labels == 1)
     make_folder(output)

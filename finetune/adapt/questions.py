@@ -13,7 +13,7 @@ from data_pipeline.files import write_atomically
 from finetune.data.answers import AnswerSet, fold_text
 from finetune.data.dataset import MissingSplit
 from finetune.data.files import NAME as FILES
-from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept
+from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, describe_left_out, filter_questions, find_kept
 from finetune.data.overlap import find_overlaps
 from finetune.data.registry import expect_data, load_split, parse_columns
 from finetune.data.tables import FORMATS, find_suffix
@@ -29,10 +29,6 @@ FORM = (
     "give a file, or a folder with train.jsonl, dev.jsonl and test.jsonl, of a line for each candidate of a question, "
     'such as {"question": "Who wrote Faust?", "answer": "Goethe did.", "label": 1}'
 )
-LEFT_OUT = {
-    NO_ALL_NEGATIVE: "{split}: {count:,} of {whole:,} questions have no right candidate, and are left out",
-    CLEAN: "{split}: {count:,} of {whole:,} questions lack a right or a wrong candidate, and are left out",
-}
 DRAWN = "{split}: {count:,} of {whole:,} questions are used, drawn at random, to save time"
 THINNED = (
     "{split}: {count:,} of {whole:,} candidates are used, to save time: up to {most} of each question, its right ones "
@@ -104,9 +100,10 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
     A test or dev set that is missing is taken from the rest by a hash of the questions' texts, so that it is the same
     one every time. Raises KinspanError where there are too few questions, and where one split is a part of another.
     """
-    splits, notes = _read_splits(given, columns)
-    _carve(splits, TEST, TEST_PART, notes)
-    _carve(splits, DEV, DEV_PART, notes)
+    splits, notes, made = _read_splits(given, columns)
+    _carve(splits, TEST, TEST_PART, made)
+    _carve(splits, DEV, DEV_PART, made)
+    notes += made
     for overlap in find_overlaps([splits[split] for split in (TRAIN, DEV, TEST)]):
         if overlap.whole:
             raise KinspanError(
@@ -120,45 +117,51 @@ def settle_questions(given: str, columns: str | None, folder: Path) -> Questions
         if (count := int(find_kept(data, rule).sum())) < least:
             raise KinspanError(
                 f"--questions {given}: {count} {split} questions with right and wrong candidates are too few: label "
-                f"{FEWEST} or more for each of train, dev and test, better fifty"
+                f"{FEWEST} or more for each of train, dev and test, better fifty{''.join(f'; {note}' for note in made)}"
             )
-        if lacking := data.num_questions - count:
-            notes.append(LEFT_OUT[rule].format(split=split, count=lacking, whole=data.num_questions))
+        notes += (note.removeprefix(f"{data.name} ") for note in describe_left_out(data, rule))
         kept[split] = _draw(filter_questions(data, rule), split, notes)
     return Questions(f"files={folder / 'questions'}", kept[TRAIN], kept[DEV], kept[TEST], notes)
 
 
 def name_questions(given: str) -> str:
     """What a card calls the questions: the public data set, or the file or folder that they were given as."""
-    name, _, place = given.rpartition("=")
-    return name if name and name != FILES else Path(place).resolve().name
+    name, _, place = _make_spec(given).partition("=")
+    return name if name != FILES else Path(place).resolve().name
 
 
-def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str]]:
-    """The splits that are there; all there is counts as train where there is only a test set."""
+def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str], list[str]]:
+    """The splits that are there, what is odd in them, and what stands in for the training questions where they are
+    missing: the dev questions, or else the test questions."""
     found: dict[str, AnswerSet] = {}
     notes: list[str] = []
-    spec = _make_spec(given)
+    made: list[str] = []
+    missing, spec = "", _make_spec(given)
     name, _, path = spec.partition("=")
     place = Path(path)
     for split in (TEST,) if place.is_file() else (TRAIN, DEV, TEST):  # a single file is the test set of files=
         try:
             found[split], said = load_split(spec, split, parse_columns(columns))
-        except MissingSplit:
+        except MissingSplit as error:
+            missing = str(error)
             continue
         notes += (note.removeprefix(f"{name} ") for note in said)
     if not found:
-        raise KinspanError(f"--questions {given}: no train, dev or test split in it; {FORM}")
+        raise KinspanError(
+            f"--questions {given}: no train, dev or test split in it; {FORM if name == FILES else missing}"
+        )
     if name == FILES and place.is_dir():
         tables = sorted(path.name for path in place.iterdir() if find_suffix(path) in FORMATS)
         if ignored := [file for file in tables if file.partition(".")[0] not in (TRAIN, DEV, TEST)]:
             notes.append(f"not read, as no split has such a name: {', '.join(ignored)}")
     if TRAIN not in found:
-        found[TRAIN] = replace(found.pop(next(iter(found))), split=TRAIN)
-    return found, notes
+        first = next(iter(found))
+        found[TRAIN] = replace(found.pop(first), split=TRAIN)
+        made += [] if place.is_file() else [f"there is no train split: the {first} questions take its place"]
+    return found, notes, made
 
 
-def _carve(splits: dict[str, AnswerSet], name: str, part: float, notes: list[str]) -> None:
+def _carve(splits: dict[str, AnswerSet], name: str, part: float, made: list[str]) -> None:
     """Takes a split that is missing from the training questions."""
     if name in splits:
         return
@@ -166,7 +169,7 @@ def _carve(splits: dict[str, AnswerSet], name: str, part: float, notes: list[str
     hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in train.questions)
     taken = np.fromiter(hashes, np.uint64, train.num_questions) / 2**64 < part
     splits[name], splits[TRAIN] = replace(train.take(taken), split=name), train.take(~taken)
-    notes.append(f"no {name} split was given: {int(taken.sum()):,} of {len(taken):,} questions are set apart for it")
+    made.append(f"there is no {name} split: {int(taken.sum()):,} of {len(taken):,} questions are set apart for it")
 
 
 def _draw(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
@@ -184,7 +187,8 @@ def _draw(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
 
 
 def thin(data: AnswerSet, most_pairs: int) -> AnswerSet:
-    """The same questions with all their right candidates, and with as many wrong ones as ``most_pairs`` leave."""
+    """The same questions with all their right candidates, and with as many wrong ones as ``most_pairs`` leave, at least
+    one where there is one: without it, any ranker has an average precision of 1."""
     if data.num_pairs <= most_pairs:
         return data
     most = max(1, most_pairs // data.num_questions)
@@ -192,7 +196,7 @@ def thin(data: AnswerSet, most_pairs: int) -> AnswerSet:
     order = np.lexsort((shuffled, -data.labels, data.question_of))  # right ones first
     place = np.empty(data.num_pairs, dtype=np.int64)
     place[order] = np.arange(data.num_pairs) - data.starts[data.question_of[order]]
-    return data.keep((data.labels > 0) | (place < most))
+    return data.keep((data.labels > 0) | (place < np.maximum(most, data.positives + 1)[data.question_of]))
 
 
 def _write_split(path: Path, data: AnswerSet) -> None:

@@ -363,7 +363,8 @@ def _list_rows(ways: list[Way], data: AnswerSet, of_test: dict[str, float]) -> l
 def _release(verdict: Verdict, compared: _Compared, output: Path) -> None:
     """Writes the release of the chosen way. The start needs none: an older release is then removed."""
     way, words = verdict.chosen, compared.scorer.words
-    figures = {TEST: {MAP: verdict.test_maps[way.name]}}
+    maps = verdict.test_maps
+    figures = {TEST: {MAP: maps.pop(way.name)}, **{f"{TEST}, {name}": {MAP: value} for name, value in maps.items()}}
     about = {"data": name_questions(str(compared.settings.questions)), "figures": figures}
     if way.fitted:
         write_fusion(output, way.fitted, {part.name: part.model for part in way.parts}, words, about)

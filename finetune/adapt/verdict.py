@@ -17,7 +17,7 @@ BETTER = (
 )
 PERHAPS = (
     "Use {name}, with care: its MAP on the {questions} test questions is {chosen:.3f}, against {start:.3f} of "
-    "{start_name}, but that may be chance (95% interval of the difference {low:+.3f} to {high:+.3f}); "
+    "{start_name}, but that may be chance (p {p:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); "
     "BM25 has {bm25:.3f}."
 )
 NOT_ON_TEST = (

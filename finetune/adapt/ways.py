@@ -15,6 +15,7 @@ from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
 from finetune.evaluation.metrics import MAP, compute_question_metrics
 from finetune.fuse import NAME as FUSION
 from finetune.fuse import Fitted, fit_fusion
+from finetune.ranking.ranker import find_trained_length
 from finetune.ranking.score import check_finite, load_scoring
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, check
 from finetune.training.engine import join_ranks
@@ -187,7 +188,7 @@ def train_ways(
             eval_steps=between,
             patience=2,
             log_steps=max(1, most // LOGGED),
-            max_length=MAX_LENGTH,
+            max_length=find_trained_length(pretrained) or MAX_LENGTH,  # less where the model has fewer positions
             output_dir=str(folder / f"{number}-{fingerprint_identity({'made of': [model_print, labels, most]})}"),
             **own,
         )

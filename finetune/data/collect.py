@@ -223,11 +223,12 @@ def _describe_oddities(
 ) -> list[str]:
     """Returns a note for everything that was left out or changed, or that looks like a mistake in the data."""
     num_empty = int(np.count_nonzero(np.diff(np.frombuffer(candidates.columns["answer"].ends, dtype=np.int64)) == 0))
-    num_conflicts = _count_conflicts(question, np.frombuffer(candidates.digest, dtype=np.int64), labels)
+    num_conflicts, num_repeats = _count_repeats(question, np.frombuffer(candidates.digest, dtype=np.int64), labels)
     counts = {
         "questions without a candidate, left out": len(questions.ids) - len(np.unique(question)),
         "candidates without text, kept": num_empty,
         "answers that stand twice or more under one question, with different labels, kept": num_conflicts,
+        "answers that stand twice or more under one question, kept": num_repeats,
         'question ids with white space, which became "_"': questions.mended_ids,
         'answer ids with white space, which became "_"': candidates.mended_ids,
     }
@@ -257,13 +258,15 @@ def _count_sorted_questions(question: np.ndarray, labels: np.ndarray) -> tuple[i
     return int(mixed.sum()), int((mixed & ~np.logical_or.reduceat(rises, starts)).sum())
 
 
-def _count_conflicts(question: np.ndarray, digest: np.ndarray, labels: np.ndarray) -> int:
-    """Counts the texts that one question has under both labels."""
+def _count_repeats(question: np.ndarray, digest: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
+    """Counts the texts that one question has twice or more: those under both labels, and those under one."""
     key = digest.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + question.astype(np.uint64)
     order = np.argsort(key)
     first = np.flatnonzero(np.append(True, np.diff(key[order]) != 0))
     ordered = labels[order]
-    return int(np.count_nonzero(np.minimum.reduceat(ordered, first) != np.maximum.reduceat(ordered, first)))
+    mixed = np.minimum.reduceat(ordered, first) != np.maximum.reduceat(ordered, first)
+    repeated = np.diff(np.append(first, len(order))) > 1
+    return int(np.count_nonzero(mixed)), int(np.count_nonzero(repeated & ~mixed))
 
 
 def _check_ids_differ(place: str, questions: Questions, question: np.ndarray, ids: pa.Array, line: array) -> None:

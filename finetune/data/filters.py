@@ -7,6 +7,7 @@ from data_pipeline.errors import KinspanError
 from .answers import AnswerSet
 
 RAW, NO_ALL_NEGATIVE, CLEAN = FILTERS = ("raw", "no-all-negative", "clean")
+LACKING = {NO_ALL_NEGATIVE: "have no right candidate", CLEAN: "lack a right or a wrong candidate"}
 
 
 def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
@@ -26,6 +27,13 @@ def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
             f"{wanted}: check the labels"
         )
     return data if keep.all() else data.take(keep)
+
+
+def describe_left_out(data: AnswerSet, mode: str) -> list[str]:
+    """Says in a line how many questions the filter ``mode`` leaves out, where it leaves out any."""
+    count = data.num_questions - int(find_kept(data, mode).sum())
+    of_all = f"{count:,} of {data.num_questions:,} questions"
+    return [f"{data.name} {data.split}: {of_all} {LACKING[mode]}, and are left out"] if count else []
 
 
 def find_kept(data: AnswerSet, mode: str) -> np.ndarray:

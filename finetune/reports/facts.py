@@ -16,7 +16,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.training.config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 from finetune.training.plan import TrainingStage
-from finetune.training.stages import Data
+from finetune.training.stages import Data, name_transfer
 from pretrain.modeling.default_model import find_hub_name, name_installed
 from pretrain.release.folder import CARD, FACTS
 from pretrain.release.metadata import Stated
@@ -58,7 +58,18 @@ def write_card(
 ) -> None:
     """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage, and beside it
     what it is made of, for the card of a release."""
-    about = describe_ranker(config, stage, seed, step, figures)
+    _write_about(folder, describe_ranker(config, stage, seed, step, figures))
+
+
+def add_baselines(folder: Path, baselines: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    """Adds the figures of baselines, by split and name, to the card of a ranker whose folder is still there."""
+    if (folder / ABOUT).is_file():
+        about = read_object(folder / ABOUT, f"delete {folder} to train it again")
+        own = {f"{split}, {name}": figures for split, named in baselines.items() for name, figures in named.items()}
+        _write_about(folder, {**about, "figures": {**about["figures"], **own}})
+
+
+def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
     write_atomically(folder / ABOUT, json.dumps(about, indent=1) + "\n")
     write_atomically(folder / CARD, format_card(about, Stated()))
 
@@ -72,7 +83,7 @@ def describe_ranker(
     facts = {
         "Starting model": name_model(config),
         "Data": stage.train.name,
-        "Transferred from": (config.transfer or "").partition("=")[0] if is_adapted else None,
+        "Transferred from": name_transfer(config) if is_adapted else None,
         "Questions and pairs": f"{stage.train.num_questions:,} and {stage.train.num_pairs:,}",
         "Loss": config.loss,
         "Updates": f"{step:,}" if step else f"0: {AS_TRANSFERRED if is_adapted else AS_STARTED}",

@@ -29,7 +29,9 @@ def read_results(paths: list[str], stated: Stated) -> Stated:
     for name in paths:
         try:
             found = _read_last_object(Path(name))
-            results += _parse(found)
+            results += (entries := list(_parse(found)))
+            if not entries:
+                raise KinspanError(f"a card has no place for its figures: measure one of {', '.join(TITLES.values())}")
             measured.append((name, _find_fingerprint(found)))
         except OSError as error:
             raise KinspanError(f"--results {name} cannot be read: {error.strerror}") from error

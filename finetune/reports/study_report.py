@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ ALWAYS_SHOWN |= {"train_filter", "eval_filter", "precision"}
 class SplitFigures:
     """What a split holds, as ``count_split`` counts it.
 
+    split:           its name, on a page with that of its data set before it
     filter:          the filter that the split has been through, see ``filters.filter_questions``
     positives:       number of right candidates
     question_words:  ``[Q]`` number of words of each question
@@ -218,7 +219,8 @@ def _read_settings(entry: Entry, own: dict[str, Any]) -> RowSettings:
 def _count_beside_paper(data: AnswerSet, mode: str) -> SplitFigures:
     papers = get_paper_counts(data, mode)
     paper = papers[0] if papers else None
-    return count_split(data, mode, paper.questions if paper else None, paper.pairs if paper else None)
+    counted = count_split(data, mode, paper.questions if paper else None, paper.pairs if paper else None)
+    return replace(counted, split=f"{data.name} {data.split}")  # that of a transfer is called train too
 
 
 def read_curve(folder: Path, split: str, figure: str, over: str = "step") -> Curve:

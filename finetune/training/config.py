@@ -33,6 +33,7 @@ SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=F
 CORPUS = "corpus"
 NEGATIVES = ("negatives_per_positive", "negatives_ratio", "negatives_per_question")  # one says what is drawn
 CONTRASTIVE = "contrastive"
+LISTED = ("pairwise", "listwise")  # losses of an answer with negatives of its question
 TEMPERATURE = 0.05  # that of pre-training, and sentence-transformers' scale of 20
 
 
@@ -353,6 +354,12 @@ def check(config: FinetuneConfig) -> None:
         raise KinspanError(f"--seed {' '.join(map(str, config.seed))}: name each seed once")
     if config.loss != "pointwise" and config.list_size < 2:
         raise KinspanError(f"--list_size {config.list_size}: an answer and a negative are 2")
+    sizes = config.search_batch_sizes if config.search_folds else [config.batch_size]
+    if config.loss in LISTED and (fewest := min(*sizes, config.transfer_batch_size or sizes[0])) < config.list_size:
+        raise KinspanError(
+            f"--list_size {config.list_size}: a list of so many pairs does not fit into a batch of {fewest}: give a "
+            "lower number, or a larger batch"
+        )
     drawn = [f"--{name}" for name in NEGATIVES if getattr(config, name) is not None]
     weighed = [*drawn, *(["--positive_weight"] if config.positive_weight != 1 else [])]
     if config.loss != "pointwise" and weighed:
@@ -393,11 +400,13 @@ def find_unused_flags(config: FinetuneConfig) -> list[str]:
     defaults = {declared.name: default_of(declared) for declared in fields(FinetuneConfig)}
     has_grades = any(str(spec).startswith("asnq=") for spec in (config.data, config.train_data, config.transfer))
     of_transfer = [name for name in defaults if name.startswith("transfer_")]
+    of_loss = [] if config.loss in LISTED else ["list_size"]
+    of_loss += ["transfer_negatives"] if config.transfer and config.loss != "pointwise" else []
     unused = {
         "there is no --transfer": () if config.transfer else of_transfer,
         "there is no --search_folds": () if config.search_folds else ("search_batch_sizes", "search_learning_rates"),
         "--search_folds chooses it": ("batch_size", "learning_rate") if config.search_folds else (),
-        f"--loss is {config.loss}": () if config.loss in ("pairwise", "listwise") else ("list_size",),
+        f"--loss is {config.loss}": of_loss,
         f"--lr_schedule is {config.lr_schedule}": () if config.lr_schedule == "wsd" else ("decay_share",),
         "no data set is asnq=": () if has_grades else ("negative_labels",),
         "--warmup_steps is given": () if config.warmup_steps is None else ("warmup_share",),

@@ -27,7 +27,7 @@ from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.ranker import find_trained_length
 from finetune.ranking.score import score_answers
 from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
-from finetune.reports.facts import describe_surroundings, name_model, write_card
+from finetune.reports.facts import add_baselines, describe_surroundings, name_model, write_card
 from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
 from pretrain.modeling.default_model import default_model
@@ -123,6 +123,8 @@ def _run_all_seeds(
     if baselines:
         results["baselines"] = {measured.split: measure_baselines(config, measured, output, say)}
     if ranks.rank == 0:
+        for seed in list_seeds(config) if baselines else ():
+            add_baselines(output / f"seed-{seed}" / BEST, results["baselines"])
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
     say(format_results(results, metrics))
     for line in warn_of_results(results):
@@ -185,7 +187,9 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
     def read() -> dict[str, Any]:
         with suppress(KinspanError, KeyError):  # a file that is absent or damaged is written anew
             known = read_object(path, "")
-            return known if known["run"] == hash_file(run) else {}  # else of a run that this folder held before
+            is_whole = all((folder / split.split / "qrels.txt").is_file() for split in data.measured)
+            # Else of a run that this folder held before, or its predictions were deleted
+            return known if is_whole and known["run"] == hash_file(run) else {}
         return {}
 
     figures = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever

@@ -149,6 +149,15 @@ def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups
     return Groups(np.concatenate(groups), np.cumsum([0] + [len(g) for g in groups]))
 
 
+def describe_unlisted(data: AnswerSet) -> list[str]:
+    """Says in a line how many questions ``draw_lists`` passes over, where it passes over any."""
+    wrong = np.bincount(data.question_of, weights=data.distinct.wrong, minlength=data.num_questions)
+    count = int(((wrong == 0) | (data.positives == 0)).sum())
+    of_all = f"{count:,} of {data.num_questions:,} questions"
+    lack = "lack a right or a wrong candidate: this loss does not train on them"
+    return [f"{data.name} {data.split}: {of_all} {lack}"] if count else []
+
+
 def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) -> Groups:
     """One group per right answer: the answer, and so many other candidates that are wrong, drawn in each epoch.
 

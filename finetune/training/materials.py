@@ -25,9 +25,10 @@ from pretrain.loop import Outcome
 from pretrain.runtime.layout import Layout
 
 from . import losses
-from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig, get_max_length
+from .config import CONTRASTIVE, LISTED, TEMPERATURE, FinetuneConfig, get_max_length
 from .contrast import SiameseTrainer, update_bi_encoder
 from .engine import Ranks
+from .groups import describe_unlisted
 from .plan import FitPlan, TrainingStage, largest_group, plan_stage
 from .update import Loss, Trainer, update_ranker
 
@@ -75,6 +76,7 @@ def _load_cross_encoder(
     check_takes(ranker, tokenizer, stage.model, get_max_length(config))
     pairs = encode_pairs(stage.train, tokenizer, get_max_length(config))
     notes.extend(describe_cut(pairs, stage.train))
+    notes.extend(describe_unlisted(stage.train) if config.loss in LISTED else [])
 
     def prepare(data: AnswerSet) -> Scoring:
         encoded = encode_pairs(data, tokenizer, get_max_length(config))

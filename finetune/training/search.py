@@ -66,6 +66,8 @@ def search_settings(
     if ranks.rank == 0:
         write_atomically(folder / "search.json", json.dumps({"table": table, "best": best}, indent=1) + "\n")
     say(f"search: chosen are batch {best['batch_size']} and learning rate {best['learning_rate']:g}")
+    if not any(best["epochs"]):
+        say("search: no update of any setting raised the MAP, so the choice means nothing: try higher rates, or longer")
     return replace(config, batch_size=best["batch_size"], learning_rate=best["learning_rate"])
 
 

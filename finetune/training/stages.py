@@ -1,11 +1,12 @@
 """What an experiment is made of: the data that it reads, and the stages that follow from its settings."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
-from finetune.data.filters import filter_questions
+from finetune.data.filters import describe_left_out, filter_questions
 from finetune.data.overlap import check_overlaps
 from finetune.data.registry import describe_counts, describe_measure, load_split, parse_columns
 from pretrain.runtime.engine import warn_of_rate
@@ -50,13 +51,17 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
     named = [spec for spec in specs if spec and spec.startswith(("files=", "hub="))]
     notes: list[str] = []
 
-    def read(spec: str, split: str, mode: str) -> AnswerSet:
+    def read(spec: str, split: str, mode: str, name: str = "") -> AnswerSet:
         columns = parse_columns(config.columns) if spec in named or not named else None
         # --negative_labels selects what is trained on; dev and test keep all their candidates.
         negatives = tuple(config.negative_labels) if split == "train" else NEGATIVE_GRADES
         whole, oddities = load_split(spec, split, columns, negatives)
+        if name:
+            oddities = [name + note.removeprefix(whole.name) for note in oddities]
+            whole = replace(whole, name=name)
         data = filter_questions(whole, mode)
-        notes.extend([*oddities, *describe_counts(data, mode), *describe_measure(whole, data, mode)])
+        notes.extend([*oddities, *describe_left_out(whole, mode), *describe_counts(data, mode)])
+        notes.extend(describe_measure(whole, data, mode))
         return data
 
     train = read(config.train_data or config.data, "train", config.train_filter)
@@ -67,7 +72,7 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
         if config.test_every_validation:
             raise KinspanError(f"--test_every_validation: {error}") from error
         notes.append(f"{error}: the figures are of dev, by which the best rankers are chosen too, and so are too high")
-    transfer = read(config.transfer, "train", config.train_filter) if config.transfer else None
+    transfer = read(config.transfer, "train", config.train_filter, name_transfer(config)) if config.transfer else None
     targets = _name_targets(config) if transfer is not None else {}
     devs = {
         name: dev if spec == config.data else read(spec, "dev", config.eval_filter) for name, spec in targets.items()
@@ -96,6 +101,12 @@ def _name_targets(config: FinetuneConfig) -> dict[str, str]:
 def name_set(spec: str) -> str:
     """Returns the name of a data set: ``wikiqa`` of ``wikiqa=FOLDER``."""
     return spec.partition("=")[0]
+
+
+def name_transfer(config: FinetuneConfig) -> str:
+    """What people call the set of ``--transfer``: by its folder too where the target is of its kind, such as files=."""
+    kind, _, place = str(config.transfer).partition("=")
+    return f"{kind}={Path(place).name}" if kind == name_set(config.data) else kind
 
 
 def warn_of_rates(config: FinetuneConfig) -> list[str]:

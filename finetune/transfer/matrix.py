@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from data_pipeline.errors import KinspanError
 from finetune.data.answers import AnswerSet
-from finetune.data.filters import CLEAN, filter_questions
+from finetune.data.filters import CLEAN, describe_left_out, filter_questions
 from finetune.data.registry import find_measure, load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import MAP, P_1, TITLES
@@ -33,6 +33,7 @@ from finetune.training.fingerprints import fingerprint_answers, fingerprint_mode
 
 TF_IDF = "TF-IDF"
 IN_DOMAIN = "in-domain"
+BASELINES = (BM25, TF_IDF, IN_DOMAIN)  # names of rows that no source may have
 SEED = 0  # of samples, and of the lines, which no seed matters to
 COLUMNS = 3  # of panels
 DIAMONDS = (COLOURS[3], COLOURS[1], COLOURS[5])
@@ -86,7 +87,7 @@ def load_targets(
     for name, spec in specs.items():
         by_accuracy, measured_on = find_measure(spec)
         whole, notes = load_split(spec, split)
-        for note in notes:
+        for note in [*notes, *describe_left_out(whole, measured_on or CLEAN)]:
             say(f"{name}: {note}")
         data = filter_questions(whole, measured_on or CLEAN)
         if max_questions is not None and data.num_questions > max_questions:

@@ -15,7 +15,7 @@ from finetune.data.registry import PUBLIC
 from launch._cli import parse, run
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
-from pretrain.runtime.settings import REQUIRED, setting
+from pretrain.runtime.settings import REQUIRED, check_needed, setting
 
 if TYPE_CHECKING:
     from finetune.data.answers import AnswerSet
@@ -29,7 +29,7 @@ if it is better: "keep your model" is a result too. Without --questions it canno
 shows how the model ranks a hundred questions of SelQA.
 
 Run it again to go on after an interruption, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan
-rank, evaluate, search and release; report.html; and log.txt."""
+rank, evaluate, search and serve; report.html; and log.txt."""
 
 DATA_SETS = fill(
     f"Public data sets are read as they are distributed, each as NAME=FOLDER: {', '.join(PUBLIC)}. kinspan evaluate "
@@ -80,6 +80,7 @@ class AdaptConfig:
 
 def main() -> None:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
+    check_needed(config, "questions", "columns")
     budget = parse_budget(config.budget)
     say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
     find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
@@ -113,6 +114,8 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
     if not result.reused and (rejected := describe_rejected(folder, result.tally)):
         say(rejected)
     if not but:  # else it was said before
+        if result.reused:
+            say(f"the documents are prepared: {folder / 'report.html'} says what was left out of them")
         if dropped := describe_dropped(result.tally):
             say(f"{dropped}: {folder / 'report.html'} says why, with examples")
         for oddity in describe_oddities(result.tally):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,6 +106,15 @@ def read_names(given: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in parted}
 
 
+def find_unused_names(names: dict[str, str], text: str) -> list[str]:
+    """Lines about names of ``--where`` that the text of a study's file does not have."""
+    return [
+        f"ignored, as the study's file has no ${name}: --where {name}=..."
+        for name in names
+        if not re.search(rf"\${name}\b", text)
+    ]
+
+
 @contextmanager
 def start_workers(config: StudyConfig) -> Iterator[None]:
     """Runs the same command in more processes, which end when the block does."""
@@ -140,7 +150,8 @@ def main() -> None:
     from finetune.studies.study_file import read_study
     from launch.commands._stages import prepare_blank, prepare_pretraining
 
-    given, study = overrides(config.set), read_study(find_file(config.study) or Path(config.study))
+    path, names = find_file(config.study) or Path(config.study), read_names(config.where)
+    given, study = overrides(config.set), read_study(path)
     if config.page and study.matrix is None:
         raise KinspanError(f"--page {config.page}: {config.study} lists rows, whose page is report.html")
     if config.page and not Path(config.page).is_file():
@@ -153,6 +164,9 @@ def main() -> None:
         study = replace(study, settings={**study.settings, "model": config.model})
     if study.matrix is None:
         study = replace(study, bm25=not config.no_bm25, repeat_stages=config.repeat_stages)
+    if study.matrix is None and not int(os.environ.get("RANK", "0")):
+        for line in find_unused_names(names, path.read_text(encoding="utf-8")):
+            print(line, flush=True)
     store = ResultStore(Path(config.results or Path(config.output_dir) / LINES).absolute())
     results: dict[str, Any] = {}
     try:
@@ -165,7 +179,7 @@ def main() -> None:
                     given,
                     config.transfer,
                     stages={"pretrain": prepare_pretraining, "blank": prepare_blank},
-                    where=read_names(config.where),
+                    where=names,
                     store=store,
                     hours=config.hours,
                 )

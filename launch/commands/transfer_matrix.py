@@ -55,8 +55,10 @@ def main() -> None:
         raise KinspanError(f"--in_domain {unknown[0]}: there is no such target; there are {', '.join(targets)}")
     expect_data(*targets.values())
     from finetune.studies.lines import ResultStore
-    from finetune.transfer.matrix import draw_matrix, format_csv, format_matrix, load_targets, measure_matrix
+    from finetune.transfer.matrix import BASELINES, draw_matrix, format_csv, format_matrix, load_targets, measure_matrix
 
+    if taken := [name for name in sources if name in BASELINES]:
+        raise KinspanError(f"--sources {taken[0]}: a baseline of the table is called so: give another name")
     folder = Path(config.output_dir)
     loaded = load_targets(targets, config.split, set(config.accuracy), config.max_questions, print)
     matrix = measure_matrix(sources, loaded, in_domain, ResultStore(folder / "results"), config.max_length, print)

@@ -170,6 +170,27 @@ def test_test_questions_that_the_weights_know_are_said(write_sets, monkeypatch, 
     assert any("share 30 of 30 and 30 questions" in line for line in said)
 
 
+def test_a_fusion_that_is_below_a_part_on_test_and_questions_that_are_left_out_are_said(
+    write_sets, monkeypatch, tmp_path
+):
+    folder, said = write_sets(dev=30, test=20, candidates=5), []
+    with (folder / "test.jsonl").open("a") as file:
+        file.write(
+            json.dumps({"question_id": "q", "answer_id": "a", "question": "?", "answer": "no", "label": 0}) + "\n"
+        )
+
+    def score(name, data, max_length, say):
+        noisy = data.split == "dev" or name == "a"
+        return see_labels(name, data, max_length, say) if noisy else data.labels.astype(float)
+
+    monkeypatch.setattr(fuse, "score_answers", score)
+    monkeypatch.setattr(fuse, "name_models", lambda parts: {"a": "a", "bb": "bb"})
+    monkeypatch.setattr(fuse, "write_fusion", lambda *_: None)
+    fuse_file(["a", "bb"], f"files={folder}", tmp_path / "out", None, None, said.append)
+    assert "files test: 1 of 21 questions lack a right or a wrong candidate, and are left out" in said
+    assert any(line.endswith("is below that of bb, 1.0000: rank by bb, or label more dev questions") for line in said)
+
+
 def test_a_fusion_that_is_no_better_is_not_written(folder, make_model, tmp_path):
     model = make_model(headless=True)
     with pytest.raises(KinspanError, match=r"no fusion is written: on dev .* alone has a MAP of"):

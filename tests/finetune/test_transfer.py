@@ -181,6 +181,13 @@ def test_names_that_are_none_are_refused(texts, message):
         read_names("sources", texts)
 
 
+def test_a_source_is_not_called_like_a_baseline(monkeypatch, specs, tmp_path):
+    given = ["--sources", "BM25=x", "--targets", f"plain={specs['plain']}", "--output_dir", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["transfer_matrix.py", *given])
+    with pytest.raises(KinspanError, match="--sources BM25: a baseline of the table is called so"):
+        transfer_matrix.main()
+
+
 def test_names_must_be_known(monkeypatch, tmp_path):
     given = ["--sources", "a=x", "--targets", "beer=files=y", "--in_domain", "wine=x", "--output_dir", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["transfer_matrix.py", *given])

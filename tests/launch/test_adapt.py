@@ -39,6 +39,7 @@ def test_documents_alone(model, tiny_documents, monkeypatch, tmp_path, capsys):
     for module in (budget, adapt_run):
         monkeypatch.setattr(module, "FEWEST_UPDATES", 20)
     monkeypatch.setattr("pretrain.schedule.OPEN_ENDED_WARMUP", 5)
+    monkeypatch.setattr("finetune.adapt.telling.QUIET", 1e9)  # a busy machine tells more lines
     arguments = ("--documents", documents, "--model", model, "--output_dir", output)
     run(monkeypatch, *arguments, "--budget", "640pairs")
     said = capsys.readouterr().out
@@ -100,6 +101,7 @@ def test_held_out_anchors_stand_in_for_questions(tiny_corpus):
     [
         (["--documents", "nowhere", "--output_dir", "out"], "^nowhere: no such file$"),
         (["--documents", "nowhere", "--output_dir", "out", "--budget", "a while"], "--budget a while"),
+        (["--documents", "nowhere", "--output_dir", "out", "--columns", "answer=a"], "^--columns needs --questions"),
         (
             ["--documents", "python-docs", "--output_dir", "out", "--questions", "absent"],
             "^--questions absent: there is",

@@ -210,6 +210,12 @@ def test_one_that_transfers_asks_for_what_from(name, tmp_path):
         run_study(study, ["wikiqa=absent"], tmp_path, {}, None)
 
 
+def test_a_name_that_no_stage_has_is_said():
+    names = dict.fromkeys(["corpus", "source", "corpsu", "mlm"], "x")
+    lines = entry.find_unused_names(names, (FOLDER / "transtqa.yaml").read_text())
+    assert [line.split("--where ")[1] for line in lines] == ["corpsu=...", "mlm=..."]
+
+
 def test_flags_of_studies_of_rows_are_refused_where_there_are_groups(tmp_path, monkeypatch):
     (tmp_path / "page.md").touch()
     command = ["kinspan study", "--study", str(GROUPS), "--page", str(tmp_path / "page.md")]

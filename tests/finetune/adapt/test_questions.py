@@ -85,9 +85,25 @@ def test_too_few_are_refused(tmp_path, count, wrong, message):
         settle_questions(str(write_file(tmp_path / "q.jsonl", count, wrong=wrong)), None, tmp_path / "out")
 
 
-def test_nothing_there(tmp_path):
-    with pytest.raises(KinspanError, match="no train, dev or test split"):
+def test_dev_questions_that_are_trained_on_are_said_to_be(tmp_path):
+    for split in ("dev", "test"):
+        path = write_file(tmp_path / f"{split}.jsonl", 60)
+        path.write_text(path.read_text().replace("what is", f"what is in {split}"))
+    found = settle_questions(str(tmp_path), None, tmp_path / "out")
+    assert found.train.num_questions + found.dev.num_questions == found.test.num_questions == 60
+    assert any("no train split: the dev questions take its place" in note for note in found.notes)
+    path.with_name("dev.jsonl").write_text("".join(path.read_text().replace("test", "dev").splitlines(True)[:18]))
+    with pytest.raises(
+        KinspanError, match=r"dev questions .* are too few.*; there is no train split: the dev questions"
+    ):
         settle_questions(str(tmp_path), None, tmp_path / "out")
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(KinspanError, match=r"no train, dev or test split in it; give .*train\.jsonl"):
+        settle_questions(str(tmp_path), None, tmp_path / "out")
+    with pytest.raises(KinspanError, match=r"no train, dev or test split in it; .*WikiQA-test\.tsv$"):
+        settle_questions(f"wikiqa={tmp_path}", None, tmp_path / "out")
     with pytest.raises(KinspanError, match=r"there is no such file or folder; give .*\"label\": 1"):
         expect_questions(str(tmp_path / "absent"))
 
@@ -101,11 +117,21 @@ def test_a_thinned_set_keeps_its_questions_and_their_right_candidates(tmp_path):
     assert thin(dev, dev.num_pairs) is dev
 
 
+def test_a_thinned_question_with_many_right_candidates_keeps_a_wrong_one(tmp_path):
+    rows = [
+        {"question": f"what {q}?", "answer": f"answer {k}", "label": int(k < 8)} for q in range(30) for k in range(10)
+    ]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = load_split(f"files={tmp_path}", "test")[0]
+    assert np.diff(thin(data, 4 * 30).starts).tolist() == [9] * 30
+
+
 def test_a_card_names_the_questions_and_no_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = ("wikiqa=data/wikiqa", "data/labelled/", "files=data/labelled", "questions.jsonl")
     assert [name_questions(one) for one in given] == ["wikiqa", "labelled", "labelled", "questions.jsonl"]
     assert name_questions(".") == tmp_path.name
+    assert name_questions("files=data/k=3/labelled") == "labelled"
 
 
 def test_questions_that_cannot_be_used_are_counted(tmp_path):

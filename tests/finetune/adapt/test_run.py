@@ -5,6 +5,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -163,6 +164,15 @@ def test_whatever_is_chosen_is_released(done, settings, runners, monkeypatch, na
     else:
         assert name in result["chosen"]
         assert measure(result["release"], given, capsys) == pytest.approx(result["figures"]["chosen"], abs=1e-6)
+
+
+def test_rankers_read_as_many_tokens_as_the_model_has_positions_for(make_model, folder, tmp_path, monkeypatch):
+    pretrained, read = make_model(), []
+    (pretrained / "kinspan.json").write_text('{"max_length": 40}')  # as set_ranking_length leaves it
+    monkeypatch.setattr(ways, "_train", lambda config: str(read.append(config.max_length)))
+    questions, scorer = settle_questions(str(folder), None, tmp_path), SimpleNamespace(rank=lambda *given: None)
+    list(ways.train_ways(str(pretrained), str(pretrained), questions, 4, tmp_path, scorer, lambda line: None))
+    assert read == [40] * 3
 
 
 def test_without_labels_there_is_no_verdict_and_labels_may_come_later(settings, runners):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from finetune.data.asnq import ASNQ, PAPER_GRADE_COUNTS
-from finetune.data.filters import FILTERS, filter_questions
+from finetune.data.filters import FILTERS, describe_left_out, filter_questions
 from finetune.data.registry import PUBLIC, describe_counts, load_split
 
 
@@ -19,6 +19,13 @@ def test_counts_stand_beside_the_papers_where_they_differ(data):
     assert ours == "asnq test (raw): 3 questions, 5 pairs"
     assert tanda_and_others == "  Di Liello et al., 2022, table 4 has 1,336 questions, 466,148 pairs"
     assert describe_counts(replace(data, name="files"), "raw") == ["files train (raw): 3 questions, 5 pairs"]
+
+
+def test_questions_that_a_filter_leaves_out_are_said(data):
+    for mode in FILTERS:
+        lost = data.num_questions - filter_questions(data, mode).num_questions
+        said = describe_left_out(data, mode)
+        assert [f"{lost} of 3 questions" in line for line in said] == [True] * bool(lost)
 
 
 def test_agreement_is_said(shared):

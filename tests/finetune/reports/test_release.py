@@ -126,7 +126,12 @@ def test_figures_of_other_weights_are_refused_and_those_of_these_taken(experimen
     assert not (tmp_path / "another").exists()
 
 
-@pytest.mark.parametrize("text", ["", "no json", "{}", "[1]", '{"objectives": {"ssp": {}}}', '{"systems": []}', "null"])
+OTHERS = '{"data": "files=x", "split": "test", "filter": "clean", "systems": [{"name": "m", "MRR@10": 0.5}]}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no json", OTHERS, "{}", "[1]", '{"objectives": {"ssp": {}}}', '{"systems": []}', "null"]
+)
 def test_a_file_without_figures_is_one_line(tmp_path, text):
     (tmp_path / "figures").write_text(text)
     with pytest.raises(KinspanError, match=r"^--results \S+figures"):

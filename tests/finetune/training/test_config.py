@@ -2,7 +2,8 @@
 
 import pytest
 
-from finetune.training.config import FinetuneConfig, find_unused_flags
+from data_pipeline.errors import KinspanError
+from finetune.training.config import FinetuneConfig, check, find_unused_flags
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,17 @@ def test_a_flag_that_another_one_replaces_is_named():
     assert find_unused_flags(FinetuneConfig(data="", warmup_steps=5, warmup_share=0.2)) == [
         "ignored, as --warmup_steps is given: --warmup_share"
     ]
+    transferred = {"data": "", "transfer": "asnq=ASNQ", "transfer_negatives": 3}
+    assert not find_unused_flags(FinetuneConfig(**transferred))
+    assert find_unused_flags(FinetuneConfig(**transferred, loss="pairwise")) == [
+        "ignored, as --loss is pairwise: --transfer_negatives"
+    ]
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"batch_size": 4}, {"transfer_batch_size": 4}, {"search_folds": 2, "search_batch_sizes": [16, 4]}]
+)
+def test_a_batch_that_is_smaller_than_a_list_is_refused(sizes):
+    check(FinetuneConfig(data="", loss="listwise", list_size=4, **sizes))
+    with pytest.raises(KinspanError, match="--list_size 5: a list of so many pairs does not fit into a batch of 4"):
+        check(FinetuneConfig(data="", loss="listwise", list_size=5, **sizes))

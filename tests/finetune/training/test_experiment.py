@@ -1,6 +1,7 @@
 """Seeds, TANDA's two steps, and what a second run of the same command does."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def test_seeds_their_mean_and_deviation(config, tmp_path, trained):
     card = (tmp_path / "out/seed-2/best/README.md").read_text()
     assert "fine-tuned on files" in card
     assert f"| test | {results['seeds'][1]['test']['map']:.4f} |" in card
+    assert f"| test, BM25 | {results['baselines']['test']['BM25']['map']:.4f} |" in card
     for file in ("best/model.safetensors", "test/run.txt", "test/qrels.txt", "test/predictions.jsonl", "dev/run.txt"):
         assert (tmp_path / "out/seed-2" / file).is_file()
     assert (tmp_path / "out/report.html").is_file()
@@ -189,8 +191,12 @@ def test_tanda_transfers_and_adapts(tanda, tmp_path, trained):
     assert trained[1].model == str(transfer / "best-files")
     start = json.loads((tmp_path / "out/seed-1/run.json").read_text())["start"]
     assert start == fingerprint_model(str(transfer / "best-files"))
-    assert results["transfer"] == "files"
-    assert ", transferred from files" in format_results(results)
+    named = f"files={Path(tanda.transfer).name}"
+    assert results["transfer"] == named
+    assert f" on files, transferred from {named}, " in format_results(results)
+    card, page = ((tmp_path / "out" / name).read_text() for name in ("seed-1/best/README.md", "report.html"))
+    assert f"| Transferred from | {named} |" in card
+    assert all(f"{name} train" in page for name in (named, "files"))
     quietly(tanda)
     assert len(trained) == 2
 
@@ -334,6 +340,8 @@ def test_a_run_killed_before_its_scores_goes_on(config, trained, monkeypatch):
         patch.setattr(experiment, "write_predictions", killed)
         with pytest.raises(KeyboardInterrupt):
             quietly(config)
+    assert quietly(config)["test"] == whole["test"]
+    shutil.rmtree(Path(config.output_dir) / "seed-1/test")  # somebody may
     assert quietly(config)["test"] == whole["test"]
     assert len(trained) == 2
 
