@@ -57,6 +57,11 @@ def test_markup_within_markdown_is_taken_off(tmp_path, read):
     assert document.title == "notes"
 
 
+def test_a_rule_at_the_top_of_markdown_begins_no_front_matter(tmp_path, read):
+    (document,), _, _ = read(written(tmp_path / "notes.md", "---\n\nOne.\n\n---\n\nTwo.\n"))
+    assert document.paragraphs == ["One.", "Two."]
+
+
 # Word and PDF -------------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +167,9 @@ def test_rows_between_two_quotation_marks_of_a_table_without_quoting_are_not_one
     assert reason.startswith("4 lines are one row here")
     documents, rejected, _ = read(written(tmp_path / "b.tsv", 'id\ttext\n1\t"A line,\nand a\ttab\nin it."\n'))
     assert (len(documents), rejected) == (1, [])
+    documents, (reason,), _ = read(written(tmp_path / "c.tsv", 'id\ttext\n1\tOne.\n2\t"Two", he said.\n'))
+    assert len(documents) == 1
+    assert "line 3: its quotation marks do not pair up" in reason
 
 
 @pytest.mark.parametrize("header", ["text,text", "id,text,id"])
