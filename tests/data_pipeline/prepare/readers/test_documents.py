@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_pipeline.prepare.document import Skipped
-from data_pipeline.prepare.readers import parse_record, read_records
+from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
 from data_pipeline.prepare.readers.books import PARAGRAPH_SENTENCES, join_tokens
 from data_pipeline.prepare.readers.documents.pdf import join_lines
 
@@ -223,8 +223,6 @@ def saved(tmp_path_factory):
 
 
 def test_a_saved_data_set_is_read(saved, read):
-    from data_pipeline.prepare.readers import find_input_files
-
     datasets.load_from_disk(saved).map(lambda row: {"text": row["text"].upper()})  # leaves a file in the folder
     assert len(list(saved.glob("*.arrow"))) == 3
     files, skipped = find_input_files([str(saved)])
@@ -241,6 +239,9 @@ def test_a_data_set_by_its_name_is_streamed(tmp_path):
     written(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n{"text": "Two.", "id": "b"}\n')
     records = read_records(f"hf:{tmp_path}/set")
     assert [d.id for record in records for d in parse_record(record)] == ["a", "b"]
+    (before,), _ = find_input_files([f"hf:{tmp_path}/set"])
+    written(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n')
+    assert find_input_files([f"hf:{tmp_path}/set"])[0] != [before]  # else the old corpus would count as this one
 
 
 # Books --------------------------------------------------------------------------------------------------------------
