@@ -83,9 +83,12 @@ def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Sh
 def search_documents(corpus: Corpus, text: str, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
     """Yield the documents that hold ``text`` in a paragraph, in small or capital letters, with a progress bar.
 
-    The tokenizer may have changed the text: so both sides are compared as it gives them back, without spaces.
+    The tokenizer may have changed the text: so both sides are compared as it gives them back, without spaces. Raises
+    KinspanError for a text of which it leaves nothing: every document would hold that.
     """
     wanted = _fold(_decode(decoder, [decoder.encode(text, add_special_tokens=False).ids])[0])
+    if not wanted:
+        raise KinspanError(f"--search {text!r}: the tokenizer of {corpus.folder} leaves nothing of this text")
     total = corpus.manifest.totals["documents"]
     with show_progress("searching", "documents", total=total) as bar:
         for number in range(len(corpus.manifest.shards)):

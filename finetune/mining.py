@@ -24,8 +24,10 @@ from data_pipeline.files import make_folder, write_atomically
 from data_pipeline.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet, Distinct
+from finetune.data.dataset import find_files
 from finetune.data.filters import NO_ALL_NEGATIVE, describe_left_out, filter_questions
 from finetune.data.registry import load_split, parse_columns
+from finetune.data.tables import FORMATS
 from finetune.ranking.best import take_best
 from finetune.ranking.bi_encoder import ANSWER, QUERY, check_room, is_bi_encoder
 from finetune.ranking.embedder import Embedder
@@ -88,8 +90,9 @@ def mine_file(
     cross_encoder: what scores them in its place
     show:          so many questions are printed with their negatives
     """
-    if (output / TRAIN).exists() and not (output / FACTS).exists():
-        raise KinspanError(f"--output_dir {output} holds a {TRAIN} that was not mined: choose another folder")
+    there = find_files(output, [f"train{suffix}" for suffix in FORMATS])
+    if there and not (output / FACTS).exists():
+        raise KinspanError(f"--output_dir {output} holds a {there[0].name} that was not mined: choose another folder")
     names = parse_columns(columns)
     whole, notes = load_split(spec, "train", names)
     notes += describe_left_out(whole, NO_ALL_NEGATIVE)

@@ -114,7 +114,7 @@ def _open_source(source: str, columns: dict[str, str], say: Say, all_answers: bo
             return _read_documents(place, say)
         return _take_answers(read_questions([place], say, may_reject=False), all_answers, say)
     if name in NAMES and place:
-        return _read_data_set(source)
+        return _read_data_set(source, say)
     if beir:
         return _read_table(beir, columns, say)
     if Path(source).is_dir():
@@ -162,15 +162,22 @@ def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answe
         )
     if BEIR_ID in table.fields and not columns:
         say(f"{path}: in BEIR's form, and so texts are searched and ranked with their titles in front")
-        return _take_rows(table, names, say, join_title=True)
-    return _take_rows(table, names, say)
+        return _take_rows(table, columns, names, say, join_title=True)
+    return _take_rows(table, columns, names, say)
 
 
-def _take_rows(table: Table, names: dict[str, tuple[str, ...]], say: Say, join_title: bool = False) -> Iterator[Answer]:
-    """The rows that have a text; ``join_title`` puts the title in front of it, as BEIR's models read it."""
+def _take_rows(
+    table: Table, columns: dict[str, str], names: dict[str, tuple[str, ...]], say: Say, join_title: bool = False
+) -> Iterator[Answer]:
+    """The rows that have a text; ``join_title`` puts the title in front of it, as BEIR's models read it.
+
+    Raises KinspanError for a column of ``columns`` that no row has: not every line of JSON needs all fields.
+    """
     empty = []
     wanted = [name for name in table.fields if any(name in of_field for of_field in names.values())]
+    unseen = set(columns.values())
     for number, record in table.records(wanted):
+        unseen -= record.keys()
         values = {field: _take_field(record, names[field], f"{table.place} {number}") for field in FIELDS}
         if join_title:
             values["text"] = f"{values.pop('title')} {values['text']}".strip()
@@ -179,6 +186,9 @@ def _take_rows(table: Table, names: dict[str, tuple[str, ...]], say: Say, join_t
             yield answer._replace(id=answer.id or name_by_hash(answer.text, answer.question or answer.title))
         else:
             empty.append(f"{number:,}")
+    if unseen:
+        file = table.place.rsplit(" ", 1)[0]
+        raise KinspanError(f"--columns: {file} has no column {min(unseen)}; there are {', '.join(table.fields)}")
     if empty:
         lines = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
         say(f"{len(empty):,} rows without {' or '.join(names['text'])}: left out ({table.place} {lines})")
@@ -197,7 +207,7 @@ def take_text(value: Any, name: str, place: str) -> str:
     return str(value).strip()
 
 
-def _read_data_set(source: str) -> Iterator[Answer]:
+def _read_data_set(source: str, say: Say) -> Iterator[Answer]:
     """The candidates of all splits, each with a question it answers; texts that share an id come by their hashes.
 
     An id such as q7-3 is a number within the question q7: where all are so, a text that has several comes once.
@@ -206,9 +216,11 @@ def _read_data_set(source: str) -> Iterator[Answer]:
     splits, are_numbers = 0, True
     for split in ("train", "dev", "test"):
         try:
-            data, _ = load_split(source, split)
+            data, notes = load_split(source, split)
         except MissingSplit:
             continue
+        for note in notes:
+            say(note)
         splits += 1
         ids, texts = data.answer_ids.dictionary_encode(), data.answers.dictionary_encode()
         id_of, text_number = ids.dictionary.to_pylist(), texts.dictionary.to_pylist()

@@ -199,7 +199,7 @@ def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifes
     )
     path = folder / f"{VECTORS}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     size = (len(answers), manifest.model["dimension"])
-    done = _read_progress(path, size)
+    done, cut = _read_progress(path, size)
     if not done:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
@@ -207,7 +207,6 @@ def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifes
     matrix = np.lib.format.open_memmap(path / MATRIX, "r+" if done else "w+", np.float16, size)
     with (path / MATRIX).open("r+b") as file:  # a full disk is an error here, and a signal that kills in the mapping
         os.posix_fallocate(file.fileno(), 0, (path / MATRIX).stat().st_size)
-    cut = 0
     say(f"encoding {len(answers) - done:,} answers")
     with show_progress("encoding", "answers", total=len(answers), initial=done) as bar:
         for first in range(done, len(answers), STEP):
@@ -216,10 +215,10 @@ def _encode(folder: Path, embedder: Embedder, answers: Sequence[Answer], manifes
             vectors = embedder.embed_answers(texts, manifest.settings["precision"], bar.update)
             matrix[first : first + len(texts)] = _to_half(embedder, vectors)
             matrix.flush()
-            write_atomically(path / PROGRESS, json.dumps({"rows": first + len(texts)}))
+            write_atomically(path / PROGRESS, json.dumps({"rows": first + len(texts), "cut": cut}))
     if cut:
         say(
-            f"{cut:,} of {len(answers) - done:,} answers are longer than {embedder.max_length} tokens: the bi-encoder "
+            f"{cut:,} of {len(answers):,} answers are longer than {embedder.max_length} tokens: the bi-encoder "
             "reads their beginnings alone. BM25 reads them in full (kinspan search --first_stage fusion uses both); or "
             "split them into passages before you index them"
         )
@@ -232,14 +231,15 @@ def _to_half(embedder: Embedder, vectors: np.ndarray) -> np.ndarray:
     return vectors.astype(np.float16)
 
 
-def _read_progress(path: Path, size: tuple[int, int]) -> int:
-    """How many answers have their vectors there; 0 where what is there cannot be gone on with."""
+def _read_progress(path: Path, size: tuple[int, int]) -> tuple[int, int]:
+    """How many answers have their vectors there, and how many of these are cut; 0 where it cannot be gone on with."""
     try:
-        rows = json.loads((path / PROGRESS).read_text())["rows"]
+        progress = json.loads((path / PROGRESS).read_text())
+        rows, cut = progress["rows"], progress["cut"]
         whole = map_matrix(path / MATRIX).shape == size and len(map_parts([path])) == size[0]
     except (OSError, ValueError, KeyError, TypeError):
-        return 0
-    return rows if whole and isinstance(rows, int) and 0 <= rows <= size[0] else 0
+        return 0, 0
+    return (rows, cut) if whole and isinstance(rows, int) and 0 <= rows <= size[0] else (0, 0)
 
 
 def _finish(path: Path, manifest: Manifest, rows: int) -> IndexPart:

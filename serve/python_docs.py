@@ -34,10 +34,11 @@ def read_python_docs() -> Iterator[tuple[str, str, str, str]]:
             continue
         texts.add(doc)
         titles.add(title)
+        name = "_".join(title.split())  # no white space, which a TREC file cannot hold
         passages = split_passages(f"{signature}\n\n{doc}", ROOM)
         for number, passage in enumerate(passages, 1):
             part = f" ({number} of {len(passages)})" if len(passages) > 1 else ""
-            yield f"{title}#{number}" if number > 1 else title, passage, title + part, url
+            yield f"{name}#{number}" if number > 1 else name, passage, title + part, url
 
 
 def split_passages(text: str, room: int) -> list[str]:

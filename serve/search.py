@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.errors import KinspanError
+from finetune.ranking.bi_encoder import QUERY
 from finetune.ranking.embedder import Embedder
 
 from .answers import Say
@@ -84,6 +85,7 @@ class Searcher:
         self.embedder = Embedder(place, self.index.manifest.settings["max_length"])
         self.cross_encoder = ReRanker(cross_encoder, max_length, precision, say) if cross_encoder else None
         self.blend = blend
+        self._cut = 0  # questions of which the bi-encoder read the beginning alone
 
     def search(
         self,
@@ -115,6 +117,7 @@ class Searcher:
         if first_stage in (BI_ENCODER, FUSION):
             with _timed(answered, "encode"):
                 vectors = self.embedder.embed_queries(asked)
+                self._cut += self.embedder.count_cut(asked, QUERY)
             with _timed(answered, "nearest"):
                 found[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
         if first_stage in (BM25, FUSION):
@@ -137,6 +140,14 @@ class Searcher:
             ]
         answered.timings["total"] = 1000 * (time.perf_counter() - began)
         return answered
+
+    def describe_cut(self) -> list[str]:
+        """Lines that say how many questions the bi-encoder cut so far, and how many pairs the cross-encoder did."""
+        lines = self.cross_encoder.describe_cut() if self.cross_encoder else []
+        if self._cut:
+            longer = f"{self._cut:,} questions are longer than {self.embedder.max_length} tokens"
+            lines.insert(0, f"{self.embedder.name}: {longer}: it reads their beginnings alone; BM25 reads them in full")
+        return lines
 
     def _rerank(
         self, questions: Sequence[str], ranked: list[list[int]], scores: list[dict[str, dict[int, float]]], count: int

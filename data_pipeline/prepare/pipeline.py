@@ -26,7 +26,7 @@ from data_pipeline.sampling.pairs import Objective
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
 from .plan import PreparePlan
-from .readers import PYTHON_DOCS, InputFile, expand_glob, find_input_files, is_url, split_prefix
+from .readers import PYTHON_DOCS, InputFile, find_input_files, refuse_own_output
 from .rejection import Allowed, ReadTally, refuse_missing, refuse_rejected
 from .report import write_report
 from .stages import encode_all, write_all
@@ -107,7 +107,7 @@ def prepare(
     if boilerplate == 1:
         raise KinspanError("--boilerplate 1: must be 2 or more, or 0 to keep such paragraphs")
     check_rules(rules)
-    _refuse_own_output(inputs, folder)
+    refuse_own_output(inputs, folder)
     engine = Engine(executor, num_workers, sbatch or [], quiet)
     files, skipped = find_input_files(inputs, allow_skipped)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
@@ -144,15 +144,6 @@ def prepare(
         if (folder / "manifest.json").exists():
             shutil.rmtree(partial, ignore_errors=True)
     return Prepared(manifest, done.tally, time.monotonic() - began, False, skipped, engine.seconds, done.peak_bytes)
-
-
-def _refuse_own_output(inputs: list[str], folder: Path) -> None:
-    """Raise KinspanError where an input is a folder that the corpus lies in, which the next run would read as well."""
-    for given in inputs:
-        name = split_prefix(given)[1]
-        for place in [] if is_url(name) else map(Path, expand_glob(name)):
-            if place.is_dir() and folder.resolve().is_relative_to(place.resolve()):
-                raise KinspanError(f"--output_dir {folder} lies in {place}, which is read: choose one outside")
 
 
 def _identify_inputs(files: list[InputFile]) -> list[list]:

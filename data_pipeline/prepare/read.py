@@ -56,7 +56,7 @@ def read_input(
     """
     files, skipped = find_input_files(inputs, allow_skipped=True)
     if skipped:
-        say(f"left out files of no known format: {format_skipped(skipped)}")
+        say(f"left out files that cannot be read: {format_skipped(skipped)}")
     found: list[Made] = []
     rejected: list[str] = []
     omitted: Counter[str] = Counter()

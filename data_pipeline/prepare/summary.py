@@ -69,7 +69,7 @@ def format_counts(tally: Tally, manifest: Manifest, skipped: Counter[str]) -> st
     """What ``count_rows`` lists, as lines, after the files that were skipped, by suffix."""
     lines = [f"{name:<50} {number:>14,}" for name, number in count_rows(tally, manifest)]
     if skipped:
-        lines.insert(0, f"skipped, of no known format or missing: {format_skipped(skipped)}")
+        lines.insert(0, f"skipped, since they cannot be read: {format_skipped(skipped)}")
     return "\n".join(lines)
 
 

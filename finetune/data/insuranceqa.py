@@ -28,7 +28,7 @@ def read_insuranceqa(path: Path) -> Iterator[SourceRow]:
         yield SourceRow(number, qid, question, None, None, 0)
         for field, label in (("answers", 1), ("negatives", 0)):
             for aid in record.get(field, ()):
-                if aid not in texts:
+                if not isinstance(aid, str) or aid not in texts:
                     raise KinspanError(f"{path} line {number}: {field} has aid {aid!r}, which {source.name} lacks")
                 yield SourceRow(number, qid, question, aid, texts[aid], label)
 

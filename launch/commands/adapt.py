@@ -110,7 +110,7 @@ def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, 
     )
     if result.skipped:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
-        say(f"left out files of no known format: {kinds}")
+        say(f"left out files that cannot be read: {kinds}")
     if not result.reused and (rejected := describe_rejected(folder, result.tally)):
         say(rejected)
     if not but:  # else it was said before

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from data_pipeline.errors import KinspanError
+from data_pipeline.prepare.readers import refuse_own_output
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.registry import parse_columns
 from finetune.data.tables import read_lines
 from launch._cli import parse
 from pretrain.modeling.default_model import default_model, name_installed
 from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
-from serve.answers import Answer, read_answers
+from serve.answers import DOCUMENTS, FORUM, Answer, read_answers
 from serve.folder import Manifest, expect_index_or_nothing, read_manifest
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ def main() -> None:
 
 
 def _read(source: str, config: IndexConfig) -> list[Answer]:
+    name, _, place = source.partition("=")
+    if name in (DOCUMENTS, FORUM):
+        refuse_own_output([place], Path(config.output_dir))
     answers = read_answers(source, parse_columns(config.columns) or {}, print, config.all_answers)
     print(f"{source}: {len(answers):,} answers", flush=True)
     return answers

@@ -14,7 +14,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from launch._cli import parse
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus
-from pretrain.runtime.settings import ABOVE_0, SEEDS, setting
+from pretrain.runtime.settings import ABOVE_0, SEEDS, check_needed, setting
 
 DESCRIPTION = """Shows what a corpus holds. Without --id, --sample or --search: its counts.
 
@@ -110,6 +110,8 @@ def main() -> None:
     asked = [name for name in ("id", "sample", "search") if getattr(config, name) is not None]
     if len(asked) > 1:
         raise KinspanError(f"--{asked[0]} and --{asked[1]}: give one of them")
+    check_needed(config, "search", "count")
+    check_needed(config, "sample", "seed")
     corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
     if not asked:
         print(json.dumps(_summarize(corpus)) if config.json else _format_counts(corpus))

@@ -113,7 +113,7 @@ def main() -> None:
             _answer(searcher, given, config)
     else:
         _answer_input(searcher, config)
-    for line in searcher.cross_encoder.describe_cut() if searcher.cross_encoder else []:
+    for line in searcher.describe_cut():
         _note(line)
 
 

@@ -9,7 +9,7 @@ A folder, whose name is the evaluation's, with three files:
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,8 +145,8 @@ def open_evaluation(folder: Path, name: str) -> LoadedEvaluation:
     settings = _parse(_Settings, (folder / SETTINGS).read_bytes(), f"{folder / SETTINGS}")
     if settings.format != FORMAT:
         raise KinspanError(f"{folder / SETTINGS} has format {settings.format}, not {FORMAT}: {AGAIN}")
-    answers = {own.id: own for own in _read_lines(folder / ANSWERS, _Answer)}
-    questions = {own.id: own for own in _read_lines(folder / QUESTIONS, _Question)}
+    answers = _read_by_id(folder / ANSWERS, _Answer)
+    questions = _read_by_id(folder / QUESTIONS, _Question)
     models = set(settings.models)
     for question in questions.values():
         if set(question.found) != models or set(question.ranks) != models:
@@ -162,13 +162,17 @@ def open_evaluation(folder: Path, name: str) -> LoadedEvaluation:
     return LoadedEvaluation(known | {"questions": len(questions)}, body.encode(), questions, answers)
 
 
-def _read_lines(path: Path, kind: type[BaseModel]) -> Iterator[Any]:
+def _read_by_id(path: Path, kind: type[BaseModel]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                yield _parse(kind, line, f"{path} line {number}")
+                own = _parse(kind, line, f"{path} line {number}")
+                if found.setdefault(own.id, own) != own:
+                    raise KinspanError(f"{path} line {number}: the id {own.id!r} stands for another before: rename one")
     except OSError as error:
         raise KinspanError(f"{path} cannot be read ({error.strerror}): {AGAIN}") from error
+    return found
 
 
 def _parse(kind: type[BaseModel], text: bytes, place: str) -> Any:

@@ -55,14 +55,14 @@ class SearchQueue:
     """A searcher, and the questions that wait for it. One thread uses the models; all else runs in the event loop.
 
     load: makes the searcher, which is then asked something, so that the first caller waits no longer than others
-    say:  told once, when the cross-encoder has cut a pair
+    say:  told once for each model, when it has cut a question or a pair
     """
 
     def __init__(self, load: Callable[[], "Searcher"], service: Service, say: Callable[[str], Any]) -> None:
         self.searcher: Searcher | None = None
         self._load, self._service, self._say = load, service, say
         self._models = ThreadPoolExecutor(1, "search")
-        self._said_cut = False
+        self._said_cut: set[str] = set()  # names of models
         self._waiting: list[_Waiting] = []
         self._running: list[_Waiting] = []
         self._seconds: dict[bool, float] = {}  # of a question, by whether it is re-ranked
@@ -133,10 +133,10 @@ class SearchQueue:
         return searcher
 
     def _say_cut(self, searcher: "Searcher") -> None:
-        if searcher.cross_encoder and not self._said_cut:
-            for line in searcher.cross_encoder.describe_cut():
+        for line in searcher.describe_cut():
+            if (name := line.partition(": ")[0]) not in self._said_cut:
                 self._say(f"{line}; this is said once")
-                self._said_cut = True
+                self._said_cut.add(name)
 
     def _take_batch(self) -> list[_Waiting]:
         """The question that has waited longest, and others with its mode."""

@@ -40,3 +40,6 @@ def test_a_search_finds_what_stands_in_a_document_in_any_case(opened, tiny_docum
     found = [show_document(*place, decoder).id for place in search_documents(corpus, text.upper(), decoder)]
     assert found == [tiny_documents[7]["id"]]
     assert not list(search_documents(corpus, "zyxwv not there", decoder))
+    for nothing in ("", "\u200b"):
+        with pytest.raises(KinspanError, match="leaves nothing of this text"):
+            list(search_documents(corpus, nothing, decoder))

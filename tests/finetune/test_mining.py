@@ -215,6 +215,10 @@ def test_training_data_of_others_is_not_written_over(sets, make_model, tmp_path)
     with pytest.raises(KinspanError, match=r"holds a train\.jsonl that was not mined: choose another folder"):
         mine_file(f"files={sets}", sets, str(make_model(headless=True)), say=lambda _: None)
     assert (sets / "train.jsonl").read_bytes() == before
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table/train.csv").write_text("question,answer,label\nwhy,since,1\n")
+    with pytest.raises(KinspanError, match=r"holds a train\.csv that was not mined"):
+        mine_file(f"files={tmp_path / 'table'}", tmp_path / "table", "none", say=lambda _: None)
 
 
 @pytest.mark.parametrize("nth", [1, 2])

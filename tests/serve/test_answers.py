@@ -40,6 +40,10 @@ def test_tables_and_their_columns(tmp_path):
     path.write_text('nr\tpassage\tasked\n1\tsay "so"\twhy?\n2\tb\t\n')
     answers, _ = read(path, {"id": "nr", "question": "asked"})
     assert answers == [Answer("1", 'say "so"', "why?"), Answer("2", "b")]
+    with pytest.raises(KinspanError, match=r"--columns: .*solved\.tsv has no column num; there are nr, passage, asked"):
+        read(path, {"id": "num"})
+    (tmp_path / "some.jsonl").write_text('{"text": "a"}\n{"text": "b", "why": "q"}\n')
+    assert [answer.question for answer in read(tmp_path / "some.jsonl", {"question": "why"})[0]] == ["", "q"]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,8 @@ def test_a_data_set_gives_its_candidates_and_the_questions_that_they_answer(tmp_
     lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows]
     (folder / "train.jsonl").write_text("".join(lines))
     (folder / "dev.jsonl").write_text(lines[1].replace('"so"', '"otherwise"'))
-    answers, _ = read(f"files={folder}")
+    answers, said = read(f"files={folder}")
+    assert said == []
     of_b = [Answer(name_by_hash(text, ""), text, "how?") for text in ("so", "otherwise")]
     assert answers == [Answer("a", "since", "how?"), *of_b]
 
@@ -105,7 +110,10 @@ def test_questions_that_share_a_pool_without_ids_give_each_text_once(tmp_path):
 def test_a_single_file_of_labelled_questions_is_a_data_set(tmp_path):
     path = tmp_path / "labelled.jsonl"
     path.write_text('{"question": "why?", "answer": "since", "label": 1}\n')
-    assert read(f"files={path}")[0] == [Answer("q1-1", "since", "why?")]
+    assert read(f"files={path}") == ([Answer("q1-1", "since", "why?")], [])
+    path.write_text('{"question": "why?", "answer_id": "a 1", "answer": "since", "label": 1}\n')
+    note = 'files test: answer ids with white space, which became "_": 1'
+    assert read(f"files={path}") == ([Answer("a_1", "since", "why?")], [note])
 
 
 def test_what_has_no_text_is_counted_with_its_lines(tmp_path):

@@ -217,6 +217,24 @@ def test_answers_that_are_cut_are_counted_where_they_are_encoded(tmp_path, embed
     assert not any("tokens" in note for note in said)
 
 
+def test_answers_that_were_cut_before_an_interruption_are_counted_too(tmp_path, embedder, answers, monkeypatch):
+    monkeypatch.setattr(building, "STEP", 2)
+    given = [answers[0]._replace(text="river " * 2 * embedder.max_length), *answers[1:5]]
+    write, said = building.write_atomically, []
+
+    def die(path, text):
+        write(path, text)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(building, "write_atomically", die)
+    with pytest.raises(KeyboardInterrupt):
+        build_index(tmp_path / "index", embedder, given)
+    monkeypatch.setattr(building, "write_atomically", write)
+    build_index(tmp_path / "index", embedder, given, say=said.append)
+    assert said[0] == "encoding 3 answers"
+    assert said[1].startswith("1 of 5 answers are longer")
+
+
 def test_an_index_that_was_changed_says_so(tmp_path, embedder, answers):
     folder, said = tmp_path / "index", []
     first = build_index(folder, embedder, answers[:10])

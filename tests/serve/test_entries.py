@@ -35,6 +35,14 @@ def interrupt(*arguments):
     raise KeyboardInterrupt
 
 
+def test_an_index_within_the_documents_that_it_is_of_is_refused(tmp_path, run):
+    """Its own texts would be read as documents by the next command."""
+    (tmp_path / "a.txt").write_text("A text.")
+    for flags in (["--answers", f"documents={tmp_path}"], ["--answers", f"forum={tmp_path}"]):
+        with pytest.raises(KinspanError, match=r"--output_dir .*index lies in .*, which is read: choose one outside"):
+            run(index, *flags, "--output_dir", tmp_path / "index")
+
+
 def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cross_encoder, answers):
     folder = tmp_path / "index"
     build = (

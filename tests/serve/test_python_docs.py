@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from finetune.evaluation.trec import is_trec_id
 from serve.answers import PYTHON_DOCS, Answer, read_answers
 from serve.demo import EVALUATION, INDEX, evaluate_ways, find_right, read_questions
 from serve.python_docs import split_passages
@@ -29,6 +30,7 @@ def test_a_passage_is_what_python_says_of_a_name(passages):
 
 def test_passages_are_short_and_none_repeats(passages):
     assert len(passages) > 4000
+    assert all(is_trec_id(answer.id) for answer in passages)
     assert len({answer.text for answer in passages}) > 0.999 * len(passages)
     assert sum(len(answer.text) > 1500 for answer in passages) < 0.01 * len(passages)
     assert not any(" at 0x" in answer.text.split("\n")[0] for answer in passages)

@@ -45,6 +45,17 @@ def test_pairs_that_the_cross_encoder_cuts_are_counted(index, cross_encoder, ans
     assert 0 < cut < 22
 
 
+def test_questions_that_the_bi_encoder_cuts_are_counted(index):
+    searcher = Searcher(index)
+    searcher.search(QUESTIONS)
+    assert searcher.describe_cut() == []
+    longest = searcher.embedder.max_length
+    searcher.search(["river " * longest, *QUESTIONS])
+    searcher.search(["river " * longest], first_stage=BM25)
+    (line,) = searcher.describe_cut()
+    assert f": 1 questions are longer than {longest} tokens" in line
+
+
 def test_candidates_come_in_the_order_of_the_cross_encoder(searcher, cross_encoder, answers):
     plain = searcher.search(QUESTIONS, k=60, rerank_k=0).hits
     ranked = searcher.search(QUESTIONS, k=60, rerank_k=10).hits

@@ -42,9 +42,15 @@ def _read_rows(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
         for why in [*repeated, *lacking][:1]:
             yield 1, Skipped(f"skipped: the first row names {why}; rename one")
             return
-        for row in filter(None, rows):  # a blank line is no row
-            merged = _find_merged(row) if delimiter == "\t" else None
-            yield rows.line_num, merged or _name_fields(header, row)
+        try:
+            for row in filter(None, rows):  # a blank line is no row
+                merged = _find_merged(row) if delimiter == "\t" else None
+                yield rows.line_num, merged or _name_fields(header, row)
+        except csv.Error as error:
+            raise ValueError(
+                f"line {rows.line_num}: its quotation marks do not pair up ({error!s:.60}): double those within a "
+                "field, or write the table as .jsonl"
+            ) from error
 
 
 def _find_delimiter(first: str) -> str:

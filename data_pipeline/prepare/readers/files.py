@@ -60,9 +60,11 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
     skipped: set[str] = set()
     for given in inputs:
         key, name = split_prefix(given)
-        if given == PYTHON_DOCS or key == huggingface.PREFIX:
-            is_docs = given == PYTHON_DOCS
-            files[given] = InputFile(given, python_docs.SOURCE_BYTES * is_docs, _describe_docs() if is_docs else "")
+        if given == PYTHON_DOCS:
+            files[given] = InputFile(given, python_docs.SOURCE_BYTES, _describe_docs())
+            continue
+        if key == huggingface.PREFIX:
+            files[given] = InputFile(given, 0, huggingface.stamp(name))
             continue
         if key:
             get_reader(key)  # which says so where it cannot be loaded
@@ -72,15 +74,16 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
         for place in places.found:
             if places.is_folder(place):
                 inside = places.list_files(place)
-                known = [p for p in inside if can_read(prefix + p) and places.exists(p)]
-                others = sorted(p for p in {*inside} - {*known} if key or not is_companion(p))
+                taken = (p for p in inside if not (key and is_companion(p, key)))  # a named reader takes all others
+                known = [p for p in taken if can_read(prefix + p) and places.exists(p)]
+                others = sorted(p for p in {*inside} - {*known} if not is_companion(p, key))
                 if inside and not known and not others:
                     raise KinspanError(
                         f"{place}: no file in this folder holds documents; {inside[0]} only belongs to one that does"
                     )
                 _refuse_missing_text(place, prefix, known, others, allow_skipped)
                 files.update({prefix + places.identify(p): places.describe(prefix, p) for p in known})
-                skipped.update(others)
+                skipped.update(prefix + p for p in others)
             elif not places.exists(place):
                 raise KinspanError(f"{given}: no such file")
             elif not can_read(prefix + place):
@@ -88,6 +91,15 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
             else:
                 files[prefix + places.identify(place)] = places.describe(prefix, place)
     return _call_apart(list(files.values())), Counter(map(_name_suffix, skipped))
+
+
+def refuse_own_output(inputs: list[str], folder: Path) -> None:
+    """Raise KinspanError where an input is a folder that the output lies in, which the next run would read as well."""
+    for given in inputs:
+        name = split_prefix(given)[1]
+        for place in [] if is_url(name) else map(Path, expand_glob(name)):
+            if place.is_dir() and folder.resolve().is_relative_to(place.resolve()):
+                raise KinspanError(f"--output_dir {folder} lies in {place}, which is read: choose one outside")
 
 
 def _call_apart(files: list[InputFile]) -> list[InputFile]:
@@ -214,13 +226,9 @@ class _UrlPlaces:
 
 def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: list[str], allow_skipped: bool) -> None:
     """Raises KinspanError where a folder has no file that can be read, or, unless ``allow_skipped``, others too."""
-    needs = sorted({why for name in others if (why := find_missing(prefix + name))})
-    hint = "".join(f"; {why}" for why in needs)
+    kinds = count_suffixes(prefix + name for name in others)
     if not known:
-        raise KinspanError(
-            f"{folder}: no file in this folder is of a known format ({count_suffixes(others)}){hint}; known "
-            f"are {FORMATS}"
-        )
+        raise KinspanError(f"{folder}: no file in this folder is of a known format ({kinds}); known are {FORMATS}")
     if allow_skipped:
         return
     if broken := [name for name in others if not is_url(name) and not os.path.exists(name)]:
@@ -230,9 +238,9 @@ def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: lis
         )
     if others:
         raise KinspanError(
-            f"{folder}: {count_suffixes(others)} in this folder cannot be read, so their text would be missing "
-            f"(the first is {others[0]}){hint}; known formats are {FORMATS}: convert them, name the files to read, "
-            "name their reader, as in txt:FOLDER, or give --allow_skipped to leave them out"
+            f"{folder}: {kinds} in this folder cannot be read, so their text would be missing (the first is "
+            f"{others[0]}); known formats are {FORMATS}: convert them, name the files to read, name their reader, as "
+            "in txt:FOLDER, or give --allow_skipped to leave them out"
         )
 
 
@@ -264,11 +272,13 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _name_suffix(name: str) -> str:
-    """Name the suffix by which a file's format is known, such as ``.csv.gz``; or say that it is a broken link."""
-    path = Path(name)
+    """Name the suffix by which a file's format is known, such as ``.csv.gz``, and the library that reading it lacks; or
+    say that it is a broken link. ``name`` may begin with its reader's."""
+    path = Path(split_prefix(name)[1])
     if not is_url(name) and not path.exists():
         return "link to nothing"
-    return (Path(path.stem).suffix + path.suffix if is_compressed(name) else path.suffix) or "no suffix"
+    suffix = (Path(path.stem).suffix + path.suffix if is_compressed(name) else path.suffix) or "no suffix"
+    return ", ".join(filter(None, [suffix, find_missing(name)]))
 
 
 def count_suffixes(names: Iterable[str]) -> str:

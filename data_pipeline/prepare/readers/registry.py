@@ -139,9 +139,13 @@ def get_reader(key: str) -> Reader:
     return reader
 
 
-def is_companion(name: str) -> bool:
-    """Whether a file is read together with another one, or holds no documents and stands beside one that does."""
-    patterns = [_OF_SYSTEMS, *(p for reader in READERS.values() for p in (reader.companions, reader.ignored) if p)]
+def is_companion(name: str, key: str = "") -> bool:
+    """Whether a file is read together with another one, or holds no documents and stands beside one that does.
+
+    key: of the reader that all files are read by; "" is any
+    """
+    readers = [get_reader(key)] if key else READERS.values()
+    patterns = [_OF_SYSTEMS, *(p for reader in readers for p in (reader.companions, reader.ignored) if p)]
     return any(re.fullmatch(pattern, _strip(name)) for pattern in patterns)
 
 
@@ -232,6 +236,8 @@ def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iter
 def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
     if member.is_link:
         yield Record(member.name, number, Skipped("skipped: it is a link, which is not followed in an archive"))
+    elif (key := split_prefix(member.name)[0]) and is_companion(member.name, key):
+        return
     elif can_read(member.name) and member.name.count("::") <= MAX_DEPTH:
         yield from _read_source(member, None, member.name.rpartition("::")[2])
     elif not is_companion(member.name):

@@ -47,7 +47,7 @@ def decode(content: bytes) -> str:
 
 def split_paragraphs(text: str) -> list[str]:
     """Split running text at blank lines, or at every line end where there are no blank lines."""
-    lines = text.splitlines()
+    lines = text.strip().splitlines()  # a blank line at the end separates nothing
     if all(line.strip() for line in lines):
         return lines
     return "\n".join(line if line.strip() else "" for line in lines).split("\n\n")

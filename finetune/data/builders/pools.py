@@ -74,7 +74,7 @@ def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: l
         check_fields(record, where, str, "qid", "question")
         check_fields(record, where, list, "answers")
         right = record["answers"]
-        if unknown := [aid for aid in right if aid not in known]:
+        if unknown := [aid for aid in right if not isinstance(aid, str) or aid not in known]:
             raise KinspanError(f"{where}: answers has aid {unknown[0]!r}, which {ANSWERS} lacks")
         pool = [ids[row] for row in rank_best(index, record["question"], candidates)]
         there = [aid for aid in right if aid in pool]

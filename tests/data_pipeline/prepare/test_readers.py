@@ -107,6 +107,7 @@ def test_paragraphs_are_parted_by_any_number_of_blank_lines(paragraphs, blank):
 
 def test_line_ends_part_paragraphs_where_there_are_no_blank_lines():
     assert split_paragraphs("one\ntwo\r\nthree") == ["one", "two", "three"]
+    assert split_paragraphs("one\ntwo\n\n \n") == ["one", "two"]
     assert split_paragraphs("") == []
 
 

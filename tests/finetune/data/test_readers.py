@@ -167,10 +167,12 @@ def test_insuranceqa_takes_answers_and_negatives(tmp_path):
         with pytest.raises(KinspanError, match=r'valid\.jsonl line 1: "answers", "negatives" must be there, as lists'):
             load_split(spec, "dev")
 
-    questions[1]["negatives"] = ["9"]
-    (tmp_path / "valid.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
-    with pytest.raises(KinspanError, match=r"valid\.jsonl line 2: negatives has aid '9', which answers\.jsonl\.xz"):
-        load_split(spec, "dev")
+    for odd, shown in (("9", "'9'"), ({"aid": "3"}, r"\{'aid': '3'\}")):
+        questions[1]["negatives"] = [odd]
+        (tmp_path / "valid.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
+        wanted = rf"valid\.jsonl line 2: negatives has aid {shown}, which answers\.jsonl\.xz"
+        with pytest.raises(KinspanError, match=wanted):
+            load_split(spec, "dev")
 
 
 def test_white_space_in_ids_is_mended_and_said(tmp_path):

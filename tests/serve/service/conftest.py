@@ -62,6 +62,9 @@ class StandIn:
         answers = [SimpleNamespace(question=question, title="") for question in ("one?", "two?", "", "one?")]
         self.index = _StandInIndex(answers, manifest)
 
+    def describe_cut(self) -> list[str]:
+        return []
+
     def search(self, questions: list[str], k: int, rerank_k: int, first_stage: str) -> Answered:
         if questions == [WARM_UP]:
             return Answered([[]])

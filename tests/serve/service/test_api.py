@@ -75,7 +75,7 @@ def test_about_examples_and_health(start, stand_in, tmp_path):
     assert about["limits"] == {"max_question": 4000, "max_k": 7, "concurrency": 64, "timeout": 5}
     assert client.get("/examples").json == {"questions": ["one?", "two?"]}
     assert client.get("/health").json == {"status": "ready"}
-    stand_in.cross_encoder = SimpleNamespace(name="tiny", describe_cut=list)
+    stand_in.cross_encoder = SimpleNamespace(name="tiny")
     client = start(cross_encoder="tiny", rerank_k=0).client  # the page sends "rerank" where there is a cross-encoder
     assert client.get("/about").json["cross_encoder"] is None
     assert client.search("one", rerank=True).status == 422
@@ -295,7 +295,7 @@ def test_a_queue_that_fails_ends_the_service(start, stand_in):
         raise ZeroDivisionError("a bug")
 
     own = start()
-    stand_in.cross_encoder = SimpleNamespace(describe_cut=fail)
+    stand_in.describe_cut = fail
     assert own.client.search("first").status == 503
     own.thread.join(20)
     assert not own.thread.is_alive()

@@ -87,6 +87,7 @@ def change(path: Path, number: int, **values) -> None:
         (lambda f: (f / QUESTIONS).write_text("[" * 99_999), "line 1: the line: Invalid JSON"),
         (lambda f: (f / QUESTIONS).write_bytes(b"\xff"), "line 1: the line: Invalid JSON"),
         (lambda f: change(f / QUESTIONS, 1, right=3), "line 2: right: "),
+        (lambda f: change(f / QUESTIONS, 1, id="q/1"), "line 2: the id 'q/1' stands for another before"),
         (lambda f: change(f / QUESTIONS, 1, found={}), "question q2 has other models"),
         (lambda f: change(f / ANSWERS, 0, id="other"), "answer a0 is missing"),
         (lambda f: change(f / ANSWERS, 1, text=None), "line 2: text: "),

@@ -79,11 +79,13 @@ def test_pairs_that_are_cut_are_said_once(index, cross_encoder):
     with running(Service(str(index), str(cross_encoder), max_length=15), said.append) as own:
         for _ in range(2):
             assert own.client.search("what of the river and of the green stone? " * 2).status == 200
+            assert own.client.search("river " * 520).status == 200
         deadline = time.monotonic() + 20
         while own.queue.count_waiting() and time.monotonic() < deadline:
             time.sleep(0.01)
     assert sum("pairs are cut at --max_length 15, where the model's own is" in line for line in said) == 1
     assert sum("pairs cut (--max_length 15); this is said once" in line for line in said) == 1
+    assert sum("1 questions are longer than" in line for line in said) == 1
 
 
 def test_an_index_that_cannot_be_opened_ends_the_service(tmp_path, index, bi_encoder, other_bi_encoder, embedder):

@@ -8,7 +8,8 @@ from data_pipeline.prepare.document import Document
 from ..reader import Reader, Record, name_file
 from ..text import decode, name_title, read_whole
 
-_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)\n.*?\n(?:\1|\.\.\.)\n", re.S)
+# Above a blank line, the same signs are a rule, and what stands below it is text
+_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)\n(?!\s*\n).*?\n(?:\1|\.\.\.)\n", re.S)
 _BREAK = re.compile(r"<br\b", re.I)
 
 

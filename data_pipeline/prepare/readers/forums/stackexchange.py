@@ -14,6 +14,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -225,6 +226,9 @@ def name_forum(file: str) -> str:
 
     Ids begin with the name and decide what is held out, so that the same forum has it in either form.
     """
+    head, colon, rest = file.partition(":")
+    if colon and "/" not in head and not rest.startswith(":"):
+        file = rest  # the name of a reader, or the scheme of a URL, is none of the forum's
     archive, _, inside = file.rpartition("::")
     folder = Path(inside).parent.name or (Path(archive).stem if archive else Path(file).absolute().parent.name)
     return folder.removesuffix(_SITE) or name_file(file)
@@ -240,6 +244,4 @@ READER = Reader(
     modules=("lxml",),
     extra="forums",
 )
-READER_WITH_CODE = Reader(
-    _read_threads, partial(_parse, keep_code=True), may_be_compressed=True, modules=("lxml",), extra="forums"
-)
+READER_WITH_CODE = replace(READER, parse=partial(_parse, keep_code=True), names="")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_pipeline.prepare.document import Skipped
-from data_pipeline.prepare.readers import parse_record, read_records
+from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
 from data_pipeline.prepare.readers.books import PARAGRAPH_SENTENCES, join_tokens
 from data_pipeline.prepare.readers.documents.pdf import join_lines
 
@@ -55,6 +55,11 @@ def test_markup_within_markdown_is_taken_off(tmp_path, read):
     (other,), _, _ = read(written(tmp_path / "hugo.md", text.replace("---", "+++")))
     assert other.paragraphs == document.paragraphs
     assert document.title == "notes"
+
+
+def test_a_rule_at_the_top_of_markdown_begins_no_front_matter(tmp_path, read):
+    (document,), _, _ = read(written(tmp_path / "notes.md", "---\n\nOne.\n\n---\n\nTwo.\n"))
+    assert document.paragraphs == ["One.", "Two."]
 
 
 # Word and PDF -------------------------------------------------------------------------------------------------------
@@ -162,6 +167,9 @@ def test_rows_between_two_quotation_marks_of_a_table_without_quoting_are_not_one
     assert reason.startswith("4 lines are one row here")
     documents, rejected, _ = read(written(tmp_path / "b.tsv", 'id\ttext\n1\t"A line,\nand a\ttab\nin it."\n'))
     assert (len(documents), rejected) == (1, [])
+    documents, (reason,), _ = read(written(tmp_path / "c.tsv", 'id\ttext\n1\tOne.\n2\t"Two", he said.\n'))
+    assert len(documents) == 1
+    assert "line 3: its quotation marks do not pair up" in reason
 
 
 @pytest.mark.parametrize("header", ["text,text", "id,text,id"])
@@ -215,8 +223,6 @@ def saved(tmp_path_factory):
 
 
 def test_a_saved_data_set_is_read(saved, read):
-    from data_pipeline.prepare.readers import find_input_files
-
     datasets.load_from_disk(saved).map(lambda row: {"text": row["text"].upper()})  # leaves a file in the folder
     assert len(list(saved.glob("*.arrow"))) == 3
     files, skipped = find_input_files([str(saved)])
@@ -233,6 +239,9 @@ def test_a_data_set_by_its_name_is_streamed(tmp_path):
     written(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n{"text": "Two.", "id": "b"}\n')
     records = read_records(f"hf:{tmp_path}/set")
     assert [d.id for record in records for d in parse_record(record)] == ["a", "b"]
+    (before,), _ = find_input_files([f"hf:{tmp_path}/set"])
+    written(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n')
+    assert find_input_files([f"hf:{tmp_path}/set"])[0] != [before]  # else the old corpus would count as this one
 
 
 # Books --------------------------------------------------------------------------------------------------------------

@@ -227,7 +227,7 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(tmp_path, mo
     written(tmp_path / "a.jsonl", JSONL)
     files, skipped = find_input_files([str(tmp_path)], allow_skipped=True)
     assert names(files, tmp_path) == ["a.jsonl"]
-    assert skipped == {".xml": 1}
+    assert skipped == {".xml, needs mwparserfromhell: pip install 'kinspan[wiki]'": 1}
 
 
 def test_files_beside_those_that_are_read_are_not_skipped(tmp_path):
@@ -240,6 +240,17 @@ def test_files_beside_those_that_are_read_are_not_skipped(tmp_path):
     (tmp_path / "data-0.arrow").unlink()
     with pytest.raises(KinspanError, match=r"no file in this folder holds documents; .*Comments.xml.xz only belongs"):
         find_input_files([str(tmp_path)])
+
+
+def test_a_named_reader_of_forums_takes_the_files_of_posts_of_a_folder_alone(tmp_path):
+    written(tmp_path / "forum/Posts.xml", b"")
+    for name in ("PostLinks.xml", "Users.xml", ".DS_Store"):
+        written(tmp_path / "forum" / name, b"")
+    (before,), skipped = find_input_files([f"stackexchange-code:{tmp_path}/forum"])
+    assert before.name == f"stackexchange-code:{tmp_path}/forum/Posts.xml"
+    assert not skipped
+    os.utime(tmp_path / "forum/PostLinks.xml", (1, 1))
+    assert find_input_files([f"stackexchange-code:{tmp_path}/forum"])[0] != [before]
 
 
 def test_what_systems_leave_in_folders_is_no_input(tmp_path, read):

@@ -109,13 +109,23 @@ def test_the_dump_of_a_forum_is_read_out_of_its_archive(tmp_path, read):
     (document,), rejected, _ = read(archive)
     assert not rejected
     assert (document.id, document.accepted, document.links) == ("cats.example:1", 0, ["cats.example:5"])
+    (with_code,), rejected, _ = read(f"stackexchange-code:{archive}")
+    assert not rejected
+    assert (with_code.id, with_code.links) == (document.id, document.links)
 
 
 def test_a_forum_has_one_name_however_its_dump_is_named(tmp_path, monkeypatch):
     """Ids begin with it, and decide what is held out."""
     (tmp_path / "beer").mkdir()
     monkeypatch.chdir(tmp_path / "beer")
-    same = ["Posts.xml.xz", "../beer/Posts.xml", "beer.stackexchange.com.7z::Posts.xml", "x.zip::a/beer/Posts.xml"]
+    same = [
+        "Posts.xml.xz",
+        "../beer/Posts.xml",
+        "stackexchange-code:./Posts.xml",
+        "stackexchange:beer/Posts.xml",
+        "beer.stackexchange.com.7z::Posts.xml",
+        "x.zip::a/beer/Posts.xml",
+    ]
     assert {stackexchange.name_forum(file) for file in same} == {"beer"}
     assert stackexchange.name_forum("history.meta.stackexchange.com.7z::Posts.xml") == "history.meta"
     assert stackexchange.name_forum("stackoverflow.com-Posts.7z::Posts.xml") == "stackoverflow.com-Posts"

@@ -60,6 +60,7 @@ def test_a_question_of_unknown_words_has_candidates(tmp_path):
     ("rows", "message"),
     [
         ([("q", ["9"])], "test.jsonl line 1: answers has aid '9'"),
+        ([("q", [["1"]])], r"test.jsonl line 1: answers has aid \['1'\]"),
         ([(3, ["1"])], 'test.jsonl line 1: "qid", "question" must'),
     ],
 )
