@@ -140,7 +140,7 @@ def list_kinds(found: Findings, set: str, by: str, rows: str) -> str:
     by: ``asked`` or ``overlap``
     """
     listed = found.select(part_patterns(rows))
-    names = [o.row.title + ("" if o.is_complete else " (not all seeds yet)") for o in listed]
+    names = [o.row.title + ("" if o.is_complete or o.row.mean_of else " (not all seeds yet)") for o in listed]
     kinds = (found.store.read(set) or {}).get("kinds", {}).get(by, {})
     lines = [
         [kind, str(len(numbers)), *(format_figure(outcome.ap[:, numbers].mean()) for outcome in listed)]

@@ -278,9 +278,12 @@ def test_a_column_may_be_that_of_the_same_arm_on_another_set(study, store):
     found = fill(study, store, 0.1, {"a/ssp, 50 questions/trecqa": 1})
     (line,) = list_rows(found, "a/ssp, 50 questions/trecqa", "seeds:trecqa map:wikiqa").splitlines()[2:]
     assert line == "| SSP, 50 questions | 1 of 2 |  |"  # no row of 50 questions on WikiQA
-    header, _, bm25 = list_rows(found, "BM25/wikiqa", "map:trecqa updates:trecqa").splitlines()
-    assert header == "|  | trecqa | updates, trecqa |"
-    assert bm25 == "| BM25 | .500 |  |"
+    quarter = pack_figures(np.full(QUESTIONS, 0.25), np.ones(QUESTIONS), np.ones(QUESTIONS))
+    store.write("trecqa", store.read("trecqa") | {"baselines": {"BM25": quarter}})
+    columns = "map map:trecqa updates:trecqa"
+    header, _, bm25 = list_rows(Findings(study, store), "BM25/wikiqa", columns).splitlines()
+    assert header == "|  | MAP (sd) | trecqa | updates, trecqa |"
+    assert bm25 == "| BM25 | .500 | .250 |  |"
 
 
 def test_curves_have_a_dot_for_each_seed_and_a_line_through_the_means(study, store, tmp_path, monkeypatch):
