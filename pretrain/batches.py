@@ -1,5 +1,6 @@
 """Makes each rank's share of the global batches ahead of time, cut into micro-batches."""
 
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
 from pretrain.runtime.layout import Layout
 
+# Seconds after which a thread that makes batches hands Python's lock to the one that starts a GPU's kernels. Python's own
+# 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
+SWITCH = 5e-5
 ALIGNED = 16  # bytes: where each array begins, so that it may be read as numbers of any type
 
 
@@ -62,6 +66,8 @@ class Feeder:
         self.waited, self.end = 0.0, end
         device = torch.cuda.current_device() if torch.cuda.is_available() else None  # which is each thread's own
         start = None if device is None else partial(torch.cuda.set_device, device)
+        if device is not None:
+            sys.setswitchinterval(SWITCH)
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches", initializer=start)
         self._next = first_step
         self._pending: deque[Future[list[Batch | None]]] = deque()

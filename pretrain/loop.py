@@ -10,7 +10,7 @@ import torch
 from data_pipeline.errors import KinspanError
 from pretrain.checkpoints.writer import Writer
 from pretrain.runtime import ranks
-from pretrain.runtime.engine import set_learning_rate
+from pretrain.runtime.engine import puts_odd_sizes_last, set_learning_rate
 from pretrain.runtime.history import STOPPED
 from pretrain.runtime.log import Log
 from pretrain.runtime.stop import Stopped, StopRequest
@@ -24,6 +24,7 @@ class Progress:
     """What every checkpoint keeps of the loop; the same on all ranks, except ``wall_seconds``, which all starts add up
     to.
 
+    odd_sizes_last: the order of the parameters in the optimizer, see runtime/engine.py
     window: the sums of all ranks since the last line of the log
     due:    this step was not measured yet, although it was due, because the run was asked to stop
     """
@@ -31,6 +32,7 @@ class Progress:
     step: int = 0
     wall_seconds: float = 0.0
     world_size: int = 1
+    odd_sizes_last: bool = field(default_factory=puts_odd_sizes_last)
     window: list[float] = field(default_factory=list)
     due: bool = False
     skipped: int = 0

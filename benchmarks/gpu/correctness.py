@@ -61,7 +61,8 @@ def build_plain(ours: PairModel) -> nn.ModuleDict:
 
 def compute_packed(model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Pair logits, and logits at the masked positions, as the product computes them."""
-    return model.logits(to_tensors(batch, DEVICE))
+    pair, masked = model.logits(to_tensors(batch, DEVICE))
+    return pair, masked[:, : model.config.vocab_size]  # of aligned ones
 
 
 def compute_padded(model: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,7 +102,7 @@ def compare_losses(bench: Bench) -> Iterator[Row]:
     shared = _shape(16, 8, steps) | {"model": bench.model("roberta-base", **NO_DROPOUT), "warmup_steps": steps // 2}
     devices: dict[str, dict[str, str]] = {
         "fp32": {"NVIDIA_TF32_OVERRIDE": "0"},
-        "fp32 cpu": {"CUDA_VISIBLE_DEVICES": "", **({} if ON_GPU else {"OMP_NUM_THREADS": "1"})},
+        "fp32 cpu": {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "8" if ON_GPU else "1"},
         "bf16": {},
     }
     runs = {name: bench.settings("roberta-base", **shared, precision=name[:4]) for name in devices}

@@ -51,9 +51,9 @@ STAGES = (
     (Check("the Trainer, RoBERTa-base", "speed:measure_trainer", estimate(runs=3, figures=4, other=10)),),
     (Check("where the host waits", "waits:count_waits", estimate(runs=1, other=14)),),
     (Check("compiled", "speed:measure_compiled", estimate(runs=2, figures=2, compiled=2, other=18), reserved=200),),
-    (Check("MiniLM-L6", "speed:sweep:minilm-l6", estimate(runs=1, figures=1)),),
-    (Check("ELECTRA-base", "speed:sweep:electra-base", estimate(runs=1, figures=1)),),
-    (Check("ModernBERT-base", "speed:sweep:modernbert-base", estimate(runs=1, figures=1)),),
+    (Check("MiniLM-L6", "speed:sweep:minilm-l6", estimate(runs=2, figures=2)),),
+    (Check("ELECTRA-base", "speed:sweep:electra-base", estimate(runs=3, figures=1)),),
+    (Check("ModernBERT-base", "speed:sweep:modernbert-base", estimate(runs=3, figures=1)),),
 )
 NAMES = [check.name for stage in STAGES for check in stage]
 

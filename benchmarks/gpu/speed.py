@@ -26,10 +26,10 @@ LENGTHS = {"ssp": 128, "sp": 256}
 SIZES: dict[
     str, tuple[tuple[str, int | None], ...]
 ] = {  # objectives and pairs of a micro-batch; None: what memory holds
-    "roberta-base": (("ssp", 256), ("ssp", 128), ("ssp", 512), ("sp", 256)),
-    "minilm-l6": (("ssp", 512),),
-    "electra-base": (("ssp", 256),),
-    "modernbert-base": (("ssp", 256),),
+    "roberta-base": (("ssp", 1024), ("ssp", 256), ("ssp", 512), ("sp", 256)),
+    "minilm-l6": (("ssp", 512), ("ssp", 2048)),
+    "electra-base": (("ssp", 1024),),
+    "modernbert-base": (("ssp", 1024),),
 }
 PEER = (("ssp", 256, "random"), ("ssp", 512, "random"), ("ssp", 256, "group_by_length"))  # the same, and sampling
 WINDOW = 4  # updates of the Trainer between two looks at the clock
@@ -70,13 +70,15 @@ def sweep(bench: Bench, name: str) -> Iterator[Row]:
 
 def measure_compiled(bench: Bench) -> Iterator[Row]:
     """RoBERTa-base on SSP, compiled."""
-    for micro in [4] if bench.quick else (256, 128):
+    for micro in [4] if bench.quick else (1024, 256):
         yield measure(bench, "roberta-base", "ssp", micro, compile=ON_GPU)
 
 
 def measure(bench: Bench, name: str, objective: str, micro: int | None, **more: Any) -> Row:
     """A run of its own; where memory is short for it, the row says so."""
-    length, pairs, log_steps = (32, 4, 1) if bench.quick else (LENGTHS[objective], PAIRS if micro else FILLING, 2)
+    length, pairs, log_steps = (
+        (32, 4, 1) if bench.quick else (LENGTHS[objective], max(PAIRS, micro) if micro else FILLING, 2)
+    )
     shape = {"global_batch_size": pairs, "micro_batch_size": micro, "max_length": length}
     settings = bench.settings(name, objective=objective, log_steps=log_steps, **shape, **more)
     flags = "".join(f", --{flag}" for flag, value in more.items() if value)

@@ -17,6 +17,7 @@ def main(results: Path) -> None:
 
     silence_start()
     import deepspeed  # noqa: F401
+    import torch.distributed as dist
 
     import pretrain.run  # noqa: F401
 
@@ -35,6 +36,8 @@ def main(results: Path) -> None:
             append_line(results, {"type": "row", "check": told["check"], **asdict(row)})
             if row.holds is False:
                 failed.append(row.what)
+    if dist.is_initialized():
+        dist.destroy_process_group()
     if failed:
         raise AssertionError(f"did not hold: {'; '.join(failed)}")
 

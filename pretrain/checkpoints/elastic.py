@@ -1,7 +1,9 @@
-"""Resuming with another number of ranks, by way of DeepSpeed's universal checkpoint.
+"""Resuming with another number of ranks, or on a GPU what a processor began, by way of DeepSpeed's universal
+checkpoint.
 
-Under ZeRO each rank's file holds its share of the optimizer. The universal checkpoint holds whole parameters and
-moments. It is made beside the checkpoints when a run is resumed, and removed as soon as it is loaded.
+Under ZeRO each rank's file holds its share of the optimizer, in the order of the parameters. The universal checkpoint
+holds whole parameters and moments. It is made beside the checkpoints when a run is resumed, and removed as soon as it
+is loaded.
 """
 
 import json
@@ -15,6 +17,7 @@ from safetensors import safe_open
 from data_pipeline.errors import KinspanError
 from pretrain.runtime import ranks
 from pretrain.runtime.deepspeed_compat import load_universal_checkpoint, write_universal_checkpoint
+from pretrain.runtime.engine import puts_odd_sizes_last
 
 from .capture import TAG, find_base
 
@@ -23,20 +26,23 @@ OPTIMIZER_FILES = "*zero_pp_rank_*_optim_states.pt"  # ZeRO 0 writes none
 
 
 def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None:
-    """The universal form of a verified checkpoint, made by rank 0, or None where ``world`` ranks load it as it is.
+    """The universal form of a verified checkpoint, made by rank 0, or None where ``world`` ranks load it as it is: as
+    many as wrote it, with the parameters in the same order.
 
     All ranks call it, before the engine takes memory. The checkpoint itself is never changed. Raises KinspanError on
     all ranks where the conversion fails.
     """
-    written = json.loads((checkpoint / "state.json").read_text())["world_size"]
+    state = json.loads((checkpoint / "state.json").read_text())
+    written, same_order = state["world_size"], state.get("odd_sizes_last", False) == puts_odd_sizes_last()
     folder = checkpoint.parent / FOLDER
     if rank == 0:
         shutil.rmtree(folder, ignore_errors=True)  # a conversion that was killed may have left it
-    if written == world or not any((checkpoint / TAG).glob(OPTIMIZER_FILES)):
+    if (written == world and same_order) or not any((checkpoint / TAG).glob(OPTIMIZER_FILES)):
         return None
     if rank == 0:
         step = int(checkpoint.name.removeprefix("step-"))
-        print(f"the checkpoint of step {step} was written by {written} ranks: converting it for {world}", flush=True)
+        by = f"by {written} ranks" if written != world else "on another kind of device"
+        print(f"the checkpoint of step {step} was written {by}: converting it for {world}", flush=True)
     failure = ranks.broadcast_from_rank_0(lambda: _try_to_convert(checkpoint, folder))
     if failure:
         raise KinspanError(

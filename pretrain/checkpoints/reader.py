@@ -11,6 +11,7 @@ from safetensors import safe_open
 from data_pipeline.errors import KinspanError
 from pretrain.runtime import ranks
 from pretrain.runtime.deepspeed_compat import load_own_checkpoint
+from pretrain.runtime.engine import puts_odd_sizes_last
 
 from .capture import BASE, TAG, find_base
 from .elastic import load_universal
@@ -79,7 +80,7 @@ def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
 def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
     """Loads a verified checkpoint into the engine, and returns the state of the training loop.
 
-    world:     the number of ranks now, which replaces the one in the state
+    world:     the number of ranks now, which replaces the one in the state, as the order of parameters does
     universal: what ``elastic.convert_to_universal`` returned for this checkpoint
 
     Raises KinspanError where DeepSpeed finds nothing to load, or an adapter's checkpoint is of another base.
@@ -97,4 +98,5 @@ def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path |
     else:
         if not load_own_checkpoint(engine, checkpoint, TAG, without_frozen=base is not None):
             raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
-    return json.loads((checkpoint / "state.json").read_text()) | {"world_size": world}
+    now = {"world_size": world, "odd_sizes_last": puts_odd_sizes_last()}
+    return json.loads((checkpoint / "state.json").read_text()) | now

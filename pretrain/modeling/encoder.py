@@ -9,6 +9,7 @@ from torch import nn
 from data_pipeline.errors import KinspanError
 from pretrain.modeling import attention
 
+from .aligned import align_vocabulary
 from .cpu.dropout import current_masks, replace_dropout
 from .cpu.products import replace_linear
 from .families import FAMILIES
@@ -20,7 +21,8 @@ ROUND_TO = 64
 
 
 def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
-    """Makes a model ready for ``encode_packed`` of this encoder; on a processor by replacing dropout and linear layers.
+    """Makes a model ready for ``encode_packed`` of this encoder: replaces dropout and linear layers on a processor, and
+    what maps to the vocabulary on a GPU.
 
     Raises KinspanError where the encoder's attention would not keep the pairs of a packed row apart.
     """
@@ -29,7 +31,9 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
     if device.type == "meta":  # only shapes, for a plan
         return
     attention.find_flash()
-    if not torch.cuda.is_available():
+    if torch.cuda.is_available():
+        align_vocabulary(model, config.vocab_size)
+    else:
         replace_dropout(model)
         replace_linear(model)
     starts = torch.tensor([0, 2, 4], dtype=torch.int32, device=device)

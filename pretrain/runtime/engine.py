@@ -117,6 +117,9 @@ def complete_settings(settings: dict[str, Any], config: Any, layout: Layout, pre
     }
 
 
+ALIGNED = 8  # numbers of two bytes, which a GPU reads at once where they lie at a multiple of their size
+
+
 def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """AdamW's groups: weight decay on matrices and embeddings, none on biases and LayerNorm; no frozen parameters."""
     decayed: list[torch.nn.Parameter] = []
@@ -126,6 +129,15 @@ def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[s
             (decayed if parameter.ndim >= 2 else plain).append(parameter)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def puts_odd_sizes_last() -> bool:
+    """Whether ``build_engine`` orders parameters for ZeRO so that those of odd sizes come last: for GPUs alone.
+
+    ZeRO lays the parameters one behind another. What lies behind a bias of one number is misaligned, and a GPU
+    multiplies by it at half the speed (benchmarks/NOTES.md).
+    """
+    return torch.cuda.is_available()
 
 
 def raise_descriptor_limit() -> None:
@@ -144,6 +156,8 @@ def start_distributed(allow_cpu: bool = False) -> None:
     raise_descriptor_limit()
     # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
     warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
+    # Its barriers name no device: they take this rank's own, see claim_device
+    warnings.filterwarnings("ignore", category=UserWarning, message=r"barrier\(\): using the device")
     world = adopt_world()
     claim_device(world.local_rank, allow_cpu)
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
@@ -156,6 +170,9 @@ def start_distributed(allow_cpu: bool = False) -> None:
     if ranks.is_distributed():  # the groups must be made in the same order on all ranks
         ranks.process_group("control"), ranks.process_group("writer")
         ranks.group_by_machine(world.local_size)
+    elif torch.cuda.is_available():
+        # A group of one rank takes the device of its first sum, and without one says that it guesses
+        torch.distributed.all_reduce(torch.zeros(1, device="cuda"))
 
 
 def describe_network_error(error: Exception) -> str:
@@ -178,8 +195,12 @@ def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) 
     from deepspeed.runtime.config import DeepSpeedConfigError
 
     silence_memory_reports()
+    groups = group_parameters(model, config.weight_decay)
+    if puts_odd_sizes_last() and zero_stage(settings):
+        for group in groups:
+            group["params"].sort(key=lambda parameter: parameter.numel() % ALIGNED > 0)
     adamw = torch.optim.AdamW(
-        group_parameters(model, config.weight_decay),
+        groups,
         lr=config.learning_rate,
         betas=(0.9, 0.999),
         eps=1e-8,

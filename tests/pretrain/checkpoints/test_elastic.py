@@ -20,11 +20,12 @@ from data_pipeline.errors import KinspanError
 from pretrain import run as runs
 from pretrain import state
 from pretrain.batches import make_micro_batches
-from pretrain.checkpoints import elastic, manifest
+from pretrain.checkpoints import elastic, manifest, reader
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
+from pretrain.runtime import engine as engines
 from pretrain.runtime.engine import build_engine
 from pretrain.schedule import Schedule
 from pretrain.setup import set_up
@@ -212,7 +213,7 @@ def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path, caps
     assert capsys.readouterr() == ("the checkpoint of step 3 was written by 2 ranks: converting it for 1\n", "")
     engine = build_engine(setup.model, config, setup.deepspeed_settings)
     before = settings_of(engine)
-    assert load_checkpoint(engine, found, 1, universal) == {"step": HOP, "world_size": 1}
+    assert load_checkpoint(engine, found, 1, universal) == {"step": HOP, "world_size": 1, "odd_sizes_last": False}
     assert list(folder.iterdir()) == [found]
     assert manifest.find_damage(found) is None
 
@@ -231,6 +232,33 @@ def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path, caps
         assert all(name.endswith("key.bias") for name in far)  # its gradient is rounding alone, which Adam enlarges
     else:
         assert torch.allclose(sums[:, 0], then["sums"][:, 0], rtol=1e-2)
+
+
+def test_a_device_with_another_order_of_parameters_takes_over(base, written_by_two, tmp_path, capsys, monkeypatch):
+    """On a GPU parameters of odd sizes come last, see runtime/engine.py: nothing is taken for something else."""
+    theirs = written_by_two(FAST[0])
+    folder = shutil.copytree(theirs / "checkpoints", tmp_path / "checkpoints")
+    found = folder / f"step-{HOP:08d}"
+    assert elastic.convert_to_universal(found, 2, 0) is None
+    for module in (elastic, reader, engines):
+        monkeypatch.setattr(module, "puts_odd_sizes_last", lambda: True)
+    capsys.readouterr()
+    universal = elastic.convert_to_universal(found, 2, 0)
+    line = "the checkpoint of step 3 was written on another kind of device: converting it for 2\n"
+    assert capsys.readouterr() == (line, "")
+
+    config = config_of(FAST[0], base, tmp_path / "run")
+    setup = set_up(config)
+    engine = build_engine(setup.model, config, setup.deepspeed_settings)
+    odd = [[parameter.numel() % 8 > 0 for parameter in group] for group in engine.optimizer.bit16_groups]
+    assert any(map(any, odd))
+    assert odd == [sorted(group) for group in odd]
+    own = [group["params"] for group in engines.group_parameters(setup.model, config.weight_decay)]
+    assert [[id(p) for p in group] for group in own] != [[id(p) for p in g] for g in engine.optimizer.bit16_groups]
+    assert load_checkpoint(engine, found, 1, universal)["odd_sizes_last"]
+    assert same(full_weights(engine), load_file(found / "weights.safetensors"))
+    assert same(moments(engine), torch.load(theirs / "then.pt")["moments"])
+    check_module(engine, FAST[0])
 
 
 def settings_of(engine):
