@@ -16,8 +16,8 @@ from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
 from pretrain.runtime.layout import Layout
 
-# Seconds after which a thread that makes batches hands Python's lock to the one that starts a GPU's kernels. Python's own
-# 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
+# Seconds after which a thread that makes batches hands Python's lock to the one that starts a GPU's kernels. Python's
+# own 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
 SWITCH = 5e-5
 ALIGNED = 16  # bytes: where each array begins, so that it may be read as numbers of any type
 
