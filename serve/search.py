@@ -145,8 +145,8 @@ class Searcher:
         """Lines that say how many questions the bi-encoder cut so far, and how many pairs the cross-encoder did."""
         lines = self.cross_encoder.describe_cut() if self.cross_encoder else []
         if self._cut:
-            longer = f"{self._cut:,} questions are longer than {self.embedder.max_length} tokens"
-            lines.insert(0, f"{self.embedder.name}: {longer}: it reads their beginnings alone; BM25 reads them in full")
+            limit = f"questions longer than {self.embedder.max_length} tokens: {self._cut:,}"
+            lines.insert(0, f"{self.embedder.name}: {limit}; it reads how they begin, BM25 all of them")
         return lines
 
     def _rerank(

@@ -1,4 +1,4 @@
-"""How fast training would be on a GPU, predicted from counts: nothing here was measured on one.
+"""How fast training would be on a GPU, predicted from counts; benchmarks/RESULTS.md has what an H200 reached.
 
 A micro-batch takes as long as the slower of two: the host, which starts its kernels, and the device, each of whose
 kernels takes as long as its bytes need or its arithmetic. The update follows, and the ranks' collectives.

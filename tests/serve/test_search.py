@@ -53,7 +53,7 @@ def test_questions_that_the_bi_encoder_cuts_are_counted(index):
     searcher.search(["river " * longest, *QUESTIONS])
     searcher.search(["river " * longest], first_stage=BM25)
     (line,) = searcher.describe_cut()
-    assert f": 1 questions are longer than {longest} tokens" in line
+    assert f": questions longer than {longest} tokens: 1;" in line
 
 
 def test_candidates_come_in_the_order_of_the_cross_encoder(searcher, cross_encoder, answers):

@@ -10,6 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Skipped
 from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
 from data_pipeline.prepare.readers.books import PARAGRAPH_SENTENCES, join_tokens
@@ -242,6 +243,12 @@ def test_a_data_set_by_its_name_is_streamed(tmp_path):
     (before,), _ = find_input_files([f"hf:{tmp_path}/set"])
     written(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n')
     assert find_input_files([f"hf:{tmp_path}/set"])[0] != [before]  # else the old corpus would count as this one
+
+
+@pytest.mark.parametrize("given", ["hf:", "hf::CONFIG"])
+def test_a_data_set_without_a_name_is_refused(given):
+    with pytest.raises(KinspanError, match=f"^{given}: name a data set behind it"):
+        find_input_files([given])
 
 
 # Books --------------------------------------------------------------------------------------------------------------
