@@ -64,7 +64,7 @@ def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[li
             files[given] = InputFile(given, python_docs.SOURCE_BYTES, _describe_docs())
             continue
         if key == huggingface.PREFIX:
-            if not name.partition(":")[0]:
+            if not name:
                 raise KinspanError(f"{given}: name a data set behind it, as in hf:NAME, hf:NAME:CONFIG:SPLIT")
             files[given] = InputFile(given, 0, huggingface.stamp(name))
             continue

@@ -245,10 +245,9 @@ def test_a_data_set_by_its_name_is_streamed(tmp_path):
     assert find_input_files([f"hf:{tmp_path}/set"])[0] != [before]  # else the old corpus would count as this one
 
 
-@pytest.mark.parametrize("given", ["hf:", "hf::CONFIG"])
-def test_a_data_set_without_a_name_is_refused(given):
-    with pytest.raises(KinspanError, match=f"^{given}: name a data set behind it"):
-        find_input_files([given])
+def test_a_data_set_without_a_name_is_refused():
+    with pytest.raises(KinspanError, match="^hf:: name a data set behind it"):
+        find_input_files(["hf:"])
 
 
 # Books --------------------------------------------------------------------------------------------------------------
