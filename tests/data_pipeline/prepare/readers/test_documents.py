@@ -246,7 +246,7 @@ def test_a_data_set_by_its_name_is_streamed(tmp_path):
 
 
 def test_a_data_set_without_a_name_is_refused():
-    with pytest.raises(KinspanError, match="^hf:: name a data set behind it"):
+    with pytest.raises(KinspanError, match=r"^hf:: name a data set behind it"):
         find_input_files(["hf:"])
 
 
