@@ -142,7 +142,7 @@ bench: $(INSTALLED)  ## Measure the ratios of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/rank.py --data wikiqa=$(WIKIQA)
 	$(BIN)/python benchmarks/checkpoint.py --corpus $(BERT_CORPUS)
 
-# What `make gpu` needs on a machine without a package index, in the folder gpu-kit (51 MB), which git ignores.
+# What `make gpu` needs on a machine without a package index, in the folder gpu-kit (57 MB), which git ignores.
 ROBERTA_TOKENIZER ?= $(or $(wildcard ../shared/tokenizers/roberta-base-tokenizer),roberta-base)
 gpu-kit: $(INSTALLED)  ## Pack wheels, text and configs for a GPU machine that has no package index.
 	$(BIN)/python -m benchmarks.gpu.pack --input $(AS2_TEXT) --roberta_tokenizer $(ROBERTA_TOKENIZER)

@@ -66,6 +66,7 @@ class Feeder:
         self.waited, self.end = 0.0, end
         device = torch.cuda.current_device() if torch.cuda.is_available() else None  # which is each thread's own
         start = None if device is None else partial(torch.cuda.set_device, device)
+        self._switch = sys.getswitchinterval()
         if device is not None:
             sys.setswitchinterval(SWITCH)
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches", initializer=start)
@@ -97,6 +98,7 @@ class Feeder:
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        sys.setswitchinterval(self._switch)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def main() -> int:
     paths = [str(ROOT), *([str(site)] if site.is_dir() else []), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true", "PYTHONUNBUFFERED": "1"}
-    os.environ.setdefault("OMP_NUM_THREADS", "2")  # the checks of the first stage share the processor
+    os.environ.setdefault("OMP_NUM_THREADS", "2")  # several checks share the processor, and count on the GPU
     stages = [[check for check in stage if check.name in args.only] for stage in STAGES]
     if args.quick:
         stages = [[replace(check, seconds=check.seconds * STRETCH)] for stage in stages for check in stage]

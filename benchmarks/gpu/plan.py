@@ -52,8 +52,8 @@ STAGES = (
     (Check("where the host waits", "waits:count_waits", estimate(runs=1, other=14)),),
     (Check("compiled", "speed:measure_compiled", estimate(runs=2, figures=2, compiled=2, other=18), reserved=200),),
     (Check("MiniLM-L6", "speed:sweep:minilm-l6", estimate(runs=2, figures=2)),),
-    (Check("ELECTRA-base", "speed:sweep:electra-base", estimate(runs=3, figures=1)),),
-    (Check("ModernBERT-base", "speed:sweep:modernbert-base", estimate(runs=3, figures=1)),),
+    (Check("ELECTRA-base", "speed:sweep:electra-base", estimate(runs=2, figures=2, other=12)),),
+    (Check("ModernBERT-base", "speed:sweep:modernbert-base", estimate(runs=2, figures=2, other=12)),),
 )
 NAMES = [check.name for stage in STAGES for check in stage]
 

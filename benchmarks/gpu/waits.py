@@ -47,8 +47,9 @@ def count_waits(bench: Bench) -> Iterator[Row]:
 
     def note(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
         if str(message).startswith("called a synchronizing"):
-            own = [frame for frame in extract_stack() if Path(frame.filename).is_relative_to(ROOT)][:-1]
-            waits[f"{Path(own[-1].filename).relative_to(ROOT)}:{own[-1].lineno}, {filename}:{lineno}"] += 1
+            own = [frame for frame in extract_stack()[:-1] if Path(frame.filename).is_relative_to(ROOT)]
+            place = f"{Path(own[-1].filename).relative_to(ROOT)}:{own[-1].lineno}, " if own else ""
+            waits[f"{place}{filename}:{lineno}"] += 1
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -56,8 +57,9 @@ def count_waits(bench: Bench) -> Iterator[Row]:
         train_here(bench.settings("roberta-base", deepspeed_config="ds_configs/zero1.json", **shape, **rare), before)
     events = list(profiler.events() or [])
     yield Row(f"{profiled} updates of {pairs // micro} micro-batches", describe_device(events, profiled))
-    calls = Counter(event.name for event in events if event.name in WAITING)
-    calls["cudaDeviceSynchronize"] -= min(2, calls["cudaDeviceSynchronize"])  # at the end: ours, and the profiler's
+    done = max((e.time_range.end for e in events if e.device_type == torch.autograd.DeviceType.CUDA), default=0.0)
+    within = [event for event in events if event.time_range.end < done]  # later come our wait and the profiler's
+    calls = Counter(event.name for event in within if event.name in WAITING)
     figures: dict[str, Any] = {f"{name} per update": calls[name] / profiled for name in WAITING}
     figures |= {f"at {place}": f"{number / profiled:g} per update" for place, number in waits.most_common(TOP)}
     yield Row("the host waits for the device", figures, not (waits or calls.total()) if ON_GPU else None)

@@ -39,15 +39,18 @@ def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None
         shutil.rmtree(folder, ignore_errors=True)  # a conversion that was killed may have left it
     if (written == world and same_order) or not any((checkpoint / TAG).glob(OPTIMIZER_FILES)):
         return None
+    by, target, ways = f"by {written} ranks", f" for {world}", f"with {written} ranks"
+    if written == world:
+        kind = "processors" if puts_odd_sizes_last() else "GPUs"
+        by, target, ways = f"in the order of parameters that {kind} have", "", f"on {kind}"
     if rank == 0:
         step = int(checkpoint.name.removeprefix("step-"))
-        by = f"by {written} ranks" if written != world else "on another kind of device"
-        print(f"the checkpoint of step {step} was written {by}: converting it for {world}", flush=True)
+        print(f"the checkpoint of step {step} was written {by}: converting it{target}", flush=True)
     failure = ranks.broadcast_from_rank_0(lambda: _try_to_convert(checkpoint, folder))
     if failure:
         raise KinspanError(
-            f"{checkpoint} was written by {written} ranks and could not be converted for {world}: {failure}; mend "
-            f"that, or start the run with {written} ranks"
+            f"{checkpoint} was written {by} and could not be converted{target}: {failure}; mend that, or start the "
+            f"run {ways}"
         )
     return folder
 
@@ -58,7 +61,10 @@ def load_universal(engine: Any, folder: Path) -> None:
     Raises KinspanError where DeepSpeed finds nothing to load.
     """
     if not load_universal_checkpoint(engine, folder, TAG, find_base(engine.module) is not None):
-        raise KinspanError(f"{folder} could not be loaded by DeepSpeed: start the run with as many ranks as before")
+        raise KinspanError(
+            f"{folder} could not be loaded by DeepSpeed: start the run with as many ranks, and on the kind of device, "
+            "that wrote it"
+        )
     ranks.barrier()
     if engine.global_rank == 0:
         shutil.rmtree(folder, ignore_errors=True)

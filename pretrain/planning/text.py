@@ -106,7 +106,7 @@ def _format_time(plan: RunPlan) -> list[str]:
         return ["time       speed is predicted of bf16 alone: give what a short run logs as --tokens_per_second"]
     how = "with" if plan.config.compile else "without"
     lines = [
-        f"time       {how} --compile, predicted from counts; an H200 took 1.2 to 1.4 times as long, docs/reference.md:"
+        f"time       {how} --compile, predicted from counts; RoBERTa-base took 1.3 to 1.4 times as long on an H200:"
     ]
     for name, gpu in PREDICTED.items():
         cells = []

@@ -134,8 +134,8 @@ def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 def puts_odd_sizes_last() -> bool:
     """Whether ``build_engine`` orders parameters for ZeRO so that those of odd sizes come last: for GPUs alone.
 
-    ZeRO lays the parameters one behind another. What lies behind a bias of one number is misaligned, and a GPU
-    multiplies by it at half the speed (benchmarks/NOTES.md).
+    ZeRO lays the parameters one behind another. What lies behind a bias of one number is misaligned, and GPUs read it
+    slowly (benchmarks/RESULTS.md, "GPU").
     """
     return torch.cuda.is_available()
 

@@ -98,7 +98,7 @@ def test_hours_are_told_by_the_speed_that_is_given():
     plan = make_plan(recipe("roberta-base-ssp", "--tokens_per_second", "1e6"))
     assert "58 h 15 min at 1,000,000 tokens/s" in format_plan(plan)
     predicted = format_plan(make_plan(recipe("roberta-base-ssp")))
-    assert "predicted from counts; an H200 took 1.2 to 1.4 times as long" in predicted
+    assert "predicted from counts; RoBERTa-base took 1.3 to 1.4 times as long" in predicted
     assert "51,200 pairs: AUC" in predicted
     assert "51,200 pairs: AUC" not in format_plan(make_plan(recipe("roberta-base-sp")))
     for other in (("--pair_weight", "0"), ("--pair_loss", "contrastive"), ("--permute_pair_labels", "true")):
