@@ -19,6 +19,7 @@ from serve.service.evaluations import EvaluatedQuery, write_evaluation
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TOKEN = "a-token-of-some-length"
+PATIENCE = 120_000  # ms that the browser waits for what is to be there: a crowded machine takes long
 ATTACK = "<img src=x onerror='window.ran=1'><script>window.ran=1</script>"
 LISTS = "Steps that work:\n\n- open the printer\n- close it\n\n    printer --reset\n    printer --test"
 ANSWERS = [
@@ -96,6 +97,7 @@ def site(run_service, tmp_path_factory):
 def browser():
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as started:
         opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
@@ -107,7 +109,7 @@ def page(browser):
     """A page at desktop width. Nothing of it may break the content security policy, or fail in a script."""
     context = browser.new_context(viewport={"width": 1300, "height": 900})
     opened = context.new_page()
-    opened.set_default_timeout(120_000)  # a crowded machine takes long
+    opened.set_default_timeout(PATIENCE)
     faults = []
     opened.on("pageerror", lambda error: faults.append(str(error)))
     opened.on("console", lambda note: faults.append(note.text) if "Content Security" in note.text else None)
