@@ -178,7 +178,7 @@ def list_groups(found: Findings) -> str:
         lines.append([group, str(len(names)), str(done), str(len(told)), f"{seconds / 3600:.2f}"])
     if waiting:
         lines.append([f"not begun: {waiting} groups", "", "", "", ""])
-    header = ["group", "rows", "with all seeds", "lines", "hours of one core"]
+    header = ["group", "rows", "with all seeds", "lines", "hours"]
     return format_table(header, lines)
 
 
