@@ -40,8 +40,8 @@ UNDECIDED = (
 )
 TRIAL = (
     "What more pairs gave on other documents than yours, without labels: on the 1,133 test questions of SelQA "
-    "all-MiniLM-L6-v2 had a MAP of .62 after 12,800 pairs of Wikipedia and news, .81 after 51,200, and .84 after 204,800, "
-    "as much as BM25 and the model as it is."
+    "all-MiniLM-L6-v2 had a MAP of .62 after 12,800 pairs of Wikipedia and news, .81 after 51,200, and .84 after "
+    "204,800, as much as BM25 and the model as it is."
 )
 
 
