@@ -39,18 +39,15 @@ def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None
         shutil.rmtree(folder, ignore_errors=True)  # a conversion that was killed may have left it
     if (written == world and same_order) or not any((checkpoint / TAG).glob(OPTIMIZER_FILES)):
         return None
-    by, target, ways = f"by {written} ranks", f" for {world}", f"with {written} ranks"
-    if written == world:
-        kind = "processors" if puts_odd_sizes_last() else "GPUs"
-        by, target, ways = f"in the order of parameters that {kind} have", "", f"on {kind}"
+    how = f"by {written} ranks" if written != world else "on another kind of device"
     if rank == 0:
         step = int(checkpoint.name.removeprefix("step-"))
-        print(f"the checkpoint of step {step} was written {by}: converting it{target}", flush=True)
+        print(f"the checkpoint of step {step} was written {how}: converting it for {world}", flush=True)
     failure = ranks.broadcast_from_rank_0(lambda: _try_to_convert(checkpoint, folder))
     if failure:
         raise KinspanError(
-            f"{checkpoint} was written {by} and could not be converted{target}: {failure}; mend that, or start the "
-            f"run {ways}"
+            f"{checkpoint} was written {how} and could not be converted for {world}: {failure}; mend that, or go on "
+            f"where it was written, with {written} ranks"
         )
     return folder
 

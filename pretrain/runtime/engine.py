@@ -117,7 +117,7 @@ def complete_settings(settings: dict[str, Any], config: Any, layout: Layout, pre
     }
 
 
-ALIGNED = 8  # numbers of two bytes, which a GPU reads at once where they lie at a multiple of their size
+ALIGNED = 8  # a GPU reads so many numbers of two bytes at once, where they begin at a multiple of 16 bytes
 
 
 def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -132,10 +132,10 @@ def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 
 
 def puts_odd_sizes_last() -> bool:
-    """Whether ``build_engine`` orders parameters for ZeRO so that those of odd sizes come last: for GPUs alone.
+    """Whether ``build_engine`` gives ZeRO the parameters last whose sizes are no multiples of ALIGNED: for GPUs alone.
 
-    ZeRO lays the parameters one behind another. What lies behind a bias of one number is misaligned, and GPUs read it
-    slowly (benchmarks/RESULTS.md, "GPU").
+    ZeRO lays the parameters one behind another. What lies behind a bias of one number is misaligned, and a GPU reads
+    it slowly (benchmarks/RESULTS.md, "GPU").
     """
     return torch.cuda.is_available()
 
