@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tensorboard.summary.writer import event_file_writer
 
 from pretrain.runtime.log import Log
 from tests.pretrain.steps import read_curve
@@ -16,7 +17,9 @@ def steps(folder):
 
 
 @pytest.fixture
-def open_log(tmp_path):
+def open_log(tmp_path, monkeypatch):
+    # TensorBoard numbers a process's files, and reads those of one second by their names: number 10 before number 9
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     logs = []
 
     def start(first_step=0, **options):
