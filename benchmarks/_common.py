@@ -12,8 +12,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import PairTemplate
 from objectives import OBJECTIVES, parse_mixture

@@ -23,7 +23,7 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.batches import make_micro_batches
 from pretrain.checkpoints.writer import Writer
 
@@ -48,11 +48,11 @@ def flags() -> Namespace:
 def worker(options: Namespace) -> None:
     """Run by each rank: times the blocks; rank 0 leaves them as JSON."""
     from pretrain.config import PretrainConfig
-    from pretrain.runtime import ranks
-    from pretrain.runtime.layout import Layout
-    from pretrain.runtime.world import read_launcher_variables
+    from pretrain.engine import ranks
+    from pretrain.engine.layout import Layout
+    from pretrain.engine.world import read_launcher_variables
     from pretrain.setup import set_up
-    from pretrain.step import start_counting, train_step
+    from pretrain.step import start_count_reduction, train_step
 
     rank, _, size = read_launcher_variables()
     folder = Path(options.folder)
@@ -68,7 +68,7 @@ def worker(options: Namespace) -> None:
         eval_pairs=0,
     )
     setup = set_up(config)
-    from pretrain.runtime.engine import build_engine
+    from pretrain.engine.engine import build_engine
 
     engine = build_engine(setup.model, config, setup.deepspeed_settings)
     engine.train()
@@ -87,7 +87,7 @@ def worker(options: Namespace) -> None:
                 batches = make_micro_batches(setup.train_stream, layout, rank, step)
                 train_step(
                     engine,
-                    counted=start_counting(batches, engine.module.losses)(),
+                    counted=start_count_reduction(batches, engine.module.losses)(),
                     filler=filler,
                     layout=layout,
                     rank=rank,

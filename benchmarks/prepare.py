@@ -29,7 +29,7 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
 from data_pipeline.prepare.document import Document, Rejected
 from data_pipeline.prepare.pipeline import prepare

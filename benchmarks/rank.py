@@ -21,7 +21,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 import numpy as np
 
 from benchmarks import _common
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
 from pretrain.modeling.default_model import default_model
@@ -72,7 +72,7 @@ def list_ways(model: str, batch_sizes: Sequence[int] = BATCH_SIZES) -> dict[str,
     from finetune.ranking.encode import encode_pairs
     from finetune.ranking.ranker import load_own_tokenizer, load_ranker
     from finetune.ranking.score import score_pairs
-    from pretrain.runtime.device import choose_precision
+    from pretrain.engine.device import choose_precision
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ranker, tokenizer = load_ranker(model)[0].to(device).eval(), load_own_tokenizer(model)

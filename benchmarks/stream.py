@@ -30,8 +30,8 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus, fingerprint_corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.write import write_manifest
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template

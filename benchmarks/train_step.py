@@ -28,7 +28,7 @@ from benchmarks import _common
 from benchmarks.peers import electra_loop, ours, plain_deepspeed, trainer
 from benchmarks.peers.case import Case
 from benchmarks.peers.turns import Update, Way, compare, measure_rate, take_turns
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 BARS = {("minilm", "ssp"): 3.0, ("minilm", "sp"): 4.0, ("roberta-base", "ssp"): 1.9, ("roberta-base", "sp"): 3.2}
 ELECTRA_BAR, DROPOUT_BAR = 2.0, 1 / 1.15
@@ -71,7 +71,7 @@ def list_cases(args: Any) -> list[Case]:
 
 def leave_out_slow(cases: list[Case]) -> list[Case]:
     """Without bf16 where it is emulated, which takes a hundred times as long."""
-    from pretrain.runtime.device import choose_precision
+    from pretrain.engine.device import choose_precision
 
     if choose_precision("auto", 1) == "bf16" or all(case.precision != "bf16" for case in cases):
         return cases

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.progress import show_progress
 
 from .corpus import Corpus, Shard
-from .errors import KinspanError
 from .sampling.random_bits import draw_below, draw_random_bits
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from .errors import KinspanError, quote_error
-from .files import hash_file
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import hash_file
+
 from .manifest import MAX_MANIFEST_BYTES, SPLITS, DamagedManifest, Manifest, ShardInfo, read_manifest
 from .manifest import fingerprint_corpus as fingerprint_corpus
 from .remote.address import is_remote

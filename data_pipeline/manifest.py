@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error
 
 FORMAT_VERSION = 2
 READ_VERSIONS = (1, 2)

@@ -9,7 +9,8 @@ from fractions import Fraction
 from itertools import chain, count
 from typing import Any
 
-from .errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+
 from .remote.address import show_address
 
 MAX_WEIGHT = 1000  # of a corpus or an objective

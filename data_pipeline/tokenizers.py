@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import KinspanError
-from .hub import expect_hub, explain_absence
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.hub import expect_hub, explain_absence
 
 MIN_ENTRIES = 100
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # of which one at least belongs to every tokenizer

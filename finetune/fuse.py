@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.dataset import MissingSplit
@@ -29,7 +29,7 @@ from finetune.training.search import split_folds
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.default_model import name_installed
 from pretrain.release.folder import CARD, FACTS, expect_release_or_nothing, fingerprint_model, replace_release
-from pretrain.release.metadata import Stated, make_metadata, make_results, render_card
+from pretrain.release.metadata import CardOverrides, make_metadata, make_results, render_card
 
 FOLDS = 5
 STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # of the regularisation: scikit-learn's C, small is strong
@@ -86,7 +86,7 @@ def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
     return Fitted(list(scores), model.coef_[0], means, scales, float(model.intercept_[0]), best, tried[best])
 
 
-def keep_as_it_is(name: str, scores: np.ndarray) -> Fitted:
+def single_ranker_fusion(name: str, scores: np.ndarray) -> Fitted:
     """A fusion of one part, whose scores ``[N]`` are the part's own.
 
     A weight that was learned could turn its order around: one that ranks every question well may score the wrong
@@ -277,8 +277,8 @@ def _format_card(fitted: Fitted, about: Mapping[str, Any]) -> str:
     tags = ["fusion", "answer-sentence-selection", "kinspan"]
     return render_card(
         "fusion.md",
-        make_metadata(Stated(), title, tags, results=results, library=None),
-        Stated(),
+        make_metadata(CardOverrides(), title, tags, results=results, library=None),
+        CardOverrides(),
         title=title,
         weights=dict(zip(fitted.names, fitted.weights.tolist(), strict=True)),
         figures=figures,

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import make_folder
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import describe_left_out, filter_questions
 from finetune.data.registry import describe_measure, load_split, parse_columns

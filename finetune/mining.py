@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder, write_atomically
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import make_folder, write_atomically
+from data_pipeline.core.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet, Distinct
 from finetune.data.dataset import find_files

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import make_folder
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.collect import collect_answers
 from finetune.data.registry import parse_columns

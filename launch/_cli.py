@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reached is one line of ours, not ten
 
-from data_pipeline.errors import FILE_SYSTEM_ERRORS, KinspanError
-from data_pipeline.files import find_file, read_yaml
-from data_pipeline.hub import expect_model
+from data_pipeline.core.errors import FILE_SYSTEM_ERRORS, KinspanError
+from data_pipeline.core.files import find_file, read_yaml
+from data_pipeline.core.hub import expect_model
+from data_pipeline.core.logs import set_up_logging
+from data_pipeline.core.settings import GROUPS, REQUIRED, check_ranges, default_of, kinds_of, may_be_empty
+from pretrain.engine.world import adopt_world, read_world
 from pretrain.modeling.default_model import list_models, resolve_models
-from pretrain.runtime.settings import GROUPS, REQUIRED, check_ranges, default_of, kinds_of, may_be_empty
-from pretrain.runtime.world import adopt_world, read_world
 
 YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 METAVARS = {int: "N", float: "X", str: "TEXT"}
@@ -205,6 +206,7 @@ def run(main: Callable[[], Any]) -> None:
     try:
         if read_world(os.environ).size > 1:
             adopt_world()  # before the first line is printed: only rank 0 says what all have to say
+        set_up_logging()
         main()
     except KinspanError as error:
         _refuse(str(error))

@@ -8,7 +8,8 @@ from typing import Literal
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, FROM_0_TO_1, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
 from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
 from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
@@ -28,7 +29,6 @@ from launch._cli import parse, run
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus_folder
-from pretrain.runtime.settings import ABOVE_0, FROM_0_TO_1, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
 
 DESCRIPTION = f"""Turns documents into a corpus of token ids that kinspan pretrain samples from.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.pairs import Objective
 from data_pipeline.sources import MAX_WEIGHT

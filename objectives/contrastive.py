@@ -20,7 +20,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.pairs import POSITIVE, Objective, Pairs

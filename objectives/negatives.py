@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.block import Block, ClassIndex
 from data_pipeline.sampling.pairs import EASY, HARD, PAIRS_PER_ANCHOR, POSITIVE, Pairs
 from data_pipeline.sampling.random_bits import draw_below

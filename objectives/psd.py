@@ -28,7 +28,7 @@ from functools import partial
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.block import Block, ClassIndex
 from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.block import Block
 from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, has_two_sentences
 from data_pipeline.sampling.random_bits import draw_below

@@ -14,7 +14,7 @@ import torch
 
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
-from pretrain.runtime.layout import Layout
+from pretrain.engine.layout import Layout
 
 # Seconds after which a thread that makes batches hands Python's lock to the one that starts a GPU's kernels. Python's
 # own 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)

@@ -4,8 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_pipeline.sources import format_source
-from pretrain.runtime.settings import (
+from data_pipeline.core.settings import (
     ABOVE_0,
     BATCHES,
     CHECKPOINTS,
@@ -27,12 +26,12 @@ from pretrain.runtime.settings import (
     settings_of_identity,
     tf32,
 )
-
-from .schedule import OPEN_ENDED, Shape, decay_share, lr_schedule
+from data_pipeline.sources import format_source
+from pretrain.engine.schedule import OPEN_ENDED, Shape, decay_share, lr_schedule
 
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # which a run may have one of
 # They may change, but must be the same on all ranks: their collectives follow from them.
-ALIKE = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
+MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
 VALIDATION_SEED = 0  # of its order, spans and masks; it is not the run's, so that runs can be compared
 
 

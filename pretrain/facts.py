@@ -8,13 +8,13 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from objectives import hash_own_sources
+from pretrain.engine.engine import zero_stage
+from pretrain.engine.run_folder import leave_out_buckets
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.default_model import find_hub_name
 from pretrain.modeling.electra import parse_size_factor
 from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.planning.corpora import describe_corpora
-from pretrain.runtime.engine import zero_stage
-from pretrain.runtime.run_folder import leave_out_buckets
 
 from .config import PretrainConfig, as_dict, identity
 

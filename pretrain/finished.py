@@ -6,14 +6,14 @@ from dataclasses import fields
 from pathlib import Path
 from shlex import quote
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import find_file, read_object
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import find_file, read_object
+from data_pipeline.core.settings import LATER
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sources import list_paths, parse_sources
-from pretrain.runtime.settings import LATER
+from pretrain.engine.schedule import OPEN_ENDED
 
 from .config import LENGTHS, PretrainConfig, as_dict, list_texts
-from .schedule import OPEN_ENDED
 
 SUMMARY = "summary.json"
 LISTS = ("corpus", "adapters")

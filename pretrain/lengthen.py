@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object
 from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints, remove_later
+from pretrain.engine.history import CHANGED, note
+from pretrain.engine.lock import RUN
+from pretrain.engine.log import cut_log
+from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, SUMMARY, refuse_other_version, write_record
+from pretrain.engine.schedule import OPEN_ENDED, Schedule
 from pretrain.release.adapter import note_copy
-from pretrain.runtime.history import CHANGED, note
-from pretrain.runtime.lock import RUN
-from pretrain.runtime.log import cut_log
-from pretrain.runtime.run_folder import ADVICE, CHECKPOINTS, SUMMARY, refuse_other_version, write_record
 
-from .schedule import OPEN_ENDED, Schedule
 from .watching.wandb_board import IDS
 
 DECAYED = "decayed"  # folder of complete runs that were continued, each a run's folder with its last checkpoint

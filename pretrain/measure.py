@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import describe_write_error, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import describe_write_error, write_atomically
 from data_pipeline.sampling.describe import describe_pairs
 from data_pipeline.sampling.pairs import KINDS
 from pretrain.checkpoints.capture import full_weights
+from pretrain.engine import ranks
+from pretrain.engine.history import estimate_speed, format_clock, read_history
+from pretrain.engine.log import format_time, read_metrics
 from pretrain.evaluation.page import Progress, render_page
 from pretrain.evaluation.validation import Validation, evaluate, evaluate_retrieval
 from pretrain.release.card import find_warnings
 from pretrain.release.release import write_release
-from pretrain.runtime.history import estimate_speed, format_clock, read_history
-from pretrain.runtime.log import format_time, read_metrics
 
-from .runtime import ranks
 from .state import Run
 
 PAGE = "report.html"

@@ -11,13 +11,13 @@ import torch
 
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import KINDS
+from pretrain.engine.device import DTYPES
 from pretrain.modeling.cpu import products
 from pretrain.modeling.encoder import ROUND_TO
 from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS
-from pretrain.runtime.device import DTYPES
 
-from .step import Counted
+from .step import GlobalBatch
 
 # Dense bf16 TFLOP/s of one device, from the vendors' data sheets; a name that begins as another comes first.
 PEAK_TFLOPS = {
@@ -189,7 +189,7 @@ class Clock:
         """A step begins, with waiting for its batch."""
         self.began = time.perf_counter()
 
-    def stop(self, counted: Counted, sums: torch.Tensor | None = None) -> None:
+    def stop(self, counted: GlobalBatch, sums: torch.Tensor | None = None) -> None:
         """A step has ended.
 
         sums: what it left on the device, which is waited for, so that the time of all its work counts

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from data_pipeline.sampling.stream import PairStream
+from pretrain.engine import ranks
+from pretrain.engine.device import DTYPES
 from pretrain.planning.memory import compute_states
-from pretrain.runtime import ranks
-from pretrain.runtime.device import DTYPES
 
 from .batches import make_largest_batch, to_tensors
 

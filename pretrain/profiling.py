@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from data_pipeline.files import describe_write_error
-from pretrain.runtime.deepspeed_compat import time_collectives
+from data_pipeline.core.files import describe_write_error
+from pretrain.engine.deepspeed_compat import time_collectives
 
 from .metrics import wait_for_device
 

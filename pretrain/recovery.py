@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import newest_on_all_ranks, remove_later
-from pretrain.runtime.device_update import is_ordinary_overflow
-from pretrain.runtime.history import LEAPT, REWOUND, SKIPPED
-from pretrain.runtime.run_folder import CHECKPOINTS
+from pretrain.engine import ranks
+from pretrain.engine.device_update import is_ordinary_overflow
+from pretrain.engine.history import LEAPT, REWOUND, SKIPPED
+from pretrain.engine.run_folder import CHECKPOINTS
 
 from .batches import find_batch
 from .config import PretrainConfig
-from .runtime import ranks
 from .state import Run, close_run, load, open_run
 
 HISTORY = 20  # lines of the log that a loss is compared with
@@ -24,7 +24,7 @@ DEVIATIONS = 6.0  # of normal changes from line to line, one in 10^9 is larger
 MIN_LEAP = 0.1  # of the loss: where lines hardly differ, a smaller leap is noise
 MAX_REWINDS = 5
 # Which pairs a run sees, beside its corpora, objective and seed
-OF_PAIRS = ("max_length", "sampling", "corpus_schedule", "forums", "min_questions", "pair_loss", "own_negatives")
+PAIR_SETTINGS = ("max_length", "sampling", "corpus_schedule", "forums", "min_questions", "pair_loss", "own_negatives")
 
 
 def tell_skipped(run: Run, step: int) -> None:
@@ -37,7 +37,7 @@ def tell_skipped(run: Run, step: int) -> None:
     run.note(SKIPPED, step + 1, example=first, count=size)
     if not is_ordinary_overflow(run.setup.facts["precision"], progress.skipped_in_row):
         default = PretrainConfig()
-        names = [name for name in OF_PAIRS if getattr(config, name) != getattr(default, name)]
+        names = [name for name in PAIR_SETTINGS if getattr(config, name) != getattr(default, name)]
         names += ["global_batch_size"] if config.corpus_schedule else []
         run.say(
             f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks; to see its "

@@ -12,32 +12,32 @@ from typing import Any
 import torch.distributed as dist
 import yaml
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import read_object, write_atomically
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import find_resumable, get_step
+from pretrain.engine import ranks
+from pretrain.engine.deepspeed_compat import release_engine
+from pretrain.engine.device import describe_out_of_memory, is_out_of_memory, return_freed_memory
+from pretrain.engine.engine import start_distributed
+from pretrain.engine.history import DAMAGED, FAILED, FINISHED, STARTED, UNSAVED, note
+from pretrain.engine.lock import lock_folder
+from pretrain.engine.loop import Outcome
+from pretrain.engine.run_folder import CHECKPOINTS, open_folder
+from pretrain.engine.stop import Stopped, StopRequest, listen_for_stop
+from pretrain.engine.watch import SETTING_UP, Watch, watch_ranks
+from pretrain.engine.world import read_launcher_variables
 from pretrain.release.release import write_release
-from pretrain.runtime.deepspeed_compat import release_engine
-from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory, return_freed_memory
-from pretrain.runtime.engine import start_distributed
-from pretrain.runtime.history import DAMAGED, FAILED, FINISHED, STARTED, UNSAVED, note
-from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.run_folder import CHECKPOINTS, open_folder
-from pretrain.runtime.stop import Stopped, StopRequest, listen_for_stop
-from pretrain.runtime.watch import SETTING_UP, Watch, watch_ranks
-from pretrain.runtime.world import read_launcher_variables
 
 from .config import PretrainConfig, as_dict
 from .finished import SUMMARY
-from .loop import Outcome
 from .measure import measure, refresh_page, write_page
 from .metrics import compute_figures
 from .planning.checks import check
 from .recovery import look_for_spike, tell_skipped
-from .runtime import ranks
 from .setup import Setup, set_up
 from .state import Probe, Run, close_run, fetch_next, open_run, start_run
-from .step import Counted, train_step, try_largest
+from .step import GlobalBatch, train_step, try_largest
 from .summary import describe_run, write_summary
 
 
@@ -170,7 +170,7 @@ class Pretraining(Run):
     """A step of pre-training. While it runs, the ranks count the next one's batch, and whether one of
     them is to stop."""
 
-    counted: Counted = field(init=False)
+    counted: GlobalBatch = field(init=False)
 
     def is_stop_asked(self) -> bool:
         self.say(*self.profile.begin_step())

@@ -11,14 +11,23 @@ from typing import Any
 import torch
 
 from data_pipeline import tokenizers
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
-from data_pipeline.hub import use_cache_alone
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.core.hub import use_cache_alone
+from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
+from pretrain.engine.device import choose_precision, set_product_precision
+from pretrain.engine.engine import complete_settings, read_deepspeed_config, start_distributed, warn_of_rate, zero_stage
+from pretrain.engine.layout import Layout
+from pretrain.engine.lock import RUN
+from pretrain.engine.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
+from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, SUMMARY, check_shared, claim_folder, open_folder, shorten
+from pretrain.engine.schedule import OPEN_ENDED, Schedule, make_schedule
+from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
 from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
@@ -35,47 +44,24 @@ from pretrain.modeling.pair_model import (
 from pretrain.modeling.scorer import check_fits
 from pretrain.modeling.siamese.model import TEMPERATURE, SiameseModel, load_siamese_model
 from pretrain.planning.corpora import (
+    build_mixture,
     drop_untrainable,
     explain_other_corpora,
     identify_corpora,
     list_sources,
-    mix_as,
     mix_validation,
-    open_for,
+    open_corpora_for_tokenizer,
 )
 from pretrain.release.adapter import explain_base, keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
-from pretrain.runtime.device import choose_precision, set_product_precision
-from pretrain.runtime.engine import (
-    complete_settings,
-    read_deepspeed_config,
-    start_distributed,
-    warn_of_rate,
-    zero_stage,
-)
-from pretrain.runtime.layout import Layout
-from pretrain.runtime.lock import RUN
-from pretrain.runtime.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
-from pretrain.runtime.run_folder import (
-    ADVICE,
-    CHECKPOINTS,
-    SUMMARY,
-    check_shared,
-    claim_folder,
-    open_folder,
-    shorten,
-)
-from pretrain.runtime.settings import cache_settings
-from pretrain.runtime.world import read_launcher_variables
 
 from .batches import average_tokens
-from .config import ALIKE, LENGTHS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig, as_dict
+from .config import LENGTHS, MUST_MATCH_ACROSS_RANKS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig, as_dict
 from .facts import collect_facts, describe_for_release
 from .finished import advise
 from .lengthen import change_length
 from .micro_batch import choose_micro_batch
 from .planning.checks import check, find_unused_flags
-from .schedule import OPEN_ENDED, Schedule, make_schedule
 from .watching.wandb_board import import_wandb
 
 TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
@@ -113,7 +99,7 @@ def set_up(config: PretrainConfig) -> Setup:
     """
     check(config)
     sources = list_sources(config)
-    mixture = mix_as(config, sources)
+    mixture = build_mixture(config, sources)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
     precision = choose_precision(config.precision, zero_stage(deepspeed_settings))
     rank, local_rank, world_size = read_launcher_variables()
@@ -125,11 +111,13 @@ def set_up(config: PretrainConfig) -> Setup:
 
     model_name = config.model or default_model()
     tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_names(model_name, local_rank))
-    corpora = make_first_on_each_machine(local_rank, lambda: open_for(tokenizer, sources, cache_settings(config)))
+    corpora = make_first_on_each_machine(
+        local_rank, lambda: open_corpora_for_tokenizer(tokenizer, sources, cache_settings(config))
+    )
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
     token_loss = choose_token_loss(config, model_name, family)
-    masked = settle_masking(config, token_loss)
+    masked = disable_unused_masking(config, token_loss)
     if masked.mlm_probability != config.mlm_probability:
         notes.append("--mlm_weight 0: no token is masked")
     model, model_notes = make_first_on_each_machine(
@@ -194,7 +182,7 @@ def _open_streams(
 ) -> tuple[PairStream, PairStream | None, list[str]]:
     """The pairs to train on, those of validation where some are held out, and what is told of parts without them.
 
-    masked: the settings of ``settle_masking``
+    masked: the settings of ``disable_unused_masking``
     """
     template = read_template(config, tokenizer)
     masking = make_masking(masked, token_loss, tokenizer)
@@ -231,7 +219,9 @@ def _check_same_everywhere(setup: Setup) -> None:
     The parts of a batch would then not belong together.
     """
     steps = {"total_steps": setup.total_steps, "schedule": setup.schedule}
-    settings = {name: getattr(setup.config, name) for name in ALIKE} | {"deepspeed": setup.deepspeed_settings}
+    settings = {name: getattr(setup.config, name) for name in MUST_MATCH_ACROSS_RANKS} | {
+        "deepspeed": setup.deepspeed_settings
+    }
     everyone = gather(setup.facts["identity"] | steps | settings)
     for rank, theirs in enumerate(everyone):
         for key, value in everyone[0].items():
@@ -285,7 +275,7 @@ def warn_of_masked_lm(config: PretrainConfig) -> list[str]:
     ]
 
 
-def settle_masking(config: PretrainConfig, token_loss: str) -> PretrainConfig:
+def disable_unused_masking(config: PretrainConfig, token_loss: str) -> PretrainConfig:
     """The settings, without masked tokens where their loss has no weight: pairs are then read as they are."""
     nothing_to_learn = token_loss == "mlm" and not config.mlm_weight
     return replace(config, mlm_probability=0.0) if nothing_to_learn else config

@@ -11,23 +11,23 @@ from data_pipeline.sampling.batch import Batch
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
+from pretrain.engine.deepspeed_compat import disable_overflow_error
+from pretrain.engine.engine import build_engine
+from pretrain.engine.history import UNSAVED, note
+from pretrain.engine.log import Log
+from pretrain.engine.loop import Loop, Progress
+from pretrain.engine.run_folder import CHECKPOINTS
+from pretrain.engine.stop import StopRequest
+from pretrain.engine.watch import Watch
 from pretrain.evaluation.validation import Validation
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
-from pretrain.runtime.deepspeed_compat import disable_overflow_error
-from pretrain.runtime.engine import build_engine
-from pretrain.runtime.history import UNSAVED, note
-from pretrain.runtime.log import Log
-from pretrain.runtime.run_folder import CHECKPOINTS
-from pretrain.runtime.stop import StopRequest
-from pretrain.runtime.watch import Watch
 
 from .batches import Feeder
-from .loop import Loop, Progress
 from .metrics import Clock, FlopCounter, find_peak_tflops, measure_peak_tflops
 from .profiling import Profile
 from .setup import Setup
-from .step import Counted, start_counting
+from .step import GlobalBatch, start_count_reduction
 from .watching.wandb_board import WandbBoard, open_board
 
 Probe = Callable[[Path], dict[str, float]]  # figures of the release in a folder
@@ -65,7 +65,7 @@ class Run(Loop):
     page_took: seconds that writing it took the last time
     filler:    stands in for an empty micro-batch
     feeder:    makes the batches from ``progress.step`` on
-    coming:    waits for the next step's batch to be counted; see step.start_counting
+    coming:    waits for the next step's batch to be counted; see step.start_count_reduction
     """
 
     progress: RunProgress
@@ -81,7 +81,7 @@ class Run(Loop):
     page_took: float = 0.0
     filler: Batch = field(init=False)
     feeder: Feeder = field(init=False)
-    coming: Callable[[], Counted] = field(init=False)
+    coming: Callable[[], GlobalBatch] = field(init=False)
 
     def mark(self, place: str, part: str) -> None:
         """Says where the loop is: to the watchdog in words, to the profile which of profiling.PARTS begins."""
@@ -179,7 +179,7 @@ def open_run(run: Run) -> None:
 
 def fetch_next(run: Run, stopping: bool) -> None:
     """Takes the next batch from the feeder, and has the ranks begin to count it. ``stopping``: this one is to stop"""
-    run.coming = start_counting(run.feeder.next(), run.engine.module.losses, stopping)
+    run.coming = start_count_reduction(run.feeder.next(), run.engine.module.losses, stopping)
 
 
 def close_run(run: Run) -> None:

@@ -8,25 +8,25 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
+from pretrain.engine import ranks
+from pretrain.engine.deepspeed_compat import without_updates
+from pretrain.engine.device import describe_out_of_memory, is_out_of_memory
+from pretrain.engine.device_update import guard_update, nan_guard, read_outcome
+from pretrain.engine.layout import Layout
+from pretrain.engine.loop import Outcome
 from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
-from pretrain.modeling.siamese.cached import Slopes, compare_objectives, find_slopes, go_on
+from pretrain.modeling.siamese.cached import CachedGradients, cache_gradients, compare_objectives, surrogate_loss
 from pretrain.modeling.siamese.model import SiameseModel
-from pretrain.runtime.deepspeed_compat import without_updates
-from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory
-from pretrain.runtime.device_update import guard_update, one_if_finite, read_outcome
-from pretrain.runtime.layout import Layout
 
 from .batches import make_largest_batch, to_tensors
-from .loop import Outcome
-from .runtime import ranks
 
 
 @dataclass(frozen=True)
-class Counted:
+class GlobalBatch:
     """A global batch as this rank knows it.
 
     batches:   this rank's micro-batches; None for an empty one
@@ -41,9 +41,9 @@ class Counted:
     imbalance: float = 1.0
 
 
-def start_counting(
+def start_count_reduction(
     batches: list[Batch | None], losses: Iterable[Loss], stopping: bool = False
-) -> Callable[[], Counted]:
+) -> Callable[[], GlobalBatch]:
     """Begins to add up over the ranks what divides the losses of a global batch, and returns what waits for it.
 
     It is one collective, which overlaps the step before. Each rank's own tokens travel with it, in a place of its own.
@@ -54,11 +54,11 @@ def start_counting(
     of_ranks[dist.get_rank() if ranks.is_distributed() else 0] = local[names.index("num_tokens")]
     wait = ranks.start_sum([*local, int(stopping), *of_ranks])
 
-    def finish() -> Counted:
+    def finish() -> GlobalBatch:
         totals = wait()
         counts, stop, of_ranks = totals[: len(names)], totals[len(names)], totals[len(names) + 1 :]
         imbalance = max(of_ranks) * len(of_ranks) / max(sum(of_ranks), 1)
-        return Counted(batches, dict(zip(names, counts, strict=True)), stop > 0, imbalance)
+        return GlobalBatch(batches, dict(zip(names, counts, strict=True)), stop > 0, imbalance)
 
     return finish
 
@@ -66,7 +66,7 @@ def start_counting(
 def train_step(
     engine: Any,
     *,
-    counted: Counted,
+    counted: GlobalBatch,
     filler: Batch,
     layout: Layout,
     rank: int,
@@ -104,10 +104,10 @@ def train_step(
         loss, sums, outputs = slopes.only if slopes and slopes.only else forward(number)
         mark(f"step {step}, backward of micro-batch {number}", "backward")
         if slopes:
-            loss = loss + go_on(outputs, slopes.of_batches[number]) * scales["pair"]
+            loss = loss + surrogate_loss(outputs, slopes.of_batches[number]) * scales["pair"]
         if batch is not None:
             stats += sums
-            loss = loss * one_if_finite(sums).to(loss.dtype)
+            loss = loss * nan_guard(sums).to(loss.dtype)
         engine.backward(loss)
         if number == len(counted.batches) - 1:
             norm = guard_update(engine)
@@ -119,7 +119,7 @@ def train_step(
 
 def _find_slopes(
     engine: Any, batches: list[Batch | None], filler: Batch, forward: Callable[..., Any], layout: Layout
-) -> Slopes | None:
+) -> CachedGradients | None:
     """What the micro-batches of a bi-encoder go on from; None of other models."""
     model = engine.module
     if not isinstance(model, SiameseModel):
@@ -134,7 +134,7 @@ def _find_slopes(
         groups[share[0] : share[1]] = own.to(engine.device, non_blocking=True).unflatten(0, (-1, filler.per_pair))
     groups = ranks.sum_over_ranks(groups)  # each row is filled by one rank
     compare = compare_objectives(model, batches, share[0], groups)
-    return find_slopes(compare, len(model.pair_sum_names), sizes, forward, share, layout.size)
+    return cache_gradients(compare, len(model.pair_sum_names), sizes, forward, share, layout.size)
 
 
 def make_scales(

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from data_pipeline.files import write_atomically
+from data_pipeline.core.files import write_atomically
+from pretrain.engine.device import describe_device
+from pretrain.engine.log import read_metrics
 from pretrain.measure import find_fall
-from pretrain.runtime.device import describe_device
-from pretrain.runtime.log import read_metrics
 
 from .batches import average_tokens
 from .config import as_dict

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
+from data_pipeline.core.progress import show_progress
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
 from pretrain.modeling.default_model import name_installed, resolve_model
 

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from data_pipeline.files import write_atomically
+from data_pipeline.core.files import write_atomically
 
 from .answers import PYTHON_DOCS, Answer, Say, read_answers
 from .folder import MANIFEST, read_manifest

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import describe_write_error, hash_file, lock_file, read_object, sync, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import describe_write_error, hash_file, lock_file, read_object, sync, write_atomically
 from data_pipeline.verification import verify_once
 from pretrain.modeling.default_model import name_installed
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .answers import Answer
 from .folder import AGAIN, MANIFEST, check_part, read_manifest, read_removed

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import describe_write_error
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import describe_write_error
 from finetune.ranking.best import take_best
 
 MATRIX, GRAPH = "vectors.npy", "graph.usearch"

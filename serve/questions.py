@@ -2,7 +2,7 @@
 
 import unicodedata
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 BI_ENCODER, BM25, FUSION, CROSS_ENCODER, BLEND = "bi_encoder", "bm25", "fusion", "cross_encoder", "blend"
 CANDIDATES = 100  # of the first stage

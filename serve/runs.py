@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import make_folder
+from data_pipeline.core.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import append_below, find_line, read_run, write_run

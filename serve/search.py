@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.ranking.bi_encoder import QUERY
 from finetune.ranking.embedder import Embedder
 

@@ -16,21 +16,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch")  # each imports from those before it
 OUTSIDE = ("benchmarks", "tests")
-FOR_FINETUNE = (
-    "modeling",
-    "runtime",
-    "checkpoints",
-    "release",
-    "loop",
-    "schedule",
-)  # of pretrain
+FOR_FINETUNE = ("modeling", "engine", "checkpoints", "release")  # of pretrain
 # What serve may use above data_pipeline
 FOR_SERVE = ("finetune.data", "finetune.evaluation", "finetune.ranking", "pretrain.modeling")
 ROOMS = {  # rooms of pretrain that stand below its training, and the other rooms that each may use
-    "runtime": (),
-    "modeling": ("runtime",),
-    "checkpoints": ("runtime",),
-    "release": ("runtime", "modeling", "checkpoints"),
+    "engine": ("checkpoints",),
+    "modeling": ("engine",),
+    "checkpoints": ("engine",),
+    "release": ("engine", "modeling", "checkpoints"),
 }
 WITHOUT_TORCH = ("data_pipeline", "objectives", "finetune.evaluation")
 BRINGS_TORCH = {"torch", "deepspeed", "transformers", "sentence_transformers"}
@@ -106,7 +99,7 @@ def test_the_floors_import_downwards():
     assert not upwards
 
 
-def test_finetune_uses_the_loop_and_four_rooms_of_pretrain():
+def test_finetune_uses_four_rooms_of_pretrain():
     allowed = tuple(f"pretrain.{room}" for room in FOR_FINETUNE)
     used = [(m, u) for m, u in pairs() if m.startswith("finetune.") and u.startswith("pretrain.")]
     assert not [(m, u) for m, u in used if not (u + ".").startswith(tuple(f"{name}." for name in allowed))]

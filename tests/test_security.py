@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_answers

@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 
 from benchmarks._common import ROOT
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.config import PretrainConfig
 from pretrain.planning.plan import BUILT_IN

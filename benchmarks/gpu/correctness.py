@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from benchmarks.peers.case import Case, open_stream, pad_rows, split_rows
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.reader import list_checkpoints

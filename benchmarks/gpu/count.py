@@ -20,22 +20,17 @@ from benchmarks import _common
 from data_pipeline.sampling.batch import Batch
 from pretrain.batches import to_tensors
 from pretrain.config import PretrainConfig
+from pretrain.engine import device_update
+from pretrain.engine.deepspeed_compat import silence_start
+from pretrain.engine.engine import build_engine, complete_settings, read_deepspeed_config, start_distributed
+from pretrain.engine.layout import Layout
 from pretrain.modeling import attention
 from pretrain.modeling.packing import Packing
 from pretrain.modeling.pair_model import PairModel, assemble
 from pretrain.planning.cost import GPUS, count_work, predict_update, shape_batch, time_device
 from pretrain.planning.plan import BUILT_IN
 from pretrain.planning.trace import Kernel, trace_kernels
-from pretrain.runtime import device_update
-from pretrain.runtime.deepspeed_compat import silence_start
-from pretrain.runtime.engine import (
-    build_engine,
-    complete_settings,
-    read_deepspeed_config,
-    start_distributed,
-)
-from pretrain.runtime.layout import Layout
-from pretrain.step import Counted, train_step
+from pretrain.step import GlobalBatch, train_step
 
 PAIRS, MICRO_BATCHES = 256, 4  # of a micro-batch, and micro-batches of an update: as `make gpu` has them
 LONGEST, MEAN = 128, 94.5  # tokens of a pair of SSP on English Wikipedia
@@ -91,7 +86,9 @@ def trace_update(stage: str, precision: str) -> tuple[list[Kernel], dict[str, in
     of_stage = complete_settings(read_deepspeed_config(f"ds_configs/{stage}.json"), settings, layout, precision)
     engine = build_engine(build_model("cpu", **TINY), settings, of_stage)
     batch = make_batch(2, 16, 16.0)
-    counted = Counted([batch], {"num_masked": batch.num_masked, "num_tokens": batch.num_tokens, "num_pairs": 2}, False)
+    counted = GlobalBatch(
+        [batch], {"num_masked": batch.num_masked, "num_tokens": batch.num_tokens, "num_pairs": 2}, False
+    )
     kernels: list[Kernel] = []
 
     def watch(plain: Callable[..., Any], *given: Any, **named: Any) -> Any:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks import _common
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.pipeline import prepare
 from data_pipeline.prepare.readers import find_reader, parse_record, read_records

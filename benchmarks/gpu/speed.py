@@ -14,7 +14,7 @@ from benchmarks import _common
 from benchmarks.peers.case import SEED, Case, open_stream, split_rows
 from benchmarks.peers.plain import PlainPairs
 from benchmarks.peers.trainer import make_trainer
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .bench import DEVICE, ON_GPU, Bench, Enough, Row, free, measure_speed, read_peak, reset_peak, synchronize
 from .report import PRODUCT

@@ -13,7 +13,7 @@ from .runner import append_line
 
 def main(results: Path) -> None:
     """Runs the check that the standard input names. Raises AssertionError where a row says that it did not hold."""
-    from pretrain.runtime.deepspeed_compat import silence_start
+    from pretrain.engine.deepspeed_compat import silence_start
 
     silence_start()
     import deepspeed  # noqa: F401

@@ -27,14 +27,9 @@ def load(case: Case) -> Any:
 def train(case: Case, turn: Turn) -> None:
     from pretrain.batches import make_micro_batches
     from pretrain.config import PretrainConfig
-    from pretrain.runtime.engine import (
-        build_engine,
-        complete_settings,
-        read_deepspeed_config,
-        start_distributed,
-    )
-    from pretrain.runtime.layout import Layout
-    from pretrain.step import start_counting, train_step
+    from pretrain.engine.engine import build_engine, complete_settings, read_deepspeed_config, start_distributed
+    from pretrain.engine.layout import Layout
+    from pretrain.step import start_count_reduction, train_step
 
     start_distributed()
     layout = Layout(case.pairs, case.pairs, 1)
@@ -48,7 +43,7 @@ def train(case: Case, turn: Turn) -> None:
     for step in range(case.rounds + 1):
         batches = make_micro_batches(stream, layout, 0, step)
         turn.begin()
-        counted = start_counting(batches, engine.module.losses)()
+        counted = start_count_reduction(batches, engine.module.losses)()
         result = train_step(engine, counted=counted, filler=filler, layout=layout, rank=0, seed=SEED, step=step)
         sums = dict(zip(engine.module.sum_names, result.sums.tolist(), strict=True))
         own_pairs = sum(sums[f"{case.objective}/{kind}_pairs"] for kind in KINDS)

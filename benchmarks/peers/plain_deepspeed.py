@@ -8,7 +8,7 @@ from .turns import Turn
 
 
 def train(case: Case, turn: Turn) -> None:
-    from pretrain.runtime.engine import start_distributed
+    from pretrain.engine.engine import start_distributed
 
     start_distributed()
     import deepspeed

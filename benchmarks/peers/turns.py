@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 READY, DONE = "ready", "done"
 Way = Callable[[Any, "Turn"], None]
@@ -40,8 +40,8 @@ class Turn:
 
     def end(self, tokens: int, losses: dict[str, float] | None = None) -> None:
         """Stops the clock. ``tokens``: real ones, that the update trained on"""
+        from pretrain.engine.device import return_freed_memory
         from pretrain.metrics import wait_for_device
-        from pretrain.runtime.device import return_freed_memory
 
         wait_for_device()
         self.connection.send(Update(time.perf_counter() - self.began, tokens, losses or {}))

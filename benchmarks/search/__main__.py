@@ -22,8 +22,8 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks import _common
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
 from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS, Figures

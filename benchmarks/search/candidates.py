@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import _common
-from data_pipeline.files import write_atomically
+from data_pipeline.core.files import write_atomically
 from finetune.data.registry import SPECS, load_split
 
 EPILOG = f"""example:

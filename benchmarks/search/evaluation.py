@@ -5,8 +5,8 @@ from pathlib import Path
 
 from benchmarks import _common
 from benchmarks.search.__main__ import FIRST, FOUND, draw_questions, group_seeds
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object
 from finetune.data.registry import load_split
 from serve.folder import read_manifest
 from serve.service.evaluations import EvaluatedQuery, write_evaluation

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.matching import THRESHOLD, make_sentences, split_words, undo_treebank
 
 from .readers.compression import COMPRESSED_SUFFIXES, open_decompressed

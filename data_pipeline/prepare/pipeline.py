@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from data_pipeline import tokenizers
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import describe_write_error, lock_file
 from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import describe_write_error, lock_file
 from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TypeVar
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.progress import show_progress
 
 from .document import Document, Omitted, Rejected, Skipped, Unreadable
 from .readers.files import find_input_files, format_skipped

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .document import SKIPPED, UNREADABLE
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.browse import ShownDocument, load_decoder, show_document
+from data_pipeline.core.files import write_atomically
+from data_pipeline.core.pages import TEMPLATES, render_template
 from data_pipeline.corpus import Manifest, map_shard
-from data_pipeline.files import write_atomically
-from data_pipeline.pages import TEMPLATES, render_template
 
 from .cleaning import Tally
 from .rejection import list_rejected
@@ -71,7 +71,9 @@ def write_report(folder: Path, manifest: Manifest, tally: Tally) -> None:
 
 
 def _plot_lengths(title: str, counts: np.ndarray) -> dict[str, Any]:
-    from data_pipeline.plots import plot_bars  # matplotlib takes half a second, and each worker imports this module
+    from data_pipeline.core.plots import (
+        plot_bars,  # matplotlib takes half a second, and each worker imports this module
+    )
 
     total = max(1, int(counts.sum()))
     most = int(np.searchsorted(np.cumsum(counts), SHOWN_SHARE * total)) + 1

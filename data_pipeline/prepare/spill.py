@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
+from data_pipeline.core.files import sync, write_atomically
 from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
-from data_pipeline.files import sync, write_atomically
 
 from .tasks import Progress
 

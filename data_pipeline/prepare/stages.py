@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
 from data_pipeline.corpus import ShardInfo
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
 
 from .cleaning import Tally
 from .document import SKIPPED, UNREADABLE
@@ -146,10 +146,10 @@ def _explain_nothing_kept(tally: Tally, rejected: Path) -> str:
 
 def write_all(plan: PreparePlan, engine: Engine, results: StageResults) -> None:
     """Find duplicates, write the shards with their final names, and add to ``results`` what they came to."""
-    fate, removed, num_ranges = _find_duplicates(plan, engine, results)
+    dedup_status, removed, num_ranges = _find_duplicates(plan, engine, results)
     spills = _merge_spills(plan, engine, results.inputs)
     columns = name_columns(make_spill_schema(plan.wide), results.filled)
-    work = partial(write_shards, plan.file, spills, results.inputs, fate, removed, num_ranges, columns)
+    work = partial(write_shards, plan.file, spills, results.inputs, dedup_status, removed, num_ranges, columns)
     count = plan.buckets.count
     names = [f"bucket {number + 1} of {count}" for number in range(count)]
     total = sum(results.inputs.counts)
@@ -186,7 +186,7 @@ def _find_duplicates(plan: PreparePlan, engine: Engine, encoded: StageResults) -
 
     Returns the file of the documents, the folder of the paragraphs that are removed, and how many files it has.
     """
-    inputs, run, fate = encoded.inputs, plan.run, plan.run / "fate.npy"
+    inputs, run, dedup_status = encoded.inputs, plan.run, plan.run / "dedup_status.npy"
     exact = run if plan.settings["duplicates"] != "keep" else None
     matches = run / "matches" if plan.near else None
     count = -(-sum(inputs.counts) // RANGE_DOCUMENTS)
@@ -198,9 +198,9 @@ def _find_duplicates(plan: PreparePlan, engine: Engine, encoded: StageResults) -
         link_signatures([signature_folder(plan.encoded, key) for key in inputs.keys], run / "signatures")
         what = "finding near-duplicates"
         _run(engine, plan.run, "near", what, NUM_BANDS, find_matches, run / "signatures", matches)
-    if not fate.exists():
-        decide(inputs, exact, matches, run, fate, plan.shared)
-    return _find_repeated_paragraphs(plan, engine, encoded, fate) if exact else (fate, run, 0)
+    if not dedup_status.exists():
+        decide(inputs, exact, matches, run, dedup_status, plan.shared)
+    return _find_repeated_paragraphs(plan, engine, encoded, dedup_status) if exact else (dedup_status, run, 0)
 
 
 def _run(
@@ -212,7 +212,7 @@ def _run(
 
 
 def _find_repeated_paragraphs(
-    plan: PreparePlan, engine: Engine, encoded: StageResults, fate: Path
+    plan: PreparePlan, engine: Engine, encoded: StageResults, dedup_status: Path
 ) -> tuple[Path, Path, int]:
     """As ``_find_duplicates``, where no paragraph is to be kept twice.
 
@@ -222,19 +222,21 @@ def _find_repeated_paragraphs(
     inputs, run, boilerplate = encoded.inputs, plan.run, plan.settings["boilerplate"]
     removed, risky, survivors = run / "removed", run / "at_risk.npy", run / "survivors.npy"
 
-    def find_removed(name: str, title: str, fate: Path, output: Path) -> None:
-        paths = inputs, fate, plan.shared, plan.buckets, output
+    def find_removed(name: str, title: str, dedup_status: Path, output: Path) -> None:
+        paths = inputs, dedup_status, plan.shared, plan.buckets, output
         _run(engine, plan.run, name, title, count, find_paragraphs, *paths, count, boilerplate)
 
-    find_removed("paragraphs", "finding repeated paragraphs", fate, removed)
-    at_risk = find_at_risk(inputs, fate, removed)
+    find_removed("paragraphs", "finding repeated paragraphs", dedup_status, removed)
+    at_risk = find_at_risk(inputs, dedup_status, removed)
     if not len(at_risk):
-        return fate, removed, count
+        return dedup_status, removed, count
     save_whole(risky, at_risk)
     what = "finding what short documents alone hold"
-    _run(engine, plan.run, "contested", what, count, find_contested, inputs, fate, risky, run, count, boilerplate)
+    _run(
+        engine, plan.run, "contested", what, count, find_contested, inputs, dedup_status, risky, run, count, boilerplate
+    )
     if not survivors.exists():
-        decide_survivors(fate, at_risk, run, survivors)
+        decide_survivors(dedup_status, at_risk, run, survivors)
     find_removed("again", "choosing the copies that are kept", survivors, run / "removed-again")
     return survivors, run / "removed-again", count
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import SPLITS, Manifest
-from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.order import MIN_DOCUMENTS
 from data_pipeline.sampling.pairs import Objective
 

@@ -27,16 +27,16 @@ from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.executors import WORKER_DIED, make_pool
-from data_pipeline.files import describe_write_error
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.executors import WORKER_DIED, make_pool
+from data_pipeline.core.files import describe_write_error
+from data_pipeline.core.progress import show_progress
 
 ROOT = Path(__file__).resolve().parents[2]  # what a process elsewhere finds the packages by
 NOTES = ("completions", "logs", "failures", "progress")
 NOTE_SECONDS = 0.5  # between two notes of how far a task is
 NOTE_BYTES = 2000  # that a note of a failure has room for
-UNTOLD = {"reason": "it was killed or stopped before it could say why", "known": False, "errno": None}
+NO_REASON = {"reason": "it was killed or stopped before it could say why", "known": False, "errno": None}
 NEEDED_SBATCH = ("partition", "time")  # that a job of Slurm cannot do without
 SBATCH_EXAMPLE = "--sbatch partition=cpu time=08:00:00 account=nlp"
 MAX_ARRAY = 1000  # jobs in one of Slurm's arrays, as its own default allows; a job may do several tasks
@@ -250,7 +250,7 @@ def _read_failure(path: Path) -> dict:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):
-        return UNTOLD
+        return NO_REASON
 
 
 def parse_sbatch(options: list[str]) -> dict[str, str]:

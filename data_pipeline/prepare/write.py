@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
+from data_pipeline.core.files import hash_file, write_atomically
 from data_pipeline.corpus import OPTIONAL_COLUMNS, SPLITS, Manifest, ShardInfo, map_shard
-from data_pipeline.files import hash_file, write_atomically
 from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
 
@@ -58,9 +58,9 @@ def write_shards(
     tally, infos = Tally(), []
     if rows is not None:
         document = inputs.starts[task_of] + rows.column("number").to_numpy()
-        fate = np.load(fate_file, mmap_mode="r")[document]
+        dedup_status = np.load(fate_file, mmap_mode="r")[document]
         why = find_places(rows, task_of, read_removed(removed, num_ranges, number))
-        rows, kept = _drop(rows, fate, why, plan.tokenizer_file, tally)
+        rows, kept = _drop(rows, dedup_status, why, plan.tokenizer_file, tally)
         progress.add(len(document) - len(kept))
         keys = read_keys(rows.column("key"))
         order = np.lexsort((document[kept], keys[:, 1], keys[:, 0]))
@@ -77,7 +77,7 @@ def write_shards(
 
 
 def _drop(
-    rows: pa.RecordBatch, fate: np.ndarray, why: np.ndarray, tokenizer: Path, tally: Tally
+    rows: pa.RecordBatch, dedup_status: np.ndarray, why: np.ndarray, tokenizer: Path, tally: Tally
 ) -> tuple[pa.RecordBatch, np.ndarray]:
     """Take away repeated paragraphs, and documents that are repeated or too short without them; say which stay."""
     paragraphs, starts = rows.column("tokens").flatten(), _starts(rows.column("tokens")).tolist()
@@ -93,7 +93,7 @@ def _drop(
         (NEAR_DUPLICATE, "documents much like another"),
         (TOO_SHORT, "documents too short without repeated paragraphs"),
     ):
-        numbers = np.flatnonzero(fate == reason).tolist()
+        numbers = np.flatnonzero(dedup_status == reason).tolist()
         tally.counts[name] += len(numbers)
         for number in numbers[:SAMPLED]:
             title = rows.column("title")[number].as_py() or rows.column("id")[number].as_py()
@@ -107,7 +107,7 @@ def _drop(
         tally.counts[name] += len(numbers)
         for number in numbers[:SAMPLED]:
             tally.add_sample(name, read(number))
-    stay = np.flatnonzero(fate == KEPT)
+    stay = np.flatnonzero(dedup_status == KEPT)
     left, paragraphs_left = remove_paragraphs(rows, why == KEPT)
     tally.counts["paragraphs of dropped documents"] += int(np.delete(paragraphs_left, stay).sum())
     return left.take(pa.array(stay)), stay

@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from data_pipeline import verification
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 GIGABYTE = 1e9
 DEFAULT_GIGABYTES = 20.0

@@ -13,9 +13,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import sync
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import sync
+from data_pipeline.core.progress import show_progress
 
 from .cache import LOCK, OPENING, PART, ROOM, CacheSettings, Entry, lock_file, open_cache, pin, pin_fetched
 from .store import BadAnswer, Store, Unavailable

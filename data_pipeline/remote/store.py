@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 from fsspec.callbacks import Callback
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error
 
 from .address import show_address
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import SPLITS, Corpus, Shard
-from data_pipeline.errors import KinspanError
 
 from .block import Block, find_usable
 from .pairs import Objective

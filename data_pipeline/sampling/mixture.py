@@ -13,8 +13,8 @@ from functools import cache
 
 import numpy as np
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 
 from .pairs import Objective
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .random_bits import make_philox_key, permute
 

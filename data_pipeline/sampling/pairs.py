@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Shard
-from data_pipeline.errors import KinspanError
 
 from .block import Block, UsableRule
 from .spans import Spans

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import PairTemplate
 
 from .anchors import get_usable_counts, lacks_column, open_block

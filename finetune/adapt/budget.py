@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object, write_atomically
 
 BATCH = 32  # pairs in an update
 FEWEST_UPDATES = 100  # the schedule's warm-up and decay need these; they also tell how fast this machine is

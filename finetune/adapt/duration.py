@@ -8,7 +8,7 @@ from time import monotonic
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pretrain.runtime.log import format_time
+from pretrain.engine.log import format_time
 
 from .budget import BATCH, FEWEST_UPDATES, Budget
 from .questions import Questions, thin

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.pages import render_template
+from data_pipeline.core.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, compute_question_metrics, rank_rows
 from finetune.reports.comparison_page import TEMPLATES, pick_candidates

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
 from finetune.data.answers import AnswerSet, fold_text
 from finetune.data.dataset import MissingSplit
 from finetune.data.files import NAME as FILES
@@ -92,7 +92,7 @@ def _make_spec(given: str) -> str:
     return given if "=" in given else f"{FILES}={given}"
 
 
-def settle_questions(given: str, columns: str | None, folder: Path) -> Questions:
+def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
     """Reads the labelled questions, and decides what is used of them, to be written into ``folder``.
 
     given: a data set such as wikiqa=FOLDER, or the folder or file of files=

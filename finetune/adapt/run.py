@@ -10,27 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder, read_object, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import make_folder, read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import compute_interval
-from finetune.fuse import describe_weights, keep_as_it_is, write_fusion
+from finetune.fuse import describe_weights, single_ranker_fusion, write_fusion
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.fingerprints import fingerprint_identity
+from pretrain.engine.device import describe_device
+from pretrain.engine.lock import LOCK, lock_folder
+from pretrain.engine.stop import Stopped
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
-from pretrain.runtime.device import describe_device
-from pretrain.runtime.lock import LOCK, lock_folder
-from pretrain.runtime.stop import Stopped
 
 from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
 from .duration import Forecast
 from .page import Shown, list_commands, measure_again, render_page, render_text
-from .questions import TEST, Questions, name_questions, settle_questions
+from .questions import TEST, Questions, load_questions, name_questions
 from .sample import TRIAL, measure_sample
 from .telling import Say, Teller, log_steps
 from .verdict import UNJUDGED, Verdict, judge
@@ -98,7 +98,7 @@ def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
     if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
     load_config(settings.model)  # before the work, to see whether it can be trained
-    questions = settle_questions(settings.questions, settings.columns, output) if settings.questions else None
+    questions = load_questions(settings.questions, settings.columns, output) if settings.questions else None
     make_folder(output)
     with lock_folder(output), _undo_refused(output):
         if (output / STARTED).exists():
@@ -370,7 +370,7 @@ def _release(verdict: Verdict, compared: _Compared, output: Path) -> None:
     if way.fitted:
         write_fusion(output, way.fitted, {part.name: part.model for part in way.parts}, words, about)
     elif way.model == BM25:
-        write_fusion(output, keep_as_it_is(BM25, way.scores), {BM25: BM25}, words, about)
+        write_fusion(output, single_ranker_fusion(BM25, way.scores), {BM25: BM25}, words, about)
     elif way is verdict.start:
         if (output / FACTS).is_file():
             shutil.rmtree(output)

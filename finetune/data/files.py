@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .answers import AnswerSet
 from .collect import collect_answers

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .answers import AnswerSet
 

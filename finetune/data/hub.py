@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.hub import expect_hub
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.hub import expect_hub
 
 from .answers import AnswerSet
 from .collect import collect_answers

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from .collect import SourceRow

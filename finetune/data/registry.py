@@ -7,7 +7,7 @@ and name it in PUBLIC below; ``--help``, messages, counts and studies follow fro
 from pathlib import Path
 from textwrap import fill
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from . import files, hub
 from .answers import NEGATIVE_GRADES, AnswerSet

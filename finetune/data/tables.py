@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.prepare.encode import normalise
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 

@@ -16,7 +16,7 @@ XML but escape nothing. There every tag has a line of its own::
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from .collect import SourceRow

@@ -7,7 +7,7 @@ qrels/test.tsv: a line of column names, ``query-id corpus-id score``, and judgem
 
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.dataset import find_files
 from finetune.data.tables import read_lines, read_quoted_tsv
 

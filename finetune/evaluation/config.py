@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from data_pipeline.errors import KinspanError
-from pretrain.runtime.settings import ABOVE_0, cache_dir, cache_gb, default_of, setting
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, cache_dir, cache_gb, default_of, setting
 
 FILES, MODELS, CONTAMINATION = "TREC files", "models on a data set", "contamination of a corpus by a data set"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import norm, t
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .significance import SIGNIFICANT, compare, compare_seeds, correct_greater, drop_equal_seeds
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 
 MAP, MRR, P_1, NDCG_10 = METRICS = ("map", "mrr", "p@1", "ndcg@10")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error
 from finetune.data.answers import AnswerSet
 
 from .metrics import (

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from data_pipeline.core.executors import map_chunks
+from data_pipeline.core.progress import show_progress
 from data_pipeline.corpus import Corpus, Shard
-from data_pipeline.executors import map_chunks
 from data_pipeline.matching import Needles, make_sentences, split_words, undo_treebank
 from data_pipeline.prepare.encode import normalise
-from data_pipeline.progress import show_progress
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.tokenizers import load_tokenizer, serialize_backend
 

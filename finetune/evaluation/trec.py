@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import make_folder, write_atomically
 from finetune.data.answers import AnswerSet
 
 from .beir import QRELS, find_beir_file, read_beir_qrels

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from data_pipeline.errors import KinspanError, quote_first_line
-from data_pipeline.hub import expect_hub, explain_absence
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.hub import expect_hub, explain_absence
+from data_pipeline.core.progress import show_progress
 from data_pipeline.tokenizers import check_vocabulary, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter

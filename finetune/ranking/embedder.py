@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.hub import explain_absence
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.hub import explain_absence
 from data_pipeline.tokenizers import shorten_name
+from pretrain.engine.device import is_out_of_memory
 from pretrain.modeling import attention
 from pretrain.modeling.default_model import name_installed
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import pool_mean
-from pretrain.runtime.device import is_out_of_memory
 
 from .bi_encoder import ANSWER, MODULES, QUERY, check_room, find_prompt, is_bi_encoder, load_bi_encoder
 from .score import BATCH_TOKENS, PRECISIONS
@@ -30,8 +30,8 @@ from .score import BATCH_TOKENS, PRECISIONS
 MAX_CHARS = 50  # of a token: a text is cut to this many times the most tokens before it is tokenised
 COMPARED_BY_COSINE, COMPARED_BY_PRODUCT = "cosine", "dot"
 # What decides a model's vectors; a card, or how it was trained, does not
-DECIDES = (".safetensors", ".bin", ".json", ".txt", ".model")
-DOES_NOT = {"data_config.json", "kinspan.json", "train_script.json"}
+FINGERPRINTED_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
+IGNORED_FILES = {"data_config.json", "kinspan.json", "train_script.json"}
 
 
 class Embedder:
@@ -203,7 +203,7 @@ def fingerprint_bi_encoder(name_or_dir: str) -> str:
         return f"{name_or_dir}@{_find_commit(name_or_dir)}"
     digest = hashlib.sha256()
     for path in sorted(Path(at) / name for at, _, names in os.walk(folder, followlinks=True) for name in names):
-        if path.suffix in DECIDES and path.name not in DOES_NOT:
+        if path.suffix in FINGERPRINTED_SUFFIXES and path.name not in IGNORED_FILES:
             digest.update(str(path.relative_to(folder)).encode())
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, PackedRow, copy_runs, cut_longest_first, lay_out
 from data_pipeline.tokenizers import PairTemplate, read_pair_template
 from finetune.data.answers import AnswerSet, resolve_pairs

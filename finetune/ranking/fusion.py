@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import WordCounts, score_bm25_by
 

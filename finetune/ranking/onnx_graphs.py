@@ -20,9 +20,9 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import describe_write_error, read_object
-from data_pipeline.pages import render_template
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import describe_write_error, read_object
+from data_pipeline.core.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import load_split

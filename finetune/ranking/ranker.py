@@ -10,8 +10,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object
 from data_pipeline.tokenizers import load_tokenizer_as_it_is, shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.adapters.bottleneck import AdaptedNorm

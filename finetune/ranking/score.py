@@ -9,15 +9,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
+from pretrain.engine.device import is_out_of_memory
 from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, load_scorer
 from pretrain.modeling.scorer import score_padded as score_padded
-from pretrain.runtime.device import is_out_of_memory
 
 from .bi_encoder import is_bi_encoder, load_similarity
 from .encode import EncodedPairs, encode_pairs, find_cut, say_cut
@@ -49,18 +49,18 @@ def score_pairs(
     alone: bool = False,
     mark: Callable[[str], None] = lambda place: None,
 ) -> np.ndarray:
-    """``ranker``'s score of every pair, ``[N]`` float64. Arguments and errors are those of ``pass_all``.
+    """``ranker``'s score of every pair, ``[N]`` float64. Arguments and errors are those of ``run_batches``.
 
     batch_tokens: most tokens of a forward pass
     """
     batches = list(pairs.by_length(batch_tokens or BATCH_TOKENS[device.type]))
     scores = torch.zeros(len(pairs.lengths), dtype=torch.float64, device=device)
-    pass_all(ranker, pairs, batches, scores, what=what, precision=precision, alone=alone, mark=mark)
+    run_batches(ranker, pairs, batches, scores, what=what, precision=precision, alone=alone, mark=mark)
     return scores.cpu().numpy()
 
 
 @torch.inference_mode()
-def pass_all(
+def run_batches(
     ranker: Any,
     encoded: EncodedExamples,
     batches: list[np.ndarray],

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, lay_out
 from data_pipeline.tokenizers import PairTemplate, read_text_template, shorten_name
 from finetune.data.answers import AnswerSet
@@ -32,7 +32,7 @@ from pretrain.release.siamese import fill_siamese_folder
 from .bi_encoder import ANSWER, QUERY, find_prompt, has_modules, load_bi_encoder
 from .encode import group_by_length, move_row, say_cut
 from .ranker import FRESH_SEED, silence_transformers
-from .score import BATCH_TOKENS, pass_all
+from .score import BATCH_TOKENS, run_batches
 from .token_ids import TokenizedTexts, tokenise_texts
 
 
@@ -161,12 +161,12 @@ def score_texts(
     texts: those of ``data``
     width: numbers of a vector
 
-    With several ranks each embeds its share, see score.pass_all. Raises KinspanError where memory is short.
+    With several ranks each embeds its share, see score.run_batches. Raises KinspanError where memory is short.
     """
     needed = np.unique(np.concatenate([texts.questions[data.question_of], texts.answers]))
     batches = list(group_by_length(texts.lengths, BATCH_TOKENS[device.type], needed))
     vectors = torch.zeros(len(texts.lengths), width, device=device)
-    pass_all(ranker, texts, batches, vectors, what=what, mark=mark)
+    run_batches(ranker, texts, batches, vectors, what=what, mark=mark)
     answers = torch.from_numpy(texts.answers).to(device)
     asked = (vectors[int(number)] for number in texts.questions)
     cosines = [vectors[answers[rows]] @ query for rows, query in zip(data.rows(), asked, strict=True)]

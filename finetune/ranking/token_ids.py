@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file, read_object, sync
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import hash_file, read_object, sync
+from data_pipeline.core.progress import show_progress
 from data_pipeline.tokenizers import fingerprint_tokenizer
 from data_pipeline.verification import find_cache, verify_once
 

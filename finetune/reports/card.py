@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from finetune.evaluation.metrics import TITLES
-from pretrain.release.metadata import UNKNOWN, Stated, make_metadata, make_results, render_card
+from pretrain.release.metadata import UNKNOWN, CardOverrides, make_metadata, make_results, render_card
 
 TEST = "test"
 CROSS_ENCODER, BI_ENCODER = "cross-encoder", "bi-encoder"
@@ -16,7 +16,7 @@ AS_STARTED = (
 AS_TRANSFERRED = "no update of the adaptation improved the dev MAP, so this is the transferred model"
 
 
-def format_card(about: Mapping[str, Any], stated: Stated, curve: str = "") -> str:
+def format_card(about: Mapping[str, Any], stated: CardOverrides, curve: str = "") -> str:
     """Returns the card: Markdown with the hub's block of metadata.
 
     about: what ``facts.describe_ranker`` returns

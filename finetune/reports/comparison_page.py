@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.pages import render_template
+from data_pipeline.core.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.comparison import format_difference, list_metrics
 from finetune.evaluation.metrics import MAP, TITLES, compute_question_metrics, rank_rows

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.training.config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
@@ -19,7 +19,7 @@ from finetune.training.plan import TrainingStage
 from finetune.training.stages import Data, name_transfer
 from pretrain.modeling.default_model import find_hub_name, name_installed
 from pretrain.release.folder import CARD, FACTS
-from pretrain.release.metadata import Stated
+from pretrain.release.metadata import CardOverrides
 
 from .card import AS_STARTED, AS_TRANSFERRED, BI_ENCODER, CROSS_ENCODER, format_card
 
@@ -71,7 +71,7 @@ def add_baselines(folder: Path, baselines: Mapping[str, Mapping[str, Mapping[str
 
 def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
     write_atomically(folder / ABOUT, json.dumps(about, indent=1) + "\n")
-    write_atomically(folder / CARD, format_card(about, Stated()))
+    write_atomically(folder / CARD, format_card(about, CardOverrides()))
 
 
 def describe_ranker(

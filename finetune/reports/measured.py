@@ -8,9 +8,9 @@ from typing import Any
 
 from huggingface_hub import EvalResult
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error
 from finetune.evaluation.metrics import METRICS, RECALLS, RETRIEVAL_METRICS, TITLES
-from pretrain.release.metadata import UNKNOWN, Stated, make_results
+from pretrain.release.metadata import UNKNOWN, CardOverrides, make_results
 
 from .facts import HUB_NAMES
 
@@ -19,7 +19,7 @@ PAIR_FIGURES = {"auc": "roc_auc", "accuracy": "accuracy", "f1": "f1"}  # and the
 PAIR_TITLES = {"roc_auc": "AUC", "accuracy": "accuracy", "f1": "F1"}
 
 
-def read_results(paths: list[str], stated: Stated) -> Stated:
+def read_results(paths: list[str], stated: CardOverrides) -> CardOverrides:
     """Adds entries of the model index from files: what kinspan evaluate pairs and kinspan evaluate print with
     ``--json`` (the last line counts), and the results.json of kinspan finetune.
 

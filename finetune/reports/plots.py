@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from data_pipeline.plots import COLOURS, MARKERS, STYLE, render_figure
+from data_pipeline.core.plots import COLOURS, MARKERS, STYLE, render_figure
 
 WIDTH = 9.4  # inches; a page with less room shows the plot smaller
 LEAST_RANGE = 0.1  # of an axis of MAP: a narrower one would make a landscape of chance

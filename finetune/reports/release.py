@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import read_object
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import read_object
 from finetune.evaluation.metrics import MAP
 from finetune.training.plan import BEST, DEV
+from pretrain.engine.log import complete_lines
 from pretrain.release.curve import CURVE, draw_curve
 from pretrain.release.folder import CARD, FACTS, replace_release
-from pretrain.release.metadata import Stated, check_measured
-from pretrain.runtime.log import complete_lines
+from pretrain.release.metadata import CardOverrides, check_measured
 
 from .card import format_card
 from .facts import ABOUT
@@ -59,7 +59,7 @@ def read_experiment(ranker: Path) -> dict[str, Any]:
 
 
 def release_ranker(
-    source: Path, output: Path, stated: Stated | None = None, measured: Mapping[str, Any] | None = None
+    source: Path, output: Path, stated: CardOverrides | None = None, measured: Mapping[str, Any] | None = None
 ) -> Path:
     """Writes the release of the ranker in ``source``, as ``find_ranker`` returned it, and returns ``output``.
 
@@ -77,9 +77,9 @@ def release_ranker(
         with replace_release(output) as partial:
             shutil.copytree(source, partial, ignore=shutil.ignore_patterns(ABOUT, CARD, "*.tmp"))
             (partial / FACTS).write_text(json.dumps(about, indent=1) + "\n")
-            check_measured(stated or Stated(), partial)
+            check_measured(stated or CardOverrides(), partial)
             curve = CURVE if draw_curve(_read_log(source.parent), CURVES, partial / CURVE) else ""
-            card = format_card(about, stated or Stated(), curve)
+            card = format_card(about, stated or CardOverrides(), curve)
             (partial / CARD).write_text(card, encoding="utf-8")
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(f"{source / ABOUT} is damaged ({quote_error(error)}): {REPAIR}") from error

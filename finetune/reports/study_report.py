@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
-from data_pipeline.pages import render_template
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object
+from data_pipeline.core.pages import render_template
+from data_pipeline.core.settings import default_of
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import get_paper_counts
 from finetune.evaluation.bm25 import ABOUT, BM25
@@ -20,10 +21,9 @@ from finetune.evaluation.metrics import MAP, METRICS, TITLES, Figures, rank_rows
 from finetune.evaluation.significance import SIGNIFICANT, compare_rows, drop_equal_seeds, is_established
 from finetune.evaluation.trec import read_run, write_lines
 from finetune.training.config import FinetuneConfig, choose_metrics, list_metrics, list_seeds
+from pretrain.engine.log import complete_lines
+from pretrain.engine.run_folder import SUMMARY
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
-from pretrain.runtime.log import complete_lines
-from pretrain.runtime.run_folder import SUMMARY
-from pretrain.runtime.settings import default_of
 
 from . import plots
 from .card import AS_STARTED, AS_TRANSFERRED

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import settings_of_identity
 from finetune.training.config import FinetuneConfig, get_max_length
 from finetune.training.experiment import run_experiment
 from finetune.training.plan import BEST
-from pretrain.runtime.settings import settings_of_identity
 
 from .rows import StageOfRow
 from .study_file import make_config

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file, make_folder
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import hash_file, make_folder
+from data_pipeline.core.settings import settings_of_identity
 from finetune.evaluation.metrics import MAP, MRR
 from finetune.training.config import FinetuneConfig, list_seeds
 from finetune.training.experiment import read_figures, run_experiment
 from finetune.training.fingerprints import fingerprint_model
 from finetune.training.stages import name_set
+from pretrain.engine.lock import lock_folder
+from pretrain.engine.stop import Stopped, StopRequest
 from pretrain.modeling.default_model import default_model, resolve_model
-from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.settings import settings_of_identity
-from pretrain.runtime.stop import Stopped, StopRequest
 
 from .chains import PlannedStage, StageRunner, fill_names, plan_stages
 from .lines import DIGITS, ResultStore, shorten

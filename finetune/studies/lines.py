@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object, write_atomically
 
 from .rows import StudyRow
 

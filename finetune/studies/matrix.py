@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .rows import COSINE, FINETUNE, FUSED, HEAD, PRETRAIN, StageOfRow, Study, StudyRow
 

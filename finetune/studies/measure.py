@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, count_words, score_bm25, score_bm25_by
 from finetune.evaluation.contamination import find_contamination, flag_questions
@@ -25,8 +25,8 @@ from finetune.ranking.score import score_pairs
 from finetune.training.fingerprints import fingerprint_answers
 from finetune.training.groups import make_generator
 from finetune.training.stages import Data, load_data
+from pretrain.engine.run_folder import SUMMARY
 from pretrain.modeling.default_model import default_model
-from pretrain.runtime.run_folder import SUMMARY
 
 from .kinds import find_kinds
 from .lines import ResultStore, pack_figures

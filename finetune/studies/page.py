@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
 
 from . import tables
 from .figures import draw_curves, draw_forest

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
+from data_pipeline.core.settings import convert_setting
 from finetune.data.answers import AnswerSet
 from finetune.data.overlap import find_unseen
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
@@ -24,10 +25,9 @@ from finetune.reports.study_table import format_study
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, choose_metrics, list_metrics, list_seeds
 from finetune.training.experiment import read_figures, summarize_seeds
 from finetune.training.stages import Data, load_data, name_set
+from pretrain.engine.stop import listen_for_stop
+from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.default_model import default_model
-from pretrain.runtime.settings import convert_setting
-from pretrain.runtime.stop import listen_for_stop
-from pretrain.runtime.world import read_launcher_variables
 
 from .chains import StageRunner
 from .jobs import Job, Runs, plan_jobs, run_jobs

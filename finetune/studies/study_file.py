@@ -6,13 +6,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import read_yaml
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import read_yaml
+from data_pipeline.core.settings import convert_setting
 from finetune.data.registry import NAMES
 from finetune.evaluation.metrics import TITLES
 from finetune.training.config import FinetuneConfig, check
 from pretrain.modeling.default_model import resolve_models
-from pretrain.runtime.settings import convert_setting
 
 from .matrix import make_matrix
 from .rows import KINDS, PRETRAIN, TRANSFER, StageOfRow, Study, StudyRow
@@ -24,7 +24,7 @@ COMMON = ("eval_filter", "columns")  # rows are compared question by question, s
 ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain", "stages"}
 STUDY_KEYS = {"title", "source", "settings", "rows", "about", "zero_shot", "where"}
 # What a stage of fine-tuning may say: a data set of its own, and no seeds, since it runs once for all
-OF_A_STAGE = (SETTINGS | {"data"}) - {"seeds", "seed", "train_data", "model", *COMMON}
+STAGE_KEYS = (SETTINGS | {"data"}) - {"seeds", "seed", "train_data", "model", *COMMON}
 
 
 def read_study(path: Path) -> Study:
@@ -103,7 +103,7 @@ def _parse_stages(path: Path, where: str, entries: Any) -> tuple[StageOfRow, ...
         if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
             raise KinspanError(f"--study {path}: {what}: {kind} must be lines of `name: value`")
         if kind == "finetune":
-            _check_keys(path, what, settings, OF_A_STAGE)
+            _check_keys(path, what, settings, STAGE_KEYS)
             if "data" not in settings:
                 raise KinspanError(f"--study {path}: {what}: finetune needs data, such as data: askubuntu_qa=FOLDER")
         stages.append(StageOfRow(kind, settings))

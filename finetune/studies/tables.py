@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.contrasts import Contrast, find_detectable
 from finetune.evaluation.significance import SIGNIFICANT, compare, compare_seeds, drop_equal_seeds, format_p
 

@@ -6,16 +6,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.comparison import BI_ENCODER, CROSS_ENCODER, START, warn_of_baselines
 from finetune.evaluation.metrics import METRICS, RETRIEVAL_METRICS, compute_means, compute_question_metrics
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.score import score_answers
+from pretrain.engine.ranks import broadcast_from_rank_0
 from pretrain.modeling.pair_model import holds_no_weights
-from pretrain.runtime.ranks import broadcast_from_rank_0
 
 from .config import CONTRASTIVE, FinetuneConfig, list_metrics
 from .fingerprints import fingerprint_answers, fingerprint_ids, fingerprint_model

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from data_pipeline.errors import KinspanError
-from finetune.data.filters import FILTERS
-from finetune.evaluation.metrics import MAP, METRICS, RETRIEVAL_METRICS
-from pretrain.runtime.settings import (
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import (
     ABOVE_0,
     AT_LEAST_2,
     BATCHES,
@@ -27,7 +25,9 @@ from pretrain.runtime.settings import (
     setting,
     settings_of_identity,
 )
-from pretrain.schedule import Shape, decay_share, lr_schedule
+from finetune.data.filters import FILTERS
+from finetune.evaluation.metrics import MAP, METRICS, RETRIEVAL_METRICS
+from pretrain.engine.schedule import Shape, decay_share, lr_schedule
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"

@@ -15,12 +15,12 @@ import torch
 
 from finetune.data.answers import AnswerSet
 from finetune.ranking.siamese import EncodedTexts
-from pretrain.loop import Outcome
+from pretrain.engine.device_update import guard_update, read_outcome
+from pretrain.engine.layout import Layout
+from pretrain.engine.loop import Outcome
 from pretrain.modeling.cpu.dropout import decide_dropout
-from pretrain.modeling.siamese.cached import Comparison, find_slopes, go_on
+from pretrain.modeling.siamese.cached import Comparison, cache_gradients, surrogate_loss
 from pretrain.modeling.siamese.losses import compare_texts
-from pretrain.runtime.device_update import guard_update, read_outcome
-from pretrain.runtime.layout import Layout
 
 from .groups import Groups
 
@@ -128,12 +128,12 @@ def update_bi_encoder(
 
     sizes = [end - start for start, end in cuts]
     share = layout.share(rank, len(batch))
-    slopes = find_slopes(trainer.compare(every), NUM_SUMS, sizes, forward, share, len(batch))
+    slopes = cache_gradients(trainer.compare(every), NUM_SUMS, sizes, forward, share, len(batch))
     norm = None
     for number in range(len(cuts)):
         (vectors,) = slopes.only or forward(number)
         mark(f"step {step}, backward of micro-batch {number}")
-        engine.backward(go_on(vectors, slopes.of_batches[number]) * scale)
+        engine.backward(surrogate_loss(vectors, slopes.of_batches[number]) * scale)
         if number == len(cuts) - 1:
             norm = guard_update(engine)
         engine.step()

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.checkpoints.capture import TAG
-from pretrain.runtime.device import choose_precision, claim_device
-from pretrain.runtime.engine import (
+from pretrain.engine.device import choose_precision, claim_device
+from pretrain.engine.engine import (
     build_engine,
     complete_settings,
     group_parameters,
@@ -19,8 +19,8 @@ from pretrain.runtime.engine import (
     start_distributed,
     zero_stage,
 )
-from pretrain.runtime.layout import Layout
-from pretrain.runtime.world import read_launcher_variables
+from pretrain.engine.layout import Layout
+from pretrain.engine.world import read_launcher_variables
 
 from .config import FinetuneConfig
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file, read_object, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import hash_file, read_object, write_atomically
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import (
     METRICS,
@@ -30,10 +30,10 @@ from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.reports.facts import add_baselines, describe_surroundings, name_model, write_card
 from finetune.reports.study_report import Entry, write_page
 from finetune.reports.study_table import format_cell
+from pretrain.engine.ranks import barrier, broadcast_from_rank_0
+from pretrain.engine.run_folder import SUMMARY
+from pretrain.engine.stop import listen_for_stop
 from pretrain.modeling.default_model import default_model
-from pretrain.runtime.ranks import barrier, broadcast_from_rank_0
-from pretrain.runtime.run_folder import SUMMARY
-from pretrain.runtime.stop import listen_for_stop
 
 from .baselines import measure_baselines, warn_of_results
 from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.random_bits import make_philox_key
 from finetune.data.answers import AnswerSet, number_pairs
 

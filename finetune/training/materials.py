@@ -21,8 +21,8 @@ from finetune.ranking.siamese import (
     save_siamese_ranker,
     score_texts,
 )
-from pretrain.loop import Outcome
-from pretrain.runtime.layout import Layout
+from pretrain.engine.layout import Layout
+from pretrain.engine.loop import Outcome
 
 from . import losses
 from .config import CONTRASTIVE, LISTED, TEMPERATURE, FinetuneConfig, get_max_length
@@ -37,7 +37,7 @@ Scoring = Callable[..., np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Materials:
+class RankerSetup:
     """What differs between a cross-encoder and a bi-encoder, as functions, and what does not.
 
     update:   an update of the engine: (engine, groups, batch, step, mark)
@@ -57,7 +57,7 @@ class Materials:
     notes: list[str]
 
 
-def load_materials(config: FinetuneConfig, stage: TrainingStage, seed: int, ranks: Ranks) -> Materials:
+def load_materials(config: FinetuneConfig, stage: TrainingStage, seed: int, ranks: Ranks) -> RankerSetup:
     """Loads and checks everything that can be checked before training starts. Raises KinspanError."""
     plan = plan_stage(config, stage, seed)
     micro = max(1, min(plan.groups, config.micro_batch_size // largest_group(config)))
@@ -68,7 +68,7 @@ def load_materials(config: FinetuneConfig, stage: TrainingStage, seed: int, rank
 
 def _load_cross_encoder(
     config: FinetuneConfig, stage: TrainingStage, seed: int, plan: FitPlan, layout: Layout, rank: int
-) -> Materials:
+) -> RankerSetup:
     fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
     ranker, notes = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
     check_plain(ranker, stage.model)
@@ -86,7 +86,7 @@ def _load_cross_encoder(
     trainer = Trainer(
         pairs=pairs, labels=stage.train.labels, loss=choose_loss(config), layout=layout, rank=rank, seed=seed
     )
-    return Materials(
+    return RankerSetup(
         ranker=ranker,
         plan=plan,
         layout=layout,
@@ -100,7 +100,7 @@ def _load_cross_encoder(
 
 def _load_bi_encoder(
     config: FinetuneConfig, stage: TrainingStage, seed: int, plan: FitPlan, layout: Layout, rank: int
-) -> Materials:
+) -> RankerSetup:
     ranker, notes = load_siamese_ranker(stage.model, seed)
     tokenizer = load_own_tokenizer(stage.model)
     check_takes_texts(ranker, tokenizer, stage.model, get_max_length(config))
@@ -122,7 +122,7 @@ def _load_bi_encoder(
         rank=rank,
         seed=seed,
     )
-    return Materials(
+    return RankerSetup(
         ranker=ranker,
         plan=plan,
         layout=layout,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from finetune.data.answers import AnswerSet
-from pretrain.schedule import Schedule, make_schedule
+from pretrain.engine.schedule import Schedule, make_schedule
 
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig
 from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pairs, draw_per_positive

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.progress import show_progress
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.progress import show_progress
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, filter_questions
 from finetune.data.registry import load_split
@@ -20,10 +20,10 @@ from finetune.evaluation.metrics import compute_means, compute_question_metrics
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.ranker import check_takes, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
-from pretrain.runtime.engine import set_learning_rate
-from pretrain.runtime.layout import Layout
-from pretrain.runtime.world import read_launcher_variables
-from pretrain.schedule import Schedule
+from pretrain.engine.engine import set_learning_rate
+from pretrain.engine.layout import Layout
+from pretrain.engine.schedule import Schedule
+from pretrain.engine.world import read_launcher_variables
 
 from .config import FinetuneConfig
 from .engine import make_engine

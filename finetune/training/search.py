@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
 from finetune.data.filters import filter_questions
 from finetune.evaluation.metrics import MAP
 from finetune.reports.plots import Curve
 from finetune.reports.study_report import read_curve
-from pretrain.runtime.ranks import broadcast_from_rank_0
+from pretrain.engine.ranks import broadcast_from_rank_0
 
 from .config import FinetuneConfig
 from .engine import Ranks

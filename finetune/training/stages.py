@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import leave_out_later
 from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.filters import describe_left_out, filter_questions
 from finetune.data.overlap import check_overlaps
 from finetune.data.registry import describe_counts, describe_measure, load_split, parse_columns
-from pretrain.runtime.engine import warn_of_rate
-from pretrain.runtime.settings import leave_out_later
+from pretrain.engine.engine import warn_of_rate
 
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig, identity
 from .fingerprints import fingerprint_answers, fingerprint_model

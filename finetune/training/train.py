@@ -13,36 +13,36 @@ from typing import Any
 
 import torch
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object, write_atomically
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.reports.facts import write_card
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
-from pretrain.loop import Loop, Outcome, Progress
-from pretrain.runtime.deepspeed_compat import disable_overflow_error, release_engine
-from pretrain.runtime.device import is_out_of_memory, return_freed_memory
-from pretrain.runtime.device_update import is_ordinary_overflow
-from pretrain.runtime.layout import Layout
-from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.log import Log
-from pretrain.runtime.ranks import (
+from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
+from pretrain.engine.device import is_out_of_memory, return_freed_memory
+from pretrain.engine.device_update import is_ordinary_overflow
+from pretrain.engine.layout import Layout
+from pretrain.engine.lock import lock_folder
+from pretrain.engine.log import Log
+from pretrain.engine.loop import Loop, Outcome, Progress
+from pretrain.engine.ranks import (
     barrier,
     broadcast_from_rank_0,
     describe_communication_failure,
     is_communication_failure,
     start_sum,
 )
-from pretrain.runtime.run_folder import CHECKPOINTS, SUMMARY, check_shared, claim_folder, holds_this_run, open_folder
-from pretrain.runtime.stop import StopRequest, listen_for_stop
-from pretrain.runtime.watch import Watch, watch_ranks
+from pretrain.engine.run_folder import CHECKPOINTS, SUMMARY, check_shared, claim_folder, holds_this_run, open_folder
+from pretrain.engine.stop import StopRequest, listen_for_stop
+from pretrain.engine.watch import Watch, watch_ranks
 
 from .config import FinetuneConfig, get_max_length, list_metrics
 from .engine import Ranks, check_begun_alike, make_engine
 from .groups import Groups
-from .materials import Materials, load_materials
+from .materials import RankerSetup, load_materials
 from .plan import DEV, FitPlan, TrainingStage, describe_plan, draw_groups, largest_group, name_best
 
 SUMS = ("loss", "groups")  # what the log is made of, see loop.Outcome
@@ -181,7 +181,7 @@ class _Run(Loop):
     seed: int
     folder: Path
     ranks: Ranks
-    materials: Materials
+    materials: RankerSetup
     precision: str
     speed: Speed = field(default_factory=Speed)
     groups: tuple[int, Groups] | None = None
@@ -322,7 +322,7 @@ def _start_run(
     seed: int,
     folder: Path,
     ranks: Ranks,
-    materials: Materials,
+    materials: RankerSetup,
     request: StopRequest,
     watch: Watch,
 ) -> _Run:

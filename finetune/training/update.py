@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from finetune.ranking.encode import EncodedPairs
-from pretrain.loop import Outcome
+from pretrain.engine.device_update import guard_update, nan_guard, read_outcome
+from pretrain.engine.layout import Layout
+from pretrain.engine.loop import Outcome
 from pretrain.modeling.cpu.dropout import decide_dropout
-from pretrain.runtime.device_update import guard_update, one_if_finite, read_outcome
-from pretrain.runtime.layout import Layout
 
 from .groups import Groups, read_labels
 
@@ -72,7 +72,7 @@ def update_ranker(
         loss = trainer.loss(logits.float(), labels, torch.from_numpy(group_of).to(engine.device))
         if real:
             sums += torch.stack([loss.detach().double(), sums.new_tensor(end - start)])
-            loss = loss * one_if_finite(loss)
+            loss = loss * nan_guard(loss)
         engine.backward(loss * (scale if real else 0.0))
         if number == layout.accumulation - 1:
             norm = guard_update(engine)

@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, describe_left_out, filter_questions
 from finetune.data.registry import find_measure, load_split

@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import read_object
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import read_object
 from data_pipeline.remote.address import show_address
 from data_pipeline.sources import parse_sources
 from pretrain.config import PretrainConfig
+from pretrain.engine.stop import listen_for_stop
+from pretrain.engine.world import read_launcher_variables
 from pretrain.finished import find_finished
 from pretrain.planning.checks import check
-from pretrain.runtime.stop import listen_for_stop
-from pretrain.runtime.world import read_launcher_variables
 
 RELEASE = "release"  # in each run's folder: the adapter
 
@@ -84,7 +84,7 @@ def train_all(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> No
 
 
 def _train_each(runs: dict[str, PretrainConfig], say: Callable[[str], None]) -> None:
-    from pretrain.runtime.device import return_freed_memory  # torch takes seconds to import
+    from pretrain.engine.device import return_freed_memory  # torch takes seconds to import
 
     failed: dict[str, str] = {}
     alone = read_launcher_variables()[2] == 1
@@ -121,9 +121,9 @@ def _is_released(summary: Path) -> bool:
 
 
 def _train_one(config: PretrainConfig) -> None:
+    from pretrain.engine.ranks import broadcast_from_rank_0
     from pretrain.release.release import release  # DeepSpeed takes seconds to import
     from pretrain.run import pretrain
-    from pretrain.runtime.ranks import broadcast_from_rank_0
 
     folder = Path(config.output_dir)
     pretrain(config)

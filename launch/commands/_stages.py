@@ -7,19 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.core.settings import cache_settings, convert_setting
 from data_pipeline.tokenizers import load_tokenizer
 from launch._cli import new_name_of
 from pretrain.config import PretrainConfig, as_dict
+from pretrain.engine.ranks import barrier
+from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.default_model import default_model, resolve_models
 from pretrain.planning.checks import check
 from pretrain.planning.corpora import list_sources, open_corpora
 from pretrain.release.folder import FACTS, fingerprint_model
 from pretrain.release.release import release
-from pretrain.runtime.ranks import barrier
-from pretrain.runtime.settings import cache_settings, convert_setting
-from pretrain.runtime.world import read_launcher_variables
 
 FINISHED = "stage.json"  # the settings of a stage that was released, and the content that it was made of
 NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "local_rank"}

@@ -7,7 +7,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import REQUIRED, check_needed, setting
 from data_pipeline.prepare.readers.files import find_input_files
 from finetune.adapt.budget import parse_budget
 from finetune.adapt.questions import expect_questions
@@ -15,7 +16,6 @@ from finetune.data.registry import PUBLIC
 from launch._cli import parse, run
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
-from pretrain.runtime.settings import REQUIRED, check_needed, setting
 
 if TYPE_CHECKING:
     from finetune.data.answers import AnswerSet
@@ -135,7 +135,7 @@ def choose_objective(corpus: Path) -> str:
 
 def pretrain(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Pre-trains or goes on, releases the model into the folder's ``release``, and returns the summary."""
-    from data_pipeline.files import read_object
+    from data_pipeline.core.files import read_object
     from launch.commands._stages import prepare_pretraining
     from pretrain.finished import SUMMARY
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from data_pipeline.core.settings import FROM_0_TO_1, REQUIRED, WORKERS, setting
 from data_pipeline.prepare.rejection import ALLOW_REJECTED, format_bytes
 from finetune.data.asnq import ASNQ, PAPER_GRADE_COUNTS
 from finetune.data.builders.asnq import QuestionTally, build_asnq
 from finetune.data.builders.natural_questions import LABELS
 from finetune.data.filters import RAW
 from launch._cli import parse
-from pretrain.runtime.settings import FROM_0_TO_1, REQUIRED, WORKERS, setting
 
 DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
 question's Wikipedia page, labelled by whether it is in the long answer and holds a short answer.

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.core.settings import AT_LEAST_2, REQUIRED, setting
 from finetune.data.builders.pools import CANDIDATES, SPLITS, TRAIN_CANDIDATES, build_pools
 from launch._cli import parse
-from pretrain.runtime.settings import AT_LEAST_2, REQUIRED, setting
 
 DESCRIPTION = """Builds InsuranceQA with pools of candidates that BM25 finds among all answers.
 

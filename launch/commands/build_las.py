@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
 from data_pipeline.prepare.rejection import ALLOW_REJECTED
 from finetune.data.builders.forum import CANDIDATES, KINDS, SPLITS, build_forum_set, read_questions
 from launch._cli import parse
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
-from pretrain.runtime.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
 
 DESCRIPTION = """Builds a data set of answer selection from a forum, as LAS was made (Rücklé et al., 2019).
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import REQUIRED, setting
 from launch._cli import parse
 from launch.commands._adapters import merge_adapter
-from pretrain.runtime.settings import REQUIRED, setting
 
 DESCRIPTION = """Makes one folder of several adapters of the same base, without training.
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import setting
 from launch._cli import parse
 from launch.commands.serve import PORTS
-from pretrain.runtime.settings import setting
 from serve.demo import EXAMPLES, INDEX, prepare_demo
 
 DESCRIPTION = """Answers questions about Python out of Python's own documentation, on a page at http://127.0.0.1:8000.

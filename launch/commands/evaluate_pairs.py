@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, SEEDS, cache_dir, cache_gb, cache_settings, setting
 from data_pipeline.corpus import Corpus
 from launch._cli import parse
 from objectives import parse_mixture
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, SEEDS, cache_dir, cache_gb, cache_settings, setting
 
 DESCRIPTION = """Validation as in table 3 of Di Liello et al., 2022: the same held-out pairs for every model.
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Learns the weights by which the scores of several rankers are best added up, and writes a ranker that
 does so: kinspan rank, evaluate, search and serve take its folder like any other.

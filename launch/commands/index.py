@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from data_pipeline.prepare.readers import refuse_own_output
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.registry import parse_columns
 from finetune.data.tables import read_lines
 from launch._cli import parse
 from pretrain.modeling.default_model import default_model, name_installed
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 from serve.answers import DOCUMENTS, FORUM, Answer, read_answers
 from serve.folder import Manifest, expect_index_or_nothing, read_manifest
 

@@ -8,13 +8,13 @@ from itertools import islice
 from tokenizers import Tokenizer
 
 from data_pipeline import browse
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, SEEDS, check_needed, setting
 from data_pipeline.corpus import SPLITS, Corpus, Shard
-from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from launch._cli import parse
 from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus
-from pretrain.runtime.settings import ABOVE_0, SEEDS, check_needed, setting
 
 DESCRIPTION = """Shows what a corpus holds. Without --id, --sample or --search: its counts.
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_pipeline import tokenizers
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
 from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import format_source
 from launch._cli import parse
 from pretrain.config import VALIDATION_SEED
 from pretrain.modeling.default_model import default_model
-from pretrain.planning.corpora import drop_untrainable, list_sources, mix_as, mix_validation, open_corpora
-from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
+from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sources, mix_validation, open_corpora
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
 
@@ -68,7 +68,7 @@ def main() -> None:
     sources = list_sources(config)
     if config.own_negatives and not config.pair_loss:
         raise KinspanError("--own_negatives says something of the contrastive loss: give --pair_loss contrastive too")
-    mixture = mix_as(config, sources)
+    mixture = build_mixture(config, sources)
     corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
     tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
     mixture, notes = drop_untrainable(mixture.read_from(*corpora))

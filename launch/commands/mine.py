@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
 from finetune.data.registry import expect_data
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
 
 SHARE = Range("must be above 0 and at most 1", lambda number: 0 < number <= 1)
 

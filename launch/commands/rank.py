@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, default_of, setting
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, default_of, setting
 
 DESCRIPTION = """Ranks the candidate answers of each question by a model's scores.
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline import tokenizers
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, cache_dir, cache_gb, cache_settings, setting
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from launch._cli import parse
 from pretrain.evaluation.document_ranking import (
     RankedSentence,
@@ -20,7 +21,6 @@ from pretrain.evaluation.document_ranking import (
 )
 from pretrain.modeling.default_model import default_model, name_installed
 from pretrain.planning.defaults import default_corpus
-from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, cache_dir, cache_gb, cache_settings, setting
 
 DESCRIPTION = """Ranks the sentences of one held-out document for a sentence taken from it, twice, side by side: by the
 cosine of the encoder that training started from, and by the release (a bi-encoder's by its own cosine). Sentences of

@@ -4,9 +4,9 @@ is, and pushes it to the hub."""
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, check_needed, setting
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, check_needed, setting
 
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curves and a model card.
 
@@ -71,12 +71,12 @@ def main() -> None:
     from finetune.reports.measured import read_results
     from finetune.reports.release import find_ranker, read_experiment, release_ranker
     from finetune.training.baselines import warn_of_results
-    from pretrain.release.metadata import Stated, check_stated
+    from pretrain.release.metadata import CardOverrides, check_stated
     from pretrain.release.push import check_repository, describe_push, push
     from pretrain.release.release import release
 
     source, output, repository = Path(config.run_dir), Path(config.output_dir), config.push_to_hub or ""
-    named = Stated(config.licence, config.base_model, tuple(config.datasets), tuple(config.language), repository)
+    named = CardOverrides(config.licence, config.base_model, tuple(config.datasets), tuple(config.language), repository)
     check_stated(named)
     if config.push_to_hub is not None:  # a name that is empty was meant to be one
         check_repository(config.push_to_hub)

@@ -9,9 +9,9 @@ from pathlib import Path
 from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any, Literal
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, check_needed, setting
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, check_needed, setting
 from serve.folder import read_manifest
 from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import Range, check_needed, setting
 from launch._cli import parse
 from launch.commands.search import OF_CROSS_ENCODER, SearcherFlags
-from pretrain.runtime.settings import Range, check_needed, setting
 from serve.questions import CANDIDATES, MAX_QUESTION
 
 DESCRIPTION = """Answers questions from an index that kinspan index made, over HTTP, as long as it runs.

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, check_needed, setting
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, check_needed, setting
 from pretrain.watching.status import EXIT_STATUS, RUNNING, STARTING, as_values, format_status, read_status
 
 DESCRIPTION = """Shows where a run of kinspan pretrain stands: its state, progress, speed, time left, last checkpoint,

@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import find_file
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import find_file
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import expect_data
 from finetune.training.config import SPEC
 from launch._cli import parse, run
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
-from pretrain.runtime.stop import is_launched
+from pretrain.engine.stop import is_launched
 
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of kinspan finetune with its seeds, and
 prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's own

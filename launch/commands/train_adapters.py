@@ -4,10 +4,10 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from data_pipeline.core.settings import CHECKPOINTS, DATA, MODEL, REQUIRED, setting
 from launch._cli import parse, run
 from launch.commands._adapters import plan_runs, train_all
 from pretrain import config as pretraining
-from pretrain.runtime.settings import CHECKPOINTS, DATA, MODEL, REQUIRED, setting
 
 DESCRIPTION = """Trains an adapter for each corpus beside one frozen --model, one after another.
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
 from launch._cli import parse
-from pretrain.runtime.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25, TF-IDF and, where
 given, models that were fine-tuned on the target: figures 1 and 2 of MultiCQA (Rücklé et al., 2020) of your own sources

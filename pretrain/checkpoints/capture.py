@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pretrain.runtime import ranks
-from pretrain.runtime.deepspeed_compat import capture_files
+from pretrain.engine import ranks
+from pretrain.engine.deepspeed_compat import capture_files
 
 TAG = "engine"
 BASE = "base"  # in the metadata of an adapter's weights: the fingerprint of its base

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from data_pipeline.errors import KinspanError
-from pretrain.runtime import ranks
-from pretrain.runtime.deepspeed_compat import load_universal_checkpoint, write_universal_checkpoint
-from pretrain.runtime.engine import puts_odd_sizes_last
+from data_pipeline.core.errors import KinspanError
+from pretrain.engine import ranks
+from pretrain.engine.deepspeed_compat import load_universal_checkpoint, write_universal_checkpoint
+from pretrain.engine.engine import puts_odd_sizes_last
 
 from .capture import TAG, find_base
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.files import hash_file, sync, write_atomically
+from data_pipeline.core.files import hash_file, sync, write_atomically
 
 MANIFEST = "manifest.json"
 # Errors that the content of a folder causes. Any other comes from the storage, and the folder may be whole

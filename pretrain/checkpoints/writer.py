@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from data_pipeline.errors import quote_error
-from data_pipeline.files import describe_write_error, sync
-from pretrain.runtime import ranks
+from data_pipeline.core.errors import quote_error
+from data_pipeline.core.files import describe_write_error, sync
+from pretrain.engine import ranks
 
 from .capture import BASE, capture, find_base, full_weights
 from .manifest import describe_file, write_manifest

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.files import read_object
 from data_pipeline.corpus import Corpus, Shard
-from data_pipeline.errors import KinspanError, quote_first_line
-from data_pipeline.files import read_object
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_pipeline import plots
-from data_pipeline.pages import render_template
+from data_pipeline.core import plots
+from data_pipeline.core.pages import render_template
 from data_pipeline.tokenizers import tidy_decoded
-from pretrain.runtime.history import REWOUND, STARTED, count_kind, describe_history
+from pretrain.engine.history import REWOUND, STARTED, count_kind, describe_history
 
 
 class Panel(NamedTuple):

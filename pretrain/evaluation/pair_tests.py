@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from data_pipeline import tokenizers
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS
 from data_pipeline.sampling.pairs import KINDS, Objective

@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.stream import PairStream
 from pretrain.batches import to_tensors
+from pretrain.engine.layout import Layout
+from pretrain.engine.ranks import sum_by_name, sum_over_ranks
 from pretrain.metrics import compute_figures, group_parts
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.modeling.siamese.cached import split_rows
 from pretrain.modeling.siamese.losses import add_up_queries, bar_known, compare_texts
-from pretrain.runtime.layout import Layout
-from pretrain.runtime.ranks import sum_by_name, sum_over_ranks
 
 
 class Validation(NamedTuple):

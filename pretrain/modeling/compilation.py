@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .families import Family
 from .losses import compile_vocabulary_loss

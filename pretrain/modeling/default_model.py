@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
 DEFAULT_HUB_NAME = f"sentence-transformers/{DEFAULT_MODEL_NAME}"

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoModelForSequenceClassification
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .encoder import encode_packed, prepare_encoder
 from .families import FAMILIES

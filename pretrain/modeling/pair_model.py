@@ -12,8 +12,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError, quote_error, quote_first_line
-from data_pipeline.hub import expect_hub, explain_absence
+from data_pipeline.core.errors import KinspanError, quote_error, quote_first_line
+from data_pipeline.core.hub import expect_hub, explain_absence
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 

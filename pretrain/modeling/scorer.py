@@ -16,10 +16,10 @@ from transformers import (
 from transformers.utils import logging
 
 from data_pipeline import tokenizers
-from data_pipeline.errors import KinspanError, quote_first_line
-from data_pipeline.hub import expect_hub, explain_absence
-from data_pipeline.progress import show_progress
-from pretrain.runtime.device import is_out_of_memory
+from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.hub import expect_hub, explain_absence
+from data_pipeline.core.progress import show_progress
+from pretrain.engine.device import is_out_of_memory
 
 from .adapters.folder import find_model, is_adapter, load_adapted
 from .families import FAMILIES

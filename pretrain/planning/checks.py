@@ -2,10 +2,10 @@
 
 import math
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import check_ranges
 from data_pipeline.sources import parse_sources
 from pretrain.config import PretrainConfig
-from pretrain.runtime.settings import check_ranges
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
 MASKING_SETTINGS = ("mlm_weight", "mlm_probability", "whole_word_masking")

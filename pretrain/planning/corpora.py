@@ -13,8 +13,9 @@ import numpy as np
 import yaml
 
 from data_pipeline import tokenizers
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.remote.address import show_address
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.anchors import get_usable_counts, open_block
@@ -26,8 +27,7 @@ from objectives import parse_mixture
 from objectives.contrastive import contrast
 from objectives.negatives import MAX_WALKED
 from pretrain.config import list_texts
-from pretrain.runtime.run_folder import ADVICE
-from pretrain.runtime.settings import cache_settings
+from pretrain.engine.run_folder import ADVICE
 
 from .defaults import default_corpus
 from .forums import choose_forums
@@ -42,7 +42,7 @@ def list_sources(config: Any) -> tuple[Source, ...]:
     return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, cache_settings(config))
 
 
-def mix_as(config: Any, sources: Sequence[Source]) -> Mixture:
+def build_mixture(config: Any, sources: Sequence[Source]) -> Mixture:
     """The mixture that a config with the settings of PretrainConfig asks for."""
     mixture = mix(sources, config.objective, config.sampling)
     if config.pair_loss == "contrastive":
@@ -194,7 +194,9 @@ def _open_corpus(path: str, weight: str, cache: CacheSettings, verify: bool) -> 
         ) from error
 
 
-def open_for(tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True) -> list[Corpus]:
+def open_corpora_for_tokenizer(
+    tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True
+) -> list[Corpus]:
     """The corpora for a model with this tokenizer, see ``open_corpora``.
 
     Raises KinspanError where a corpus was prepared with another one.

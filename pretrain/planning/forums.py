@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sources import Source, name_corpora
 

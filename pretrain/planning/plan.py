@@ -11,12 +11,16 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline import tokenizers
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import cache_settings
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import list_paths
 from pretrain.config import ObjectiveSettings, OptimisationSettings, PretrainConfig
+from pretrain.engine.device import choose_precision
+from pretrain.engine.engine import read_deepspeed_config, zero_stage
+from pretrain.engine.schedule import Schedule
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.adapters.bottleneck import check_family
 from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
@@ -27,23 +31,19 @@ from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import build_fresh, load_config
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.planning.checks import check, find_unused_flags
-from pretrain.runtime.device import choose_precision
-from pretrain.runtime.engine import read_deepspeed_config, zero_stage
-from pretrain.runtime.settings import cache_settings
-from pretrain.schedule import Schedule
 from pretrain.setup import (
     TrainedModel,
     check_lengths,
     choose_token_loss,
     count_steps,
+    disable_unused_masking,
     load_trained,
     make_masking,
     plan_schedule,
     read_template,
-    settle_masking,
 )
 
-from .corpora import drop_untrainable, list_sources, mix_as, open_corpora, open_for
+from .corpora import build_mixture, drop_untrainable, list_sources, open_corpora, open_corpora_for_tokenizer
 from .cost import Work, count_work, shape_batch
 from .defaults import default_corpus_folder
 
@@ -114,14 +114,14 @@ class RunPlan:
 def make_plan(config: PretrainConfig) -> RunPlan:
     """The plan of these settings. Raises KinspanError for what the run itself would refuse."""
     check(config)
-    mixture = mix_as(config, list_sources(config))
+    mixture = build_mixture(config, list_sources(config))
     settings = read_deepspeed_config(config.deepspeed_config)
     notes: list[str] = []
     precision = _plan_precision(config, settings, notes)
     name = config.model or default_model()
     model_config, built_in = _load_config(name, "--model", notes)
     token_loss = choose_token_loss(config, name, model_config.model_type)
-    config = settle_masking(config, token_loss)
+    config = disable_unused_masking(config, token_loss)
     notes += find_unused_flags(config, token_loss)
     model = _build_on_meta(config, name, model_config, token_loss, mixture, notes)
     if config.compile:
@@ -256,7 +256,7 @@ def _open_stream(
         notes.append(f"{where}: every pair is counted at its full length, which is more than real ones have")
         return None
     if tokenizer is not None:
-        corpora = open_for(tokenizer, sources, cache, verify=False)
+        corpora = open_corpora_for_tokenizer(tokenizer, sources, cache, verify=False)
     else:
         corpora = open_corpora(sources, cache, lambda: None, verify=False)
         notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")

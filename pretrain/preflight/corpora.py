@@ -3,14 +3,14 @@
 import hashlib
 from typing import Any
 
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.manifest import ShardInfo
 from data_pipeline.remote.address import is_remote, show_address
 from data_pipeline.sources import list_paths
 from pretrain.config import PretrainConfig
 from pretrain.planning.corpora import list_sources
-from pretrain.runtime.settings import cache_settings
 
 from .report import Finding, compare
 

@@ -17,16 +17,16 @@ from typing import Any
 import psutil
 import torch
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import BESIDE_THE_PACKAGES
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import PROJECT_ROOT
+from data_pipeline.core.settings import settings_of_identity
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sources import list_paths
 from data_pipeline.verification import find_cache
-from pretrain.config import ALIKE, PretrainConfig
+from pretrain.config import MUST_MATCH_ACROSS_RANKS, PretrainConfig
+from pretrain.engine.run_folder import open_folder
+from pretrain.engine.world import read_world
 from pretrain.planning.corpora import list_sources
-from pretrain.runtime.run_folder import open_folder
-from pretrain.runtime.settings import settings_of_identity
-from pretrain.runtime.world import read_world
 
 PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")  # whose source is hashed
 # Below it, not even the logs, pages and curves of a long run have room; checkpoints are counted apart.
@@ -66,7 +66,7 @@ def collect_facts(config: PretrainConfig) -> Facts:
     world = read_world(os.environ)
     device, memory = _find_device(world.local_rank)
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
-    agreed = {**settings_of_identity(config), **{name: getattr(config, name) for name in ALIKE}}
+    agreed = {**settings_of_identity(config), **{name: getattr(config, name) for name in MUST_MATCH_ACROSS_RANKS}}
     settings = {f"--{name}": value for name, value in agreed.items()}
     refused = ""
     try:
@@ -110,8 +110,8 @@ def find_versions() -> dict[str, str]:
 def _hash_source() -> str:
     """Names the code of kinspan itself: two checkouts have one version."""
     digest = hashlib.sha256()
-    for path in sorted(path for name in PACKAGES for path in (BESIDE_THE_PACKAGES / name).rglob("*.py")):
-        digest.update(f"{path.relative_to(BESIDE_THE_PACKAGES)}\n".encode() + path.read_bytes())
+    for path in sorted(path for name in PACKAGES for path in (PROJECT_ROOT / name).rglob("*.py")):
+        digest.update(f"{path.relative_to(PROJECT_ROOT)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

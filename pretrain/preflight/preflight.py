@@ -19,14 +19,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
+from pretrain.engine import ranks
+from pretrain.engine.engine import start_distributed
+from pretrain.engine.log import format_time
+from pretrain.engine.run_folder import CHECKPOINTS, SHARED
+from pretrain.engine.watch import Watch, watch_ranks
 from pretrain.planning.checks import check
-from pretrain.runtime import ranks
-from pretrain.runtime.engine import start_distributed
-from pretrain.runtime.log import format_time
-from pretrain.runtime.run_folder import CHECKPOINTS, SHARED
-from pretrain.runtime.watch import Watch, watch_ranks
 
 from . import checks, network
 from .corpora import check_corpora, look_at_corpora

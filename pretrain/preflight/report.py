@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pretrain.runtime.run_folder import shorten
+from pretrain.engine.run_folder import shorten
 
 from .facts import Facts
 

@@ -5,20 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
+from pretrain.engine import ranks
+from pretrain.engine.device import describe_out_of_memory, is_out_of_memory
+from pretrain.engine.engine import build_engine
+from pretrain.engine.run_folder import holds_this_run
+from pretrain.engine.watch import Watch
 from pretrain.lengthen import find_start
 from pretrain.metrics import measure_peak_tflops
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
-from pretrain.runtime import ranks
-from pretrain.runtime.device import describe_out_of_memory, is_out_of_memory
-from pretrain.runtime.engine import build_engine
-from pretrain.runtime.run_folder import holds_this_run
-from pretrain.runtime.watch import Watch
 from pretrain.setup import Setup, explain_differences, set_up
-from pretrain.step import start_counting, train_step, try_largest
+from pretrain.step import start_count_reduction, train_step, try_largest
 
 WARM_UP = 2  # steps that are not timed: memory is laid out, kernels are chosen
 MIN_STEPS, MAX_STEPS = 2, 10  # that are timed
@@ -76,7 +76,7 @@ def _time_steps(setup: Setup, engine: Any, watch: Watch) -> tuple[float, float]:
         began, step = time.perf_counter(), len(seconds)
         watch.mark(f"step {step}, waiting for its batch", patient=step == 0)  # a remote corpus may take long
         batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
-        counted = start_counting(batches, engine.module.losses)()
+        counted = start_count_reduction(batches, engine.module.losses)()
         result = train_step(
             engine,
             counted=counted,

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from data_pipeline.errors import KinspanError
-from pretrain.runtime.engine import describe_network_error
-from pretrain.runtime.world import World, adopt_world
+from data_pipeline.core.errors import KinspanError
+from pretrain.engine.engine import describe_network_error
+from pretrain.engine.world import World, adopt_world
 
 ARRIVAL = 120.0  # seconds for all ranks to come: importing torch from slow shared storage takes a minute
 ANSWER = 300.0  # seconds that the slowest part of one rank may take beyond the others'

@@ -9,8 +9,8 @@ import torch
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object
 from pretrain.modeling.adapters import bottleneck, lora
 from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import (
@@ -28,7 +28,7 @@ from pretrain.modeling.adapters.parts import AdapterPart, describe_parts
 
 from .card import format_card
 from .folder import CARD, FACTS, replace_release
-from .metadata import Stated, check_measured, render_card
+from .metadata import CardOverrides, check_measured, render_card
 
 ADAPTER_FOLDER = "adapter"  # in a run: what its release needs beside the trained weights
 BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there are any
@@ -69,7 +69,12 @@ def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
 
 
 def fill_adapter_release(
-    run: Path, weights: dict[str, torch.Tensor], facts: dict[str, Any], partial: Path, output: Path, stated: Stated
+    run: Path,
+    weights: dict[str, torch.Tensor],
+    facts: dict[str, Any],
+    partial: Path,
+    output: Path,
+    stated: CardOverrides,
 ) -> None:
     """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``.
 
@@ -139,7 +144,7 @@ def write_combined(
         card = render_card(
             "combined.md",
             ModelCardData(pipeline_tag="text-ranking", tags=["adapter", "kinspan"]),
-            Stated(),
+            CardOverrides(),
             title=f"{made.name}: an adapter of {base.name}",
             parts=describe_parts(made.parts),
             how=how,

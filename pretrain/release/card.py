@@ -8,7 +8,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import TEMPERATURE
 
-from .metadata import Stated, make_metadata, make_results, render_card
+from .metadata import CardOverrides, make_metadata, make_results, render_card
 
 FEWEST_DOCUMENTS = 20  # held out: with fewer, the figures of validation say little of other documents
 Kind = Literal["cross-encoder", "bi-encoder", "adapter"]
@@ -36,7 +36,7 @@ _TEXT_RESULTS = {"pair_mrr": ("mrr", "MRR"), "pair_r1": ("recall_at_1", "R@1")}
 def format_card(
     facts: dict[str, Any],
     model_type: str,
-    stated: Stated,
+    stated: CardOverrides,
     kind: Kind = "cross-encoder",
     curve: str = "",
     title: str = "",
@@ -85,7 +85,9 @@ def format_card(
     )
 
 
-def _describe_run(facts: dict[str, Any], stated: Stated, kind: Kind, title: str, tags: list[str]) -> ModelCardData:
+def _describe_run(
+    facts: dict[str, Any], stated: CardOverrides, kind: Kind, title: str, tags: list[str]
+) -> ModelCardData:
     is_siamese = kind == "bi-encoder"
     return make_metadata(
         stated,

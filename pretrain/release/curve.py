@@ -25,7 +25,7 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], pa
         return False
     from matplotlib.figure import Figure  # a second to import, which runs without a picture need not wait for
 
-    from data_pipeline.plots import draw_curves
+    from data_pipeline.core.plots import draw_curves
 
     width, height = _PANEL
     figure = Figure((width * len(curves), height), layout="constrained")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import describe_write_error
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import describe_write_error
 
 FACTS = "kinspan.json"  # what a release was made of; a folder without it is no release
 CARD = "README.md"

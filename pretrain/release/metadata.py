@@ -11,8 +11,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.pages import render_template
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.pages import render_template
 
 from .folder import fingerprint_model
 
@@ -27,7 +27,7 @@ _FEWEST_DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Stated:
+class CardOverrides:
     """What a card says that no file of the run tells; what is left out here stays unsaid.
 
     base_model: the hub's name of the model that training started from, where the run does not know it
@@ -45,7 +45,7 @@ class Stated:
     measured: tuple[tuple[str, str], ...] = ()
 
 
-def check_stated(stated: Stated) -> None:
+def check_stated(stated: CardOverrides) -> None:
     """Raises KinspanError for what the hub would refuse, before anything is written or sent."""
     if stated.licence and not _LICENCE.fullmatch(stated.licence):
         raise KinspanError(f"--licence {stated.licence!r} is no name that the hub knows: apache-2.0, mit, cc-by-sa-4.0")
@@ -60,7 +60,7 @@ def check_stated(stated: Stated) -> None:
             raise KinspanError(f"--{flag} {name!r} is no name on the hub, such as OWNER/NAME: {error}") from error
 
 
-def check_measured(stated: Stated, folder: Path) -> None:
+def check_measured(stated: CardOverrides, folder: Path) -> None:
     """Raises KinspanError where figures are not of the model in ``folder``."""
     own = fingerprint_model(str(folder)) if stated.measured else ""
     for name, fingerprint in stated.measured:
@@ -72,7 +72,7 @@ def check_measured(stated: Stated, folder: Path) -> None:
 
 
 def make_metadata(
-    stated: Stated,
+    stated: CardOverrides,
     model_name: str,
     tags: Iterable[str],
     base_model: str | None = None,
@@ -127,7 +127,7 @@ def is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def render_card(template: str, metadata: ModelCardData, stated: Stated, **values: Any) -> str:
+def render_card(template: str, metadata: ModelCardData, stated: CardOverrides, **values: Any) -> str:
     """Fills one of the templates in ``templates/``.
 
     Raises KinspanError where the hub's library cannot read the card's block back, such as for an odd model name.

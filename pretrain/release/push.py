@@ -16,8 +16,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import read_object
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import read_object
 
 from .folder import CARD, FACTS
 

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import read_object
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import read_object
 from pretrain.checkpoints.manifest import find_damage
 from pretrain.checkpoints.reader import get_step, list_checkpoints
+from pretrain.engine.log import read_metrics
 from pretrain.modeling.families import FAMILIES
-from pretrain.runtime.log import read_metrics
 
 from .adapter import fill_adapter_release
 from .card import Kind, find_warnings, format_card
 from .curve import CURVE, OF_PRETRAINING, draw_curve
 from .folder import CARD, FACTS, replace_release, write_max_length
-from .metadata import Stated, check_measured
+from .metadata import CardOverrides, check_measured
 from .siamese import fill_siamese_folder, name_encoder
 
 MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
@@ -35,7 +35,7 @@ def release(
     output: Path,
     tell: Callable[[str], None] = print,
     average: int = 1,
-    stated: Stated | None = None,
+    stated: CardOverrides | None = None,
 ) -> Path:
     """Writes the release of one checkpoint, or of a run's newest one with whole weights, and returns ``output``.
 
@@ -160,7 +160,7 @@ def write_release(
     weights: dict[str, torch.Tensor],
     step: int,
     output: Path,
-    stated: Stated | None = None,
+    stated: CardOverrides | None = None,
     averaged_steps: Sequence[int] = (),
     with_curve: bool = False,
 ) -> None:
@@ -179,18 +179,18 @@ def write_release(
     with replace_release(output) as partial:
         if facts.get("base"):
             partial.mkdir(parents=True)
-            fill_adapter_release(run, weights, facts, partial, output, stated or Stated())
+            fill_adapter_release(run, weights, facts, partial, output, stated or CardOverrides())
             (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
             return
         _fill_release(run, weights, facts, partial)
-        check_measured(stated or Stated(), partial)
+        check_measured(stated or CardOverrides(), partial)
         lines = [line for line in read_metrics(run) if line["step"] <= step]
         curve = CURVE if with_curve and draw_curve(lines, OF_PRETRAINING, partial / CURVE) else ""
         model_config = json.loads((partial / "config.json").read_text(encoding="utf-8"))
         model_type = model_config["model_type"]
         kind: Kind = "bi-encoder" if facts["settings"].get("pair_loss") else "cross-encoder"
         known = {"size": model_config["hidden_size"], "architecture": name_encoder(model_type)}
-        card = format_card(facts, model_type, stated or Stated(), kind, curve, **known)
+        card = format_card(facts, model_type, stated or CardOverrides(), kind, curve, **known)
         (partial / CARD).write_text(card, encoding="utf-8")
 
 

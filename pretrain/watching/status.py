@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import read_object
-from pretrain.runtime.history import (
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object
+from pretrain.engine.history import (
     ENDED,
     ENDINGS,
     FAILED,
@@ -33,7 +33,7 @@ from pretrain.runtime.history import (
     read_heartbeat,
     read_history,
 )
-from pretrain.runtime.log import complete_lines, format_time
+from pretrain.engine.log import complete_lines, format_time
 
 COMPLETE, RUNNING, STARTING, STOPPED_STATE = "complete", "running", "starting", "stopped"
 FAILED_STATE, DIED, UNBEGUN = "ended by an error", "died", "not begun"

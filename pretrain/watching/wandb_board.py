@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import write_atomically
-from pretrain.runtime.log import complete_lines
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import write_atomically
+from pretrain.engine.log import complete_lines
 
 IDS = "wandb.json"
 FINISH = 20.0  # seconds that the end of a run waits for W&B: launchers give 30 after a signal

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
 from finetune.evaluation.metrics import MRR
 from finetune.evaluation.retrieval import RETRIEVAL_METRICS, measure_retrieval
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error
 
 from ..folder import read_manifest
 from ..questions import clean_question

@@ -20,8 +20,8 @@ from benchmarks.peers.plain import load_plain, read_losses
 from benchmarks.peers.trainer import MEGA_BATCH, choose_by_length
 from benchmarks.peers.turns import Update, compare, measure_rate
 from benchmarks.stream import larger_corpus
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import assemble

@@ -15,7 +15,7 @@ from benchmarks.search.__main__ import (
     tabulate_differences,
     tabulate_quality,
 )
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS
 

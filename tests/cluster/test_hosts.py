@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pretrain.runtime.watch import SILENCE, STATUS
+from pretrain.engine.watch import SILENCE, STATUS
 from tests.chaos.materials import ROOT, Cell
 from tests.cluster.jobs import (
     LAUNCHERS,

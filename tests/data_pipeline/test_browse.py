@@ -1,8 +1,8 @@
 import pytest
 
 from data_pipeline.browse import find_document, load_decoder, sample_documents, search_documents, show_document
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 
 
 @pytest.fixture(scope="module")

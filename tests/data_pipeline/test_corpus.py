@@ -8,9 +8,9 @@ import pytest
 
 from data_pipeline import corpus as corpus_module
 from data_pipeline import tokenizers, verification
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import hash_file
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from data_pipeline import manifest as manifest_module
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import hash_file
 from data_pipeline.corpus import Corpus, ShardInfo, fingerprint_corpus, make_schema
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file
 
 
 @pytest.fixture

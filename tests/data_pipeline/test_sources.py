@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sources import MOST_DIGITS, Source, format_source, list_paths, name_corpora, parse_sources
 
 PATHS = st.text(st.sampled_from("ab=,0/:."), min_size=1, max_size=12)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune import fuse
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import count_words
@@ -15,12 +15,12 @@ from finetune.fuse import (
     FOLDS,
     fit_fusion,
     fuse_file,
-    keep_as_it_is,
     list_candidates,
     measure_map,
     name_models,
     score_out_of_fold,
     score_parts,
+    single_ranker_fusion,
     write_fusion,
 )
 from finetune.measure import measure_models
@@ -84,7 +84,7 @@ def test_a_part_alone_keeps_its_order(data):
     few = scores[kept]
     assert measure_map(some, few) == 1
     assert measure_map(some, fit_fusion(some, {"a": few}).score({"a": few})) < 1
-    np.testing.assert_array_equal(keep_as_it_is("a", few).score({"a": few}), few)
+    np.testing.assert_array_equal(single_ranker_fusion("a", few).score({"a": few}), few)
 
 
 def test_scores_out_of_fold_have_not_seen_their_labels(data):

@@ -10,8 +10,8 @@ import torch
 from datasets import Dataset
 from sentence_transformers.util import mine_hard_negatives
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import write_atomically
 from finetune import mining
 from finetune.data.answers import AnswerSet
 from finetune.mining import MiningRules, embed, find_far, load_reranker, mine, mine_file

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 from transformers import AutoConfig, AutoModel
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer, shorten_name
 from finetune.adapt import budget
 from finetune.adapt import run as adapt_run
@@ -38,7 +38,7 @@ def test_documents_alone(model, tiny_documents, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(adapt, "HELD_OUT", 0.2)
     for module in (budget, adapt_run):
         monkeypatch.setattr(module, "FEWEST_UPDATES", 20)
-    monkeypatch.setattr("pretrain.schedule.OPEN_ENDED_WARMUP", 5)
+    monkeypatch.setattr("pretrain.engine.schedule.OPEN_ENDED_WARMUP", 5)
     monkeypatch.setattr("finetune.adapt.telling.QUIET", 1e9)  # a busy machine tells more lines
     arguments = ("--documents", documents, "--model", model, "--output_dir", output)
     run(monkeypatch, *arguments, "--budget", "640pairs")

@@ -9,14 +9,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.ranker import find_trained_length, load_ranker
 from launch.commands._adapters import merge_adapter, name_runs, parse_task, plan_runs, train_all
 from launch.commands.train_adapters import TrainAdaptersConfig
+from pretrain.engine.stop import Stopped, StopRequest
 from pretrain.modeling.adapters.folder import read_adapter
 from pretrain.release.adapter import write_combined
-from pretrain.runtime.stop import Stopped, StopRequest
 from tests.pretrain.steps import ask_in_step
 from tests.synthetic import short_tokenizer
 
@@ -168,7 +168,7 @@ def in_hours(now):
 
 def test_a_release_that_fails_is_one_line_on_every_rank(config, monkeypatch):
     """The others wait for rank 0's, and hear why it failed."""
-    from pretrain.runtime import ranks
+    from pretrain.engine import ranks
 
     heard = []
     plain = ranks.broadcast_from_rank_0

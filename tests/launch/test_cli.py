@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, GROUPS, setting
 from finetune.evaluation.config import EvaluateConfig
 from finetune.training.config import FinetuneConfig
 from launch._cli import make_parser, parse, run
@@ -16,7 +17,6 @@ from launch.commands.release import ReleaseConfig
 from launch.prepare import PrepareConfig
 from pretrain.config import PretrainConfig
 from pretrain.modeling.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model
-from pretrain.runtime.settings import ABOVE_0, GROUPS, setting
 
 
 @dataclass

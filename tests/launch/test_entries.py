@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from launch._cli import parse
 from launch.prepare import PrepareConfig
 from pretrain.config import VALIDATION_SEED, PretrainConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.files import find_file
+from data_pipeline.core.files import find_file
 from finetune.studies.study_file import read_study
 from launch import kinspan
 from launch._cli import parse

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from launch import kinspan
 from launch.commands import study
 

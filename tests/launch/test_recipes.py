@@ -10,8 +10,8 @@ from finetune.training.config import check as check_finetuning
 from launch._cli import parse
 from objectives import parse_mixture
 from pretrain.config import PretrainConfig
+from pretrain.engine.engine import read_deepspeed_config
 from pretrain.planning.checks import check
-from pretrain.runtime.engine import read_deepspeed_config
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "launch/recipes"

@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from sentence_transformers import CrossEncoder
 from transformers import AutoConfig
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.reports.facts import ABOUT
 from launch.commands import release as entry

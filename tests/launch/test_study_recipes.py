@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.studies.jobs import Runs, plan_jobs
 from finetune.studies.lines import ResultStore
 from finetune.studies.study import run_study

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from objectives import negatives, nsp, psd, sp, ssp
 

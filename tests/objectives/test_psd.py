@@ -4,7 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, POSITIVE
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short

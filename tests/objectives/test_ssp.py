@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.spans import Spans
 from objectives import parse_mixture

@@ -9,13 +9,13 @@ import torch
 
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
-from pretrain.loop import Outcome
+from pretrain.engine import ranks
+from pretrain.engine.engine import build_engine
+from pretrain.engine.loop import Outcome
+from pretrain.engine.stop import StopRequest
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
-from pretrain.runtime import ranks
-from pretrain.runtime.engine import build_engine
-from pretrain.runtime.stop import StopRequest
 from pretrain.setup import Setup, set_up
-from pretrain.step import start_counting, train_step
+from pretrain.step import start_count_reduction, train_step
 
 
 class PlainEngine:
@@ -60,7 +60,7 @@ def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER
     batches = make_micro_batches(setup.train_stream, setup.layout, 0, step)
     return train_step(
         engine,
-        counted=start_counting(batches, engine.module.losses)(),
+        counted=start_count_reduction(batches, engine.module.losses)(),
         filler=batches[0],
         layout=setup.layout,
         rank=0,

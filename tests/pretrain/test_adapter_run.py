@@ -15,18 +15,18 @@ from huggingface_hub import ModelCard
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.ranking.onnx_graphs import add_onnx
 from pretrain.batches import to_tensors
 from pretrain.config import PretrainConfig
+from pretrain.engine.stop import Stopped
 from pretrain.modeling.adapters.folder import load_adapted, read_adapter
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.checks import check
 from pretrain.release.folder import fingerprint_model
-from pretrain.release.metadata import Stated
+from pretrain.release.metadata import CardOverrides
 from pretrain.release.release import release
 from pretrain.run import pretrain
-from pretrain.runtime.stop import Stopped
 from tests.cases import mark_slow
 from tests.fake_hub import find_faults
 from tests.pretrain.steps import ask_in_step
@@ -174,7 +174,7 @@ def test_what_is_stated_stands_on_the_card_of_an_adapter(config, tmp_path):
     """As on that of a model; figures of another one are refused, and a graph needs a model."""
     run = config("beer", max_steps=2)
     pretrain(run)
-    stated = Stated("apache-2.0", "me/base", ("me/texts",), ("en",))
+    stated = CardOverrides("apache-2.0", "me/base", ("me/texts",), ("en",))
     folder = release(Path(run.output_dir), tmp_path / "out/beer", stated=stated)
     card = (folder / "README.md").read_text()
     assert not find_faults(card)
@@ -189,9 +189,9 @@ def test_what_is_stated_stands_on_the_card_of_an_adapter(config, tmp_path):
     assert {result.metric_type for result in data.eval_results} == {"roc_auc", "accuracy", "f1"}
     assert "`apache-2.0`, as stated" in card
     measured = (("mine.json", fingerprint_model(str(folder))),)
-    release(Path(run.output_dir), folder, stated=Stated(measured=measured))
+    release(Path(run.output_dir), folder, stated=CardOverrides(measured=measured))
     with pytest.raises(KinspanError, match=r"--results theirs.json: these figures are of another model"):
-        release(Path(run.output_dir), folder, stated=Stated(measured=(("theirs.json", "0" * 16),)))
+        release(Path(run.output_dir), folder, stated=CardOverrides(measured=(("theirs.json", "0" * 16),)))
     with pytest.raises(KinspanError, match="is an adapter, without the model that a graph needs"):
         add_onnx(folder)
 

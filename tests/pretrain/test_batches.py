@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from pretrain.batches import Feeder, make_micro_batches, pin, to_tensors
-from pretrain.runtime.layout import Layout
-from pretrain.step import start_counting
+from pretrain.engine.layout import Layout
+from pretrain.step import start_count_reduction
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
@@ -57,22 +57,22 @@ def test_after_the_last_step_no_batch_is_made(tiny_corpus, make_stream, monkeypa
     assert [len(feeder.next()) for _ in range(4)] == [1, 1, 0, 0]
     feeder.close()
     assert sorted(made) == [12, 16]
-    assert start_counting([], [])().counts == {"num_tokens": 0}
+    assert start_count_reduction([], [])().counts == {"num_tokens": 0}
 
 
 def test_imbalance_is_the_largest_share_over_the_mean(tiny_corpus, make_stream, monkeypatch):
     """Three ranks, whose lists are summed here in place of a collective."""
     stream, layout, sent = make_stream(tiny_corpus), Layout(20, 4, 3), []
     shares = [[stream.batch(a, b - a) for a, b in layout.micro_batches(rank)] for rank in range(3)]
-    monkeypatch.setattr("pretrain.runtime.ranks.is_distributed", lambda: True)
+    monkeypatch.setattr("pretrain.engine.ranks.is_distributed", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 3)
     monkeypatch.setattr(
-        "pretrain.runtime.ranks.start_sum",
+        "pretrain.engine.ranks.start_sum",
         lambda values: sent.append(values) or (lambda: [sum(column) for column in zip(*sent, strict=True)]),
     )
     for rank, share in enumerate(shares):
         monkeypatch.setattr("torch.distributed.get_rank", lambda own=rank: own)
-        finish = start_counting(share, [])
+        finish = start_count_reduction(share, [])
     tokens = [sum(batch.num_tokens for batch in share) for share in shares]
     counted = finish()
     assert counted.counts == {"num_tokens": sum(tokens)}

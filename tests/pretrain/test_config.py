@@ -1,11 +1,11 @@
 import pytest
 from deepspeed.runtime.precision_config import DeepSpeedFP16Config
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig, identity
+from pretrain.engine.engine import complete_settings, read_deepspeed_config
+from pretrain.engine.layout import Layout
 from pretrain.planning.checks import check
-from pretrain.runtime.engine import complete_settings, read_deepspeed_config
-from pretrain.runtime.layout import Layout
 
 BAD = {
     "micro_batch_size": (65, r"--micro_batch_size 65 is larger than --global_batch_size 64"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig, as_dict
 from pretrain.finished import SUMMARY, find_finished
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain import measure, recovery, run, state
 from pretrain.checkpoints import writer
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.config import PretrainConfig
+from pretrain.engine.history import HEARTBEAT, HISTORY, read_heartbeat, read_history
+from pretrain.engine.stop import Stopped
 from pretrain.run import pretrain
-from pretrain.runtime.history import HEARTBEAT, HISTORY, read_heartbeat, read_history
-from pretrain.runtime.stop import Stopped
 from pretrain.setup import set_up
 from pretrain.step import try_largest
 from pretrain.watching.status import read_status

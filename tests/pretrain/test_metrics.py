@@ -23,7 +23,7 @@ from pretrain.modeling.encoder import ROUND_TO, encode_packed
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.losses import MLM_SUMS, RTD_SUMS, LossWeights, add_up_pairs, compute_rtd_loss, name_sums
 from pretrain.modeling.pair_model import load_model
-from pretrain.step import Counted
+from pretrain.step import GlobalBatch
 
 
 def sums_of(kinds, called, objective="ssp"):
@@ -57,7 +57,7 @@ def test_the_speed_of_a_logged_step_counts_the_work_of_the_device():
     for sums, waits in ((None, False), (Sums(), True)):
         clock = Clock(lambda batch: 0.0, False, 1.0)
         clock.start()
-        clock.stop(Counted([], {"num_tokens": 5}, stop=False), sums)
+        clock.stop(GlobalBatch([], {"num_tokens": 5}, stop=False), sums)
         assert (clock.read(0.0)["tokens_per_second"] <= 50) == waits
 
 
@@ -65,7 +65,7 @@ def test_imbalance_is_averaged_over_tokens():
     clock = Clock(lambda batch: 0.0, False, 1.0)
     for tokens, imbalance in ((300, 1.0), (100, 1.4)):
         clock.start()
-        clock.stop(Counted([], {"num_tokens": tokens}, stop=False, imbalance=imbalance))
+        clock.stop(GlobalBatch([], {"num_tokens": tokens}, stop=False, imbalance=imbalance))
     assert clock.read(0.0)["token_imbalance"] == pytest.approx(1.1)
 
 

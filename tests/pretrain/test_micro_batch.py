@@ -74,8 +74,8 @@ def settings(make_model, tiny_corpus, tmp_path):
 
 def test_a_run_keeps_the_micro_batch_that_was_found(settings, monkeypatch):
     """Whatever would be found when it resumes; one that is given changes it."""
+    from pretrain.engine.stop import Stopped
     from pretrain.run import pretrain
-    from pretrain.runtime.stop import Stopped
 
     with monkeypatch.context() as patch:
         patch.setattr("pretrain.setup.choose_micro_batch", lambda *_: 7)

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 import launch.preflight
 import launch.pretrain
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.training.probe import make_probe
 from pretrain.config import PretrainConfig
 from pretrain.modeling.families import FAMILIES

@@ -9,10 +9,10 @@ from safetensors.numpy import load_file
 
 from pretrain import profiling
 from pretrain.config import PretrainConfig
+from pretrain.engine.deepspeed_compat import time_collectives
+from pretrain.engine.engine import start_distributed
 from pretrain.profiling import PARTS, TRACE, TRACED, WARM_UP, Profile
 from pretrain.run import pretrain
-from pretrain.runtime.deepspeed_compat import time_collectives
-from pretrain.runtime.engine import start_distributed
 
 STEPS = 4
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.recovery import MIN_HISTORY, is_spike, tell_skipped
 from pretrain.run import Pretraining

@@ -16,7 +16,7 @@ import torch
 import yaml
 from safetensors.numpy import load_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.release.release import write_release
 from pretrain.run import pretrain

@@ -14,17 +14,17 @@ import pytest
 import torch
 from transformers import ElectraConfig, ElectraForMaskedLM
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.setup import (
-    ALIKE,
+    MUST_MATCH_ACROSS_RANKS,
     _check_same_everywhere,
     _note_defaults,
     choose_token_loss,
+    disable_unused_masking,
     find_unused_flags,
     plan_schedule,
     set_up,
-    settle_masking,
     warn_of_masked_lm,
 )
 from tests.programs import run_programs
@@ -190,7 +190,7 @@ def test_a_run_of_older_deepspeed_settings_goes_on_or_says_how(make_model, tiny_
     assert "delete" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", [*ALIKE, "deepspeed"])
+@pytest.mark.parametrize("name", [*MUST_MATCH_ACROSS_RANKS, "deepspeed"])
 def test_ranks_agree_on_settings_that_may_change_and_that_collectives_follow_from(name, monkeypatch, tmp_path):
     alike = SimpleNamespace(
         config=PretrainConfig(),
@@ -343,9 +343,9 @@ def test_ranks_whose_machines_hold_different_things_are_refused(
 
 def test_no_token_is_masked_where_their_loss_has_no_weight():
     alone = PretrainConfig(mlm_weight=0.0)
-    assert settle_masking(alone, "mlm").mlm_probability == 0
-    assert settle_masking(alone, "rtd") is alone  # the discriminator finds what the generator put there
-    assert settle_masking(PretrainConfig(), "mlm").mlm_probability == 0.15
+    assert disable_unused_masking(alone, "mlm").mlm_probability == 0
+    assert disable_unused_masking(alone, "rtd") is alone  # the discriminator finds what the generator put there
+    assert disable_unused_masking(PretrainConfig(), "mlm").mlm_probability == 0.15
 
 
 def test_the_settings_that_are_kept_mask_again_where_the_loss_has_a_weight(make_model, tiny_corpus, tmp_path):

@@ -3,19 +3,19 @@ import copy
 import pytest
 import torch
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
 from objectives.rtd import mask_for_generator
 from pretrain import step
 from pretrain.batches import make_largest_batch, make_micro_batches
+from pretrain.engine.layout import Layout
 from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.corpora import mix
-from pretrain.runtime.layout import Layout
-from pretrain.step import Counted, reserve_moments, start_counting, train_step, try_largest
+from pretrain.step import GlobalBatch, reserve_moments, start_count_reduction, train_step, try_largest
 from tests.pretrain.steps import PlainEngine
 
 SIZE = 23
@@ -30,7 +30,7 @@ def gradient(model, stream, layout):
     stats = sum(
         train_step(
             PlainEngine(model, layout.accumulation),
-            counted=Counted(share, counts, stop=False),
+            counted=GlobalBatch(share, counts, stop=False),
             filler=every[0],
             layout=layout,
             rank=rank,
@@ -98,7 +98,7 @@ def test_the_weights_of_the_losses_reach_the_gradient(make_model, tiny_corpus, m
     of_all = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
     train_step(
         PlainEngine(model, 1),
-        counted=start_counting([batch], model.losses)(),
+        counted=start_count_reduction([batch], model.losses)(),
         filler=batch,
         **of_all,
         weights=LossWeights(mlm=0.0),
@@ -121,7 +121,9 @@ def test_a_frozen_encoder_stays_as_it_is_and_the_heads_learn(token_loss, make_mo
     masking = mask_for_generator(103, 30522) if token_loss == "rtd" else True
     batch = make_stream(tiny_corpus, masking=masking).batch(0, SIZE)
     cut = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
-    result = train_step(PlainEngine(model, 1), counted=start_counting([batch], model.losses)(), filler=batch, **cut)
+    result = train_step(
+        PlainEngine(model, 1), counted=start_count_reduction([batch], model.losses)(), filler=batch, **cut
+    )
     optimizer.step()
     assert torch.isfinite(result.sums).all()
     after = dict(model.named_parameters())

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from serve.answers import Answer, name_by_hash, read_answers
 
 

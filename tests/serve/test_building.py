@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import hash_file
 from finetune.ranking.embedder import Embedder
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from serve import building

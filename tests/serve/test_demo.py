@@ -76,7 +76,7 @@ def test_every_cross_encoder_has_an_evaluation_of_its_own(tmp_path, embedder, an
 def test_a_port_that_is_taken_is_said_before_the_work(tmp_path, monkeypatch, capsys):
     import socket
 
-    from data_pipeline.errors import KinspanError
+    from data_pipeline.core.errors import KinspanError
     from launch.commands import demo
 
     with socket.socket() as taken:

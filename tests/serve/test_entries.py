@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from launch.commands import evaluate, index, rank, search
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 from serve import building

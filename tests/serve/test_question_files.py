@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from serve.question_files import keep_judged, read_questions
 from serve.questions import MAX_QUESTION
 

@@ -6,7 +6,7 @@ import ir_measures
 import numpy as np
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import compute_run_metrics, rank_run
 from finetune.evaluation.trec import read_run, write_run
 from finetune.ranking.score import score_answers

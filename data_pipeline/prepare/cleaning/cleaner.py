@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.prepare.document import Document
 
 from .rules import Rules

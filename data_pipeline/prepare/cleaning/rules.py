@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 
 @dataclass(frozen=True)

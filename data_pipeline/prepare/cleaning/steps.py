@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import load_python
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import load_python
 from data_pipeline.prepare.document import Document
 
 from .rules import Rules

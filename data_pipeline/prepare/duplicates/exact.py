@@ -71,7 +71,7 @@ def _read_documents(inputs: Inputs, name: str, number: int, num_ranges: int) -> 
 
 def find_paragraphs(
     inputs: Inputs,
-    fate: Path,
+    dedup_status: Path,
     shared: Path,
     buckets: Buckets,
     output: Path,
@@ -82,13 +82,13 @@ def find_paragraphs(
 ) -> None:
     """Find paragraphs of one range of hashes that are to be removed: ``paragraphs-00000.npy`` has REMOVED, sorted.
 
-    fate:        a file of ``[documents]`` uint8, what becomes of each. Only documents that are kept hold a copy; those
+    dedup_status:        a file of ``[documents]`` uint8, what becomes of each. Only documents that are kept hold a copy; those
                  that are too short without their repeated paragraphs still count for ``boilerplate``
     boilerplate: in how many documents a paragraph must occur to be removed from all of them; 0 for never
     shared:      the file of documents that share their id, and ``buckets``, which tell the bucket of each
     """
-    copies = read_copies(inputs, fate, number, num_ranges, boilerplate)
-    kept = np.flatnonzero(copies.fate == KEPT)
+    copies = read_copies(inputs, dedup_status, number, num_ranges, boilerplate)
+    kept = np.flatnonzero(copies.dedup_status == KEPT)
     _, first = np.unique(copies.group[kept], return_index=True)
     why = np.full(len(kept), REPEATED, dtype=np.uint8)
     why[first] = 0
@@ -118,22 +118,22 @@ class Copies:
 
     found:    ``[N]`` PARAGRAPH
     document: ``[N]`` the number of each one's document, among all
-    fate:     ``[N]`` what becomes of that
+    dedup_status:     ``[N]`` what becomes of that
     group:    ``[N]`` numbers the texts
     in_many:  ``[N]`` whether the text stands in so many documents that it is removed from all
     """
 
     found: np.ndarray
     document: np.ndarray
-    fate: np.ndarray
+    dedup_status: np.ndarray
     group: np.ndarray
     in_many: np.ndarray
 
 
-def read_copies(inputs: Inputs, fate: Path, number: int, num_ranges: int, boilerplate: int) -> Copies:
+def read_copies(inputs: Inputs, dedup_status: Path, number: int, num_ranges: int, boilerplate: int) -> Copies:
     """Read the paragraphs of a range of hashes, but for those of documents that repeat others."""
     parts, documents, fates = [np.empty(0, PARAGRAPH)], [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
-    of_document = np.load(fate, mmap_mode="r")
+    of_document = np.load(dedup_status, mmap_mode="r")
     low, high = _range_of(number, num_ranges)
     for task in range(len(inputs.keys)):
         of_task = inputs.load(task, "paragraphs")

@@ -118,16 +118,18 @@ def decide(inputs: Inputs, exact: Path | None, matches: Path | None, ids: Path, 
         flat = np.fromfile(path, dtype="<u4").reshape(-1, 2, 2)  # pair, side, (task, number)
         return inputs.starts[flat[:, :, 0]] + flat[:, :, 1]
 
-    fate = np.zeros(int(inputs.starts[-1]), dtype=np.uint8)
+    dedup_status = np.zeros(int(inputs.starts[-1]), dtype=np.uint8)
     if matches:
-        fate[find_repeats([partial(read_matches, path) for path in sorted(matches.glob("*.dups"))])] = NEAR_DUPLICATE
+        dedup_status[find_repeats([partial(read_matches, path) for path in sorted(matches.glob("*.dups"))])] = (
+            NEAR_DUPLICATE
+        )
     for path in sorted(exact.glob("documents-*.npy")) if exact else []:
-        fate[np.load(path)] = DUPLICATE
-    is_shared = np.zeros(len(fate), dtype=bool)
+        dedup_status[np.load(path)] = DUPLICATE
+    is_shared = np.zeros(len(dedup_status), dtype=bool)
     for path in sorted(ids.glob("shared-*.npy")):
         is_shared[np.load(path)] = True
     save_whole(shared, is_shared)
-    save_whole(output, fate)
+    save_whole(output, dedup_status)
 
 
 def find_repeats(bands: Sequence[Callable[[], np.ndarray]]) -> np.ndarray:

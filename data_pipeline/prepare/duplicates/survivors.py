@@ -25,8 +25,8 @@ def find_at_risk(inputs: Inputs, fate_file: Path, removed: Path) -> np.ndarray:
 
     removed: the folder of what ``find_paragraphs`` finds where all documents hold copies
     """
-    fate, starts = np.load(fate_file, mmap_mode="r"), inputs.starts
-    lost = np.zeros(len(fate), dtype=np.uint32)
+    dedup_status, starts = np.load(fate_file, mmap_mode="r"), inputs.starts
+    lost = np.zeros(len(dedup_status), dtype=np.uint32)
     for path in sorted(removed.glob("paragraphs-*.npy")):
         gone = np.load(path)
         np.add.at(lost, starts[gone["task"]] + gone["number"], gone["chars"])
@@ -35,7 +35,7 @@ def find_at_risk(inputs: Inputs, fate_file: Path, removed: Path) -> np.ndarray:
         documents, mine = inputs.load(task, "documents"), slice(starts[task], starts[task + 1])
         left = documents["chars"].astype(np.int64) - lost[mine]
         least = np.maximum(1, documents["least"].astype(np.int64))
-        short = np.flatnonzero((fate[mine] == KEPT) & (lost[mine] > 0) & (left < least))
+        short = np.flatnonzero((dedup_status[mine] == KEPT) & (lost[mine] > 0) & (left < least))
         risky = np.empty(len(short), dtype=AT_RISK)
         risky["document"], risky["left"], risky["least"] = short + starts[task], left[short], least[short]
         found.append(risky)
@@ -44,7 +44,7 @@ def find_at_risk(inputs: Inputs, fate_file: Path, removed: Path) -> np.ndarray:
 
 def find_contested(
     inputs: Inputs,
-    fate: Path,
+    dedup_status: Path,
     at_risk: Path,
     output: Path,
     num_ranges: int,
@@ -53,7 +53,7 @@ def find_contested(
     progress: Progress,
 ) -> None:
     """Find the texts of one range of hashes that several documents at risk may keep: ``contested-00000.npy``."""
-    copies = read_copies(inputs, fate, number, num_ranges, boilerplate)
+    copies = read_copies(inputs, dedup_status, number, num_ranges, boilerplate)
     place = np.arange(len(copies.group))
     is_first = np.append(True, np.diff(copies.group) != 0)[: len(place)]
     is_risky = np.isin(copies.document, np.load(at_risk)["document"])
@@ -73,11 +73,11 @@ def find_contested(
 def decide_survivors(fate_file: Path, at_risk: np.ndarray, contested: Path, output: Path) -> None:
     """Decide which documents at risk stay, by the files of ``find_contested``, and write what becomes of all:
     ``[documents]`` uint8."""
-    fate, paths = np.load(fate_file), sorted(contested.glob("contested-*.npy"))
+    dedup_status, paths = np.load(fate_file), sorted(contested.glob("contested-*.npy"))
     entries = np.concatenate([np.empty(0, CONTESTED), *map(np.load, paths)])
-    fate[at_risk["document"]] = TOO_SHORT
-    fate[find_survivors(at_risk, entries)] = KEPT
-    save_whole(output, fate)
+    dedup_status[at_risk["document"]] = TOO_SHORT
+    dedup_status[find_survivors(at_risk, entries)] = KEPT
+    save_whole(output, dedup_status)
 
 
 def find_survivors(at_risk: np.ndarray, entries: np.ndarray) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error
 
 from . import huggingface, python_docs
 from .compression import is_compressed, is_url

@@ -13,8 +13,8 @@ from errno import EDQUOT, ENOSPC
 from functools import cache, lru_cache
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError, quote_error
-from data_pipeline.files import describe_write_error, load_python
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import describe_write_error, load_python
 from data_pipeline.prepare.document import UNREADABLE, Document, Rejected, Skipped, Unreadable
 
 from . import books, delimited, huggingface, jsonl, python_docs, tables, text

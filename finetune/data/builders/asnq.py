@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.executors import map_chunks
-from data_pipeline.files import make_folder
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.executors import map_chunks
+from data_pipeline.core.files import make_folder
+from data_pipeline.core.progress import show_progress
 from data_pipeline.prepare.document import Unreadable
 from data_pipeline.prepare.encode_inputs import cut_chunks
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 from data_pipeline.prepare.readers.reader import Record
 from data_pipeline.prepare.readers.registry import read_records
 from data_pipeline.prepare.rejection import ReadTally, refuse_rejected
-from data_pipeline.progress import show_progress
 from finetune.data.tables import read_lines
 
 from .natural_questions import KEPT, LABELS, OUTCOMES, BuiltQuestion, build_chunk

@@ -20,8 +20,9 @@ from typing import NamedTuple
 import bm25s
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import make_folder, write_atomically
+from data_pipeline.core.progress import show_progress
 from data_pipeline.matching import pair_up
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document, Rejected
@@ -31,7 +32,6 @@ from data_pipeline.prepare.read import read_input
 from data_pipeline.prepare.readers.reader import Record
 from data_pipeline.prepare.readers.registry import parse_record
 from data_pipeline.prepare.spill import hash_string
-from data_pipeline.progress import show_progress
 from finetune.data.answers import fold_text
 
 from .pools import SPLITS, rank_best

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import bm25s
 import numpy as np
 
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import make_folder, write_atomically
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import make_folder, write_atomically
+from data_pipeline.core.progress import show_progress
 from data_pipeline.matching import pair_up
-from data_pipeline.progress import show_progress
 
 from ..dataset import find_split
 from ..insuranceqa import ANSWERS, INSURANCEQA, read_texts

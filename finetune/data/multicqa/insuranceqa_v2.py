@@ -7,7 +7,7 @@ the questions has none; papers measure on the others.
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from ..collect import SourceRow

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError, XMLPullParser
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from ..collect import SourceRow

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from .parts import AdapterPart
 

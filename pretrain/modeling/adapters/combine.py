@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 from . import lora
 from .folder import HEAD, SPEC, TENSORS, Adapter, Base, format_spec

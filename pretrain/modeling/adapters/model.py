@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 from pretrain.modeling.losses import PAIR, compute_pair_loss, name_sums

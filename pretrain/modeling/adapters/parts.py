@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 
 KINDS = ("bottleneck", "fusion", "lora")
 LORA_SCALE = 2.0  # what LoRA's product is multiplied by: alpha over rank, whatever the rank

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from data_pipeline.sampling.batch import Batch
-from pretrain.runtime.ranks import sum_over_ranks
+from pretrain.engine.ranks import sum_over_ranks
 
 from .losses import add_up_queries, bar_known, compare_texts
 from .model import SiameseModel
@@ -24,7 +24,7 @@ Comparison = Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class Slopes:
+class CachedGradients:
     """What this rank's micro-batches go on from.
 
     of_batches: of each micro-batch the gradient of the summed loss by its embeddings; None of an empty one
@@ -37,14 +37,14 @@ class Slopes:
     only: Pass | None
 
 
-def find_slopes(
+def cache_gradients(
     compare: Comparison,
     num_sums: int,
     sizes: Sequence[int],
     forward: Callable[[int, bool], Pass],
     share: tuple[int, int],
     size: int,
-) -> Slopes:
+) -> CachedGradients:
     """The gradient of the summed contrastive loss of the global batch by this rank's embeddings. All ranks call it.
 
     sizes:   pairs of each of this rank's micro-batches; 0 of an empty one
@@ -69,7 +69,7 @@ def find_slopes(
         sums += of_rows
     gradient = sum_over_ranks(every.grad)[start:end]
     of_own = iter(gradient.split([pairs for pairs in sizes if pairs]))
-    return Slopes([next(of_own) if pairs else None for pairs in sizes], sums, only)
+    return CachedGradients([next(of_own) if pairs else None for pairs in sizes], sums, only)
 
 
 def compare_objectives(
@@ -90,7 +90,7 @@ def compare_objectives(
     return compare
 
 
-def go_on(embeddings: torch.Tensor, slope: torch.Tensor | None) -> torch.Tensor:
+def surrogate_loss(embeddings: torch.Tensor, slope: torch.Tensor | None) -> torch.Tensor:
     """What has this gradient by the embeddings; nothing where they stand in for an empty micro-batch."""
     return (embeddings * (torch.zeros_like(embeddings) if slope is None else slope)).sum()
 

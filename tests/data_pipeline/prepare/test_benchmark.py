@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.benchmark import Benchmark, read_benchmark
 from tests.synthetic import short_tokenizer
 

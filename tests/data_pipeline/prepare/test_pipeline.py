@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import hash_file
 from data_pipeline.corpus import SPLITS, Corpus
-from data_pipeline.errors import KinspanError
-from data_pipeline.files import hash_file
 from data_pipeline.prepare import encode_inputs as encode_module
 from data_pipeline.prepare import pipeline as prepare_module
 from data_pipeline.prepare import stages as stages_module
@@ -411,7 +411,7 @@ def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, so
     other = helpers.write_jsonl(tmp_path / "other.jsonl", documents[:3])
     program = f"""
         from data_pipeline.prepare.pipeline import CORPUS_PARTS, prepare
-        from data_pipeline.errors import KinspanError
+        from data_pipeline.core.errors import KinspanError
         from objectives import OBJECTIVES
         try:
             inputs = {[str(source), str(other)]!r}

@@ -13,8 +13,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.readers import READERS, parse_record, read_records
 from data_pipeline.prepare.readers.text import split_paragraphs

@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import rejection
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.readers import find_parts, lines, parse_record, read_records, reader, text

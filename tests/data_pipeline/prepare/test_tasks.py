@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import inputs as inputs_module
 from data_pipeline.prepare import plan, stages
 from data_pipeline.prepare.spill import Buckets, SpillWriter
@@ -398,7 +398,7 @@ def test_peak_is_of_the_process_and_not_of_the_one_that_started_it() -> None:
 def test_a_bar_fills_no_log(terminal: bool, tmp_path: Path, monkeypatch, capsys) -> None:
     """A job of a day would otherwise leave megabytes of the same line in its output."""
     monkeypatch.setattr("data_pipeline.prepare.tasks.NOTE_SECONDS", 0.01)
-    monkeypatch.setattr("data_pipeline.progress.EVERY", 0.4)
+    monkeypatch.setattr("data_pipeline.core.progress.EVERY", 0.4)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     for kind in ("progress", "completions"):
         (tmp_path / kind).mkdir()

@@ -5,8 +5,8 @@ import zipfile
 
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.prepare import inputs
 from data_pipeline.prepare.readers import registry
 from tests.synthetic import short_tokenizer

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from benchmarks.stream import larger_corpus
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.remote import cache as cache_module
 from data_pipeline.remote.cache import CacheSettings
 from tests.cases import mark_slow

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.remote import mirror as mirror_module
 from data_pipeline.remote import store as store_module
 from data_pipeline.remote.cache import CacheSettings

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.mixture import Mixture, MixturePart, deal_turns
 from data_pipeline.sampling.pairs import PAIRS_PER_ANCHOR, POSITIVE

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import Rules, normalise, split_sentences
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import KINDS, POSITIVE
 from objectives.rtd import mask_for_generator
 from pretrain.batches import make_micro_batches
-from pretrain.runtime.layout import Layout
+from pretrain.engine.layout import Layout
 
 FIELDS = list(Batch.__dataclass_fields__)
 

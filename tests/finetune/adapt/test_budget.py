@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.adapt.budget import FEWEST_UPDATES, PLANNED, parse_budget, train_for
 
 

@@ -5,7 +5,7 @@ import pytest
 from finetune.adapt import duration
 from finetune.adapt.budget import parse_budget
 from finetune.adapt.duration import RECENT, Forecast
-from finetune.adapt.questions import settle_questions
+from finetune.adapt.questions import load_questions
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def clock(monkeypatch):
 
 @pytest.fixture(scope="module")
 def questions(write_sets, tmp_path_factory):
-    return settle_questions(str(write_sets(train=20, dev=12, test=12)), None, tmp_path_factory.mktemp("questions"))
+    return load_questions(str(write_sets(train=20, dev=12, test=12)), None, tmp_path_factory.mktemp("questions"))
 
 
 def advance(forecast, clock, steps, total, seconds):

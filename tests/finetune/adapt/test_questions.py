@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.adapt import questions
-from finetune.adapt.questions import expect_questions, name_questions, settle_questions, thin
+from finetune.adapt.questions import expect_questions, load_questions, name_questions, thin
 from finetune.data.registry import load_split
 
 
@@ -22,19 +22,19 @@ def write_file(path, count, candidates=3, wrong=True):
 
 
 def test_one_file_is_split_in_three_the_same_way_every_time(tmp_path):
-    found = settle_questions(str(write_file(tmp_path / "q.jsonl", 100)), None, tmp_path / "out")
+    found = load_questions(str(write_file(tmp_path / "q.jsonl", 100)), None, tmp_path / "out")
     sets = [set(split.questions) for split in (found.train, found.dev, found.test)]
     assert sum(map(len, sets)) == len(set.union(*sets)) == 100
     assert all(len(own) > 10 for own in sets)
     assert [note for note in found.notes if "set apart" in note]
     assert [split.split for split in (found.train, found.dev, found.test)] == ["train", "dev", "test"]
-    again = settle_questions(str(write_file(tmp_path / "q.jsonl", 120)), None, tmp_path / "out2")
+    again = load_questions(str(write_file(tmp_path / "q.jsonl", 120)), None, tmp_path / "out2")
     assert sets[2] <= set(again.test.questions)  # more questions leave those in the test set where they are
 
 
 def test_few_dev_or_test_questions_are_said(tmp_path):
     said = [
-        "may be chance" in settle_questions(str(write_file(tmp_path / "q.jsonl", count)), None, tmp_path).describe()[-1]
+        "may be chance" in load_questions(str(write_file(tmp_path / "q.jsonl", count)), None, tmp_path).describe()[-1]
         for count in (100, 600)
     ]
     assert said == [True, False]
@@ -43,11 +43,11 @@ def test_few_dev_or_test_questions_are_said(tmp_path):
 def test_a_file_that_is_no_split_is_said_to_be_left(tmp_path):
     write_file(tmp_path / "train.jsonl", 100)
     write_file(tmp_path / "val.jsonl", 20)
-    assert any(note.endswith(": val.jsonl") for note in settle_questions(str(tmp_path), None, tmp_path / "out").notes)
+    assert any(note.endswith(": val.jsonl") for note in load_questions(str(tmp_path), None, tmp_path / "out").notes)
 
 
 def test_what_is_written_is_what_is_used_and_test_is_kept_apart(tmp_path, sets):
-    found = settle_questions(f"files={sets}", None, tmp_path)
+    found = load_questions(f"files={sets}", None, tmp_path)
     assert not (tmp_path / "test").exists()  # not before it is known that they may be used
     found.write(tmp_path)
     for split in (found.train, found.dev):
@@ -63,13 +63,13 @@ def test_many_are_drawn_and_keep_their_right_candidates(tmp_path, monkeypatch):
     monkeypatch.setitem(questions.MOST_QUESTIONS, "test", 10)
     monkeypatch.setitem(questions.MOST_PAIRS, "test", 40)
     monkeypatch.setitem(questions.MOST_QUESTIONS, "dev", 10)
-    found = settle_questions(str(write_file(tmp_path / "q.jsonl", 200, candidates=9)), None, tmp_path / "out")
+    found = load_questions(str(write_file(tmp_path / "q.jsonl", 200, candidates=9)), None, tmp_path / "out")
     assert found.test.num_questions == found.dev.num_questions == 10
     assert found.test.num_pairs == 40
     assert found.test.positives.tolist() == [1] * 10
     assert np.diff(found.dev.starts).tolist() == [9] * 10
     assert any(note.startswith("test: 10 of ") for note in found.notes)
-    again = settle_questions(str(tmp_path / "q.jsonl"), None, tmp_path / "out")
+    again = load_questions(str(tmp_path / "q.jsonl"), None, tmp_path / "out")
     assert again.test.answers.equals(found.test.answers)
 
 
@@ -82,34 +82,34 @@ def test_many_are_drawn_and_keep_their_right_candidates(tmp_path, monkeypatch):
 )
 def test_too_few_are_refused(tmp_path, count, wrong, message):
     with pytest.raises(KinspanError, match=message):
-        settle_questions(str(write_file(tmp_path / "q.jsonl", count, wrong=wrong)), None, tmp_path / "out")
+        load_questions(str(write_file(tmp_path / "q.jsonl", count, wrong=wrong)), None, tmp_path / "out")
 
 
 def test_dev_questions_that_are_trained_on_are_said_to_be(tmp_path):
     for split in ("dev", "test"):
         path = write_file(tmp_path / f"{split}.jsonl", 60)
         path.write_text(path.read_text().replace("what is", f"what is in {split}"))
-    found = settle_questions(str(tmp_path), None, tmp_path / "out")
+    found = load_questions(str(tmp_path), None, tmp_path / "out")
     assert found.train.num_questions + found.dev.num_questions == found.test.num_questions == 60
     assert any("no train split: the dev questions take its place" in note for note in found.notes)
     path.with_name("dev.jsonl").write_text("".join(path.read_text().replace("test", "dev").splitlines(True)[:18]))
     with pytest.raises(
         KinspanError, match=r"dev questions .* are too few.*; there is no train split: the dev questions"
     ):
-        settle_questions(str(tmp_path), None, tmp_path / "out")
+        load_questions(str(tmp_path), None, tmp_path / "out")
 
 
 def test_nothing_there(tmp_path):
     with pytest.raises(KinspanError, match=r"no train, dev or test split in it; give .*train\.jsonl"):
-        settle_questions(str(tmp_path), None, tmp_path / "out")
+        load_questions(str(tmp_path), None, tmp_path / "out")
     with pytest.raises(KinspanError, match=r"no train, dev or test split in it; .*WikiQA-test\.tsv$"):
-        settle_questions(f"wikiqa={tmp_path}", None, tmp_path / "out")
+        load_questions(f"wikiqa={tmp_path}", None, tmp_path / "out")
     with pytest.raises(KinspanError, match=r"there is no such file or folder; give .*\"label\": 1"):
         expect_questions(str(tmp_path / "absent"))
 
 
 def test_a_thinned_set_keeps_its_questions_and_their_right_candidates(tmp_path):
-    dev = settle_questions(str(write_file(tmp_path / "q.jsonl", 100, candidates=9)), None, tmp_path / "out").dev
+    dev = load_questions(str(write_file(tmp_path / "q.jsonl", 100, candidates=9)), None, tmp_path / "out").dev
     thinned = thin(dev, 4 * dev.num_questions)
     assert thinned.questions == dev.questions
     assert thinned.positives.tolist() == dev.positives.tolist()
@@ -138,7 +138,7 @@ def test_questions_that_cannot_be_used_are_counted(tmp_path):
     path = write_file(tmp_path / "q.jsonl", 60)
     lacking = [{"question": f"unanswered {n}?", "answer": "no", "label": 0} for n in range(90)]
     path.write_text(path.read_text() + "".join(json.dumps(row) + "\n" for row in lacking))
-    found = settle_questions(str(path), None, tmp_path / "out")
+    found = load_questions(str(path), None, tmp_path / "out")
     counts = [int(note.split(": ")[1].split(" of ")[0]) for note in found.notes if note.endswith("are left out")]
     assert sum(counts) == 90
     assert len(counts) == 3
@@ -149,14 +149,14 @@ def test_test_questions_that_are_trained_on_are_refused_and_a_few_are_said(tmp_p
         path = write_file(tmp_path / f"{split}.jsonl", 20)
         path.write_text(path.read_text().replace("what is", f"what is in {split}"))
     train, test = (tmp_path / f"{split}.jsonl" for split in ("train", "test"))
-    assert not any("share" in line for line in settle_questions(str(tmp_path), None, tmp_path).describe())
+    assert not any("share" in line for line in load_questions(str(tmp_path), None, tmp_path).describe())
     trained = train.read_text().splitlines(keepends=True)
     test.write_text(test.read_text() + "".join(trained[:6]))
-    said = settle_questions(str(tmp_path), None, tmp_path).describe()
+    said = load_questions(str(tmp_path), None, tmp_path).describe()
     assert any("share 2 of 20 and 22 questions" in line for line in said)
     test.write_text("".join(trained))
     with pytest.raises(KinspanError, match="one is a part of the other, so no verdict would mean anything"):
-        settle_questions(str(tmp_path), None, tmp_path)
+        load_questions(str(tmp_path), None, tmp_path)
 
 
 def test_a_broken_split_is_refused_and_not_passed_over(tmp_path):
@@ -164,4 +164,4 @@ def test_a_broken_split_is_refused_and_not_passed_over(tmp_path):
         write_file(tmp_path / f"{split}.jsonl", 20)
     (tmp_path / "train.jsonl").write_text('{"query": "a", "answer": "b", "label": 1}\n')
     with pytest.raises(KinspanError, match=r"no column 'question'; there are query.*--columns question=query"):
-        settle_questions(str(tmp_path), None, tmp_path / "out")
+        load_questions(str(tmp_path), None, tmp_path / "out")

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.adapt import run, ways
 from finetune.adapt.budget import parse_budget
 from finetune.adapt.page import list_commands
-from finetune.adapt.questions import settle_questions
+from finetune.adapt.questions import load_questions
 from finetune.adapt.run import Runners, Settings, adapt
 from finetune.adapt.sample import NOT_LEARNED, measure_sample
 from finetune.adapt.ways import name_model
@@ -76,7 +76,7 @@ def _few_updates():
         yield
 
 
-STEPS = ("settle_questions", "_pretrain", "list_untrained", "train_ways", "fuse_ways", "judge", "_release")
+STEPS = ("load_questions", "_pretrain", "list_untrained", "train_ways", "fuse_ways", "judge", "_release")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_rankers_read_as_many_tokens_as_the_model_has_positions_for(make_model, 
     pretrained, read = make_model(), []
     (pretrained / "kinspan.json").write_text('{"max_length": 40}')  # as set_ranking_length leaves it
     monkeypatch.setattr(ways, "_train", lambda config: str(read.append(config.max_length)))
-    questions, scorer = settle_questions(str(folder), None, tmp_path), SimpleNamespace(rank=lambda *given: None)
+    questions, scorer = load_questions(str(folder), None, tmp_path), SimpleNamespace(rank=lambda *given: None)
     list(ways.train_ways(str(pretrained), str(pretrained), questions, 4, tmp_path, scorer, lambda line: None))
     assert read == [40] * 3
 
@@ -206,7 +206,7 @@ def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(set
         asked.append(but)
         return {"documents": 40 - len(but), "paragraphs": 9, "tokens": 99}
 
-    questions = settle_questions(str(folder), None, tmp_path)
+    questions = load_questions(str(folder), None, tmp_path)
     begun = settings()
     begun.output.mkdir()
     (begun.output / run.STARTED).write_text("{}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.builders.forum import build_forum_set, read_questions
 from finetune.data.registry import load_split
 from tests.launch.entries import program_of

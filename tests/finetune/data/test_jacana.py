@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 
 QUESTION = "<question>\nWho\tis\tAT&T\t<\t?\nWP\tVBZ\tNNP\tNN\t.\n-\t-\tORG-B\t-\t-\n</question>\n"

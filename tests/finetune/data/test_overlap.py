@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import fold_text
 from finetune.data.collect import SourceRow, collect_answers
 from finetune.data.overlap import check_overlaps, find_overlaps

@@ -7,7 +7,7 @@ import lzma
 import numpy as np
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.filters import filter_questions
 from finetune.data.registry import PUBLIC, SPECS, expect_data, load_split
 from finetune.evaluation.metrics import compute_means, compute_question_metrics

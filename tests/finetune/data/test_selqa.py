@@ -5,7 +5,7 @@ import lzma
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.dataset import MissingSplit
 from finetune.data.overlap import find_overlaps
 from finetune.data.registry import load_split

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 
 ROWS = [

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 
 

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.trec import read_qrels
 
 HEAD = "query-id\tcorpus-id\tscore\n"

@@ -10,7 +10,7 @@ import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics, compute_run_metrics, rank_rows
 

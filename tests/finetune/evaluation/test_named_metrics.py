@@ -4,7 +4,7 @@ import ir_measures
 import numpy as np
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import METRICS, TITLES, compute_question_metrics
 from finetune.evaluation.named_metrics import OURS, measure_answers, measure_run, parse_metrics
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 import pytrec_eval
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation import trec
 from finetune.evaluation.metrics import compute_question_metrics, compute_run_metrics, rank_rows, rank_run

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import load_split
 from finetune.ranking.encode import encode_pairs

@@ -8,7 +8,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
 
 TEXTS = ["a river", "the green market in winter " * 40, "x", "stone bridge over silver water, and a garden", ""]

@@ -7,13 +7,13 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.reports.measured import read_results
 from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
 from finetune.training.fingerprints import fingerprint_model
-from pretrain.release.metadata import Stated
+from pretrain.release.metadata import CardOverrides
 from tests.fake_hub import find_faults
 
 
@@ -58,7 +58,7 @@ def test_an_experiment_that_is_not_complete_is_called_that(tmp_path):
 
 def test_a_released_ranker_scores_as_it_did_and_its_card_has_its_figures(experiment, tmp_path):
     ranker = find_ranker(experiment / "seed-1")
-    folder = release_ranker(ranker, tmp_path / "release", Stated("mit", languages=("en",)))
+    folder = release_ranker(ranker, tmp_path / "release", CardOverrides("mit", languages=("en",)))
     pairs = [("a river", "the water"), ("a river", "a violin")]
     assert CrossEncoder(str(folder)).predict(pairs) == pytest.approx(CrossEncoder(str(ranker)).predict(pairs))
     assert load_file(str(folder / "model.safetensors")).keys() == load_file(str(ranker / "model.safetensors")).keys()
@@ -104,7 +104,7 @@ def test_figures_of_other_commands_enter_the_model_index(experiment, tmp_path):
     ranked = {"data": "wikiqa=there", "split": "test", "filter": "clean", "systems": [{"name": "m", **figures}], **of}
     (tmp_path / "ranked.json").write_text(json.dumps(ranked))
     names = [str(tmp_path / "pairs.txt"), str(tmp_path / "ranked.json"), str(experiment / "results.json")]
-    stated = read_results(names, Stated())
+    stated = read_results(names, CardOverrides())
     found = stated.results
     assert [(r.metric_type, r.metric_value) for r in found[:3]] == [("roc_auc", 0.81), ("accuracy", 0.9), ("f1", 0.5)]
     assert found[0].dataset_name == "50 held-out pairs of the corpus docs (ssp)"
@@ -118,7 +118,7 @@ def test_figures_of_other_weights_are_refused_and_those_of_these_taken(experimen
     ranked = {"data": "files=x", "split": "test", "filter": "clean", "systems": [{"name": "m", "map": 0.7}]}
     for name, of in (("own", fingerprint_model(str(ranker))), ("other", "0" * 16)):
         (tmp_path / name).write_text(json.dumps({**ranked, "fingerprints": {"model": of}}))
-    own, other = (read_results([str(tmp_path / name)], Stated()) for name in ("own", "other"))
+    own, other = (read_results([str(tmp_path / name)], CardOverrides()) for name in ("own", "other"))
     card = release_ranker(ranker, tmp_path / "release", own) / "README.md"
     assert "files test, clean" in card.read_text()
     with pytest.raises(KinspanError, match=r"--results \S+other: these figures are of another model"):
@@ -135,4 +135,4 @@ OTHERS = '{"data": "files=x", "split": "test", "filter": "clean", "systems": [{"
 def test_a_file_without_figures_is_one_line(tmp_path, text):
     (tmp_path / "figures").write_text(text)
     with pytest.raises(KinspanError, match=r"^--results \S+figures"):
-        read_results([str(tmp_path / "figures")], Stated())
+        read_results([str(tmp_path / "figures")], CardOverrides())

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_pipeline.plots import STYLE
+from data_pipeline.core.plots import STYLE
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import METRICS
 from finetune.reports import plots, study_report

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.reports import study_report
 from finetune.reports.study_report import ZERO_SHOT
 from finetune.reports.study_table import format_study

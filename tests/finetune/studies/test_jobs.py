@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.studies.jobs import LOCKS, Runs, _run_unless_taken, plan_jobs, run_jobs
 from finetune.studies.lines import ResultStore
@@ -19,10 +19,10 @@ from finetune.studies.measure import draw_questions, draw_share, fingerprint_dat
 from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
 from launch.commands._stages import prepare_blank, prepare_pretraining
+from pretrain.engine.device import choose_precision
+from pretrain.engine.lock import lock_folder
+from pretrain.engine.stop import Stopped, StopRequest
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
-from pretrain.runtime.device import choose_precision
-from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.stop import Stopped, StopRequest
 
 TINY = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 RUNNERS = {"pretrain": prepare_pretraining, "blank": prepare_blank}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.evaluation import contrasts
 from finetune.evaluation.bm25 import score_bm25
 from finetune.studies import figures

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import yaml
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
 from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.reports.study_table import format_study
 from finetune.studies.study import run_study
 from finetune.studies.study_file import read_study
 from finetune.training import train
-from pretrain.runtime.stop import listen_for_stop
+from pretrain.engine.stop import listen_for_stop
 
 FAST = {"seeds": 1, "epochs": 1, "batch_size": 8, "max_length": 32, "learning_rate": "2e-3", "precision": "fp32"}
 SETTINGS = {**FAST, "transfer_epochs": 1}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.training.config import FinetuneConfig, check, find_unused_flags
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, MRR, compute_means, compute_question_metrics
 from finetune.ranking.ranker import load_own_tokenizer
@@ -18,8 +18,8 @@ from finetune.ranking.siamese import encode_texts, load_siamese_ranker
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.contrast import SiameseTrainer, update_bi_encoder
 from finetune.training.groups import draw_examples
+from pretrain.engine.layout import Layout
 from pretrain.modeling.cpu.dropout import decide_dropout
-from pretrain.runtime.layout import Layout
 from tests.finetune.training.runs import equal_runs, killed_in_step, logged
 from tests.pretrain.steps import PlainEngine
 

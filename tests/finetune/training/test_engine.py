@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.training.config import FinetuneConfig
 from finetune.training.engine import PlainEngine, Ranks, join_ranks, make_engine
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
-from pretrain.runtime.device_update import guard_update
-from pretrain.runtime.engine import set_learning_rate
-from pretrain.runtime.layout import Layout
+from pretrain.engine.device_update import guard_update
+from pretrain.engine.engine import set_learning_rate
+from pretrain.engine.layout import Layout
 
 
 class Linear(nn.Module):

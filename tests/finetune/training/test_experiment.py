@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import MAP, METRICS
 from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.training import experiment, materials, stages, train

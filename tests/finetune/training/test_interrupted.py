@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import MAP
 from finetune.training import materials, train
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.checkpoints.writer import Writer
-from pretrain.runtime.lock import lock_folder
-from pretrain.runtime.stop import Stopped
+from pretrain.engine.lock import lock_folder
+from pretrain.engine.stop import Stopped
 from tests.cases import mark_slow
 from tests.finetune.training.runs import Killed, equal_runs, killed_in_step, logged, same, untimed, weights
 from tests.pretrain.steps import ask_in_step

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import METRICS
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker, save_ranker
 from finetune.training import probe

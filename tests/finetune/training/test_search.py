@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.training import search
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.engine import Ranks

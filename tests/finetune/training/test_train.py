@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import number_pairs
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.ranking.encode import encode_pairs
@@ -21,8 +21,8 @@ from finetune.training.config import FinetuneConfig, check
 from finetune.training.engine import join_ranks
 from finetune.training.plan import TrainingStage, plan_stage
 from finetune.training.stages import load_data, warn_of_rates
+from pretrain.engine.layout import Layout
 from pretrain.modeling.pair_model import load_model
-from pretrain.runtime.layout import Layout
 from tests.cases import mark_slow
 from tests.finetune.training.runs import logged, weights
 from tests.pretrain.steps import record_collectives

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain import run as runs
 from pretrain import state
 from pretrain.batches import make_micro_batches
@@ -25,11 +25,11 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.config import PretrainConfig
-from pretrain.runtime import engine as engines
-from pretrain.runtime.engine import build_engine
-from pretrain.schedule import Schedule
+from pretrain.engine import engine as engines
+from pretrain.engine.engine import build_engine
+from pretrain.engine.schedule import Schedule
 from pretrain.setup import set_up
-from pretrain.step import start_counting, train_step
+from pretrain.step import start_count_reduction, train_step
 from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,7 +77,7 @@ def train(setup, engine, first, end):
         batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
         stats = train_step(
             engine,
-            counted=start_counting(batches, engine.module.losses)(),
+            counted=start_count_reduction(batches, engine.module.losses)(),
             filler=setup.train_stream.batch(0, 1),
             layout=setup.layout,
             rank=setup.rank,

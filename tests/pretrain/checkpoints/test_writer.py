@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.checkpoints import manifest, writer
 from pretrain.checkpoints.manifest import describe_file, write_manifest
 from pretrain.checkpoints.reader import find_newest, newest_on_all_ranks

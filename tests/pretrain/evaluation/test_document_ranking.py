@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from launch.commands.rank_document import _show_figures
 from pretrain.evaluation.document_ranking import (

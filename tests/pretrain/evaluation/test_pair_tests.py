@@ -18,8 +18,8 @@ from transformers import (
     XLNetConfig,
 )
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.sampling.pairs import POSITIVE
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES, parse_mixture

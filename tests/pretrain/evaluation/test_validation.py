@@ -5,9 +5,9 @@ from sklearn.metrics import roc_auc_score
 
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from pretrain.batches import to_tensors
+from pretrain.engine.layout import Layout
 from pretrain.evaluation.validation import evaluate
 from pretrain.modeling.pair_model import load_model
-from pretrain.runtime.layout import Layout
 
 
 class PlainEngine:

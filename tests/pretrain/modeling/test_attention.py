@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling import attention
 from pretrain.modeling.attention import attend_packed

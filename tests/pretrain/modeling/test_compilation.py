@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.batches import make_largest_batch, to_tensors
 from pretrain.modeling import compilation, losses
 from pretrain.modeling.compilation import check_can_compile, compile_encoders

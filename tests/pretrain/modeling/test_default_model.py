@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.modeling import default_model
 
 

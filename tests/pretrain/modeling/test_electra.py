@@ -6,7 +6,7 @@ import torch
 from scipy.stats import chisquare
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraForSequenceClassification
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from objectives.rtd import mask_for_generator
 from pretrain.batches import to_tensors
 from pretrain.modeling.electra import load_replaced_token_model, parse_size_factor, sample, scale_config

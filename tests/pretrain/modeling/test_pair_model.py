@@ -13,7 +13,7 @@ from transformers import (
     GPT2Config,
 )
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.batches import to_tensors
 from pretrain.modeling.default_model import default_model

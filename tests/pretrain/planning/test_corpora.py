@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.describe import describe_pairs, format_pair
@@ -23,7 +23,7 @@ from pretrain.planning.corpora import (
     identify_corpora,
     mix,
     open_corpora,
-    open_for,
+    open_corpora_for_tokenizer,
 )
 
 WEIGHTS = st.integers(1, 1000)
@@ -168,7 +168,7 @@ def test_corpora_of_two_tokenizers_are_refused(tiny_corpus, default_corpus, help
         open_corpora(parse_sources([f"{tiny_corpus}=1", f"{default_corpus}=1"]), CacheSettings(), lambda: None)
     tokenizer = helpers.tokenizer(tiny_corpus / "tokenizer")
     with pytest.raises(KinspanError, match="was prepared with the tokenizer"):
-        open_for(tokenizer, parse_sources([str(default_corpus)]), CacheSettings())
+        open_corpora_for_tokenizer(tokenizer, parse_sources([str(default_corpus)]), CacheSettings())
 
 
 def test_a_folder_whose_name_ends_like_a_weight_is_explained(tiny_corpus, tmp_path):

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.errors import KinspanError
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
 from data_pipeline.tokenizers import read_pair_template
 from pretrain.config import PretrainConfig
-from pretrain.planning.corpora import describe_corpora, drop_untrainable, list_sources, mix_as, mix_validation
+from pretrain.planning.corpora import build_mixture, describe_corpora, drop_untrainable, list_sources, mix_validation
 from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, choose_forums
 from tests.synthetic import short_tokenizer
 
@@ -83,7 +83,7 @@ def test_small_forums_are_left_out(tiny_corpus, make_corpus, helpers):
 
 def test_a_round_robin_has_no_turn_for_what_a_corpus_cannot_train(tiny_corpus):
     config = PretrainConfig(corpus=[str(tiny_corpus)], objective="title_body+ssp", corpus_schedule="round_robin")
-    mixture, notes = drop_untrainable(mix_as(config, list_sources(config)).read_from(Corpus(tiny_corpus)))
+    mixture, notes = drop_untrainable(build_mixture(config, list_sources(config)).read_from(Corpus(tiny_corpus)))
     assert mixture.names == ("ssp",)
     assert mixture.batch == config.global_batch_size
     assert notes[0].startswith("no turn for title_body: ")
@@ -95,13 +95,13 @@ def test_a_forum_that_gives_nothing_has_no_turn_where_others_do(tiny_corpus, mak
     given = [str(tiny_corpus), f"{forum}=1,title_body+ssp"]
     config = PretrainConfig(corpus=given, objective="duplicate", corpus_schedule="round_robin")
     corpora = [Corpus(tiny_corpus), Corpus(forum)]
-    mixture, notes = drop_untrainable(mix_as(config, list_sources(config)).read_from(*corpora))
+    mixture, notes = drop_untrainable(build_mixture(config, list_sources(config)).read_from(*corpora))
     assert [(part.source, part.objective.name) for part in mixture.parts] == [(1, "ssp")]
     assert len(notes) == 2
     described = describe_corpora(mixture, corpora)
     assert described["totals"] == corpora[1].manifest.totals
     alone = PretrainConfig(corpus=[str(tiny_corpus)], objective="duplicate", corpus_schedule="round_robin")
-    asked = mix_as(alone, list_sources(alone)).read_from(corpora[0])
+    asked = build_mixture(alone, list_sources(alone)).read_from(corpora[0])
     assert drop_untrainable(asked) == (asked, [])
 
 
@@ -126,11 +126,11 @@ def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helper
     forum = write_duplicates_of_one(tmp_path / "forum", helpers.prepare)
     given = {"corpus": [str(forum)], "corpus_schedule": "round_robin"}
     both = PretrainConfig(**given, objective="title_body+duplicate")
-    mixture, notes = drop_untrainable(mix_as(both, list_sources(both)).read_from(Corpus(forum)))
+    mixture, notes = drop_untrainable(build_mixture(both, list_sources(both)).read_from(Corpus(forum)))
     assert mixture.names == ("title_body",)
     assert notes == [f"no turn for duplicate: {NO_NEGATIVES}"]
     alone = PretrainConfig(**given, objective="duplicate")
-    asked = mix_as(alone, list_sources(alone)).read_from(Corpus(forum))
+    asked = build_mixture(alone, list_sources(alone)).read_from(Corpus(forum))
     assert drop_untrainable(asked) == (asked, [])
     stream = PairStream(asked, template=read_pair_template(helpers.tokenizer(short_tokenizer())), seed=1)
     with pytest.raises(KinspanError, match=r"^document q[0-9]+: .* one and the same text"):
@@ -140,19 +140,19 @@ def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helper
 def test_held_out_duplicates_of_one_question_are_not_validated(tmp_path, helpers):
     forum = write_duplicates_of_one(tmp_path / "forum", helpers.prepare, validation_share=0.999)
     both = PretrainConfig(corpus=[str(forum)], objective="title_body+duplicate")
-    mixture, notes = mix_validation(mix_as(both, list_sources(both)).read_from(Corpus(forum)))
+    mixture, notes = mix_validation(build_mixture(both, list_sources(both)).read_from(Corpus(forum)))
     assert mixture.weights == (1, 0)
     assert notes == ["no validation of duplicate: what is held out of it gives no pairs"]
     alone = PretrainConfig(corpus=[str(forum)], objective="duplicate")
     with pytest.raises(TooFewDocuments, match="go with one text"):
-        mix_validation(mix_as(alone, list_sources(alone)).read_from(Corpus(forum)))
+        mix_validation(build_mixture(alone, list_sources(alone)).read_from(Corpus(forum)))
 
 
 def test_what_has_too_few_held_out_documents_is_left_out_of_validation_alone(tiny_corpus, make_corpus, helpers):
     other = make_corpus(helpers.synthetic_documents(30, seed="none"), validation_share=0.0)
     config = PretrainConfig(corpus=[f"{tiny_corpus}=1", f"{other}=1"])
     mixture, (note,) = mix_validation(
-        mix_as(config, list_sources(config)).read_from(Corpus(tiny_corpus), Corpus(other))
+        build_mixture(config, list_sources(config)).read_from(Corpus(tiny_corpus), Corpus(other))
     )
     assert mixture.weights == (1, 0)
     assert f"no validation of {mixture.names[1]}:" in note

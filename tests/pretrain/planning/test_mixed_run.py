@@ -13,7 +13,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from launch._cli import parse
 from pretrain.config import PretrainConfig
 from pretrain.finished import find_finished

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining, PreTrainedTokenizerFast
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from launch._cli import parse
 from pretrain.batches import average_tokens
 from pretrain.config import PretrainConfig, as_dict, identity

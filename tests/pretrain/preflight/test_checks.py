@@ -7,17 +7,17 @@ import torch
 
 from data_pipeline.manifest import ShardInfo
 from pretrain.config import PretrainConfig
+from pretrain.engine.world import World
 from pretrain.preflight import checks
 from pretrain.preflight import facts as facts_of_host
 from pretrain.preflight.corpora import HASHED, check_corpora, choose_sample
 from pretrain.preflight.facts import Facts, collect_facts
 from pretrain.preflight.network import check_links, check_reach, pair_up
 from pretrain.preflight.report import Report, format_verdict
-from pretrain.runtime.world import World
 
 VERSIONS = {"torch": "2.13.0", "numpy": "2.4.6"}
 SETTINGS = {"--seed": 1, "--objective": "ssp"}
-ALIKE = {"versions": VERSIONS, "settings": SETTINGS}
+MUST_MATCH_ACROSS_RANKS = {"versions": VERSIONS, "settings": SETTINGS}
 
 
 def make_facts(count=3, ranks=2):
@@ -27,7 +27,7 @@ def make_facts(count=3, ranks=2):
         machine="",
         rank=0,
         local_rank=0,
-        alike=ALIKE,
+        alike=MUST_MATCH_ACROSS_RANKS,
         device="NVIDIA H100",
         device_bytes=(80 * 10**9, 79 * 10**9),
         disks=[("--output_dir", "/runs", 10**12, 10**9)],
@@ -61,13 +61,21 @@ def test_hosts_that_are_alike_are_ready():
 @pytest.mark.parametrize(
     ("values", "check", "text"),
     [
-        ({"alike": {**ALIKE, "versions": {**VERSIONS, "numpy": "1"}}}, "versions", "numpy is 1, and 2.4.6 on node0, n"),
         (
-            {"alike": {**ALIKE, "versions": {"torch": "2.13.0"}}},
+            {"alike": {**MUST_MATCH_ACROSS_RANKS, "versions": {**VERSIONS, "numpy": "1"}}},
+            "versions",
+            "numpy is 1, and 2.4.6 on node0, n",
+        ),
+        (
+            {"alike": {**MUST_MATCH_ACROSS_RANKS, "versions": {"torch": "2.13.0"}}},
             "versions",
             "numpy is not installed, and 2.4.6 on node",
         ),
-        ({"alike": {**ALIKE, "settings": {**SETTINGS, "--seed": 2}}}, "settings", "--seed is 2, and 1 on node0, node2"),
+        (
+            {"alike": {**MUST_MATCH_ACROSS_RANKS, "settings": {**SETTINGS, "--seed": 2}}},
+            "settings",
+            "--seed is 2, and 1 on node0, node2",
+        ),
         ({"device": "NVIDIA A100"}, "devices", "NVIDIA A100, and NVIDIA H100 on node0, node2"),
         ({"device_bytes": (80 * 10**9, 60 * 10**9)}, "devices", "20 GB are in use"),
         ({"disks": [("--output_dir", "/runs", 10**6, 10**9)]}, "disk", "--output_dir, /runs, has 1 MB free, below"),

@@ -9,9 +9,9 @@ import torch
 
 from pretrain import setup
 from pretrain.config import PretrainConfig
+from pretrain.engine import watch
 from pretrain.preflight import checks, corpora, steps
 from pretrain.preflight.preflight import preflight
-from pretrain.runtime import watch
 
 
 @pytest.fixture

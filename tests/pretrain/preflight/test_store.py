@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.preflight import store as store_module
 from pretrain.preflight.store import RankStore
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.checkpoints.manifest import describe_file, write_manifest
 from pretrain.release.release import average_weights, release
 

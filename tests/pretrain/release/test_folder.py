@@ -8,11 +8,11 @@ import pytest
 from huggingface_hub import EvalResult, ModelCard
 from matplotlib.image import imread
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.release.curve import draw_curve
 from pretrain.release.folder import CARD, FACTS, refuse_edited_card, set_ranking_length
-from pretrain.release.metadata import Stated, check_stated
+from pretrain.release.metadata import CardOverrides, check_stated
 from pretrain.release.release import release
 from tests.fake_hub import find_faults
 
@@ -23,7 +23,7 @@ MEASURED = EvalResult(
     metric_type="map",
     metric_value=0.7,
 )
-ALL = Stated("apache-2.0", "google-bert/bert-base-uncased", ("me/texts",), ("en",), "me/ranker", (MEASURED,))
+ALL = CardOverrides("apache-2.0", "google-bert/bert-base-uncased", ("me/texts",), ("en",), "me/ranker", (MEASURED,))
 
 
 def read_card(folder):
@@ -79,17 +79,17 @@ def test_the_run_tells_its_base_model_and_streamed_data(trained, tmp_path):
 
 @pytest.mark.parametrize("where", ["", "me/ranker"])
 def test_the_cards_code_names_where_the_release_is(trained, tmp_path, where):
-    card = (release(trained[0], tmp_path / "release", stated=Stated(repository=where)) / "README.md").read_text()
+    card = (release(trained[0], tmp_path / "release", stated=CardOverrides(repository=where)) / "README.md").read_text()
     assert f'from_pretrained("{where or "path/to/this/folder"}")' in card
 
 
 @pytest.mark.parametrize(
     ("stated", "says"),
     [
-        (Stated("Apache 2"), "--licence 'Apache 2'"),
-        (Stated(base_model="../model"), "--base_model"),
-        (Stated(datasets=("a/b/c",)), "--datasets"),
-        (Stated(languages=("English",)), "--language 'English'"),
+        (CardOverrides("Apache 2"), "--licence 'Apache 2'"),
+        (CardOverrides(base_model="../model"), "--base_model"),
+        (CardOverrides(datasets=("a/b/c",)), "--datasets"),
+        (CardOverrides(languages=("English",)), "--language 'English'"),
     ],
 )
 def test_what_the_hub_would_refuse_is_one_line(stated, says):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.ranking import onnx_graphs
 from finetune.ranking.onnx_graphs import add_onnx
 from pretrain.release.release import release

@@ -8,8 +8,8 @@ import time
 import pytest
 from huggingface_hub import ModelCard, constants
 
-from data_pipeline.errors import KinspanError
-from pretrain.release.metadata import Stated, make_metadata, make_results
+from data_pipeline.core.errors import KinspanError
+from pretrain.release.metadata import CardOverrides, make_metadata, make_results
 from pretrain.release.push import check_repository, describe_push, push
 from tests.fake_hub import SIGNATURE, TOKEN, run_hub
 
@@ -38,7 +38,7 @@ def hub(monkeypatch):
 
 def write_folder(folder, step=240, weights=b"w" * 50_000, **others):
     """What looks like a release."""
-    block = make_metadata(Stated("apache-2.0", languages=("en",)), "tiny", ["kinspan"]).to_yaml()
+    block = make_metadata(CardOverrides("apache-2.0", languages=("en",)), "tiny", ["kinspan"]).to_yaml()
     files = {
         "README.md": f"---\n{block}\n---\n# tiny\n".encode(),
         "kinspan.json": json.dumps({"revision": f"step-{step:08d}"}).encode(),
@@ -231,7 +231,9 @@ def test_a_name_that_the_hub_does_not_take_is_refused(name):
 
 def test_results_are_read_back_as_they_were_written():
     results = make_results({"map": 0.71234567, "mrr": float("nan")}, {"map": "MAP", "mrr": "MRR"}, "wikiqa test")
-    block = make_metadata(Stated("mit", results=tuple(results)), "tiny", ["kinspan"], datasets=["microsoft/wiki_qa"])
+    block = make_metadata(
+        CardOverrides("mit", results=tuple(results)), "tiny", ["kinspan"], datasets=["microsoft/wiki_qa"]
+    )
     card = ModelCard(f"---\n{block.to_yaml()}\n---\n")
     assert [(r.metric_type, r.metric_value) for r in card.data.eval_results] == [("map", 0.7123)]
     assert card.data.datasets == ["microsoft/wiki_qa"]

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from transformers.utils import logging
 
 import pretrain.release.release as product
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.manifest import describe_file, write_manifest
 from pretrain.modeling.families import FAMILIES

@@ -12,9 +12,9 @@ from contextlib import nullcontext
 import psutil
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from launch.commands.status import main
-from pretrain.runtime.history import describe_history, estimate_speed, note, write_heartbeat
+from pretrain.engine.history import describe_history, estimate_speed, note, write_heartbeat
 from pretrain.watching.status import LOADING, SILENCE, format_status, read_status
 from tests.launch.mutations import damaged
 
@@ -40,7 +40,7 @@ def start(folder, step=0, **values):
 
 
 def beat(folder, **values):
-    from pretrain.runtime.history import name_system
+    from pretrain.engine.history import name_system
 
     write_heartbeat(folder, {**HERE, "system": name_system(), "seconds_there": 1.0, **values})
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.watching.wandb_board import import_wandb, open_board
 
 FACTS = {"settings": {"objective": "ssp"}}

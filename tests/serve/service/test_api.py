@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from starlette.exceptions import HTTPException
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from serve.service import guard
 from serve.service.api import wait_for_answer
 from serve.service.contract import SearchMode, Service

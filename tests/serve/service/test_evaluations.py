@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from serve.answers import Answer
 from serve.service.contract import SearchResponse
 from serve.service.evaluations import ANSWERS, QUESTIONS, SETTINGS, EvaluatedQuery, open_evaluation, write_evaluation

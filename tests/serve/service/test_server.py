@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from launch.commands import serve as entry
 from serve.building import build_index
 from serve.service.contract import Service

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
 
-from data_pipeline.errors import quote_error
+from data_pipeline.core.errors import quote_error
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
 from ..compression import COMPRESSED_SUFFIXES, is_compressed

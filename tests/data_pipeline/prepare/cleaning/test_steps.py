@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, check_rules, clean, clean_or_drop
 from data_pipeline.prepare.document import Document
 

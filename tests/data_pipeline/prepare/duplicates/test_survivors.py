@@ -52,8 +52,8 @@ def decide_by_ranges(documents, folder):
             paragraphs[k] = (text << 60, number, place, count_chars(text))
         np.save(folder / f"{key}.documents.npy", described)
         np.save(folder / f"{key}.paragraphs.npy", paragraphs)
-    inputs, fate = Inputs(folder, ["a", "b"], [len(mine) for mine in tasks]), folder / "fate.npy"
-    np.save(fate, np.zeros(len(documents), dtype=np.uint8))
+    inputs, dedup_status = Inputs(folder, ["a", "b"], [len(mine) for mine in tasks]), folder / "dedup_status.npy"
+    np.save(dedup_status, np.zeros(len(documents), dtype=np.uint8))
     shared = folder / "shared.npy"
     np.save(shared, np.zeros(len(documents), dtype=bool))
 
@@ -61,20 +61,23 @@ def decide_by_ranges(documents, folder):
         for number in range(count):
             work(number, None)
 
-    run(partial(find_paragraphs, inputs, fate, shared, Buckets(1, 1), folder / "first", RANGES, BOILERPLATE), RANGES)
-    at_risk = find_at_risk(inputs, fate, folder / "first")
+    run(
+        partial(find_paragraphs, inputs, dedup_status, shared, Buckets(1, 1), folder / "first", RANGES, BOILERPLATE),
+        RANGES,
+    )
+    at_risk = find_at_risk(inputs, dedup_status, folder / "first")
     np.save(folder / "at_risk.npy", at_risk)
-    run(partial(find_contested, inputs, fate, folder / "at_risk.npy", folder, RANGES, BOILERPLATE), RANGES)
-    decide_survivors(fate, at_risk, folder, folder / "survivors.npy")
+    run(partial(find_contested, inputs, dedup_status, folder / "at_risk.npy", folder, RANGES, BOILERPLATE), RANGES)
+    decide_survivors(dedup_status, at_risk, folder, folder / "survivors.npy")
     last = inputs, folder / "survivors.npy", shared, Buckets(1, 1), folder / "last", RANGES, BOILERPLATE
     run(partial(find_paragraphs, *last), RANGES)
     left = [dict(enumerate(document)) for document in documents]
     for path in (folder / "last").glob("*.npy"):
         for removed in np.load(path):
             del left[int(inputs.starts[removed["task"]]) + int(removed["number"])][int(removed["paragraph"])]
-    fate = np.load(folder / "survivors.npy")
-    assert set(fate.tolist()) <= {KEPT, TOO_SHORT}
-    return [None if fate[n] == TOO_SHORT else list(texts.values()) for n, texts in enumerate(left)]
+    dedup_status = np.load(folder / "survivors.npy")
+    assert set(dedup_status.tolist()) <= {KEPT, TOO_SHORT}
+    return [None if dedup_status[n] == TOO_SHORT else list(texts.values()) for n, texts in enumerate(left)]
 
 
 @given(st.lists(st.lists(st.integers(0, TEXTS - 1), min_size=1, max_size=5), min_size=1, max_size=14))

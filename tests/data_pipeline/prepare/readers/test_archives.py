@@ -11,7 +11,7 @@ import zipfile
 import py7zr
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.document import Rejected, Skipped, Unreadable
 from data_pipeline.prepare.readers import archives, compression, find_parts, read_records, reader
 

@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.document import Skipped
 from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
 from data_pipeline.prepare.readers.books import PARAGRAPH_SENTENCES, join_tokens

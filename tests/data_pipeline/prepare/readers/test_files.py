@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.readers import PYTHON_DOCS, InputFile, find_input_files, find_reader, lines, registry
 
 JSONL = b'{"text": "x"}\n'

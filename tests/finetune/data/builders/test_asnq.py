@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.builders.asnq import NOT_LISTED, REPEATED, build_asnq
 from finetune.data.registry import load_split
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.filters import filter_questions
 from finetune.data.registry import describe_counts, describe_measure, find_measure, load_split
 from tests.finetune.data.multicqa.rows import rows_of

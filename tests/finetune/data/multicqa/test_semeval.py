@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from finetune.data.multicqa.semeval import DEV, PART_1, PART_2, TESTS
 from finetune.data.registry import load_split
 from tests.finetune.data.multicqa.rows import rows_of

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.adapters import bottleneck
 from pretrain.modeling.adapters.bottleneck import AdaptedNorm, Bottleneck, Fusion, build_layers, list_norms

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.adapters import lora
 from pretrain.modeling.adapters.combine import average, stack, write_tensors

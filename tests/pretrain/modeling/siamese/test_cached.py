@@ -12,14 +12,14 @@ from data_pipeline.tokenizers import read_text_template
 from objectives import parse_mixture
 from objectives.contrastive import contrast
 from pretrain.batches import make_micro_batches, to_tensors
+from pretrain.engine import ranks
+from pretrain.engine.layout import Layout
 from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.modeling.losses import compute_mlm_loss
 from pretrain.modeling.siamese import cached
 from pretrain.modeling.siamese.losses import bar_known, compare_texts
 from pretrain.modeling.siamese.model import load_siamese_model
-from pretrain.runtime import ranks
-from pretrain.runtime.layout import Layout
-from pretrain.step import Counted, train_step, try_largest
+from pretrain.step import GlobalBatch, train_step, try_largest
 from tests.pretrain.steps import PlainEngine
 
 SIZE = 11
@@ -89,7 +89,7 @@ def gradients(model, stream, layout, exchange):
         model.zero_grad()
         result = train_step(
             PlainEngine(model, layout.accumulation),
-            counted=Counted(shares[rank], counts, stop=False),
+            counted=GlobalBatch(shares[rank], counts, stop=False),
             filler=every[0],
             layout=layout,
             rank=rank,

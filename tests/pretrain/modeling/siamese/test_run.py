@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 from transformers.utils import logging
 
-from data_pipeline.errors import KinspanError
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.config import PretrainConfig
+from pretrain.engine.stop import Stopped
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import load_siamese_model
 from pretrain.planning.plan import make_plan
@@ -21,7 +22,6 @@ from pretrain.planning.text import format_plan
 from pretrain.release.release import release
 from pretrain.release.siamese import fill_siamese_folder
 from pretrain.run import pretrain
-from pretrain.runtime.stop import Stopped
 from tests.pretrain.steps import ask_in_step
 from tests.synthetic import short_tokenizer
 

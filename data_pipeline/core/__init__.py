@@ -1,0 +1,1 @@
+"""Shared by all packages: errors, files, settings, command line, progress, the hub."""

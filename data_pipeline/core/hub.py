@@ -1,0 +1,81 @@
+"""The model hub where there is no network: this is noticed once, instead of half a minute of retries per file."""
+
+from functools import cache
+from pathlib import Path
+
+from data_pipeline.core.errors import KinspanError, quote_first_line
+
+ADVICE = (
+    "give the folder of a model, the name of one on the hub, such as roberta-base, or all-MiniLM-L6-v2, which is "
+    "installed"
+)
+
+
+def expect_hub(name_or_dir: str) -> None:
+    """Switch the hub's library offline where it cannot be reached and ``name_or_dir`` is not a folder.
+
+    Offline, files that were downloaded before are still found, and anything else is refused at once. The library
+    itself retries each file five times, for which it has no setting.
+
+    Raises KinspanError for a path where there is nothing, and for a run's folder, which holds models deeper down.
+    """
+    folder = Path(name_or_dir)
+    if folder.is_dir():
+        _expect_no_run(folder)
+    elif name_or_dir.startswith(("/", ".", "~")) or name_or_dir.count("/") > 1:
+        raise KinspanError(f"no model at {name_or_dir}: there is no such folder; {ADVICE}")
+    else:
+        _go_offline_if_unreachable()
+
+
+def expect_model(name_or_dir: str) -> None:
+    """Do what ``expect_hub`` does, before torch is imported, which takes seconds.
+
+    Raises KinspanError also for a name that, where the hub cannot be reached, was not downloaded before.
+    """
+    from huggingface_hub import constants
+
+    expect_hub(name_or_dir)
+    if Path(name_or_dir).is_dir() or not constants.HF_HUB_OFFLINE:
+        return
+    if not (Path(constants.HF_HUB_CACHE) / f"models--{name_or_dir.replace('/', '--')}").is_dir():
+        raise KinspanError(
+            f"no model at {name_or_dir}: there is no such folder, it was not downloaded before, and the hub cannot be "
+            f"reached; {ADVICE}"
+        )
+
+
+def explain_absence(name_or_dir: str, error: Exception) -> str:
+    """Explain why a model or a tokenizer could not be read: no folder has its name, and what the library says."""
+    said = quote_first_line(error)
+    if Path(name_or_dir).is_dir():
+        return said
+    return f"there is no such folder, and from the hub: {said.rstrip('.')}; {ADVICE}"
+
+
+def _expect_no_run(folder: Path) -> None:
+    if (folder / "config.json").is_file():
+        return
+    if best := sorted([*folder.glob("best/config.json"), *folder.glob("seed-*/best/config.json")]):
+        raise KinspanError(f"no model at {folder}, but a run of kinspan finetune: name {best[0].parent}")
+    if (folder / "checkpoints").is_dir():
+        raise KinspanError(
+            f"no model at {folder}, but a run: make one with kinspan release --run_dir {folder} --output_dir ..."
+        )
+
+
+def use_cache_alone() -> None:
+    """Switch the hub's library offline: another process of this machine has asked the hub already."""
+    from huggingface_hub import constants
+
+    constants.HF_HUB_OFFLINE = True
+
+
+@cache
+def _go_offline_if_unreachable() -> None:
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception:  # no address, no route, no answer, offline already: the types are those of its HTTP library
+        constants.HF_HUB_OFFLINE = True

@@ -1,0 +1,118 @@
+"""The device that a rank computes on, its memory, and the numbers that it computes with."""
+
+import ctypes
+import os
+from pathlib import Path
+
+import torch
+
+from data_pipeline.core.errors import KinspanError
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # by the names of --precision
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # today's name, and the former one
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_cpu")
+
+
+def claim_device(local_rank: int, allow_cpu: bool) -> None:
+    """Makes this rank's GPU the current one, before anything else uses a GPU.
+
+    Raises KinspanError where the machine has GPUs that torch cannot use, unless ``allow_cpu``, or fewer than ranks.
+    """
+    if not any(name in os.environ for name in ALLOCATOR):
+        os.environ[ALLOCATOR[0]] = "expandable_segments:True"  # lengths differ from batch to batch
+    if not torch.cuda.is_available():
+        if not allow_cpu and os.environ.get(VISIBLE) not in ("", "-1") and list_gpus():
+            raise KinspanError(
+                f"this machine has GPUs ({', '.join(list_gpus())}), and torch cannot use them: torch was built for "
+                f"CUDA {torch.version.cuda}, and the driver is {read_driver_version()}; install a torch for that "
+                "driver, or train on the processor with --allow_cpu"
+            )
+        return
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise KinspanError(
+            f"local rank {local_rank} has no GPU: {count} are visible on this machine ({VISIBLE} is "
+            f"{os.environ.get(VISIBLE, 'not set')}); start as many ranks as GPUs, and under Slurm let each task see "
+            "all of its node's (--gpus-per-node in place of --gpus-per-task)"
+        )
+    torch.cuda.set_device(local_rank)
+
+
+def list_gpus() -> list[str]:
+    """The devices of NVIDIA's GPUs that the system shows."""
+    return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def read_driver_version() -> str:
+    """The version of NVIDIA's driver, or "not loaded"."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return "not loaded"
+    return next((word for word in text.split() if word[0].isdecimal() and "." in word), "of an unknown version")
+
+
+def describe_device() -> str:
+    """The device as a phrase, such as "NVIDIA H100 80GB HBM3" or "processor, 2 threads"."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"processor, {torch.get_num_threads()} thread(s)"
+
+
+def set_product_precision(tf32: bool, deterministic: bool) -> None:
+    """How a GPU multiplies fp32 matrices: in TF32, at eight times the speed, or in full precision."""
+    if torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high" if tf32 and not deterministic else "highest")
+
+
+def choose_precision(wanted: str, zero_stage: int) -> str:
+    """One of "fp32", "bf16" and "fp16"; ``wanted`` may also be "auto", which is resolved for this machine.
+
+    Without ZeRO, DeepSpeed never scales the loss in fp16, and gives no access to an fp32 copy of bf16 weights: both are
+    refused there. Raises KinspanError for what this machine or stage cannot do.
+    """
+    on_gpu = torch.cuda.is_available()
+    if not zero_stage:
+        if wanted in ("bf16", "fp16"):
+            raise KinspanError(f"--precision {wanted} needs ZeRO 1 or higher: use ds_configs/zero1.json")
+        return "fp32"
+    if wanted == "auto":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else _has_bf16_processor()
+        return "bf16" if has_bf16 else "fp32"
+    if wanted == "fp16" and not on_gpu:
+        raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
+    return wanted
+
+
+def _has_bf16_processor() -> bool:
+    """Whether this processor multiplies bf16 matrices faster than fp32 ones: Intel's AVX-512 without AMX halves the
+    speed."""
+    capabilities = torch.cpu.get_capabilities()
+    is_intel = "Intel" in capabilities.get("cpu_name", "")
+    return bool(capabilities.get("amx_bf16") or (capabilities.get("avx512_bf16") and not is_intel))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on the GPU or on the host."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
+
+
+def describe_out_of_memory(micro: int, length: int) -> str:
+    """One line with the flags to change. ``micro``: pairs in a micro-batch;  ``length``: most tokens in a pair"""
+    return (
+        f"out of memory with {micro} pairs of {length} tokens: lower --micro_batch_size below {micro} (the global "
+        f"batch stays) or --max_length (now {length}), or use a higher ZeRO stage or ds_configs/offload.json"
+    )
+
+
+def return_freed_memory() -> None:
+    """Has glibc give freed memory back to the system, where tensors lie in the machine's memory.
+
+    Every batch has other shapes, and what glibc keeps of them fits no later one: a process would grow by gigabytes.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim and not torch.cuda.is_available():
+        trim(0)

@@ -1,0 +1,234 @@
+"""The DeepSpeed engine: its settings, its optimizer, and joining the other ranks."""
+
+import json
+import os
+import resource
+import warnings
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import as_unique_keys, find_file
+from pretrain.engine import ranks
+from pretrain.engine.deepspeed_compat import (
+    SETTINGS,
+    disable_overflow_error,
+    silence_memory_reports,
+    silence_start,
+    skip_lone_reduction,
+    skip_own_operators,
+)
+from pretrain.engine.device import claim_device
+from pretrain.engine.device_update import update_on_device
+from pretrain.engine.layout import Layout
+from pretrain.engine.world import adopt_world
+
+HIGH_RATE = 5e-4  # of all weights of a pre-trained encoder
+FLAGS = {  # keys of a DeepSpeed config that flags of ours set
+    "train_batch_size": "--global_batch_size",
+    "train_micro_batch_size_per_gpu": "--micro_batch_size",
+    "gradient_accumulation_steps": "--global_batch_size and --micro_batch_size",
+    "gradient_clipping": "--max_grad_norm",
+    "optimizer": "--learning_rate and --weight_decay",
+    "scheduler": "--learning_rate and --warmup_steps",
+    "bf16": "--precision",
+}
+SCALING = ("loss_scale_window", "hysteresis")  # of "fp16": steps until the loss scale grows, overflows until it shrinks
+
+
+def read_deepspeed_config(name: str) -> dict[str, Any]:
+    """The content of the JSON file of that name, which is looked for in this folder, then beside the packages.
+
+    Raises KinspanError where the file is missing, is not a JSON object, sets what one of our flags sets or what
+    DeepSpeed does not know, or names a stage that ZeRO does not have.
+    """
+    path = find_file(name)
+    if path is None:
+        raise KinspanError(f"--deepspeed_config {name}: no such file")
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=as_unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {quote_error(error)}") from error
+    if not isinstance(settings, dict):
+        raise KinspanError(f"--deepspeed_config {name} is not a JSON object, such as ds_configs/zero2.json")
+    for key in FLAGS.keys() & settings.keys():
+        raise KinspanError(f'--deepspeed_config {name} sets "{key}", which {FLAGS[key]} sets: remove it from the file')
+    for key in sorted(settings.keys() - SETTINGS):
+        near = get_close_matches(key, SETTINGS, 1)
+        advice = f'did you mean "{near[0]}"?' if near else "remove it from the file"
+        raise KinspanError(f'--deepspeed_config {name} sets "{key}", which DeepSpeed does not know: {advice}')
+    _check_scaling(name, settings.get("fp16", {}))
+    zero = settings.get("zero_optimization", {})
+    if not isinstance(zero, dict):
+        raise KinspanError(f'--deepspeed_config {name}: "zero_optimization" must be an object such as {{"stage": 2}}')
+    for key in ("offload_optimizer", "offload_param"):
+        if isinstance(zero.get(key), dict) and zero[key].get("device") == "nvme":
+            raise KinspanError(
+                f'--deepspeed_config {name}: "{key}" to NVMe, which checkpoints cannot hold: use the device "cpu"'
+            )
+    stage = zero.get("stage", 0)
+    if type(stage) is not int or stage not in range(4):  # JSON's true would pass for 1
+        raise KinspanError(f'--deepspeed_config {name}: "stage" is {json.dumps(stage)}, and must be 0, 1, 2 or 3')
+    return settings
+
+
+def _check_scaling(name: str, fp16: Any) -> None:
+    """Raises KinspanError where "fp16" holds anything but how the loss scale moves; --precision sets the rest."""
+    if not isinstance(fp16, dict):
+        raise KinspanError(f'--deepspeed_config {name}: "fp16" must be an object such as {{"hysteresis": 2}}')
+    for key, value in fp16.items():
+        if key not in SCALING:
+            raise KinspanError(
+                f'--deepspeed_config {name} sets "{key}" of "fp16", where only {" and ".join(SCALING)} may be set; '
+                "--precision chooses fp16: remove it from the file"
+            )
+        if type(value) is not int or value < 1:
+            raise KinspanError(f'--deepspeed_config {name}: "{key}" is {json.dumps(value)}, and must be 1 or more')
+
+
+def zero_stage(settings: dict[str, Any]) -> int:
+    """The stage of ZeRO, 0 to 3, in settings that ``read_deepspeed_config`` returned."""
+    return settings.get("zero_optimization", {}).get("stage", 0)
+
+
+def complete_settings(settings: dict[str, Any], config: Any, layout: Layout, precision: str) -> dict[str, Any]:
+    """DeepSpeed's settings with those added that follow from our flags, in the settings of either kind of run.
+
+    The three batch sizes only satisfy DeepSpeed's checks: ``Layout`` deals out the real shares, which may be uneven.
+    """
+    exact = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
+    return {
+        **(exact if precision == "bf16" else {}),  # otherwise gradients would be summed with 8 bits of precision
+        "steps_per_print": 10**9,
+        "timers": {"throughput": {"enabled": False}},  # it waits for the device twice per micro-batch
+        "zero_allow_untested_optimizer": True,  # torch's AdamW, which is the same on every device
+        "zero_force_ds_cpu_optimizer": False,
+        **settings,
+        "train_micro_batch_size_per_gpu": layout.micro,
+        "gradient_accumulation_steps": layout.accumulation,
+        "train_batch_size": layout.micro * layout.accumulation * layout.world,
+        "gradient_clipping": config.max_grad_norm,
+        "bf16": {"enabled": precision == "bf16"},
+        "fp16": {**settings.get("fp16", {}), "enabled": precision == "fp16"},
+    }
+
+
+ALIGNED = 8  # a GPU reads so many numbers of two bytes at once, where they begin at a multiple of 16 bytes
+
+
+def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """AdamW's groups: weight decay on matrices and embeddings, none on biases and LayerNorm; no frozen parameters."""
+    decayed: list[torch.nn.Parameter] = []
+    plain: list[torch.nn.Parameter] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            (decayed if parameter.ndim >= 2 else plain).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def puts_odd_sizes_last() -> bool:
+    """Whether ``build_engine`` gives ZeRO the parameters last whose sizes are no multiples of ALIGNED: for GPUs alone.
+
+    ZeRO lays the parameters one behind another. What lies behind a bias of one number is misaligned, and a GPU reads
+    it slowly (benchmarks/RESULTS.md, "GPU").
+    """
+    return torch.cuda.is_available()
+
+
+def raise_descriptor_limit() -> None:
+    """Lets this process open as many files as the system allows: each gloo group takes a descriptor per other rank."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # of a system that promises more than it gives
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def start_distributed(allow_cpu: bool = False) -> None:
+    """Joins the other ranks, each on a GPU of its own where there are any; without a launcher, as a
+    world of one rank."""
+    silence_start()
+    import deepspeed
+
+    raise_descriptor_limit()
+    # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
+    warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
+    # Its barriers name no device: they take this rank's own, see claim_device
+    warnings.filterwarnings("ignore", category=UserWarning, message=r"barrier\(\): using the device")
+    world = adopt_world()
+    claim_device(world.local_rank, allow_cpu)
+    if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
+    skip_own_operators()
+    try:
+        deepspeed.init_distributed(verbose=False)
+    except torch.distributed.DistNetworkError as error:
+        raise KinspanError(describe_network_error(error)) from error
+    if ranks.is_distributed():  # the groups must be made in the same order on all ranks
+        ranks.process_group("control"), ranks.process_group("writer")
+        ranks.group_by_machine(world.local_size)
+    elif torch.cuda.is_available():
+        # A group of one rank takes the device of its first sum, and without one says that it guesses
+        torch.distributed.all_reduce(torch.zeros(1, device="cuda"))
+
+
+def describe_network_error(error: Exception) -> str:
+    """One line about ranks that could not find one another."""
+    host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    if "EADDRINUSE" in str(error) or "address already in use" in str(error):
+        return (
+            f"port {port}, over which the ranks find one another, is in use, perhaps by another run on this machine: "
+            "give the launcher a free one, such as deepspeed --master_port 29501 or torchrun --master_port 29501"
+        )
+    return f"rank 0 is not reached at {host}, port {port}, over which the ranks find one another: {quote_error(error)}"
+
+
+def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) -> Any:
+    """The DeepSpeed engine over ``model``, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B.
+
+    Raises KinspanError where DeepSpeed refuses its settings.
+    """
+    import deepspeed
+    from deepspeed.runtime.config import DeepSpeedConfigError
+
+    silence_memory_reports()
+    groups = group_parameters(model, config.weight_decay)
+    if puts_odd_sizes_last() and zero_stage(settings):
+        for group in groups:
+            group["params"].sort(key=lambda parameter: parameter.numel() % ALIGNED > 0)
+    adamw = torch.optim.AdamW(
+        groups,
+        lr=config.learning_rate,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        fused=True,
+    )
+    try:
+        engine, *_ = deepspeed.initialize(model=model, optimizer=adamw, config=settings)
+    except (ValueError, TypeError, AttributeError, LookupError, AssertionError, DeepSpeedConfigError) as error:
+        raise KinspanError(
+            f"--deepspeed_config {config.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
+        ) from error
+    disable_overflow_error(engine)
+    update_on_device(engine)
+    if not ranks.is_distributed():
+        skip_lone_reduction(engine)
+    return engine
+
+
+def warn_of_rate(flag: str, rate: float) -> list[str]:
+    """A warning where the rate is too high for all weights of a pre-trained encoder."""
+    if rate < HIGH_RATE:
+        return []
+    return [
+        f"warning: {flag} {rate:g} is high for all weights of a pre-trained encoder, which mostly forgets what it "
+        "knows: 1e-5 to 1e-4 are usual"
+    ]
+
+
+def set_learning_rate(engine: Any, rate: float) -> None:
+    """Sets the rate of the next update."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = rate

@@ -1,0 +1,133 @@
+"""Requests to stop: a signal, a time limit, or the death of the launcher. The run then ends with a checkpoint."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from pretrain.engine.world import DEEPSPEED_VARIABLE
+
+STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this run ended
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+REPEAT_SECONDS = 2.0  # a signal that comes sooner again is the first one, which the launcher passes on to its ranks
+# Each launcher sets one of its own for ranks: DeepSpeed's, torch's, and accelerate's, which starts a process alone too.
+VARIABLES = (DEEPSPEED_VARIABLE, "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
+
+
+class Stopped(SystemExit):
+    """The run was asked to stop and has written a checkpoint. Uncaught, it ends the process with status 75."""
+
+    def __init__(self) -> None:
+        super().__init__(STATUS)
+
+
+class StopRequest:
+    """``reason`` says why this process was asked to stop; it is None as long as nobody asked."""
+
+    def __init__(self, max_hours: float | None) -> None:
+        self.reason: str | None = None
+        self.max_hours, self.began, self.asked_at = max_hours, time.monotonic(), 0.0
+
+    def ask(self, reason: str) -> None:
+        """Asks for a stop; the first reason counts."""
+        if self.reason is None:
+            self.reason, self.asked_at = reason, time.monotonic()
+
+    def wanted(self) -> bool:
+        """Whether this process was asked to stop, or its time is over."""
+        if self.max_hours is not None and time.monotonic() - self.began > self.max_hours * 3600:
+            self.ask(f"--max_hours {self.max_hours:g} are over")
+        return self.reason is not None
+
+    def on_signal(self, number: int, frame: FrameType | None = None) -> None:
+        """Asks for a stop at the first signal, and ends the process at once at the second."""
+        name = signal.Signals(number).name
+        if self.reason is not None and time.monotonic() - self.asked_at > REPEAT_SECONDS:
+            os.write(2, f"{name} again: ending at once\n".encode())
+            os._exit(128 + number)
+        is_first = self.reason is None
+        self.ask(name)
+        if is_first and os.environ.get("RANK", "0") == "0":
+            os.write(
+                2, f"{name}: ending after this step or the next, with a checkpoint; once more ends at once\n".encode()
+            )
+
+
+_listening: list[StopRequest] = []  # the request of the outermost block that runs now
+
+
+@contextmanager
+def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
+    """In the block, signals ask for a stop instead of ending the process, and so does the death of the launcher.
+
+    A block within another one shares the request of the outermost, whose ``max_hours`` count.
+    """
+    if _listening:
+        yield _listening[0]
+        return
+    request, done = StopRequest(max_hours), threading.Event()
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # Python allows signal handlers nowhere else
+        handlers = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
+    if is_launched():
+        launchers = find_launchers(psutil.Process())  # before the block begins, so that no death in it is missed
+        threading.Thread(target=_watch_launchers, args=(launchers, request.ask, done), daemon=True).start()
+    _listening.append(request)
+    try:
+        yield request
+    finally:
+        _listening.clear()
+        done.set()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None], done: threading.Event) -> None:
+    """Asks for a stop once a launcher is gone. DeepSpeed's dies of a SIGTERM at once and leaves its ranks running."""
+    while launchers and all(map(_is_running, launchers)):
+        if done.wait(1.0):
+            return
+    ask("the launcher is gone")
+
+
+def is_launched() -> bool:
+    """Whether DeepSpeed's launcher, torch's or accelerate's started this process."""
+    return any(name in os.environ for name in VARIABLES)
+
+
+def find_launchers(rank: psutil.Process) -> list[psutil.Process]:
+    """The processes without which a launched rank is an orphan; none where the launcher has died already.
+
+    It is the nearest Python process above the rank; where torch's launcher is called as a library, the one that
+    multiprocessing knows. DeepSpeed's was mostly started by the command ``deepspeed``, which users signal: it is
+    watched too.
+    """
+    above = rank.parents()
+    if caller := multiprocessing.parent_process():
+        return [process for process in above if process.pid == caller.pid]
+    number = next((number for number, process in enumerate(above) if _runs_python(process)), None)
+    if number is None:
+        return []
+    parent = above[number + 1 : number + 2] if DEEPSPEED_VARIABLE in os.environ else []
+    return [above[number], *filter(_runs_python, parent)]
+
+
+def _runs_python(process: psutil.Process) -> bool:
+    try:
+        return Path(process.exe()).name.startswith("python")
+    except psutil.Error:  # it has just ended, or belongs to another user, who is not the one that started the rank
+        return False
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

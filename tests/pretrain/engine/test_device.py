@@ -1,0 +1,73 @@
+import os
+
+import pytest
+import torch
+
+from data_pipeline.core.errors import KinspanError
+from pretrain.engine import device
+from pretrain.engine.device import claim_device, set_product_precision
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    for name in (device.VISIBLE, *device.ALLOCATOR):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """``gpus(count)``: a machine with GPUs that torch can use; returns what is set on them."""
+    done = []
+
+    def pretend(count):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "set_device", done.append)
+        monkeypatch.setattr(torch, "set_float32_matmul_precision", done.append)
+        return done
+
+    return pretend
+
+
+def test_each_rank_takes_its_own_gpu(gpus):
+    done = gpus(4)
+    claim_device(3, allow_cpu=False)
+    assert done == [3]
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+
+def test_an_allocator_that_the_user_has_set_stays(gpus, monkeypatch):
+    gpus(1)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128")
+    claim_device(0, allow_cpu=False)
+    assert "PYTORCH_ALLOC_CONF" not in os.environ
+
+
+def test_more_ranks_than_gpus(gpus, monkeypatch):
+    gpus(1)
+    monkeypatch.setenv(device.VISIBLE, "2")
+    with pytest.raises(KinspanError, match=r"local rank 1 has no GPU: 1 are visible .*is 2\).*--gpus-per-node"):
+        claim_device(1, allow_cpu=False)
+
+
+def test_gpus_that_torch_cannot_use_are_refused(monkeypatch):
+    monkeypatch.setattr(device, "list_gpus", lambda: ["/dev/nvidia0"])
+    with pytest.raises(KinspanError, match=r"GPUs \(/dev/nvidia0\), and torch .*driver is not loaded.*--allow_cpu"):
+        claim_device(0, allow_cpu=False)
+    claim_device(0, allow_cpu=True)
+    monkeypatch.setenv(device.VISIBLE, "")
+    claim_device(0, allow_cpu=False)  # hidden on purpose
+
+
+def test_a_machine_without_gpus_needs_no_flag(monkeypatch):
+    monkeypatch.setattr(device, "list_gpus", list)
+    claim_device(0, allow_cpu=False)
+
+
+@pytest.mark.parametrize(
+    ("tf32", "deterministic", "precision"), [(True, False, "high"), (True, True, "highest"), (False, False, "highest")]
+)
+def test_products_of_fp32(tf32, deterministic, precision, gpus):
+    done = gpus(1)
+    set_product_precision(tf32, deterministic)
+    assert done == [precision]

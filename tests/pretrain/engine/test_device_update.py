@@ -1,0 +1,76 @@
+"""Updates that are decided on the device: against DeepSpeed's own, and that the host waits for none of them."""
+
+import pytest
+import torch
+
+from pretrain.checkpoints.capture import full_weights
+from pretrain.config import PretrainConfig
+from pretrain.engine import engine as engines
+from pretrain.engine.device_update import clip_on_device, measure_norm
+from pretrain.planning.trace import trace_kernels
+from tests.pretrain.steps import start_engine, take_step
+
+
+@pytest.fixture
+def config(make_model, tiny_corpus, tmp_path):
+    def make(stage, precision, **settings):
+        common = {"global_batch_size": 12, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-3}
+        where = {"corpus": str(tiny_corpus), "model": str(make_model("roberta")), "output_dir": str(tmp_path / "run")}
+        stage = f"ds_configs/{stage}.json"
+        return PretrainConfig(**where, **common, deepspeed_config=stage, precision=precision, **settings)
+
+    return make
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.05, 1e6])
+@pytest.mark.parametrize(("stage", "precision"), [("zero0", "fp32"), ("zero1", "bf16")])
+def test_an_update_is_that_of_deepspeed(stage, precision, max_grad_norm, config, monkeypatch):
+    """To the last bit where nothing is clipped; else but for the norm, whose fourth digit DeepSpeed loses on a CPU."""
+    settings = config(stage, precision, max_grad_norm=max_grad_norm)
+
+    def train(steps):
+        setup, engine = start_engine(settings)
+        norms = [float(take_step(setup, engine, step).grad_norm) for step in range(steps)]
+        return norms, full_weights(engine)
+
+    norms, ours = train(3)
+    monkeypatch.setattr(engines, "update_on_device", lambda engine: None)
+    if stage == "zero0":
+        monkeypatch.setattr("pretrain.engine.device_update.clip_on_device", lambda *_: None)
+    expected, theirs = train(3)
+    assert norms == pytest.approx(expected, rel=5e-4)
+    if max_grad_norm != 0.05:
+        assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
+    whole = [torch.cat([weights[name].flatten() for name in theirs]) for weights in (ours, theirs)]
+    assert (whole[0] - whole[1]).norm() <= 1e-3 * whole[1].norm()
+
+
+@pytest.mark.parametrize(("stage", "precision"), [("zero0", "fp32"), ("zero1", "bf16")])
+def test_the_host_waits_for_no_micro_batch_and_no_update(stage, precision, config):
+    setup, engine = start_engine(config(stage, precision))
+    take_step(setup, engine, 0)  # makes Adam's moments
+    with trace_kernels() as trace:
+        result = take_step(setup, engine, 1)
+    assert not trace.waits
+    assert "_fused_adamw_" in {kernel.name for kernel in trace.kernels}
+    assert not result.skipped
+
+
+def test_what_waits_is_counted(config, monkeypatch):
+    monkeypatch.setattr(engines, "update_on_device", lambda engine: None)
+    setup, engine = start_engine(config("zero1", "bf16"))
+    with trace_kernels() as trace:
+        take_step(setup, engine, 0)
+    assert trace.waits["_local_scalar_dense"] >= 2
+    assert trace.waits["tensor of numbers"] == 1
+
+
+def test_clipping_scales_to_the_norm_and_never_up():
+    rows = [torch.full((3, 4), 2.0), torch.full((5,), 2.0)]
+    norm = measure_norm(rows)
+    assert float(norm) == pytest.approx(2 * 17**0.5)
+    clip_on_device(rows, norm, 0.0)
+    clip_on_device(rows, norm, 100.0)
+    assert all((row == 2.0).all() for row in rows)
+    clip_on_device(rows, norm, 1.0)
+    assert float(measure_norm(rows)) == pytest.approx(1.0, rel=1e-5)

@@ -1,0 +1,193 @@
+"""The real DeepSpeed engine, in this process."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.engine import DeepSpeedEngine
+
+from data_pipeline.core.errors import KinspanError
+from pretrain import step as steps
+from pretrain.batches import to_tensors
+from pretrain.checkpoints.capture import full_weights
+from pretrain.config import PretrainConfig
+from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
+from pretrain.engine.engine import read_deepspeed_config, start_distributed, zero_stage
+from pretrain.setup import set_up
+from pretrain.step import try_largest
+from tests.cases import mark_slow
+from tests.pretrain.steps import start_engine, take_step
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
+
+    start_distributed()
+    scaler = DynamicLossScaler(4, scale_window=1000, min_scale=1, delayed_shift=2, consecutive_hysteresis=False)
+    disable_overflow_error(SimpleNamespace(optimizer=SimpleNamespace(loss_scaler=scaler)))
+    for _ in range(30):
+        scaler.update_scale(overflow=True)
+    assert scaler.cur_scale == 1
+    disable_overflow_error(SimpleNamespace(optimizer=SimpleNamespace()))
+
+
+@pytest.mark.parametrize(
+    ("zero", "text"),
+    [(None, "must be an object"), (2, "must be an object"), ([], "must be an object")]
+    + [({"stage": stage}, "must be 0, 1, 2 or 3") for stage in ("x", "2", 7, -1, 1.0, True, None)],
+)
+def test_a_stage_that_zero_does_not_have_is_one_line(zero, text, tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"zero_optimization": zero}))
+    with pytest.raises(KinspanError, match=text) as caught:
+        read_deepspeed_config(str(path))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("settings", "stage"), [({}, 0), ({"zero_optimization": {}}, 0)])
+def test_without_a_stage_it_is_0(settings, stage, tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(settings))
+    assert zero_stage(read_deepspeed_config(str(path))) == stage
+
+
+def test_no_operator_is_looked_for(capfd):
+    """Without CUDA's compiler that would print a warning for each of seven on every rank."""
+    program = """
+from deepspeed.ops.op_builder import builder
+builder.probe_is_compatible = lambda found: print("looked for", found.NAME)
+from pretrain.engine.engine import start_distributed
+start_distributed()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert "looked for" not in capfd.readouterr().out
+
+
+def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
+    model = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = PretrainConfig(
+        corpus=str(tiny_corpus),
+        model=str(model),
+        output_dir=str(folder),
+        deepspeed_config=f"ds_configs/{stage}.json",
+        precision=precision,
+        global_batch_size=10,
+        micro_batch_size=4,
+        learning_rate=1e-3,
+        max_steps=50,
+    )
+    setup, engine = start_engine(config)
+    if probe:
+        try_largest(engine, setup.train_stream, setup.layout)
+    result = [take_step(setup, engine, step) for step in range(3)][-1]
+    return setup, engine, float(result.grad_norm)
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision"), [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), ("zero2", "bf16")]
+)
+def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_corpus, tmp_path, capsys):
+    setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", stage, precision)
+    assert "GB" not in capsys.readouterr().out, "DeepSpeed reports on its memory"
+    weights = full_weights(engine)
+    batch = setup.train_stream.batch(500, 10)
+    engine.eval()
+    with torch.no_grad():
+        before = engine.module.logits(to_tensors(batch, torch.device("cpu")))[0]
+        for name, parameter in engine.module.named_parameters():
+            assert weights[name].dtype == torch.float32
+            assert torch.equal(weights[name].to(parameter.dtype), parameter), name
+            parameter.copy_(weights[name])
+        after = engine.module.logits(to_tensors(batch, torch.device("cpu")))[0]
+    assert torch.equal(before, after)
+    if precision == "bf16":
+        assert any(not torch.equal(w, w.bfloat16().float()) for w in weights.values()), "the master copy was rounded"
+
+
+# ZeRO 3 keeps a buffer for buckets of gradients, of a fixed size.
+@pytest.mark.parametrize(
+    ("stage", "share"), mark_slow([("zero1", 0.05), ("zero3", 0.2), ("offload", 0.05)], [("zero3", 0.2)])
+)
+def test_an_engine_gives_its_memory_back(stage, share, make_model, tiny_corpus, tmp_path):
+    """Weights, gradients and the optimizer's state, however many runs one program makes."""
+
+    def count_held() -> int:
+        gc.collect()
+        tensors = (own for own in gc.get_objects() if type(own) in (torch.Tensor, torch.nn.Parameter))
+        return sum(own.untyped_storage().nbytes() for own in tensors)
+
+    before = count_held()
+    setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", stage, "fp32")
+    during = count_held() - before
+    release_engine(engine)
+    del setup, engine
+    left = count_held() - before
+    assert left < share * during, (left, during)
+
+
+@pytest.mark.parametrize("stage", ["zero0", "zero2", "zero3", "offload"])
+def test_trying_the_largest_batch_changes_nothing_and_no_step_waits_for_the_device(
+    stage, make_model, tiny_corpus, tmp_path, monkeypatch
+):
+    """Adam's moments are reserved for the trial; ZeRO 3 has made them by then."""
+    waits, reserved = [], []
+    accelerator = get_accelerator()
+    monkeypatch.setattr(accelerator, "synchronize", lambda *_: waits.append(stage))
+    reserve = steps.reserve_moments
+    monkeypatch.setattr(steps, "reserve_moments", lambda optimizer: reserved.append(reserve(optimizer)) or [])
+    tried, plain = (
+        trained(make_model, tiny_corpus, tmp_path / str(probe), stage, "fp32", probe) for probe in (True, False)
+    )
+    assert not waits
+    states = tried[1].optimizer.state.values()
+    made = sum(s["exp_avg"].numel() + s["exp_avg_sq"].numel() for s in states)
+    assert sum(tensor.numel() for tensor in reserved[0]) == (0 if stage == "zero3" else made)
+    assert tried[2] == plain[2]
+    one, two = full_weights(tried[1]), full_weights(plain[1])
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path):
+    """The first gradient of the engine, uneven micro-batches and all, against one backward of the mean losses."""
+    setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", "zero2", "fp32")
+    weights = full_weights(engine)
+    norm = float(take_step(setup, engine, 3).grad_norm)
+    model = set_up(setup.config).model
+    model.load_state_dict(weights, strict=False)
+    batch = setup.train_stream.batch(30, 10)
+    pair, vocabulary = model.logits(to_tensors(batch, torch.device("cpu")))
+    loss = torch.nn.functional.cross_entropy(vocabulary, torch.from_numpy(batch.masked_labels))
+    labels = torch.from_numpy(batch.labels).float()
+    (loss + torch.nn.functional.binary_cross_entropy_with_logits(pair, labels)).backward()
+    plain = torch.stack([p.grad.double().square().sum() for p in model.parameters()]).sum().sqrt()
+    assert norm == pytest.approx(float(plain), rel=1e-4)
+
+
+def test_gradients_of_a_lone_rank_are_not_copied_to_be_averaged(make_model, tiny_corpus, tmp_path, monkeypatch):
+    reduced = []
+    reduce = DeepSpeedEngine.allreduce_bucket
+    monkeypatch.setattr(DeepSpeedEngine, "allreduce_bucket", lambda *a, **k: reduced.append(1) or reduce(*a, **k))
+    trained(make_model, tiny_corpus, tmp_path, "zero0", "fp32")
+    assert not reduced
+
+
+def test_a_port_in_use_is_one_line(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}.items():
+        monkeypatch.setenv(name, value)
+
+    def fail(**_):
+        raise torch.distributed.DistNetworkError("The server socket has failed to listen. code: -98, name: EADDRINUSE")
+
+    monkeypatch.setattr("deepspeed.init_distributed", fail)
+    with pytest.raises(KinspanError, match=r"port 29577.* is in use.*--master_port 29501"):
+        start_distributed()

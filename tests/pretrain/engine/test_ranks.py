@@ -1,0 +1,134 @@
+"""Ranks of a few processes that import torch alone."""
+
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.core.errors import KinspanError
+from pretrain import setup
+from pretrain.engine import ranks
+from pretrain.engine.engine import raise_descriptor_limit
+from tests.programs import run_programs
+
+ROOT = Path(__file__).resolve().parents[3]
+
+COUNT = """
+import os
+import torch.distributed as dist
+from pretrain.engine import ranks
+dist.init_process_group("gloo")
+counts = []
+for name in ("control", "writer"):
+    ranks.process_group(name)
+    ranks.gather(None, name)
+    counts.append(len(os.listdir("/proc/self/fd")))
+print(counts[1] - counts[0])
+"""
+
+
+def test_as_many_descriptors_as_the_system_allows():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+SUM = """
+import os, sys
+import torch.distributed as dist
+from pretrain.engine import ranks
+dist.init_process_group("gloo")
+ranks.process_group("control")
+ranks.group_by_machine(int(sys.argv[1]))
+rank = dist.get_rank()
+waits = ranks.start_sum([1, rank])
+print(ranks._machines is not None, waits())
+"""
+
+
+@pytest.fixture
+def start_ranks(tmp_path):
+    """``start_ranks(world, program, *arguments)``: what each of so many processes prints that run it as ranks."""
+
+    def start(world, program, *arguments):
+        path = tmp_path / "rank.py"
+        path.write_text(program)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        common = {"PYTHONPATH": str(ROOT), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        variables = [{**common, "RANK": str(rank)} for rank in range(world)]
+        ended = run_programs([(path, *arguments)] * world, ROOT, 400, variables)  # they share a busy machine
+        return [process.stdout for process in ended]
+
+    return start
+
+
+def test_a_group_takes_one_descriptor_per_other_rank(start_ranks):
+    """And a few for itself. So two groups of 512 ranks need more than the usual limit of 1,024."""
+    assert all(2 <= int(printed) <= 6 for printed in start_ranks(3, COUNT))
+
+
+@pytest.mark.parametrize(("local_size", "by_machine"), [(2, True), (1, False)])
+def test_counts_are_the_sums_of_all_ranks_by_machine_too(local_size, by_machine, start_ranks):
+    printed = start_ranks(4, SUM, str(local_size))
+    assert [line.strip() for line in printed] == [f"{by_machine} [4, 6]"] * 4
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "order"), [(0, ["make", "gather", "gather"]), (3, ["gather", "make", "gather"])]
+)
+def test_the_first_rank_of_a_machine_loads_before_the_others(local_rank, order, monkeypatch):
+    done = []
+    monkeypatch.setattr(ranks, "gather", lambda value: done.append("gather") or [value, None])
+    assert ranks.make_first_on_each_machine(local_rank, lambda: done.append("make") or 5) == 5
+    assert done == order
+
+
+def test_what_one_rank_cannot_load_is_refused_by_all(monkeypatch):
+    monkeypatch.setattr(ranks, "gather", lambda value: [value, "no model at x"])
+    with pytest.raises(KinspanError, match="no model at x"):
+        ranks.make_first_on_each_machine(0, lambda: 5)
+
+
+def test_weights_are_hashed_once_per_machine_and_compared(monkeypatch):
+    hashed = []
+    monkeypatch.setattr(setup, "fingerprint_weights", lambda *_: hashed.append(1) or "ours")
+    monkeypatch.setattr(setup, "_list_configs", lambda model: {})
+    others = ["ours", None, "ours", None]
+    monkeypatch.setattr(setup, "gather", lambda value: [*others[:3], value])
+    assert setup.fingerprint_once_per_machine(None, 3, 1) == "ours"
+    assert not hashed
+    others[2] = "theirs"
+    with pytest.raises(KinspanError, match="rank 2 starts from other weights than rank 0"):
+        setup.fingerprint_once_per_machine(None, 3, 0)
+    assert hashed
+
+
+FREED = """
+import psutil, torch
+from pretrain.engine.device import return_freed_memory
+
+process = psutil.Process()
+torch.ones(7_000_000)  # from now on glibc keeps blocks that are smaller
+before = process.memory_info().rss
+blocks = [torch.ones(size) for size in range(400_000, 500_000, 1000)][::10]
+assert process.memory_info().rss - before > 100e6
+return_freed_memory()
+assert process.memory_info().rss - before < 40e6
+"""
+
+
+def test_freed_tensors_go_back_to_the_system():
+    """Those that stay lie between them: glibc alone keeps the room of the others.
+
+    The process is a new one, because in an old one there is room already.
+    """
+    subprocess.run([sys.executable, "-c", FREED], cwd=ROOT, check=True, timeout=300)

@@ -1,0 +1,156 @@
+"""Requests to stop, and runs that were stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from pretrain.engine.stop import STATUS, find_launchers, is_launched, listen_for_stop
+
+pytestmark = pytest.mark.timeout(120)
+WAIT = """
+import os, sys, time
+from pretrain.engine.stop import listen_for_stop
+with listen_for_stop() as request:
+    print("ready", flush=True)
+    while not request.wanted():
+        time.sleep(0.01)
+    print(request.reason, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_asks_and_a_second_one_ends_at_once(number):
+    process = subprocess.Popen([sys.executable, "-c", WAIT], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.stdout.readline() == f"{number.name}\n"
+    process.send_signal(signal.SIGTERM)  # as a launcher hands a Ctrl-C on
+    time.sleep(2.2)
+    assert process.poll() is None
+    process.send_signal(number)
+    assert process.wait(timeout=5) == 128 + number
+
+
+def test_handlers_are_given_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with listen_for_stop() as request:
+        assert signal.getsignal(signal.SIGTERM) != before
+        assert not request.wanted()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_hours_end():
+    with listen_for_stop(max_hours=1e-9) as request:
+        assert request.wanted()
+        assert request.reason == "--max_hours 1e-09 are over"
+
+
+SHELL = ["sh", "-c", '"$@"; exit $?', "wrapper"]
+TORCH, DEEPSPEED = {"TORCHELASTIC_RUN_ID": "none"}, {"CROSS_SIZE": "1"}
+ACCELERATE = {"ACCELERATE_MIXED_PRECISION": "no"}
+START = "import subprocess, sys\nsubprocess.run([*{wrapper!r}, sys.executable, '-c', {program!r}])\n"
+
+
+def start(program, variables):
+    """A process of that program that has the launcher's variables, and what it says."""
+    command, env = [sys.executable, "-c", program], {**os.environ, **variables}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+
+
+@pytest.mark.parametrize(
+    ("variables", "wrapper"),
+    [(TORCH, []), (TORCH, SHELL), (DEEPSPEED, []), (DEEPSPEED, SHELL), (ACCELERATE, [])],
+    ids=["torch", "torch-wrapped", "deepspeed", "deepspeed-wrapped", "accelerate"],
+)
+def test_a_launcher_that_dies_is_noticed(variables, wrapper):
+    """A Python process starts the rank, perhaps through a shell, and is killed."""
+    launcher = start(START.format(wrapper=wrapper, program=WAIT), variables)
+    assert launcher.stdout.readline() == "ready\n"
+    *between, rank = psutil.Process(launcher.pid).children(recursive=True)
+    assert bool(between) == bool(wrapper)
+    try:
+        launcher.kill()
+        launcher.wait()
+        assert launcher.stdout.readline() == "the launcher is gone\n"
+    finally:
+        rank.kill()
+
+
+def test_a_launcher_that_calls_a_function_is_the_one_that_is_watched():
+    """torch's, used as a library. A fork server stands between it and the ranks, and outlives it."""
+    program = "import multiprocessing\nif __name__ == '__main__':\n"
+    program += f"    rank = multiprocessing.get_context('forkserver').Process(target=exec, args=({WAIT!r},))\n"
+    program += "    rank.start()\n    rank.join()\n"
+    launcher = start(program, TORCH)
+    assert launcher.stdout.readline() == "ready\n"
+    started = psutil.Process(launcher.pid).children(recursive=True)
+    try:
+        launcher.kill()
+        launcher.wait()
+        assert launcher.stdout.readline() == "the launcher is gone\n"
+    finally:
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def test_the_command_above_the_launcher_is_watched_for_deepspeed_alone(monkeypatch):
+    """``deepspeed`` starts a launcher, which starts the ranks, and leaves it running when it is killed."""
+    inner = START.format(wrapper=[], program="input()")
+    command = [sys.executable, "-c", START.format(wrapper=[], program=inner)]
+    outer = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    parent = psutil.Process(outer.pid)
+    while len(children := parent.children(recursive=True)) < 2:
+        time.sleep(0.01)
+    launcher, rank = children
+    monkeypatch.delenv("CROSS_SIZE", raising=False)
+    assert find_launchers(rank) == [launcher]
+    monkeypatch.setenv("CROSS_SIZE", "1")
+    assert find_launchers(rank) == [launcher, parent]
+    outer.communicate("\n")
+
+
+def test_a_shell_above_the_launcher_may_end():
+    """It is a batch system's, or a terminal that was closed: the launcher and its ranks go on."""
+    script = "import os, psutil\nfrom pretrain.engine.stop import find_launchers\n"
+    script += "print([p.pid for p in find_launchers(psutil.Process())] == [os.getppid()])\n"
+    launcher = [sys.executable, "-c", START.format(wrapper=[], program=script)]
+    env = {**os.environ, **DEEPSPEED}
+    assert subprocess.run([*SHELL, *launcher], capture_output=True, text=True, env=env).stdout == "True\n"
+
+
+@pytest.mark.parametrize("variables", [TORCH, DEEPSPEED], ids=["torch", "deepspeed"])
+def test_a_launcher_that_died_before_its_rank_looked_is_noticed(variables):
+    """The process that started the rank ends while the rank is still importing."""
+    late = f"import os, time\nwhile os.getppid() == {{parent}}:\n    time.sleep(0.01)\nprint(os.getpid())\n{WAIT}"
+    program = f"import os, subprocess, sys\nlate = {late!r}.format(parent=os.getpid())\n"
+    program += "subprocess.Popen([sys.executable, '-c', late])\nos._exit(0)\n"
+    launcher = start(program, variables)
+    rank = psutil.Process(int(launcher.stdout.readline()))
+    try:
+        assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n", "the launcher is gone\n"]
+    finally:
+        rank.kill()
+
+
+def test_by_hand_there_is_no_launcher(monkeypatch):
+    """A rank that a user started from Python, a notebook perhaps, is no orphan when that ends."""
+    for name in {**DEEPSPEED, **TORCH, **ACCELERATE}:
+        monkeypatch.delenv(name, raising=False)
+    assert not is_launched()
+    before = threading.active_count()
+    with listen_for_stop() as request:
+        assert threading.active_count() == before
+        assert not request.wanted()
+
+
+def test_status_is_that_of_a_temporary_failure():
+    assert STATUS == os.EX_TEMPFAIL

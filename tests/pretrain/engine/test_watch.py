@@ -1,0 +1,168 @@
+"""A rank that dies, stalls or falls silent is named; one that merely takes its time is not."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from data_pipeline.core.errors import KinspanError
+from pretrain.engine import ranks, watch
+from pretrain.engine.watch import SETTING_UP, SILENCE, Watch
+
+
+class Store(dict):
+    """The process group's store, in one process."""
+
+    def set(self, key, value):
+        self[key] = value.encode()
+
+    def get(self, key):
+        return self[key]
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def three(clock, tmp_path):
+    store = Store()
+    return [Watch(tmp_path, rank, 3, 100.0, store) for rank in range(3)]
+
+
+def look(watches, clock, seconds=1.0):
+    """What rank 0 says after all have looked once more."""
+    clock[0] += seconds
+    for other in reversed(watches):
+        other.talk()
+    for other in watches[1:]:
+        assert other.look() is None
+    return watches[0].look()
+
+
+def test_the_rank_that_others_wait_for_is_named(three, clock, tmp_path):
+    for number, rank in enumerate(three):
+        rank.mark("step 5, forward of micro-batch 0")
+        if number != 1:
+            rank.mark("step 5, backward of micro-batch 0")
+    assert look(three, clock) is None
+    verdicts = [look(three, clock, 20) for _ in range(6)]
+    assert verdicts[:5] == [None] * 5
+    assert verdicts[5].text.startswith(f"rank 1 (process {os.getpid()} on ")
+    assert "step 5, forward of micro-batch 0" in verdicts[5].text
+    assert verdicts[5].stacks
+
+
+def test_ranks_that_come_further_are_left_alone_and_so_are_patient_places(three, clock):
+    for number in range(10):
+        for rank in three:
+            rank.mark(f"step {number}")
+        assert look(three, clock, 50) is None
+    three[0].mark("the probe", patient=True)
+    assert [look(three, clock, 50) for _ in range(10)] == [None] * 10
+    three[0].mark("step 11")
+    assert [look(three, clock, 50) for _ in range(2)] == [None] * 2
+    assert "every" not in look(three, clock, 60).text  # rank 0 has one mark more
+
+
+def test_a_silent_rank_is_named_wherever_it_is(three, clock):
+    three[2].own.host = three[2].own.system = "elsewhere"  # where its process cannot be seen
+    three[2].mark("step 3")
+    assert look(three, clock) is None
+    assert look(three[:2], clock, 0.6 * SILENCE) is None
+    verdict = look(three[:2], clock, 0.6 * SILENCE)
+    assert "rank 2" in verdict.text
+    assert f"on elsewhere) has given no sign of life for 60 s, as seen from {three[0].own.host}" in verdict.text
+    assert "step 3" in verdict.text
+
+
+def test_a_dead_process_is_noticed_at_once(three, clock):
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    three[1].own.process = child.pid
+    three[1].mark(SETTING_UP)
+    assert look(three, clock) is None  # it may have refused, as the others are about to
+    three[1].mark("step 1")
+    assert "rank 1" in look(three, clock).text
+
+
+def test_a_rank_that_was_never_heard_is_named_by_its_machine(three, clock):
+    """All ranks exchange their names before they watch one another."""
+    three[2].own.host = three[2].own.system = "node3"
+    three[0].heard = {other.own.rank: replace(other.own) for other in three}
+    clock[0] += SILENCE + 1
+    for other in reversed(three[:2]):
+        other.talk()
+    assert "on node3) has given no sign of life" in three[0].look().text
+
+
+def test_a_frozen_rank_0_is_noticed_by_those_who_wait_for_its_store(three, clock):
+    three[0].own.system = "elsewhere"
+    assert look(three, clock) is None
+    clock[0] += SILENCE + 1  # and no talk comes back
+    assert "rank 0" in three[1].look().text
+
+
+def test_a_machine_that_is_lost_while_the_others_leave_is_named(three, clock):
+    """They wait for it without end. A process that has ended is in order then, and so is one that takes its time."""
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    for rank in three:
+        rank.mark("step 9, waiting for the device")
+    assert look(three, clock) is None
+    three[0].leave()
+    three[1].leave()
+    assert [look(three, clock, 50) for _ in range(10)] == [None] * 10
+    three[2].own.process = child.pid
+    assert look(three, clock) is None
+    clock[0] += SILENCE + 1
+    assert "rank 0" in three[1].look().text
+    assert "has given no sign of life" in three[0].look().text
+
+
+def test_a_verdict_reaches_every_rank(three, clock, monkeypatch, capfd):
+    ended = []
+    monkeypatch.setattr(watch.os, "_exit", ended.append)
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
+    verdict = watch.Verdict("rank 1 has stalled", True)
+    three[2].end(verdict)
+    for other in three[:2]:
+        other.talk()
+    assert three[0].look() == verdict
+    assert three[1].look() == verdict
+    assert ended == [watch.STATUS]
+    stacks = three[2].folder / watch.STACKS / "rank-2.txt"
+    assert "test_a_verdict_reaches_every_rank" in stacks.read_text()
+    assert "rank 1 has stalled" in capfd.readouterr().err
+
+
+def test_alone_a_stall_is_noticed_too(clock, tmp_path):
+    alone = Watch(tmp_path, 0, 1, 100.0)
+    alone.mark("step 1")
+    assert alone.look() is None
+    clock[0] += 101
+    assert "rank 0" in alone.look().text
+
+
+def test_the_cause_of_a_failed_collective_is_printed_and_no_rank_is_blamed_for_it(tmp_path, monkeypatch, capfd):
+    """Only the watchdog says that a rank has ended, once it has seen that."""
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(ranks, "is_distributed", lambda: True)
+    monkeypatch.setattr(ranks.dist, "get_rank", lambda: 1)
+    error = RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:37\nunhandled cuda error")
+    assert ranks.is_communication_failure(error)
+    assert not ranks.is_communication_failure(KinspanError("--corpus gloo: no such folder"))
+    Watch(tmp_path, 1, 2, 100.0).wait_for_verdict(ranks.describe_communication_failure(error))
+    said = capfd.readouterr().err
+    assert said.startswith("rank 1: communication with the other ranks failed (NCCL error in: ")
+    assert "unhandled cuda error" in said
+    assert "has ended" not in said
+    assert said.count("\n") == 1

@@ -1,0 +1,160 @@
+"""The world as each launcher describes it. The variables were recorded from ranks that the launchers started."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from data_pipeline.core.errors import KinspanError
+from pretrain.engine import world as world_module
+from pretrain.engine.world import World, adopt_world, expand_counts, find_first_host, read_world
+
+# Slurm 22.05: srun, the last of seven tasks on three machines.
+SRUN = {
+    "SLURM_JOB_ID": "41",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_NUM_TASKS": "7",
+    "SLURM_STEP_TASKS_PER_NODE": "3(x2),1",
+    "SLURM_STEP_NODELIST": "node[01-02,07]",
+    "SLURM_NTASKS": "7",
+    "SLURM_PROCID": "6",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "2",
+}
+TORCHRUN = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "node01",
+    "MASTER_PORT": "41763",
+    "TORCHELASTIC_RUN_ID": "41",
+}
+DEEPSPEED = {
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_SIZE": "2",
+    "CROSS_RANK": "0",
+    "CROSS_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_nobody_is_a_world_of_one():
+    assert read_world({}) == World(0, 0, 1, 1, "127.0.0.1", None)
+
+
+def test_a_task_of_srun_is_a_rank_and_the_first_machine_is_where_they_meet():
+    world = read_world(SRUN)
+    assert world[:5] == (6, 0, 7, 1, "node01")
+    other = read_world({**SRUN, "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"})
+    assert other[:5] == (1, 1, 7, 3, "node01")
+    assert other.port == world.port
+    assert 10_000 <= int(world.port) < 32_768  # Linux gives out the others by itself
+    assert read_world({**SRUN, "SLURM_JOB_ID": "42"}).port != world.port
+
+
+def test_the_user_decides_where_the_tasks_of_srun_meet():
+    world = read_world({**SRUN, "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "5000"})
+    assert (world.host, world.port) == ("10.0.0.1", "5000")
+
+
+def test_torchrun():
+    assert read_world(TORCHRUN) == World(3, 1, 4, 2, "node01", "41763")
+
+
+def test_a_launcher_counts_and_not_the_task_of_srun_that_it_is():
+    assert read_world({**SRUN, **TORCHRUN}) == read_world(TORCHRUN)
+
+
+def test_one_task_of_srun_and_a_program_of_the_batch_script_are_alone():
+    assert read_world({**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}).size == 1
+    assert read_world({"SLURM_NTASKS": "16", "SLURM_PROCID": "0", "SLURM_JOB_NODELIST": "node[1-2]"}).size == 1
+
+
+def test_deepspeed_on_several_machines_keeps_its_port():
+    assert read_world({**DEEPSPEED, "CROSS_SIZE": "2"}) == World(1, 1, 2, 2, "127.0.0.1", "29500")
+
+
+@pytest.mark.parametrize(
+    ("machines", "asked", "kept"), [("1", "29500", False), ("1", "29501", True), ("2", "29500", True)]
+)
+def test_two_runs_of_deepspeed_on_one_machine_meet_at_different_ports(machines, asked, kept, monkeypatch):
+    """DeepSpeed's launcher gives 29500 to both. All ranks of one choose the same, whatever starts each of them."""
+
+    def choose(*above):
+        parents = [SimpleNamespace(pid=pid, cmdline=lambda words=words: words.split()) for pid, words in above]
+        monkeypatch.setattr(world_module.psutil, "Process", lambda: SimpleNamespace(parents=lambda: parents))
+        return read_world({**DEEPSPEED, "CROSS_SIZE": machines, "MASTER_PORT": asked}).port
+
+    one, other = (50, "python -u -m deepspeed.launcher.launch"), (60, "python -u -m deepspeed.launcher.launch")
+    ports = [choose(one), choose((70, "python wrapper.py"), one), choose((71, "python wrapper.py"), one), choose(other)]
+    if kept:
+        assert ports == [asked] * 4
+    else:
+        assert ports[0] == ports[1] == ports[2]
+        assert len({asked, ports[0], ports[3]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"RANK": "x"}, "RANK is 'x', and must be a number"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of 2"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "rank -1 of 2"),
+        ({"RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, "local rank 1"),
+        ({**SRUN, "SLURM_STEP_NODELIST": ""}, "export MASTER_ADDR="),
+        ({**SRUN, "SLURM_NODEID": "3"}, "SLURM_NODEID is 3"),
+    ],
+)
+def test_a_world_that_cannot_be_is_one_line(variables, text):
+    with pytest.raises(KinspanError, match=text) as caught:
+        read_world(variables)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("", ""),
+        ("login", "login"),
+        ("login,node[1-2]", "login"),
+        ("node[01-03,07]", "node01"),
+        ("a[8-10],b,c-1[1,3]", "a8"),
+        ("c-1[3],b", "c-13"),
+        ("r[1-2]n[09-10].cluster", "r1n09.cluster"),
+    ],
+)
+def test_lists_of_machines(text, host):
+    assert find_first_host(text) == host
+
+
+@pytest.mark.parametrize(("text", "counts"), [("8", [8]), ("8(x2)", [8, 8]), ("8(x2),4,1(x3)", [8, 8, 4, 1, 1, 1])])
+def test_counts_of_tasks(text, counts):
+    assert expand_counts(text) == counts
+
+
+def test_what_torch_reads_is_set_once(monkeypatch):
+    """A second call, by a second run in this process, changes nothing."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    alone = adopt_world()
+    assert (alone.size, os.environ["WORLD_SIZE"], os.environ["MASTER_ADDR"]) == (1, "1", "127.0.0.1")
+    port = os.environ["MASTER_PORT"]
+    assert adopt_world().port == port
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name)
+    for name, value in SRUN.items():
+        monkeypatch.setenv(name, value)
+    world = adopt_world()
+    assert {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")} == {
+        "RANK": "6",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "7",
+        "LOCAL_WORLD_SIZE": "1",
+    }
+    assert adopt_world() == world
