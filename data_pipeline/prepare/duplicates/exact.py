@@ -82,7 +82,7 @@ def find_paragraphs(
 ) -> None:
     """Find paragraphs of one range of hashes that are to be removed: ``paragraphs-00000.npy`` has REMOVED, sorted.
 
-    dedup_status:        a file of ``[documents]`` uint8, what becomes of each. Only documents that are kept hold a copy; those
+    dedup_status: a file of ``[documents]`` uint8. Only documents that are kept hold a copy; those
                  that are too short without their repeated paragraphs still count for ``boilerplate``
     boilerplate: in how many documents a paragraph must occur to be removed from all of them; 0 for never
     shared:      the file of documents that share their id, and ``buckets``, which tell the bucket of each
