@@ -1,7 +1,7 @@
 """Linear layers on a processor, whose products of matrices in fp32 go to the faster of torch's two libraries.
 
 torch takes MKL, which uses AVX2 alone on processors that are not Intel's: with AVX-512 oneDNN is twice as fast
-(benchmarks/NOTES.md).
+(benchmarks/RESULTS.md, training step).
 """
 
 from functools import cache
