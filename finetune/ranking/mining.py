@@ -1,0 +1,152 @@
+"""Hard negatives for the training questions of a data set, found by a model among the right answers of other questions.
+
+Only right answers of training questions are in the pool: a text that is never a right answer would be learned as always
+wrong. ``sentence_transformers.util.mine_hard_negatives`` chooses among them; candidates above a share of the lowest
+score of a question's right answers are dropped as probably unlabelled positives (Moreira et al., 2024, "NV-Retriever",
+section 3.1, "TopK-PercPos").
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from datasets import Dataset
+from sentence_transformers import CrossEncoder
+from sentence_transformers.util import mine_hard_negatives
+
+from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.files import make_folder, write_atomically
+from data_pipeline.tokenizers import shorten_name
+from finetune.data.answers import AnswerSet
+from finetune.data.dataset import find_files
+from finetune.data.filters import NO_ALL_NEGATIVE, describe_left_out, filter_questions
+from finetune.data.registry import load_split, parse_columns
+from finetune.data.tables import FORMATS
+from finetune.ranking.bi_encoder import check_room, is_bi_encoder, load_bi_encoder
+from pretrain.modeling.default_model import name_installed
+
+log = logging.getLogger(__name__)
+
+TRAIN, FACTS = "train.jsonl", "mined.json"
+
+
+@dataclass(frozen=True)
+class MiningRules:
+    """How negatives are chosen: the fields are flags of ``kinspan data mine``."""
+
+    negatives: int = 8
+    depth: int = 100
+    skip: int = 0
+    positive_share: float = 0.95
+
+
+Negatives = list[tuple[int, float]]  # (row of the candidate, score), the hardest first
+
+
+def mine_file(
+    spec: str,
+    output: Path,
+    model: str,
+    cross_encoder: str | None = None,
+    rules: MiningRules = MiningRules(),
+    *,
+    max_length: int = 128,
+    columns: str | None = None,
+) -> tuple[AnswerSet, list[Negatives]]:
+    """Mines for the data set ``spec``, writes the mined one into ``output``, and returns questions with negatives.
+
+    model:         the bi-encoder that retrieves candidates
+    cross_encoder: scores them in its place
+    """
+    there = find_files(output, [f"train{suffix}" for suffix in FORMATS])
+    if there and not (output / FACTS).exists():
+        raise KinspanError(f"--output_dir {output} holds a {there[0].name} that was not mined: choose another folder")
+    if not is_bi_encoder(model):
+        raise KinspanError(f"--model {model} is no bi-encoder: give it as --cross_encoder")
+    if cross_encoder and is_bi_encoder(cross_encoder):
+        raise KinspanError(f"--cross_encoder {cross_encoder} is a bi-encoder: give it as --model")
+    names = parse_columns(columns)
+    whole, notes = load_split(spec, "train", names)
+    for note in [*notes, *describe_left_out(whole, NO_ALL_NEGATIVE)]:
+        log.info(note)
+    data = filter_questions(whole, NO_ALL_NEGATIVE)
+    data = data.keep(data.labels == 1)
+    make_folder(output)
+    mined = mine(data, *load_models(model, cross_encoder, max_length), rules)
+    facts = {
+        "data": data.name,
+        "model": shorten_name(name_installed(model)),
+        "cross_encoder": cross_encoder and shorten_name(cross_encoder),
+        **vars(rules),
+        "questions": data.num_questions,
+        "mined": sum(map(len, mined)),
+        "without_negatives": sum(not negatives for negatives in mined),
+    }
+    write_atomically(output / FACTS, json.dumps(facts, indent=1) + "\n")  # first: it lets a killed command begin again
+    write_atomically(output / TRAIN, list_lines(data, mined, names or {}))
+    return data, mined
+
+
+def load_models(model: str, cross_encoder: str | None, max_length: int) -> tuple[Any, CrossEncoder | None]:
+    """Loads both models, which cut texts at ``max_length`` tokens. Raises KinspanError where one cannot be loaded."""
+    retriever = load_bi_encoder(model)
+    check_room(retriever, max_length)
+    retriever.max_seq_length = min(max_length, retriever.max_seq_length or max_length)
+    if cross_encoder is None:
+        return retriever, None
+    try:
+        scorer = CrossEncoder(cross_encoder, max_length=max_length, activation_fn=torch.nn.Sigmoid())
+    except Exception as error:  # a missing folder, a fusion, an adapter
+        raise KinspanError(f"--cross_encoder {cross_encoder}: {quote_first_line(error)}") from error
+    return retriever, scorer
+
+
+def mine(data: AnswerSet, model: Any, cross_encoder: Any, rules: MiningRules) -> list[Negatives]:
+    """Returns each question's hardest candidates that are no right answers of it.
+
+    data: questions with their right answers alone; equal texts, when folded, count as one
+    """
+    pool = data.distinct
+    texts = data.answers.take(pa.array(pool.rows)).to_pylist()
+    row_of = dict(zip(texts, pool.rows.tolist(), strict=True))
+    first = np.unique(pool.groups, return_index=True)[1]
+    asked = [data.questions[first[group]] for group in pool.groups]  # questions of one text share their right answers
+    pairs = {"question": [asked[q] for q in data.question_of], "answer": [texts[d] for d in pool.which]}
+    lists = mine_hard_negatives(
+        Dataset.from_dict(pairs),
+        model,
+        cross_encoder=cross_encoder,
+        relative_margin=1 - rules.positive_share,
+        num_negatives=rules.negatives,
+        range_min=rules.skip,
+        range_max=max(rules.depth, rules.skip + rules.negatives),
+        output_format="labeled-list",  # of a right answer and the negatives: the same ones for each right answer
+        output_scores=True,
+        verbose=False,
+    )
+    found = {row["question"]: list(zip(row["answer"], row["scores"], strict=True))[1:] for row in lists}
+    return [[(row_of[text], score) for text, score in found.get(question, [])] for question in asked]
+
+
+def list_lines(data: AnswerSet, mined: list[Negatives], names: Mapping[str, str]) -> Iterator[str]:
+    """Yields the lines of the split train of ``files=``.
+
+    names: the user's names of columns, so that one --columns serves the data and what was mined of it
+    """
+    for number, right in enumerate(data.rows()):
+        rows = sorted([*range(right.start, right.stop), *(row for row, _ in mined[number])])  # hides the labels
+        for row in rows:
+            line = {
+                "question_id": data.question_ids[number],
+                "question": data.questions[number],
+                "answer_id": f"c{row}",
+                "answer": data.answers[row].as_py(),
+                "label": int(right.start <= row < right.stop),
+            }
+            yield json.dumps({names.get(name, name): value for name, value in line.items()}, ensure_ascii=False) + "\n"

@@ -1,0 +1,126 @@
+"""Hard negatives: what is in the pool, what is too near to a right answer, and the data set that comes of it."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from data_pipeline.core.errors import KinspanError
+from finetune.data.answers import AnswerSet
+from finetune.ranking.mining import MiningRules, mine, mine_file
+from finetune.training.config import FinetuneConfig
+from finetune.training.stages import load_data
+
+# How far candidates are from every question, in degrees
+ANGLES = {"right": 20, "too near": 10, "nearest": 20.5, "near": 40, "farther": 50, "far": 100}
+
+
+@pytest.fixture
+def questions() -> AnswerSet:
+    """A question with its right answer, and others, each of which one of the other texts is right for."""
+    texts = list(ANGLES)
+    return AnswerSet(
+        name="made",
+        split="train",
+        question_ids=texts,
+        questions=["what?", *(f"who is {text}?" for text in texts[1:])],
+        starts=np.arange(len(texts) + 1),
+        answer_ids=pa.array(texts, pa.large_string()),
+        answers=pa.array(texts, pa.large_string()),
+        labels=np.ones(len(texts), dtype=np.int8),
+    )
+
+
+def vectors(angles):
+    return np.array([[np.cos(np.radians(angle)), np.sin(np.radians(angle))] for angle in angles])
+
+
+BI_ENCODER = SimpleNamespace(
+    device=torch.device("cpu"),
+    encode_query=lambda texts, **_: vectors([0] * len(texts)),
+    encode_document=lambda texts, **_: vectors([ANGLES[text] for text in texts]),
+    similarity=lambda queries, documents: torch.as_tensor(queries) @ torch.as_tensor(documents).T,
+    similarity_pairwise=lambda a, b: (torch.as_tensor(a) * torch.as_tensor(b)).sum(-1),
+)
+
+
+def negatives(data, rules, cross_encoder=None):
+    mined = mine(data, BI_ENCODER, cross_encoder, rules)
+    return [[data.answers[row].as_py() for row, _ in of_question] for of_question in mined]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (MiningRules(), ["near", "farther", "far"]),  # cos 20.5 is .997 of cos 20
+        (MiningRules(positive_share=1.0), ["nearest", "near", "farther", "far"]),
+        (MiningRules(positive_share=0.7), ["farther", "far"]),  # .7 of .940 is .658, and cos 50 .643
+        (MiningRules(negatives=1), ["near"]),
+        (MiningRules(negatives=1, skip=1), ["farther"]),
+        (MiningRules(negatives=1, depth=2), []),
+    ],
+)
+def test_near_candidates_are_dropped(questions, rules, expected):
+    assert negatives(questions, rules)[0] == expected
+
+
+def test_a_cross_encoder_decides(questions):
+    scores = {"right": 0.9, "near": 0.8, "far": 0.86, "too near": 0.4}
+    predict = lambda pairs, **_: torch.tensor([scores.get(text, 0.1) for _, text in pairs], dtype=torch.double)  # noqa: E731
+    scorer = SimpleNamespace(predict=predict)
+    assert negatives(questions, MiningRules(2), scorer)[0] == ["near", "too near"]  # "far" has more than .95 of .9
+
+
+def test_right_answers_of_an_equal_question_are_no_negatives(questions):
+    asked = [*questions.questions]
+    asked[3] = " What? "  # whose right answer is "near"
+    mined = negatives(replace(questions, questions=asked), MiningRules(positive_share=1.0))
+    assert all("near" not in mined[number] and "right" not in mined[number] for number in (0, 3))
+    assert "farther" in mined[0]
+
+
+def test_the_mined_data_set_is_trained_on(sets, make_model, tmp_path):
+    """Columns are those of the data; texts that are right for no training question are in no pool."""
+    renamed, output = tmp_path / "renamed", tmp_path / "mined"
+    renamed.mkdir()
+    for path in sets.glob("*.jsonl"):
+        (renamed / path.name).write_text(path.read_text().replace('"question":', '"query":'))
+    encoder = str(make_model(headless=True))
+    rules = MiningRules(2, positive_share=1.0)
+    for _ in range(2):  # the same command again replaces what it wrote
+        _, mined = mine_file(f"files={renamed}", output, encoder, rules=rules, columns="question=query")
+    rows = [json.loads(line) for line in (output / "train.jsonl").read_text().splitlines()]
+    source = [json.loads(line) for line in (sets / "train.jsonl").read_text().splitlines()]
+    right = {(row["question"], row["answer"]) for row in source if row["label"]}
+    wrong = {(row["query"], row["answer"]) for row in rows if not row["label"]}
+    assert {(row["query"], row["answer"]) for row in rows if row["label"]} == right
+    assert wrong
+    assert not right & wrong
+    assert {answer for _, answer in wrong} <= {answer for _, answer in right}
+    assert json.loads((output / "mined.json").read_text())["mined"] == len(wrong) == sum(map(len, mined))
+    settings = {"data": f"files={renamed}", "train_data": f"files={output}", "columns": "question=query"}
+    data = load_data(FinetuneConfig(**settings, loss="contrastive", output_dir="-"))
+    assert 0 < data.train.labels.sum() < data.train.num_pairs
+
+
+def test_with_a_cross_encoder_of_transformers(sets, model, make_model, tmp_path):
+    rules = MiningRules(2, positive_share=1.0)
+    _, mined = mine_file(f"files={sets}", tmp_path / "mined", str(make_model(headless=True)), str(model), rules)
+    assert all(0 < score < 1 for of_question in mined for _, score in of_question)
+
+
+def test_refusals(sets, model, make_model, tmp_path):
+    encoder = str(make_model(headless=True))
+    for flag, output, *arguments in (
+        ("--model", "a", str(model)),
+        ("--cross_encoder", "a", encoder, encoder),
+        ("--output_dir", sets, encoder),
+    ):
+        with pytest.raises(KinspanError, match=flag):
+            mine_file(f"files={sets}", tmp_path / output, *arguments)
+    with pytest.raises(KinspanError, match="--max_length"):
+        mine_file(f"files={sets}", tmp_path / "a", encoder, max_length=2)
