@@ -2,7 +2,9 @@
 
 import importlib
 import sys
+from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.metadata import version
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -11,7 +13,7 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.core.errors import KinspanError
 from launch._cli import run
 
-# command -> the module that runs it, and what it does. The scripts of launch/ are those that launchers start.
+# command -> (the module that runs it, its line of help); launchers start the four modules of launch/ themselves
 COMMANDS = {
     "adapt": ("commands.adapt", "train on documents, compare rankers and say which to use, in one command"),
     "prepare": ("prepare", "turn documents into a corpus"),
@@ -40,35 +42,32 @@ COMMANDS = {
     "evaluate pairs": ("commands.evaluate_pairs", "how well a model tells held-out pairs of an objective apart"),
     "evaluate transfer": ("commands.transfer_matrix", "how models of many sources rank on other data sets"),
 }
-# former name -> command
-FORMER = {
-    module.removeprefix("commands."): name
-    for name, (module, _) in COMMANDS.items()
-    if module.removeprefix("commands.") not in COMMANDS
-}
-
-LISTED = "\n".join(f"  {name:<18}{text}" for name, (_, text) in COMMANDS.items())
-HELP = f"""usage: kinspan COMMAND [--SETTING VALUE ...]
+FIRST_DAY = ("adapt", "prepare", "pretrain", "finetune", "evaluate", "search")
+HELP = """usage: kinspan COMMAND [--SETTING VALUE ...]
 
 Continued pre-training of text encoders so that they rank answers well.
 
 commands:
-{LISTED}
+{listed}
 
-`kinspan COMMAND --help` lists the settings of a command. Training with several processes needs a launcher:
+{more}`kinspan COMMAND --help` lists the settings of a command. Training with several processes needs a launcher:
 `deepspeed launch/pretrain.py ...`, or `torchrun --nproc_per_node N -m launch.pretrain ...`; likewise for finetune, and
-`deepspeed --module launch.commands.study ...`."""
+`deepspeed --module launch.kinspan study ...`."""
+
+
+def format_help(commands: Iterable[str]) -> str:
+    listed = "\n".join(f"  {name:<18}{COMMANDS[name][1]}" for name in commands)
+    more = f"`kinspan --help` lists all {len(COMMANDS)} commands. " if len(listed.splitlines()) < len(COMMANDS) else ""
+    return HELP.format(listed=listed, more=more)
 
 
 def find_command(words: list[str]) -> tuple[str, list[str]]:
-    """The command that the arguments begin with, and the rest of them. Raises KinspanError where they name none."""
+    """Splits the arguments into the command that they begin with and the rest. Raises KinspanError for no command."""
     name = words[0].replace("-", "_")
     for command in (" ".join([name, *words[1:2]]), name):
         if command in COMMANDS:
             return command, words[len(command.split()) :]
     given = " ".join(words[:1] if len(words) > 1 and words[1].startswith("-") else words[:2])
-    if name in FORMER:
-        raise KinspanError(f"kinspan {name} is now: kinspan {FORMER[name]}")
     of_group = [command for command in COMMANDS if command.startswith(f"{name} ")]
     near = of_group or get_close_matches(name, COMMANDS)
     advice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(COMMANDS)}"
@@ -77,9 +76,12 @@ def find_command(words: list[str]) -> tuple[str, list[str]]:
 
 def run_command() -> None:
     """Runs the command that the arguments begin with. Raises KinspanError where they name none."""
-    words = sys.argv[1:] or ["--help"]
-    if words[0] in ("-h", "--help"):
-        print(HELP)
+    words = sys.argv[1:]
+    if not words or words[0] in ("-h", "--help"):
+        print(format_help(COMMANDS if words else FIRST_DAY))
+        return
+    if words[0] == "--version":
+        print(f"kinspan {version('kinspan')}")
         return
     command, arguments = find_command(words)
     sys.argv = [f"kinspan {command}", *arguments]  # the name that its --help gives

@@ -30,11 +30,11 @@ def commands_in(text):
             continue
         words = shlex.split(re.split(r" (?:>|&&) ", line.strip().lstrip("# "))[0], comments=True)
         place = next(n for n, word in enumerate(words) if word == "kinspan" or re.match(r"launch[/.]\w+", word))
-        if words[place] == "kinspan":
+        if words[place] in ("kinspan", "launch.kinspan"):
             command, rest = kinspan.find_command(words[place + 1 :])
             found.append((name_module(command), rest))
         else:
-            found.append((re.sub(r"launch[/.](commands\.)?(\w+?)(\.py)?$", r"\2", words[place]), words[place + 1 :]))
+            found.append((re.sub(r"launch[/.](\w+?)(\.py)?$", r"\1", words[place]), words[place + 1 :]))
     return [(entry, arguments) for entry, arguments in found if "--help" not in arguments and "..." not in arguments]
 
 

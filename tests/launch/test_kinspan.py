@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatch
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,14 @@ def test_it_lists_every_entry(monkeypatch, capsys):
     files = [*(ROOT / "launch/commands").glob("*.py"), *(ROOT / f"launch/{name}.py" for name in SCRIPTS)]
     entries = {p.stem for p in files if not p.stem.startswith("_")}
     assert {module.rpartition(".")[2] for module, _ in kinspan.COMMANDS.values()} == entries
-    monkeypatch.setattr(sys, "argv", ["kinspan"])
+    for argv, commands in ((["kinspan"], kinspan.FIRST_DAY), (["kinspan", "--help"], kinspan.COMMANDS)):
+        monkeypatch.setattr(sys, "argv", argv)
+        kinspan.run_command()
+        shown = capsys.readouterr().out
+        assert [name for name in kinspan.COMMANDS if f"\n  {name} " in shown] == list(commands)
+    monkeypatch.setattr(sys, "argv", ["kinspan", "--version"])
     kinspan.run_command()
-    said = capsys.readouterr().out
-    assert all(f"\n  {name} " in said for name in kinspan.COMMANDS)
+    assert capsys.readouterr().out == f"kinspan {version('kinspan')}\n"
 
 
 def test_help_of_a_command_has_its_name(monkeypatch, capsys):
@@ -58,11 +63,9 @@ def test_a_command_that_is_nearly_one_is_suggested(typed, meant, monkeypatch):
     [
         (["show", "--corpus", "x"], "did you mean show corpus or show pairs or show run or show document?"),
         (["show", "model"], "kinspan show model: there is no such command; did you mean show corpus or"),
-        (["inspect_pairs", "--corpus", "x"], "kinspan inspect_pairs is now: kinspan show pairs"),
-        (["build-las"], "kinspan build_las is now: kinspan data las"),
     ],
 )
-def test_a_group_names_its_commands_and_a_former_name_the_new_one(typed, says, monkeypatch):
+def test_a_group_names_its_commands(typed, says, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["kinspan", *typed])
     with pytest.raises(KinspanError, match=re.escape(says)):
         kinspan.run_command()
@@ -73,13 +76,6 @@ def test_a_command_may_have_one_of_its_own_below(typed, module):
     command, rest = kinspan.find_command([*typed, "--json"])
     assert kinspan.COMMANDS[command][0] == f"commands.{module}"
     assert rest == ["--json"]
-
-
-@pytest.mark.parametrize("name", kinspan.FORMER)
-def test_a_former_script_names_the_command(name, tmp_path):
-    done = subprocess.run([sys.executable, ROOT / f"launch/{name}.py"], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode
-    assert done.stderr == f"error: launch/{name}.py is now: kinspan {kinspan.FORMER[name]}\n"
 
 
 def test_the_installed_script_calls_it():

@@ -1,3 +1,0 @@
-"""Moved: ``kinspan adapter combine``."""
-
-raise SystemExit("error: launch/combine_adapters.py is now: kinspan adapter combine")

@@ -1,3 +1,0 @@
-"""Moved: ``kinspan show document``."""
-
-raise SystemExit("error: launch/rank_document.py is now: kinspan show document")

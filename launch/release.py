@@ -1,3 +1,0 @@
-"""Moved: ``kinspan release``."""
-
-raise SystemExit("error: launch/release.py is now: kinspan release")

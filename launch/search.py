@@ -1,3 +1,0 @@
-"""Moved: ``kinspan search``."""
-
-raise SystemExit("error: launch/search.py is now: kinspan search")

@@ -1,3 +1,0 @@
-"""Moved: ``kinspan serve``."""
-
-raise SystemExit("error: launch/serve.py is now: kinspan serve")

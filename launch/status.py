@@ -1,3 +1,0 @@
-"""Moved: ``kinspan show run``."""
-
-raise SystemExit("error: launch/status.py is now: kinspan show run")

@@ -1,3 +1,0 @@
-"""Moved: ``kinspan study``."""
-
-raise SystemExit("error: launch/study.py is now: kinspan study")
