@@ -37,10 +37,10 @@ def _get_counts(corpus: Corpus, number: int, objective: Objective, split: str) -
     info = corpus.manifest.shards[number]
     if objective.name in info.usable:
         return info.usable[objective.name][split]
-    if info.split not in ("", split):
+    if info.split != split:
         return {"anchors": 0, "documents": 0}
     key = (number, objective.name, objective.usable, objective.view)
-    if key not in corpus.counted:  # both splits of a shard of format version 1 are counted at once
+    if key not in corpus.counted:
         corpus.counted[key] = count_usable(corpus.shard(number), objective)
     return corpus.counted[key][split]
 

@@ -301,9 +301,6 @@ def _order_anchors(part: MixturePart, seed: int, split: str, block_anchors: int)
             f"{part.objective.needs}; at least {MIN_DOCUMENTS} are needed, because negatives come from other "
             "documents: prepare more documents, or keep shorter paragraphs"
         )
-    block_shards = None
-    if part.corpus.manifest.format_version >= 2:  # the order of version 1 stays as it was
-        block_shards = BLOCK_SHARDS
-        block_anchors = min(block_anchors, VALIDATION_ANCHORS) if split == "validation" else block_anchors
+    block_anchors = min(block_anchors, VALIDATION_ANCHORS) if split == "validation" else block_anchors
     fingerprint = part.corpus.manifest.fingerprint
-    return Order(anchors, documents, seed, block_anchors, part.objective.name, block_shards, fingerprint)
+    return Order(anchors, documents, seed, block_anchors, part.objective.name, BLOCK_SHARDS, fingerprint)

@@ -4,13 +4,15 @@ import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from data_pipeline import corpus as corpus_module
 from data_pipeline import tokenizers, verification
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import hash_file
-from data_pipeline.corpus import Corpus
+from data_pipeline.corpus import Corpus, ShardInfo, fingerprint_corpus
 
 
 @pytest.fixture
@@ -25,13 +27,27 @@ def change(path, edit):
     path.write_text(json.dumps(fields))
 
 
+def rewrite(folder, rows, number=0):
+    """Puts another shard in the place of one, and its size and hash into the manifest, so that the hash is right."""
+    path = folder / f"shards/{number:05d}.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+
+    def edit(fields):
+        fields["shards"][number].update(bytes=path.stat().st_size, sha256=hash_file(path))
+        shards = [ShardInfo(**shard) for shard in fields["shards"]]
+        fields["fingerprint"] = fingerprint_corpus(shards, fields["tokenizer"]["fingerprint"])
+
+    change(folder / "manifest.json", edit)
+
+
+def rows_of(folder, number=0):
+    with pa.OSFile(str(folder / f"shards/{number:05d}.arrow"), "rb") as source:
+        return pa.ipc.open_file(source).get_batch(0)
+
+
 def refused(match):
     return pytest.raises(KinspanError, match=match)
-
-
-def is_one_line_that_names(error, *names):
-    text = str(error.value)
-    return "\n" not in text and all(str(name) in text for name in names)
 
 
 def open_all(folder, **kwargs):
@@ -57,67 +73,42 @@ def test_a_shard_is_mapped_once_as_long_as_it_is_used_and_not_copied(tiny_corpus
 
 def test_a_folder_without_a_manifest_is_no_corpus(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with refused("no corpus at") as error:
+        with refused(str(folder)):
             Corpus(folder)
-        assert is_one_line_that_names(error, folder)
 
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        lambda p: p.write_bytes(b""),
-        lambda p: p.write_bytes(b"\xff\xfe"),
-        lambda p: p.write_text("[]"),
-        lambda p: p.write_text("null"),
-        lambda p: p.write_text(p.read_text()[:-40]),
-        lambda p: change(p, lambda fields: fields.pop("tokenizer")),
-        lambda p: change(p, lambda fields: fields.pop("format_version")),
-        lambda p: change(p, lambda fields: fields["shards"][0].pop("sha256")),
-        lambda p: change(p, lambda fields: fields["shards"][0].update(file=5)),
-        lambda p: change(p, lambda fields: fields.update(shards=5)),
-    ],
-    ids=[
-        "empty",
-        "not UTF-8",
-        "a list",
-        "null",
-        "cut",
-        "no tokenizer",
-        "no version",
-        "no hash",
-        "a number for a file",
-        "a number for the shards",
-    ],
+    {
+        "empty": lambda p: p.write_bytes(b""),
+        "not UTF-8": lambda p: p.write_bytes(b"\xff\xfe"),
+        "a list": lambda p: p.write_text("[]"),
+        "null": lambda p: p.write_text("null"),
+        "cut": lambda p: p.write_text(p.read_text()[:-40]),
+        "no tokenizer": lambda p: change(p, lambda fields: fields.pop("tokenizer")),
+        "another version": lambda p: change(p, lambda fields: fields.update(format_version=99)),
+        "no version": lambda p: change(p, lambda fields: fields.pop("format_version")),
+        "no hash": lambda p: change(p, lambda fields: fields["shards"][0].pop("sha256")),
+        "another hash": lambda p: change(p, lambda fields: fields["shards"][0].update(sha256="0" * 64)),
+        "a number for a file": lambda p: change(p, lambda fields: fields["shards"][0].update(file=5)),
+        "a number for the shards": lambda p: change(p, lambda fields: fields.update(shards=5)),
+        "an absolute path": lambda p: change(p, lambda fields: fields["shards"][0].update(file="/etc/passwd")),
+        "a path outside": lambda p: change(p, lambda fields: fields["shards"][0].update(file="../elsewhere.arrow")),
+        "a link outside": lambda p: link_outside(p.parent / "shards/00000.arrow"),
+        "a link of the tokenizer": lambda p: link_outside(p.parent / "tokenizer/tokenizer.json"),
+    }.items(),
+    ids=lambda damage: damage[0],
 )
 def test_a_damaged_manifest_is_named(copy, damage):
-    damage(copy / "manifest.json")
-    with refused("is damaged") as error:
+    damage[1](copy / "manifest.json")
+    with refused(str(copy / "manifest.json")):
         Corpus(copy)
-    assert is_one_line_that_names(error, copy / "manifest.json")
 
 
-def test_another_format_version_is_named(copy):
-    change(copy / "manifest.json", lambda fields: fields.update(format_version=99))
-    with refused("format version 99") as error:
-        Corpus(copy)
-    assert is_one_line_that_names(error, copy / "manifest.json")
-
-
-@pytest.mark.parametrize("name", ["/etc/passwd", "../elsewhere.arrow", "shards/../../elsewhere.arrow"])
-def test_a_manifest_that_names_a_path_outside_its_folder_is_refused(copy, name):
-    shutil.copy(next((copy / "shards").iterdir()), copy.parent / "elsewhere.arrow")
-    change(copy / "manifest.json", lambda fields: fields["shards"][0].update(file=name))
-    with refused("outside its folder") as error:
-        Corpus(copy)
-    assert is_one_line_that_names(error, name)
-
-
-def test_a_link_that_leads_outside_the_folder_is_refused(copy):
-    shard = copy / "shards/00000.arrow"
-    shard.rename(copy.parent / "elsewhere.arrow")
-    shard.symlink_to(copy.parent / "elsewhere.arrow")
-    with refused("outside its folder"):
-        Corpus(copy)
+def link_outside(path):
+    elsewhere = path.parents[2] / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
 
 
 @pytest.mark.parametrize("where", [0.0, 0.1, 0.5, 0.9, 1.0])
@@ -128,18 +119,82 @@ def test_a_flipped_bit_anywhere_in_a_shard_is_found(copy, where):
     shard.write_bytes(content)
     corpus = Corpus(copy)
     corpus.shard(0)
-    with refused("SHA-256") as error:
-        corpus.shard(1)
-    assert is_one_line_that_names(error, shard)
-
-
-def test_a_damaged_shard_is_still_refused_when_asked_for_again(copy):
-    shard = copy / "shards/00001.arrow"
-    shard.write_bytes(shard.read_bytes()[:-1] + b"\x00")
-    corpus = Corpus(copy)
     for _ in range(2):
-        with refused("SHA-256"):
+        with refused(str(shard)):
             corpus.shard(1)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("size", [None, 0, 100, -1])
+def test_a_truncated_or_missing_shard_is_named(copy, verify, size):
+    shard = copy / "shards/00001.arrow"
+    content = shard.read_bytes()
+    shard.unlink()
+    if size is not None:
+        shard.write_bytes(content[:size])
+    with refused(str(shard)):
+        open_all(copy, verify=verify)
+
+
+def test_a_shard_that_is_no_arrow_file_is_named(copy):
+    """Where another process does the hashing, the file is still not taken for what it is not."""
+    shard = copy / "shards/00000.arrow"
+    shard.write_bytes(b"x" * shard.stat().st_size)
+    with refused(str(shard)):
+        open_all(copy, verify=False)
+
+
+@pytest.mark.parametrize("column", ["id", "title"])
+def test_a_shard_of_other_columns_is_refused(copy, column):
+    rewrite(copy, rows_of(copy).drop_columns([column]))
+    with refused("00000.arrow"):
+        Corpus(copy).shard(0)
+
+
+@pytest.mark.parametrize("place", [1, -2])
+def test_offsets_that_lead_outside_the_file_are_refused(copy, place):
+    rows = rows_of(copy)
+    lists = rows.column("tokens")
+    inner = lists.values.values
+    offsets = inner.offsets.to_numpy().copy()
+    offsets[place] = 2**31 - 1
+    data = [None, pa.py_buffer(offsets.tobytes())]
+    inner = pa.ListArray.from_buffers(inner.type, len(inner), data, children=[inner.values])
+    nested = pa.ListArray.from_arrays(lists.offsets, pa.ListArray.from_arrays(lists.values.offsets, inner))
+    rewrite(copy, pa.RecordBatch.from_arrays([*rows.columns[:-1], nested], schema=rows.schema))
+    with refused("00000.arrow"):
+        Corpus(copy).shard(0)
+
+
+def test_a_shard_that_was_edited_with_its_hash_is_another_corpus(copy):
+    """A run recognises its corpus by the fingerprint, which must be that of the shards."""
+    before = Corpus(copy).manifest.fingerprint
+    rows = rows_of(copy)
+    held_out = pa.array(1 - np.array(rows.column("held_out")), pa.uint8())
+    rewrite(copy, rows.set_column(rows.schema.get_field_index("held_out"), rows.schema.field("held_out"), held_out))
+    assert Corpus(copy).manifest.fingerprint != before
+    change(copy / "manifest.json", lambda fields: fields.update(fingerprint=before))
+    with refused("manifest.json"):
+        Corpus(copy)
+
+
+def test_usable_paragraphs_that_are_not_there_are_refused(copy, make_stream):
+    def remove(fields):
+        for shard in fields["shards"]:
+            shard["usable"]["ssp"]["train"]["anchors"] -= 1
+
+    change(copy / "manifest.json", remove)
+    with refused("manifest.json"):
+        make_stream(copy).batch(0, 5)
+
+
+def test_a_tokenizer_that_is_gone_is_named(copy):
+    shutil.rmtree(copy / "tokenizer")
+    with refused("corpus/tokenizer"):
+        _ = Corpus(copy).tokenizer_folder
+
+
+# Marks of what was verified -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -164,13 +219,13 @@ def test_a_shard_is_hashed_once_per_machine_if_at_all(copy, hashed):
     assert hashed == ["00000.arrow"] * 2
 
 
-def test_a_mark_does_not_hide_damage_that_keeps_size_and_time(copy, hashed):
+def test_a_mark_does_not_hide_damage_that_keeps_size_and_time(copy):
     open_all(copy)
     shard = copy / "shards/00001.arrow"
     before = shard.stat()
     shard.write_bytes(shard.read_bytes()[:-1] + b"\x00")
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with refused("SHA-256"):
+    with refused(str(shard)):
         Corpus(copy).shard(1)
 
 
@@ -207,33 +262,6 @@ def test_a_mark_that_is_no_text_counts_as_none(copy, hashed):
     assert hashed == ["00000.arrow"] * 2
 
 
-@pytest.mark.parametrize("verify", [True, False])
-@pytest.mark.parametrize("size", [0, 100, -1])
-def test_a_truncated_shard_is_named_with_both_sizes(copy, verify, size):
-    shard = copy / "shards/00001.arrow"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:size])
-    with refused("truncated") as error:
-        open_all(copy, verify=verify)
-    assert is_one_line_that_names(error, shard, len(whole), len(whole[:size]))
-
-
-def test_a_missing_shard_is_named(copy):
-    (copy / "shards/00002.arrow").unlink()
-    with refused("is missing") as error:
-        open_all(copy)
-    assert is_one_line_that_names(error, copy / "shards/00002.arrow")
-
-
-def test_a_shard_that_is_no_arrow_file_is_named(copy):
-    """Where another process does the hashing, the file is still not taken for what it is not."""
-    shard = copy / "shards/00000.arrow"
-    shard.write_bytes(b"x" * shard.stat().st_size)
-    with refused("no readable Arrow file") as error:
-        open_all(copy, verify=False)
-    assert is_one_line_that_names(error, shard)
-
-
 # Tokenizers -----------------------------------------------------------------------------------------------
 
 BERT, ROBERTA, MINILM = (
@@ -260,14 +288,10 @@ def test_equal_tokenizers_pass_under_any_name(bert_corpus, default_corpus, share
 def test_another_models_tokenizer_is_refused_and_both_are_named(
     bert_corpus, shared, helpers, make_corpus, tiny_documents
 ):
-    with refused("was prepared with the tokenizer bert-uncased_electra-small") as error:
+    with refused(f"{bert_corpus}.*bert-uncased_electra-small.*roberta-base"):
         check(Corpus(bert_corpus), helpers.tokenizer(shared / ROBERTA), "roberta-base")
-    assert is_one_line_that_names(error, bert_corpus, "bert-uncased_electra-small", "roberta-base")
-    with refused("tokenizer roberta-base-tokenizer"):
-        check(
-            Corpus(make_corpus(tiny_documents[:5], shared / ROBERTA)),
-            helpers.tokenizer(shared / MINILM),
-        )
+    with refused("roberta-base-tokenizer"):
+        check(Corpus(make_corpus(tiny_documents[:5], shared / ROBERTA)), helpers.tokenizer(shared / MINILM))
 
 
 def test_cased_against_uncased_is_refused(tiny_corpus, helpers, tmp_path):
@@ -277,5 +301,5 @@ def test_cased_against_uncased_is_refused(tiny_corpus, helpers, tmp_path):
     BertTokenizer(vocab=vocabulary, do_lower_case=False).save_pretrained(str(tmp_path / "cased"))
     cased = tokenizers.load_tokenizer(str(tmp_path / "cased"))
     assert cased.get_vocab() == vocabulary
-    with refused("was prepared with the tokenizer"):
+    with refused("tokenizer"):
         check(Corpus(tiny_corpus), cased)

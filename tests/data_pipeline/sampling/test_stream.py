@@ -1,5 +1,3 @@
-import json
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -326,19 +324,6 @@ def test_an_order_of_validation_is_cut_to_blocks_of_a_few_shards(tiny_corpus, ma
     order = make_stream(tiny_corpus, split="validation").orders[0]
     held_out = replace(order, anchors=(150_000,) * 120, documents=(3_000,) * 120)
     assert [len(segment.shards) for segment in held_out.segments(0, 2_000)] == [1]
-
-
-def test_the_order_of_a_corpus_of_format_version_1_stays_as_it_was(tiny_corpus, make_stream, tmp_path):
-    folder = shutil.copytree(tiny_corpus, tmp_path / "corpus")
-    fields = json.loads((folder / "manifest.json").read_text())
-    fields["format_version"] = 1
-    for shard in fields["shards"]:
-        del shard["split"]
-    (folder / "manifest.json").write_text(json.dumps(fields))
-    for split in ("train", "validation"):
-        order = make_stream(folder, split=split).orders[0]
-        assert (order.block_shards, order.block_anchors) == (None, 1_000_000)
-        assert_equal(make_stream(folder, split=split).batch(0, 50), make_stream(tiny_corpus, split=split).batch(0, 50))
 
 
 def test_the_two_splits_share_no_document(any_corpus, make_stream):
