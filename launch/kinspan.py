@@ -32,14 +32,12 @@ COMMANDS = {
     "show corpus": ("commands.inspect_corpus", "what a corpus holds, or documents of it"),
     "show pairs": ("commands.inspect_pairs", "the pairs that training would see"),
     "show run": ("commands.status", "how far a run is"),
-    "show document": ("commands.rank_document", "a held-out document's sentences, ranked by a release"),
     "data mine": ("commands.mine", "find hard negatives for the training questions of a data set"),
     "data asnq": ("commands.build_asnq", "make ASNQ from Natural Questions"),
     "data las": ("commands.build_las", "turn a forum's dump into a data set of answer selection"),
     "data insuranceqa": ("commands.build_insuranceqa", "give InsuranceQA's questions 500 candidates each, by BM25"),
     "adapter train": ("commands.train_adapters", "train an adapter for each of many corpora beside one base"),
     "adapter combine": ("commands.combine_adapters", "stack or average adapters, or merge one into its base"),
-    "evaluate pairs": ("commands.evaluate_pairs", "how well a model tells held-out pairs of an objective apart"),
     "evaluate transfer": ("commands.transfer_matrix", "how models of many sources rank on other data sets"),
 }
 FIRST_DAY = ("adapt", "prepare", "pretrain", "finetune", "evaluate", "search")

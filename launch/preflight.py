@@ -29,10 +29,8 @@ EPILOG = """examples:
 
 def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
-    from launch.commands._stages import load_probe  # after the flags: torch takes seconds to import
     from pretrain.preflight.preflight import leave_group, preflight
 
-    load_probe(config)
     ready = preflight(config)
     leave_group()
     if not ready:

@@ -31,19 +31,16 @@ EPILOG = """examples:
   deepspeed launch/pretrain.py --objective ssp
   deepspeed launch/pretrain.py --objective ssp --corpus corpora/docs --model roberta-base --output_dir runs/docs
   kinspan pretrain --config launch/recipes/roberta-base-ssp.yaml --dry_run
-  deepspeed launch/pretrain.py --corpus corpora/docs --probe wikiqa=WikiQACorpus --probe_steps 500
   kinspan pretrain --config runs/docs/config.yaml --output_dir runs/again --seed 2"""
 
 
 def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
     if config.dry_run:
-        from launch.commands._stages import load_probe
         from pretrain.planning.plan import make_plan
         from pretrain.planning.text import format_plan
 
         if os.environ.get("RANK", "0") == "0":
-            load_probe(config)
             print(format_plan(make_plan(config)))
         return
     if finished := find_finished(config):
@@ -52,9 +49,9 @@ def main() -> None:
         return
     if os.environ.get("RANK", "0") == "0":
         print("loading PyTorch and DeepSpeed", flush=True)  # from a network's disk it takes minutes
-    from launch.commands._stages import pretrain_with_probe  # after the flags: torch takes seconds to import
+    from pretrain.run import pretrain  # after the flags: torch takes seconds to import
 
-    pretrain_with_probe(config)
+    pretrain(config)
 
 
 if __name__ == "__main__":

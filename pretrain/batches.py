@@ -3,7 +3,6 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,17 +19,6 @@ from pretrain.engine.layout import Layout
 # own 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
 SWITCH = 5e-5
 ALIGNED = 16  # bytes: where each array begins, so that it may be read as numbers of any type
-
-
-def find_batch(step: int, left_out: Sequence[Sequence[int]]) -> int:
-    """The number of the global batch that a step trains on: the step's own, or a later one where batches are left out.
-
-    left_out: the first and the last batch of each stretch that is left out
-    """
-    for first, last in sorted(left_out, key=lambda batches: batches[0]):
-        if step >= first:
-            step += last - first + 1
-    return step
 
 
 def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int) -> list[Batch | None]:
@@ -59,10 +47,9 @@ class Feeder:
         rank: int,
         first_step: int,
         num_workers: int,
-        left_out: Sequence[Sequence[int]] = (),
         end: int | None = None,
     ) -> None:
-        self.stream, self.layout, self.rank, self.left_out = stream, layout, rank, left_out
+        self.stream, self.layout, self.rank = stream, layout, rank
         self.waited, self.end = 0.0, end
         device = torch.cuda.current_device() if torch.cuda.is_available() else None  # which is each thread's own
         start = None if device is None else partial(torch.cuda.set_device, device)
@@ -82,7 +69,7 @@ class Feeder:
         self._next += 1
 
     def _make(self, step: int) -> list[Batch | None]:
-        batches = make_micro_batches(self.stream, self.layout, self.rank, find_batch(step, self.left_out))
+        batches = make_micro_batches(self.stream, self.layout, self.rank, step)
         return [batch and pin(batch) for batch in batches] if torch.cuda.is_available() else batches
 
     def next(self) -> list[Batch | None]:

@@ -31,7 +31,7 @@ from pretrain.engine.schedule import OPEN_ENDED, Shape, decay_share, lr_schedule
 
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # which a run may have one of
 # They may change, but must be the same on all ranks: their collectives follow from them.
-MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every", "on_spike")
+MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every")
 VALIDATION_SEED = 0  # of its order, spans and masks; it is not the run's, so that runs can be compared
 
 
@@ -263,18 +263,6 @@ class ValidationSettings:
     eval_pairs: int = setting(
         1000, "Held-out pairs to validate on, the same every time; 0: none.", within=NOT_BELOW_0, may_change=True
     )
-    probe: str | None = setting(
-        None,
-        "Data set for answer sentence selection, such as wikiqa=FOLDER (see kinspan finetune): every --probe_steps "
-        "a copy of the model is fine-tuned on a little of it, and ranks the candidates of its dev set.",
-        may_change=True,
-    )
-    probe_steps: int = setting(
-        1000, "Probe every this many updates, and at the start and the end.", within=ABOVE_0, may_change=True
-    )
-    probe_pairs: int = setting(
-        1000, "Most pairs that a probe fine-tunes on, the same every time.", within=ABOVE_0, may_change=True
-    )
 
 
 @section(CHECKPOINTS)
@@ -335,12 +323,6 @@ class MonitoringSettings:
         within=ABOVE_0,
         may_change=True,
     )
-    on_spike: Literal["warn", "rewind", "ignore"] = setting(
-        "warn",
-        "What to do when the loss leaps up from one line of the log to the next: say so (warn), or go back to the "
-        "checkpoint before and leave out the batches of that line (rewind).",
-        may_change=True,
-    )
     peak_tflops: float | None = setting(
         None,
         "Peak TFLOP/s of one device, for the model FLOP utilisation. Without it: looked up for known GPUs, and "
@@ -350,9 +332,8 @@ class MonitoringSettings:
     )
     profile: int = setting(
         0,
-        "Time the parts of this many steps, after 3, and print where a step goes beside the time that its arithmetic "
-        "takes at least; then trace two more (trace.json.gz in the output folder). The weights stay the same to the "
-        "bit.",
+        "Trace this many steps, after the first four, with torch.profiler: the operators that took longest are "
+        "printed, and trace.json.gz is written to the output folder.",
         within=NOT_BELOW_0,
         may_change=True,
     )

@@ -31,7 +31,7 @@ def collect_facts(
 ) -> dict[str, Any]:
     """What makes this run this run, and its settings."""
     name = find_hub_name(config.model) or model_name
-    paths = ["corpus", "model", "output_dir", "deepspeed_config", "probe", "cache_dir", "adapters"]
+    paths = ["corpus", "model", "output_dir", "deepspeed_config", "cache_dir", "adapters"]
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
     settings = {k: v for k, v in as_dict(config).items() if k not in paths}
     known = {

@@ -1,6 +1,5 @@
-"""Measuring the model while it trains: validation on held-out pairs, and the probe."""
+"""Measuring the model while it trains: validation on held-out pairs."""
 
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -10,14 +9,11 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import describe_write_error, write_atomically
 from data_pipeline.sampling.describe import describe_pairs
 from data_pipeline.sampling.pairs import KINDS
-from pretrain.checkpoints.capture import full_weights
-from pretrain.engine import ranks
 from pretrain.engine.history import estimate_speed, format_clock, read_history
 from pretrain.engine.log import format_time, read_metrics
 from pretrain.evaluation.page import Progress, render_page
 from pretrain.evaluation.validation import Validation, evaluate, evaluate_retrieval
 from pretrain.release.card import find_warnings
-from pretrain.release.release import write_release
 
 from .state import Run
 
@@ -27,16 +23,13 @@ PAGE_COST = 50  # times as long as the last page took, at least: pages take a fi
 PAIRS_SHOWN = 3  # on the page, of each kind
 SEARCHED = 15  # pairs of each part of a mixture among which they are found: three anchors
 MOST_SEARCHED = 90
-CHANCE = 0.01  # of MAP: by so little a probe of some hundred dev questions moves by itself
 
 
 def measure(run: Run) -> None:
-    """Validates and probes where this step is due for it; both are due at the last step, too."""
+    """Validates where this step is due for it, as the last step always is."""
     config, step = run.setup.config, run.progress.step
     is_last = step == run.setup.total_steps
     validated = validate(run) if step % config.eval_steps == 0 or is_last else None
-    if config.probe and (step % config.probe_steps == 0 or is_last):
-        run_probe(run)
     if validated:
         run.validated = step, validated
     if run.log and (step % config.eval_steps == 0 or is_last):
@@ -65,23 +58,6 @@ def validate(run: Run) -> Validation | None:
     return validated
 
 
-def run_probe(run: Run) -> None:
-    """Rank 0's probe measures a temporary release of this step, while the other ranks wait. It leaves no trace in the
-    run."""
-    step, folder = run.progress.step, run.setup.folder / "probe"
-    run.watch.mark(f"the probe of step {step}", patient=True)
-    weights = full_weights(run.engine)
-    if run.probe and run.log:
-        write_release(run.setup.folder, weights, step, folder)
-        del weights
-        values = run.probe(folder)
-        shutil.rmtree(folder)
-        run.log.write(step, "probe", values)
-        if fall := find_fall(read_metrics(folder.parent)):
-            run.say(f"warning: {fall}")
-    ranks.barrier()
-
-
 def list_facts(run: Run) -> dict[str, Any]:
     """What run.json says of the run, and the figures of the last validation since this start."""
     step, validated = run.validated or (0, None)
@@ -103,7 +79,6 @@ def write_page(run: Run, under_way: bool) -> None:
     try:
         lines, history = read_metrics(folder), read_history(folder)
         warnings = find_warnings(facts) if not under_way and run.progress.step == setup.total_steps else []
-        warnings = [*warnings, *filter(None, [find_fall(lines)])]  # the fall was said when it was probed
         progress = describe_progress(run, history, wait if under_way else None)
         page = render_page(title, facts, lines, show_pairs(run), warnings, history, progress, help_of)
         write_atomically(folder / PAGE, page)
@@ -143,20 +118,3 @@ def pick_pairs(described: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(group) < PAIRS_SHOWN:
             group.append(pair)
     return [pair for key in sorted(groups) for pair in groups[key]]
-
-
-def find_fall(lines: Sequence[dict[str, Any]]) -> str | None:
-    """A warning where the last probe is below the first although the run's own loss, of validation or else of training,
-    improved; None otherwise. ``lines``: of metrics.jsonl"""
-    probes = [line for line in lines if line["split"] == "probe"]
-    losses = [line for line in lines if line["split"] == "validation"] or [x for x in lines if x["split"] == "train"]
-    if not probes or not losses:
-        return None
-    (first, last), (before, after) = ((x[0], x[-1]) for x in (probes, losses))
-    if last["map"] >= first["map"] - CHANCE or after["loss"] >= before["loss"]:
-        return None
-    return (
-        f"the probe's MAP fell from {first['map']:.3f} at step {first['step']:,} to {last['map']:.3f} at step "
-        f"{last['step']:,}, while the run's own loss improved from {before['loss']:.3f} to {after['loss']:.3f}: what "
-        "this run learns may cost ranking; a lower --learning_rate or a shorter run forgets less"
-    )

@@ -36,15 +36,13 @@ from .metrics import compute_figures
 from .planning.checks import check
 from .recovery import look_for_spike, tell_skipped
 from .setup import Setup, set_up
-from .state import Probe, Run, close_run, fetch_next, open_run, start_run
+from .state import Run, close_run, fetch_next, open_run, start_run
 from .step import GlobalBatch, train_step, try_largest
 from .summary import describe_run, write_summary
 
 
-def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, Any]:
+def pretrain(config: PretrainConfig) -> dict[str, Any]:
     """Begins or resumes the run that ``config`` describes, and returns its summary; every rank but rank 0 returns {}.
-
-    probe: measures the model every ``config.probe_steps``, on rank 0; finetune.training.probe.make_probe makes it
 
     All ranks call it. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
     signal or ``max_hours`` ended the run after a checkpoint.
@@ -61,7 +59,7 @@ def pretrain(config: PretrainConfig, probe: Probe | None = None) -> dict[str, An
         with lock_folder(folder), listen_for_stop(config.max_hours) as request:
             rank, _, world = read_launcher_variables()
             with watch_ranks(folder, rank, world, config.stall_minutes * 60) as watch:
-                summary = _run_watched(config, probe, request, watch)
+                summary = _run_watched(config, request, watch)
     except Stopped:
         _leave_at_exit()
         raise
@@ -81,19 +79,14 @@ def _leave_at_exit() -> None:
     atexit.register(dist.destroy_process_group)
 
 
-def _run_watched(config: PretrainConfig, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
+def _run_watched(config: PretrainConfig, request: StopRequest, watch: Watch) -> dict[str, Any]:
     """Turns a lack of memory into advice, and has the watchdog find out whether a rank is gone where a collective
     failed."""
     setup = None
     try:
         watch.mark(SETTING_UP, patient=True)  # weights and shards may come from afar
         setup = set_up(config)
-        if config.probe and probe is None and setup.rank == 0:
-            raise KinspanError(
-                f"--probe {config.probe}: pass pretrain() what finetune.training.probe.make_probe returns, "
-                "as its argument probe"
-            )
-        return _run(setup, probe, request, watch)
+        return _run(setup, request, watch)
     except Exception as error:
         text = quote_error(error)
         if setup and is_out_of_memory(error):
@@ -108,7 +101,7 @@ def _run_watched(config: PretrainConfig, probe: Probe | None, request: StopReque
         raise
 
 
-def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) -> dict[str, Any]:
+def _run(setup: Setup, request: StopRequest, watch: Watch) -> dict[str, Any]:
     watch.mark("reading checkpoints", patient=True)
     _say(setup, *setup.notes)
 
@@ -127,8 +120,8 @@ def _run(setup: Setup, probe: Probe | None, request: StopRequest, watch: Watch) 
     if found and summary.exists() and get_step(found) >= setup.total_steps:
         _say(setup, f"this run is complete: see {summary}")
         return read_object(summary, "delete it to have it written again") if setup.rank == 0 else {}
-    run = start_run(Pretraining, setup, found, probe, request, watch)
-    with closing(run.board) if run.board else nullcontext():
+    run = start_run(Pretraining, setup, found, request, watch)
+    with closing(run.board) if run.board else nullcontext(), run.profiler or nullcontext():
         return _train_and_sum_up(run)
 
 
@@ -148,7 +141,6 @@ def _train_and_sum_up(run: "Pretraining") -> dict[str, Any]:
         if failure := run.writer.finish():
             raise KinspanError(f"the last checkpoint could not be written ({failure}): mend that, then start it again")
     finally:
-        run.say(*run.profile.finish())
         close_run(run)
         release_engine(run.engine)
     if setup.rank:
@@ -173,8 +165,7 @@ class Pretraining(Run):
     counted: GlobalBatch = field(init=False)
 
     def is_stop_asked(self) -> bool:
-        self.say(*self.profile.begin_step())
-        self.mark(f"step {self.progress.step}, counting tokens with the other ranks", "communication")
+        self.watch.mark(f"step {self.progress.step}, counting tokens with the other ranks")
         self.counted = self.coming()
         return self.counted.stop
 
@@ -188,15 +179,10 @@ class Pretraining(Run):
             raise
 
     def measure_if_due(self, step: int) -> None:
-        self.profile.enter("validation")
         measure(self)
 
     def is_save_due(self, step: int) -> bool:
         return step % self.setup.config.save_steps == 0 or step in (self.schedule.decay_start, self.schedule.total)
-
-    def save(self) -> None:
-        self.profile.enter("checkpoint")
-        super().save()
 
     def export(self, step: int) -> None:
         every = self.setup.config.release_every
@@ -206,7 +192,7 @@ class Pretraining(Run):
     def take_step(self, step: int, logged: bool) -> Outcome:
         counted = self.counted
         self.clock.start()
-        self.mark(f"step {step}, waiting for the next batch", "data wait")
+        self.watch.mark(f"step {step}, waiting for the next batch")
         fetch_next(self, self.request.wanted())
         result = train_step(
             self.engine,
@@ -217,13 +203,13 @@ class Pretraining(Run):
             seed=self.setup.config.seed,
             step=step,
             weights=self.weights,
-            mark=self.mark,
+            mark=self.watch.mark,
         )
         if logged:
             self.watch.mark(f"step {step}, waiting for the device")
-        self.profile.enter("logging")
         self.clock.stop(counted, result.sums if logged else None)
-        self.profile.count(map(self.clock.count_flops, filter(None, counted.batches)))
+        if self.profiler:
+            self.profiler.step()
         self.progress.tokens += counted.counts["num_tokens"]
         return result
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch.profiler import profile
 
 from data_pipeline.sampling.batch import Batch
 from pretrain.checkpoints.elastic import convert_to_universal
@@ -24,15 +25,14 @@ from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 
 from .batches import Feeder
-from .metrics import Clock, FlopCounter, find_peak_tflops, measure_peak_tflops
-from .profiling import Profile
+from .metrics import Clock, FlopCounter, find_peak_tflops
+from .profiling import make_profiler
 from .setup import Setup
 from .step import GlobalBatch, start_count_reduction
 from .watching.wandb_board import WandbBoard, open_board
 
-Probe = Callable[[Path], dict[str, float]]  # figures of the release in a folder
 R = TypeVar("R", bound="Run")
-MEASURES = ("validation", "probe")  # splits of the log that are written when a step is measured
+MEASURES = ("validation",)  # splits of the log that are written when a step is measured
 
 
 @dataclass
@@ -41,23 +41,18 @@ class RunProgress(Progress):
 
     tokens:   that were trained on so far, by all ranks
     losses:   those of the last lines of the log, in which recovery.is_spike finds spikes
-    left_out: the first and the last batch of each stretch that no step trains on, since the loss leapt there
-    rewinds:  how often the run went back to an earlier checkpoint
     """
 
     tokens: int = 0
     losses: list[float] = field(default_factory=list)
-    left_out: list[list[int]] = field(default_factory=list)
-    rewinds: int = 0
 
 
 @dataclass(kw_only=True)
 class Run(Loop):
     """What pre-training works with beside the loop's own state. ``open_run`` makes what is not given.
 
-    probe:     measures a release; None without ``--probe``, and on all ranks but the first
     clock:     measures the speed
-    profile:   measures where the time goes, with ``--profile``
+    profiler:  torch's, with ``--profile`` on rank 0
     board:     Weights & Biases, with ``--wandb`` on rank 0
     shown:     the pairs on the page of the run, once they were read
     validated: the step of the last validation, and what it found
@@ -70,10 +65,9 @@ class Run(Loop):
 
     progress: RunProgress
     setup: Setup
-    probe: Probe | None
     weights: LossWeights
     clock: Clock
-    profile: Profile
+    profiler: profile | None
     board: WandbBoard | None = None
     shown: list[dict[str, Any]] | None = None
     validated: tuple[int, Validation] | None = None
@@ -83,20 +77,13 @@ class Run(Loop):
     feeder: Feeder = field(init=False)
     coming: Callable[[], GlobalBatch] = field(init=False)
 
-    def mark(self, place: str, part: str) -> None:
-        """Says where the loop is: to the watchdog in words, to the profile which of profiling.PARTS begins."""
-        self.watch.mark(place)
-        self.profile.enter(part)
-
     def note(self, kind: str, step: int | None = None, **values: Any) -> None:
         """Adds to the run's history what happened, see runtime/history.py; at this step unless another is given."""
         if self.rank == 0:
             note(self.setup.folder, kind, self.progress.step if step is None else step, **values)
 
 
-def start_run(
-    kind: type[R], setup: Setup, found: Path | None, probe: Probe | None, request: StopRequest, watch: Watch
-) -> R:
+def start_run(kind: type[R], setup: Setup, found: Path | None, request: StopRequest, watch: Watch) -> R:
     """Builds the engine and loads the checkpoint ``found``; without one the run begins anew.
 
     kind: the class that says what a step of the loop is
@@ -123,11 +110,9 @@ def start_run(
     universal = (
         convert_to_universal(found, setup.layout.world, setup.rank) if found else None
     )  # before the engine takes memory
-    peak = measure_peak_tflops(setup.facts["precision"]) if config.profile else 0.0
     run = kind(
         setup=setup,
         rank=setup.rank,
-        probe=probe,
         request=request,
         watch=watch,
         engine=build_engine(setup.model, config, setup.deepspeed_settings),
@@ -137,7 +122,7 @@ def start_run(
         most_skips=config.max_skipped_steps,
         weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
         clock=clock,
-        profile=Profile(config.profile, setup.folder, peak, traces=setup.rank == 0),
+        profiler=make_profiler(config.profile, setup.folder) if config.profile and setup.rank == 0 else None,
         progress=RunProgress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
     )
     if setup.rank == 0 and config.wandb:
@@ -170,9 +155,7 @@ def open_run(run: Run) -> None:
             setup.folder, progress.step, setup.total_steps, undone=undone, settings=settings, follower=run.board
         )
     workers = setup.config.num_workers
-    run.feeder = Feeder(
-        setup.train_stream, setup.layout, setup.rank, progress.step, workers, progress.left_out, end=setup.total_steps
-    )
+    run.feeder = Feeder(setup.train_stream, setup.layout, setup.rank, progress.step, workers, end=setup.total_steps)
     fetch_next(run, stopping=False)  # at least one step is trained before a stop
     run.feeder.waited = 0.0  # no step is under way yet
 

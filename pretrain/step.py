@@ -73,7 +73,7 @@ def train_step(
     seed: int,
     step: int,
     weights: LossWeights = PAPER_WEIGHTS,
-    mark: Callable[[str, str], None] = lambda place, part: None,
+    mark: Callable[[str], None] = lambda place: None,
 ) -> Outcome:
     """Forward and backward over this rank's micro-batches, then the update; the sums are by ``sum_names`` of the model.
 
@@ -83,7 +83,7 @@ def train_step(
     device.
 
     filler: stands in for an empty micro-batch, at no weight
-    mark:   is told where the step is, and which of profiling.PARTS that is
+    mark:   is told where the step is, for the watchdog
     """
     scales = make_scales(engine.module.losses, counted.counts, weights, layout, engine.device)
     nothing = {name: torch.zeros_like(scale) for name, scale in scales.items()}
@@ -91,7 +91,7 @@ def train_step(
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
 
     def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
-        mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}", "forward")
+        mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
         batch = counted.batches[number]
         shown, own = batch or filler, scales if batch else nothing
         with decide_dropout(seed, step, rank * layout.accumulation + number, shown.sequences):
@@ -102,7 +102,7 @@ def train_step(
         stats[-len(slopes.sums) :] += slopes.sums
     for number, batch in enumerate(counted.batches):
         loss, sums, outputs = slopes.only if slopes and slopes.only else forward(number)
-        mark(f"step {step}, backward of micro-batch {number}", "backward")
+        mark(f"step {step}, backward of micro-batch {number}")
         if slopes:
             loss = loss + surrogate_loss(outputs, slopes.of_batches[number]) * scales["pair"]
         if batch is not None:
@@ -111,7 +111,7 @@ def train_step(
         engine.backward(loss)
         if number == len(counted.batches) - 1:
             norm = guard_update(engine)
-        mark(f"step {step}, update {number}", "optimizer")
+        mark(f"step {step}, update {number}")
         engine.step()
     skipped, norm = read_outcome(engine, norm)
     return Outcome(stats.masked_fill(skipped, 0.0), norm, skipped)

@@ -11,7 +11,6 @@ import torch
 from data_pipeline.core.files import write_atomically
 from pretrain.engine.device import describe_device
 from pretrain.engine.log import read_metrics
-from pretrain.measure import find_fall
 
 from .batches import average_tokens
 from .config import as_dict
@@ -61,7 +60,7 @@ def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
     """Writes summary.json, which shows that the run is complete, and returns its content."""
     lines = read_metrics(setup.folder)
     ends: dict[str, Any] = {}
-    for split, name in (("train", "losses"), ("validation", "validation"), ("probe", "probe")):
+    for split, name in (("train", "losses"), ("validation", "validation")):
         own = [line for line in lines if line["split"] == split]
         ends |= {f"first_{name}": own[0] if own else None, f"last_{name}": own[-1] if own else None}
     summary = {
@@ -69,10 +68,7 @@ def write_summary(setup: Setup, progress: RunProgress) -> dict[str, Any]:
         "tokens": progress.tokens,
         "pairs": progress.step * setup.layout.size,
         "skipped_steps": progress.skipped,
-        "rewinds": progress.rewinds,
-        "left_out_batches": progress.left_out,
         **ends,
-        "warnings": [text for text in [find_fall(lines)] if text],
         "wall_seconds": round(progress.wall_seconds, 1),
         "world_size": setup.layout.world,
         "corpus_fingerprint": setup.facts["corpus"]["fingerprint"],

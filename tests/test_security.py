@@ -198,13 +198,14 @@ def _answers(folder):
     return load_split(f"files={folder}/sets", "test")[0]
 
 
-def test_an_entry_asks_nobody(folder, tmp_path, tiny_corpus):
+def test_an_entry_asks_nobody(folder, tmp_path):
     """As it is run, standard input closed: a folder with code of its own ends in one line."""
     (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
     settings = {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}}
     (folder / "config.json").write_text(json.dumps(settings))
-    arguments = ["--corpus", tiny_corpus, "--model", folder, "--objective", "ssp"]
-    done = run_program(*program_of("evaluate_pairs"), *arguments, cwd=tmp_path)
+    _answers(tmp_path)
+    arguments = ["--data", f"files={tmp_path}/sets", "--model", folder]
+    done = run_program(*program_of("evaluate"), *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in done.stderr

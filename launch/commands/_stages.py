@@ -1,4 +1,4 @@
-"""Pre-training as kinspan pretrain runs it, and as a stage that a study can hold."""
+"""Pre-training as a stage that a study can hold."""
 
 import json
 from collections.abc import Callable
@@ -23,22 +23,6 @@ from pretrain.release.release import release
 
 FINISHED = "stage.json"  # the settings of a stage that was released, and the content that it was made of
 NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "local_rank"}
-
-
-def load_probe(config: PretrainConfig) -> Callable[[Path], dict[str, float]] | None:
-    """The probe that the settings ask for. Raises KinspanError where its data set cannot be used."""
-    if config.probe is None:
-        return None
-    from finetune.training.probe import make_probe  # imports all of ranking, which other runs need not have installed
-
-    return make_probe(config.probe, num_pairs=config.probe_pairs, every_steps=config.probe_steps)
-
-
-def pretrain_with_probe(config: PretrainConfig) -> dict[str, Any]:
-    """Pre-trains, with the probe that the settings ask for. Run by every rank."""
-    from pretrain.run import pretrain  # DeepSpeed takes seconds to import
-
-    return pretrain(config, load_probe(config))
 
 
 def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
@@ -79,6 +63,7 @@ def prepare_blank(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
 def _run_pretraining(config: PretrainConfig) -> None:
     """Pre-trains and releases, unless these settings are finished already. Resumes what was interrupted."""
     from finetune.studies.chains import RELEASE  # brings BM25 and plots, which pre-training alone does not need
+    from pretrain.run import pretrain  # DeepSpeed takes seconds to import
 
     folder, finished = Path(config.output_dir), Path(config.output_dir) / FINISHED
     asked = {"settings": as_dict(config), "made_of": _fingerprint_inputs(config)}
@@ -87,7 +72,7 @@ def _run_pretraining(config: PretrainConfig) -> None:
         if read_launcher_variables()[0] == 0:
             print(f"finished already: {folder / RELEASE}")
         return
-    summary = pretrain_with_probe(config)
+    summary = pretrain(config)
     if summary:  # of rank 0 alone
         release(folder, folder / RELEASE)
         write_atomically(finished, json.dumps(asked, indent=1) + "\n")

@@ -150,7 +150,7 @@ def hold_out(corpus: Path, objective: str) -> "AnswerSet | None":
     from data_pipeline.corpus import Corpus
     from data_pipeline.sampling.pairs import POSITIVE
     from data_pipeline.tokenizers import load_tokenizer
-    from pretrain.evaluation.pair_tests import decode_texts, select_held_out
+    from pretrain.evaluation.held_out import decode_texts, select_held_out
     from serve.rerank import make_candidates
 
     opened = Corpus(corpus)

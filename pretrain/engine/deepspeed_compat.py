@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,6 @@ SETTINGS = frozenset([
 
 STARTING = ("Setting accelerator to", "Setting ds_accelerator to", "Detected CUDA_VISIBLE_DEVICES")
 UNPICKLING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-COLLECTIVES = ("all_", "barrier", "broadcast", "reduce")  # how the names of methods of DeepSpeed's backend begin
 
 
 def silence_start() -> None:
@@ -112,37 +111,6 @@ def without_updates(engine: Any) -> Iterator[None]:
         getattr(optimizer, sums, {}).clear()
     engine.micro_steps = micro_steps
     engine._is_gradient_accumulation_boundary = None
-
-
-def time_collectives(begin: Callable[[], str], end: Callable[[str], None]) -> Callable[[], None]:
-    """Has ``begin`` called before each of DeepSpeed's collectives, and ``end`` after it with what ``begin`` returned.
-
-    Each is waited for at once, so that its time is known. Returns what sets all back.
-    """
-    from deepspeed.comm import comm
-
-    backend = comm.cdb
-
-    def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any, **named: Any) -> Any:
-            before = begin()
-            handle = call(*arguments, **named)
-            if hasattr(handle, "wait"):
-                handle.wait()
-            end(before)
-            return handle
-
-        return timed
-
-    names = [name for name in dir(type(backend)) if name.startswith(COLLECTIVES)]
-    for name in names:
-        setattr(backend, name, wrap(getattr(backend, name)))
-
-    def restore() -> None:
-        for name in names:
-            delattr(backend, name)  # the class's own method shows again
-
-    return restore
 
 
 def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[str, Any]:

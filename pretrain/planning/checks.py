@@ -9,7 +9,6 @@ from pretrain.config import PretrainConfig
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
 MASKING_SETTINGS = ("mlm_weight", "mlm_probability", "whole_word_masking")
-PROBE_SETTINGS = ("probe_steps", "probe_pairs")
 
 
 def check(config: PretrainConfig) -> None:
@@ -23,11 +22,6 @@ def check(config: PretrainConfig) -> None:
         raise KinspanError(
             f"--micro_batch_size {config.micro_batch_size} is larger than --global_batch_size "
             f"{config.global_batch_size}: lower the first or raise the second"
-        )
-    if config.on_spike == "rewind" and config.save_steps * config.keep_checkpoints < config.log_steps:
-        raise KinspanError(
-            f"--on_spike rewind: --save_steps {config.save_steps} and --keep_checkpoints {config.keep_checkpoints} "
-            f"leave no checkpoint from before a line of the log (--log_steps {config.log_steps}): keep more of them"
         )
     if config.warmup_epochs is not None and (config.max_epochs is None or config.warmup_steps is not None):
         raise KinspanError(
@@ -50,7 +44,6 @@ def _check_contrastive(config: PretrainConfig) -> None:
     for name, why in (
         ("adapter", "whole models alone are trained by it"),
         ("permute_pair_labels", "it has no labels"),
-        ("probe", "probes fine-tune cross-encoders"),
         ("compile", "compiled encoders drop other numbers each time, and each text is encoded twice"),
     ):
         if getattr(config, name):
@@ -80,8 +73,6 @@ def _check_adapter(config: PretrainConfig) -> None:
         raise KinspanError("--adapter fusion weighs two or more --adapters, and has no --adapter_size of its own")
     if config.adapter == "lora" and config.adapters:
         raise KinspanError("--adapter lora stands on no other --adapters: leave them out")
-    if config.probe:
-        raise KinspanError("--probe fine-tunes whole models: leave it out with --adapter")
 
 
 def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
@@ -92,7 +83,6 @@ def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     unused = {
         "every corpus has an objective of its own": ("objective",) if own and all(own) else (),
         what: (() if token_loss == "rtd" else RTD_SETTINGS) + (() if is_masked else MASKING_SETTINGS),
-        "there is no --probe": PROBE_SETTINGS if config.probe is None else (),
         f"--lr_schedule is {config.lr_schedule}": () if config.lr_schedule == "wsd" else ("decay_share",),
         "there is no --dry_run": () if config.dry_run else ("tokens_per_second",),
     }

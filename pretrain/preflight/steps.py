@@ -35,7 +35,7 @@ def try_steps(config: PretrainConfig, folder: Path, watch: Watch) -> dict[str, A
     refuse, too little memory for instance.
     """
     watch.mark("loading model and corpus", patient=True)
-    setup = set_up(replace(config, output_dir=str(folder), probe=None, profile=0))
+    setup = set_up(replace(config, output_dir=str(folder), profile=0))
     own = Path(config.output_dir)
     ranks.broadcast_from_rank_0(lambda: _expect_startable(own, setup))
     parameters = sum(p.numel() for p in setup.model.parameters() if p.requires_grad)
@@ -86,7 +86,7 @@ def _time_steps(setup: Setup, engine: Any, watch: Watch) -> tuple[float, float]:
             seed=config.seed,
             step=step,
             weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
-            mark=lambda place, part: watch.mark(place),
+            mark=watch.mark,
         )
         result.sums.tolist()  # waits for a GPU
         seconds.append(time.perf_counter() - began)

@@ -17,7 +17,7 @@ from tests.programs import import_libraries
 def warm_up() -> None:
     """Imports what launch/pretrain.py needs. No threads, no groups: those must be each fork's own."""
     import_libraries()
-    import finetune.training.probe  # noqa: F401
+    import finetune.training.train  # noqa: F401
     import pretrain.run  # noqa: F401
 
 

@@ -118,14 +118,8 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
         ("release", ["--run_dir", "absent", "--output_dir", "x"], "neither a run nor a checkpoint"),
         ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size 9"),
         ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
-        ("rank_document", ["--model", "absent"], "no release"),
         ("status", ["absent"], "absent: there is no run"),
         ("mine", ["--data", "files=x", "--depth", "9", "--output_dir", "x"], "--depth 9 goes with --cross_encoder"),
-        (
-            "evaluate_pairs",
-            ["--model", "all-MiniLM-L6-v2", "--corpus", "absent", "--objective", "ssp"],
-            "make one with",
-        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(entry, arguments, text, tmp_path):

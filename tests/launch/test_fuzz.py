@@ -88,11 +88,6 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"contamination": "{ground}/corpus", "data": "files={ground}/sets"},
         ("sets/test.jsonl", *CORPUS),
     ),
-    "evaluate_pairs": (
-        "evaluate_pairs",
-        {"model": "{ground}/model", "corpus": "{ground}/corpus", "objective": "ssp", "anchors": 2, "max_length": 32},
-        (*MODEL, *CORPUS),
-    ),
     "study": (
         "study",
         {
@@ -115,11 +110,6 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     ),
     "inspect_corpus": ("inspect_corpus", {"corpus": "{ground}/corpus", "sample": 2}, CORPUS),
     "inspect_pairs": ("inspect_pairs", {"corpus": "{ground}/corpus", "count": 2}, CORPUS),
-    "rank_document": (
-        "rank_document",
-        {"model": "{ground}/model", "corpus": "{ground}/corpus", "average_over": 1},
-        (*MODEL, *CORPUS),
-    ),
     "build_asnq": (
         "build_asnq",
         {"train": ["{ground}/nq.jsonl"], "dev": ["{ground}/nq.jsonl"], "output_dir": "out"},
@@ -129,7 +119,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 # A text of Python's own tells the user nothing, unless it is quoted, by its type.
 PYTHONS = "has no attribute|NoneType|not supported between|unexpected keyword|object is not|invalid literal"
 PYTHONS += "|embedded null|out of range|positional argument|not subscriptable|must be str"
-SLOWER = {"pretrain": 6, "resume": 6, "engine": 4, "again": 6, "finetune": 6, "study": 4, "rank_document": 4}
+SLOWER = {"pretrain": 6, "resume": 6, "engine": 4, "again": 6, "finetune": 6, "study": 4}
 EXAMPLES = {command: SLOWER.get(command, 10) for command in COMMANDS}
 
 
@@ -208,7 +198,7 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
     monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", at_once)
     monkeypatch.setattr("launch.commands.study.start_workers", contextlib.nullcontext)
     monkeypatch.setitem(sys.modules, "ray", None)  # no cluster is started
-    for module in ("launch.commands.inspect_corpus", "launch.commands.rank_document", "pretrain.planning.corpora"):
+    for module in ("launch.commands.inspect_corpus", "pretrain.planning.corpora"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("data_pipeline.prepare.readers.python_docs.find_source_files", lambda number: [])

@@ -2,13 +2,10 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from launch.commands import evaluate_pairs, inspect_pairs
-from tests.synthetic import short_tokenizer
+from launch.commands import inspect_pairs
 
 
 @pytest.fixture
@@ -39,23 +36,3 @@ def test_a_round_robin_is_validated_as_any_mixture(call, tiny_corpus, make_corpu
     mixed, in_turn = (call(inspect_pairs, *corpora, *flags, *more) for more in ([], ["--corpus_schedule=round_robin"]))
     assert mixed == in_turn
     assert {json.loads(line)["objective"] for line in mixed.splitlines()} == {"ssp", "nsp"}
-
-
-@pytest.fixture
-def classifier(helpers, tmp_path):
-    """A small sequence classifier, drawn anew."""
-    tokenizer = helpers.tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(tmp_path / "model"))
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **sizes)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(tmp_path / "model"))
-    return tmp_path / "model"
-
-
-def test_evaluate_pairs(call, tiny_corpus, classifier):
-    flags = ("--model", classifier, "--objective", "ssp", "--anchors", 4, "--max_length", 32, "--json")
-    local, remote = (
-        call(evaluate_pairs, "--corpus", place, *flags) for place in (tiny_corpus, f"file://{tiny_corpus}")
-    )
-    assert json.loads(local.splitlines()[-1]) == json.loads(remote.splitlines()[-1])
-    assert Path(tiny_corpus).name == json.loads(remote.splitlines()[-1])["corpus"]["name"]

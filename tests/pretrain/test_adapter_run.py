@@ -258,7 +258,6 @@ def test_a_checkpoint_of_another_base_is_refused(config, make_base):
         ({"adapter": None}, "give --adapter"),
         ({"adapter": "fusion", "adapter_size": None}, "two or more --adapters"),
         ({"adapter": "lora", "adapters": ["x"]}, "no other --adapters"),
-        ({"probe": "wikiqa=x"}, "--probe"),
     ],
 )
 def test_settings_that_do_not_go_together(settings, said, config):

@@ -65,6 +65,7 @@ def test_imbalance_is_the_largest_share_over_the_mean(tiny_corpus, make_stream, 
     stream, layout, sent = make_stream(tiny_corpus), Layout(20, 4, 3), []
     shares = [[stream.batch(a, b - a) for a, b in layout.micro_batches(rank)] for rank in range(3)]
     monkeypatch.setattr("pretrain.engine.ranks.is_distributed", lambda: True)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 3)
     monkeypatch.setattr(
         "pretrain.engine.ranks.start_sum",

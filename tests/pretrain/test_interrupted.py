@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data_pipeline.core.errors import KinspanError
-from pretrain import measure, recovery, run, state
+from pretrain import measure, recovery, run
 from pretrain.checkpoints import writer
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
@@ -245,37 +245,10 @@ def spike_at(monkeypatch, step):
     monkeypatch.setattr(recovery, "is_spike", once)
 
 
-def test_a_leap_is_told(config, monkeypatch, capsys):
+def test_a_leap_is_told(config, monkeypatch, caplog):
     spike_at(monkeypatch, 6)
-    assert pretrain(config())["rewinds"] == 0
-    assert "step 6: the loss leapt to " in capsys.readouterr().out
-
-
-def test_a_rewound_run_leaves_out_the_batches_of_the_leap(config, monkeypatch, capsys):
-    """It ends like one that was never given them."""
-    with monkeypatch.context() as patch:
-        spike_at(patch, 6)
-        summary = pretrain(config("rewound", on_spike="rewind", release_every=5))
-    assert summary["rewinds"] == 1
-    assert summary["left_out_batches"] == [[4, 5]]
-    assert "went back to " in capsys.readouterr().out
-    plain = state.RunProgress
-
-    def without(*arguments, **fields):
-        return plain(*arguments, **{**fields, "left_out": [[4, 5]]})
-
-    monkeypatch.setattr(state, "RunProgress", without)
-    never = config("never", release_every=5)
-    pretrain(never)
-    assert equal_runs(never, config("rewound"))
-    released = [Path(c.output_dir) / "releases/step-00000005/model.safetensors" for c in (never, config("rewound"))]
-    assert released[0].read_bytes() == released[1].read_bytes()  # not what it was before the run went back
-
-
-def test_a_leap_before_the_first_checkpoint_is_only_told(config, monkeypatch, capsys):
-    spike_at(monkeypatch, 4)
-    assert pretrain(config(on_spike="rewind"))["rewinds"] == 0
-    assert "no checkpoint is older than the spike" in capsys.readouterr().out
+    pretrain(config())
+    assert [record.levelname for record in caplog.records if "step 6: the loss leapt" in record.getMessage()]
 
 
 def test_a_full_disk_costs_a_checkpoint_not_the_run(config, uninterrupted, monkeypatch, capsys):
@@ -346,8 +319,8 @@ def test_a_run_goes_on_with_smaller_micro_batches(config, make_model, monkeypatc
 
 
 def test_the_course_of_a_run_is_told(config, monkeypatch):
-    """A skip, a stop, a restart, a leap and a rewind: in the history, on the page, in the status, and as one curve."""
-    settings = config("told", on_spike="rewind")
+    """A skip, a stop, a restart and a leap: in the history, on the page, in the status, and as one curve."""
+    settings = config("told")
     folder = Path(settings.output_dir)
     with monkeypatch.context() as patch:
         at_step(patch, [3], poison("loss"))
@@ -363,14 +336,13 @@ def test_the_course_of_a_run_is_told(config, monkeypatch):
         spike_at(patch, 4)  # the second line after the restart, of step 10
         pretrain(settings)
     kinds = [line["kind"] for line in read_history(folder)]
-    assert kinds == ["started", "skipped", "stopped", "started", "leapt", "rewound", "finished"]
+    assert kinds == ["started", "skipped", "stopped", "started", "leapt", "finished"]
     status = read_status(folder)
-    assert (status.state, status.step, status.starts, status.rewinds, status.skipped_steps) == ("complete", 12, 2, 1, 1)
+    assert (status.state, status.step, status.starts, status.skipped_steps) == ("complete", 12, 2, 1)
     assert status.checkpoint[0] == 12
     assert read_heartbeat(folder)["rank"] == 0
     page = (folder / "report.html").read_text()
     assert "resumed at step 6" in page
-    assert "went back from step 10; batches 8 to 9 are left out" in page
     assert 6 <= page.count("Score <b>") <= 9
     expected = [(step, round(loss, 3)) for step, loss in lines(folder, "train", "step", "loss")]
     assert read_curve(folder, "1 loss/loss/train") == expected
