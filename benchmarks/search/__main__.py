@@ -194,7 +194,10 @@ def show(
     reranked: Sequence[str],
     args: Any,
 ) -> None:
-    right = [{data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]} for r in data.rows()]
+    right = [
+        {data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]}
+        for r in data.question_slices()
+    ]
     found = [{**own, **blend(own, args.cross_encoder, args.rerank_k, reranked)} for own in found]
     figures = {way: measure_retrieval([ids[way] for ids in found], right) for way in found[0]}
     groups = group_seeds(args.cross_encoder)

@@ -36,7 +36,9 @@ def main() -> None:
         data = data.take(np.linspace(0, data.num_questions - 1, args.questions).astype(np.int64))
     hits = Searcher(args.index).search(data.questions, args.candidates).hits
     lines = []
-    for number, (name, question, rows) in enumerate(zip(data.question_ids, data.questions, data.rows(), strict=True)):
+    for number, (name, question, rows) in enumerate(
+        zip(data.question_ids, data.questions, data.question_slices(), strict=True)
+    ):
         right = {data.answer_ids[row].as_py() for row in range(rows.start, rows.stop) if data.labels[row]}
         for hit in hits[number]:
             line = {"question_id": name, "question": question, "answer_id": hit.id, "answer": hit.text}

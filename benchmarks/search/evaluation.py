@@ -41,7 +41,10 @@ def read_found(path: Path, settings: dict) -> list[EvaluatedQuery]:
         raise KinspanError(f"{path} has {len(lines):,} questions: run benchmarks.search once more")
     models = {"": "", **{f" + {row}": f" + {own[0]}" for row, own in group_seeds(settings["cross_encoder"]).items()}}
     shown = {name + label: name + model for label, model in models.items() for name in FIRST.values()}
-    right = [[data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]] for r in data.rows()]
+    right = [
+        [data.answer_ids[row].as_py() for row in range(r.start, r.stop) if data.labels[row]]
+        for r in data.question_slices()
+    ]
     rows = zip(data.question_ids, data.questions, right, map(json.loads, lines), strict=True)
     return [
         EvaluatedQuery(name, text, own, {label: [(one, None) for one in found[key]] for label, key in shown.items()})

@@ -52,7 +52,7 @@ class AnswerSet:
         """``[N]``: the number of the question that each row belongs to."""
         return np.repeat(np.arange(self.num_questions), np.diff(self.starts))
 
-    def rows(self) -> Iterator[slice]:
+    def question_slices(self) -> Iterator[slice]:
         """Yields the rows of each question as a slice."""
         for first, end in pairwise(self.starts.tolist()):
             yield slice(first, end)

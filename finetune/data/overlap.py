@@ -78,5 +78,7 @@ def _name(data: AnswerSet) -> str:
 
 def _read_pairs(data: AnswerSet, asked: list[str], shared: set[str]) -> set[tuple[str, str]]:
     """Returns the pairs of the shared questions; only their candidates are read."""
-    found = ((question, rows) for question, rows in zip(asked, data.rows(), strict=True) if question in shared)
+    found = (
+        (question, rows) for question, rows in zip(asked, data.question_slices(), strict=True) if question in shared
+    )
     return {(question, fold_text(text)) for question, rows in found for text in data.answers[rows].to_pylist()}

@@ -62,7 +62,7 @@ def score_bm25(data: AnswerSet) -> np.ndarray:
     index = index_words(distinct.dictionary.to_pylist())
     if index is None:
         return scores
-    for words, rows in zip(cut_words(data.questions), data.rows(), strict=True):
+    for words, rows in zip(cut_words(data.questions), data.question_slices(), strict=True):
         if words:
             scores[rows] = index.get_scores(words)[document_of[rows]]
     return scores
@@ -102,7 +102,7 @@ def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
     found = [Counter(own) for own in words]
     norms = [K1 * (1 - B + B * len(own) / max(counts.mean_words, 1e-9)) for own in words]
     scores = np.zeros(data.num_pairs)
-    for asked, rows in zip(cut_words(data.questions), data.rows(), strict=True):
+    for asked, rows in zip(cut_words(data.questions), data.question_slices(), strict=True):
         weights = {word: n * _weigh_rarity(counts, word) for word, n in Counter(asked).items()}
         for row, text in enumerate(distinct.indices[rows.start : rows.stop].to_pylist(), rows.start):
             own, norm = found[text], norms[text]

@@ -67,7 +67,7 @@ def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str])
     qrels, run = (
         {
             name: dict(zip(ids[r], column[r], strict=True))
-            for name, r in zip(data.question_ids, data.rows(), strict=True)
+            for name, r in zip(data.question_ids, data.question_slices(), strict=True)
         }
         for column in columns
     )

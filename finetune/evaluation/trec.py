@@ -102,7 +102,7 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
     ids, labels = data.answer_ids.to_pylist(), data.labels.tolist()
 
     def qrels_lines() -> Iterator[str]:
-        for question, rows in zip(data.question_ids, data.rows(), strict=True):
+        for question, rows in zip(data.question_ids, data.question_slices(), strict=True):
             for row in range(rows.start, rows.stop):
                 yield f"{question} 0 {ids[row]} {labels[row]}\n"
 
@@ -156,7 +156,7 @@ def _write_run(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> n
     ids, values = data.answer_ids.to_pylist(), scores.astype(np.float64).tolist()
 
     def lines() -> Iterator[str]:
-        for question, rows in zip(data.question_ids, data.rows(), strict=True):
+        for question, rows in zip(data.question_ids, data.question_slices(), strict=True):
             for rank, row in enumerate(order[rows].tolist(), 1):
                 yield f"{question} Q0 {ids[row]} {rank} {values[row]!r} {tag}\n"
 
@@ -171,7 +171,7 @@ def _list_questions(
     """Yields a line of JSON for each question, with its candidates best first, and their labels if given."""
     ids, texts = data.answer_ids.to_pylist(), data.answers.to_pylist()
     values = scores.astype(np.float64).tolist()
-    for question_id, question, rows in zip(data.question_ids, data.questions, data.rows(), strict=True):
+    for question_id, question, rows in zip(data.question_ids, data.questions, data.question_slices(), strict=True):
         candidates: list[dict[str, Any]] = [
             {"id": ids[row], "text": texts[row], "score": values[row]} | ({"label": labels[row]} if labels else {})
             for row in order[rows].tolist()

@@ -184,6 +184,6 @@ def _compare(model: Any, data: AnswerSet) -> np.ndarray:
     which = torch.from_numpy(distinct.indices.to_numpy().astype(np.int64)).to(told.device)
     scores = [
         model.similarity_pairwise(asked[question : question + 1].expand(rows.stop - rows.start, -1), told[which[rows]])
-        for question, rows in enumerate(data.rows())
+        for question, rows in enumerate(data.question_slices())
     ]
     return torch.cat(scores).double().cpu().numpy()

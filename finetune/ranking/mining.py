@@ -139,7 +139,7 @@ def list_lines(data: AnswerSet, mined: list[Negatives], names: Mapping[str, str]
 
     names: the user's names of columns, so that one --columns serves the data and what was mined of it
     """
-    for number, right in enumerate(data.rows()):
+    for number, right in enumerate(data.question_slices()):
         rows = sorted([*range(right.start, right.stop), *(row for row, _ in mined[number])])  # hides the labels
         for row in rows:
             line = {

@@ -169,7 +169,7 @@ def score_texts(
     run_batches(ranker, texts, batches, vectors, what=what, mark=mark)
     answers = torch.from_numpy(texts.answers).to(device)
     asked = (vectors[int(number)] for number in texts.questions)
-    cosines = [vectors[answers[rows]] @ query for rows, query in zip(data.rows(), asked, strict=True)]
+    cosines = [vectors[answers[rows]] @ query for rows, query in zip(data.question_slices(), asked, strict=True)]
     return torch.cat(cosines).double().cpu().numpy()
 
 

@@ -35,7 +35,9 @@ def measure_overlap(data: AnswerSet) -> np.ndarray:
     """``[Q]``: the greatest share of a question's distinct words that one of its right answers has."""
     shares = np.zeros(data.num_questions)
     words = cut_words(data.answers.to_pylist())
-    for number, (asked, rows) in enumerate(zip(map(set, cut_words(data.questions)), data.rows(), strict=True)):
+    for number, (asked, rows) in enumerate(
+        zip(map(set, cut_words(data.questions)), data.question_slices(), strict=True)
+    ):
         right = [len(asked & set(words[row])) for row in range(rows.start, rows.stop) if data.labels[row]]
         shares[number] = max(right, default=0) / max(1, len(asked))
     return shares

@@ -97,7 +97,7 @@ def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corp
     """
     chosen = [np.flatnonzero(data.labels)]
     corpus = data.distinct
-    for number, own in enumerate(data.rows()):
+    for number, own in enumerate(data.question_slices()):
         key = make_philox_key(seed, f"negatives/{epoch}/{data.question_ids[number]}")
         random = np.random.Generator(np.random.Philox(key=key))
         if not from_corpus:
@@ -135,7 +135,7 @@ def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups
     random = make_generator(seed, epoch)
     key = random.random(data.num_pairs)
     groups = []
-    for rows in data.rows():
+    for rows in data.question_slices():
         labels = data.labels[rows]
         negatives = rows.start + np.flatnonzero(data.distinct.wrong[rows])
         if len(negatives):

@@ -66,7 +66,7 @@ def main() -> None:
     data, mined = mine_file(
         config.data, output, model, config.cross_encoder, rules, max_length=config.max_length, columns=config.columns
     )
-    every = list(data.rows())
+    every = list(data.question_slices())
     for number in range(0, len(mined), max(1, len(mined) // max(1, config.show)))[: config.show]:
         print(f"\n{shorten(data.questions[number], 200)}")
         print(f"  right        {shorten(data.answers[every[number].start].as_py(), 200)}")

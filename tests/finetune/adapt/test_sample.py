@@ -42,6 +42,6 @@ def test_they_are_those_of_the_test_split_with_the_lowest_hashes(shared):
     whole, _ = load_split(f"selqa={shared}/data/as2/selqa", "test")
     data, _ = load_split(f"files={QUESTIONS}", "test")
     texts = whole.answers.to_pylist()
-    complete = {q for q, rows in zip(whole.questions, whole.rows(), strict=True) if all(texts[rows])}
+    complete = {q for q, rows in zip(whole.questions, whole.question_slices(), strict=True) if all(texts[rows])}
     lowest = sorted(complete, key=lambda question: hashlib.sha256(question.encode()).hexdigest())[:100]
     assert sorted(data.questions) == sorted(lowest)

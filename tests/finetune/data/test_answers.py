@@ -35,7 +35,7 @@ def by_question(data):
             data.answers[rows.start : rows.stop].to_pylist(),
             data.labels[rows].tolist(),
         )
-        for q, rows in enumerate(data.rows())
+        for q, rows in enumerate(data.question_slices())
     }
 
 

@@ -61,7 +61,7 @@ def test_each_question_stands_with_its_right_answer_and_similar_ones(questions, 
         data, _ = load_split(f"files={tmp_path / 'set'}", split)
         assert data.num_questions == counts[split]
         answers = data.answers.to_pylist()
-        for number, rows in enumerate(data.rows()):
+        for number, rows in enumerate(data.question_slices()):
             question = known[data.question_ids[number]]
             assert data.questions[number] == query(question)
             labels = data.labels[rows].tolist()
@@ -88,14 +88,14 @@ def test_similar_questions_are_found_in_scripts_without_spaces(helpers, tmp_path
     desk = helpers.write_jsonl(tmp_path / "desk.jsonl", lines)
     build_forum_set(read_questions([f"questions:{desk}"]), "title_answer", tmp_path / "set", SHARES, candidates=3)
     data, _ = load_split(f"files={tmp_path / 'set'}", "train")
-    for number, rows in enumerate(data.rows()):  # whose candidates are those of their subjects
+    for number, rows in enumerate(data.question_slices()):  # whose candidates are those of their subjects
         assert all(data.questions[number][:3] in answer for answer in data.answers[rows].to_pylist())
 
 
 def test_the_place_of_the_right_answer_says_nothing(questions, tmp_path):
     build_forum_set(questions, "title_body", tmp_path / "set", {"dev": 0.0, "test": 0.9}, candidates=5)
     data, _ = load_split(f"files={tmp_path / 'set'}", "test")
-    places = [data.labels[rows].tolist().index(1) for rows in data.rows()]
+    places = [data.labels[rows].tolist().index(1) for rows in data.question_slices()]
     assert len(set(places)) == 5
 
 
@@ -147,7 +147,7 @@ def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path,
     held_out = set()
     for split in ("train", "dev", "test"):
         data, _ = load_split(f"files={tmp_path / 'set'}", split)
-        for asked, rows in zip(data.question_ids, data.rows(), strict=True):
+        for asked, rows in zip(data.question_ids, data.question_slices(), strict=True):
             splits.setdefault(group[asked], set()).add(split)
             held_out |= {asked} if split != "train" else set()
             ids, labels = data.answer_ids[rows].to_pylist(), data.labels[rows].tolist()
@@ -292,7 +292,7 @@ def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
     for split in counts:
         data, _ = load_split(f"files={tmp_path / 'set'}", split)
         assert data.num_questions == counts[split]
-        assert {rows.stop - rows.start for rows in data.rows()} == {5}
+        assert {rows.stop - rows.start for rows in data.question_slices()} == {5}
         held_out |= set(data.questions) if split != "train" else set()
     options = {"validation_share": sum(SHARES.values()), "duplicates": "keep"}
     helpers.prepare([f"questions:{path}"], short_tokenizer(), tmp_path / "corpus", **options)

@@ -40,7 +40,7 @@ def test_splits_and_the_pool(folder):
     ]
     pool = {"shared", "d 2", *(f"t {n}" for n in range(8))}
     for split in ("dev", "test"):
-        for rows in splits[split].rows():
+        for rows in splits[split].question_slices():
             assert set(splits[split].answers[rows.start : rows.stop].to_pylist()) == pool
             assert splits[split].labels[rows].sum() == 1
     names = dict(zip(splits["dev"].answers.to_pylist(), splits["dev"].answer_ids.to_pylist(), strict=True))

@@ -70,7 +70,7 @@ def test_answer_sets_score_as_in_trec_eval(seed):
     data = make(ids, labels, sizes)
     scores = np.array([rng.choice([0.25, 0.5, rng.random()]) for _ in ids])
     qrels, run = {}, {}
-    for question, rows in zip(data.question_ids, data.rows(), strict=True):
+    for question, rows in zip(data.question_ids, data.question_slices(), strict=True):
         qrels[question] = dict(zip(ids[rows], labels[rows], strict=True))
         run[question] = dict(zip(ids[rows], scores[rows].tolist(), strict=True))
     ours, theirs, from_files = (

@@ -56,7 +56,7 @@ def test_answers_are_measured_as_their_files_are(data, scores):
     assert all(np.array_equal(found[metric], ours[metric]) for metric in METRICS)
     order = np.lexsort((-scores["good"], data.question_of))
     hits = data.labels[order]
-    assert found["P@3"].tolist() == pytest.approx([hits[rows][:3].sum() / 3 for rows in data.rows()])
+    assert found["P@3"].tolist() == pytest.approx([hits[rows][:3].sum() / 3 for rows in data.question_slices()])
 
 
 @pytest.mark.parametrize(

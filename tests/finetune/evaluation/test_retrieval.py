@@ -37,8 +37,8 @@ def test_a_question_for_which_nothing_is_right_or_found_counts_0():
 def test_scores_of_candidates_give_the_same_figures(data, scores):
     ours = compute_question_metrics(data, scores["good"], RETRIEVAL_METRICS)
     order, ids = rank_rows(data, scores["good"]), data.answer_ids.to_pylist()
-    found = [[ids[row] for row in order[rows]] for rows in data.rows()]
-    right = [{ids[row] for row in range(rows.start, rows.stop) if data.labels[row]} for rows in data.rows()]
+    found = [[ids[row] for row in order[rows]] for rows in data.question_slices()]
+    right = [{ids[row] for row in range(rows.start, rows.stop) if data.labels[row]} for rows in data.question_slices()]
     theirs = measure_retrieval(found, right)
     assert tuple(ours) == RETRIEVAL_METRICS
     for metric in RETRIEVAL_METRICS:

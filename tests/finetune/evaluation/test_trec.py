@@ -35,7 +35,7 @@ def test_written_files_read_back_and_rank_alike(data, tmp_path):
     ids = data.answer_ids.to_pylist()
     assert run == {
         q: dict(zip(ids[r], SCORES[r].tolist(), strict=True))
-        for q, r in zip(data.question_ids, data.rows(), strict=True)
+        for q, r in zip(data.question_ids, data.question_slices(), strict=True)
     }
     order = rank_rows(data, SCORES)
     assert [name for of_question in run.values() for name in of_question] == [ids[row] for row in order]

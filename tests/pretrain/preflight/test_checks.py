@@ -171,7 +171,9 @@ def test_corpora():
 
 def test_of_a_large_corpus_some_shards_are_hashed():
     def count(size):
-        return len(choose_sample([ShardInfo(f"shards/{n}.arrow", 1, 1, 1, 1, {}, int(size), "") for n in range(5)]))
+        return len(
+            choose_sample([ShardInfo(f"shards/{n}.arrow", 1, 1, 1, 1, {}, int(size), "", "train") for n in range(5)])
+        )
 
     assert [count(size) for size in (1e6, HASHED / 2.5, 2 * HASHED)] == [5, 2, 1]
 

@@ -36,7 +36,7 @@ def candidates(folder, split):
     ids = data.answer_ids.to_pylist()
     return {
         name: {ids[row]: int(data.labels[row]) for row in range(rows.start, rows.stop)}
-        for name, rows in zip(data.question_ids, data.rows(), strict=True)
+        for name, rows in zip(data.question_ids, data.question_slices(), strict=True)
     }
 
 
