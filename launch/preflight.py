@@ -1,24 +1,21 @@
 """Checks all hosts before a long run: put before launch/pretrain.py, with the same launcher and the same flags."""
 
-import os
 import sys
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # what fails is said here, with less noise
-
 from launch._cli import parse, run
 from pretrain.config import PretrainConfig
 
 NOT_READY = 2  # as for whatever else the user can mend
 
-DESCRIPTION = """Finds in a minute what would waste the first night of a long run: versions that differ between hosts,
-devices in use, full disks, clocks that disagree, a low limit of open files, a corpus that is missing or damaged on one
-host, hosts that do not reach one another, slow links; it trains for a few steps and says how fast. It takes the flags
-of launch/pretrain.py, and the same launcher starts it on all hosts. Exit status 0: the run may start; 2: it may not,
-and the lines say which host is in the way and what to do. It leaves nothing in the output folder."""
+DESCRIPTION = """Finds in a minute what would waste the first night of a long run: versions, settings, corpora or
+devices that differ between hosts, GPUs in use, full disks, a slow network, a batch that does not fit; it trains for two
+steps and logs how long the run takes. It takes the flags of launch/pretrain.py, and the same launcher starts it on all
+hosts. Exit status 0: the run may start; 2: it may not, and each line names the host. It leaves nothing in the output
+folder."""
 
 EPILOG = """examples:
   kinspan preflight --config my_run.yaml && kinspan pretrain --config my_run.yaml
@@ -29,11 +26,16 @@ EPILOG = """examples:
 
 def main() -> None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
-    from pretrain.preflight.preflight import leave_group, preflight
+    import torch.distributed as dist  # after the flags: torch takes seconds to import
 
-    ready = preflight(config)
-    leave_group()
-    if not ready:
+    from pretrain.engine.world import read_launcher_variables
+    from pretrain.preflight import preflight
+
+    problems = preflight(config)
+    if read_launcher_variables()[0] == 0:
+        print("\n".join([*problems, "NOT READY" if problems else "READY"]), flush=True)
+    dist.destroy_process_group()
+    if problems:
         raise SystemExit(NOT_READY)
 
 

@@ -90,8 +90,10 @@ class Materials:
             return
         from transformers import AutoConfig
 
+        from pretrain.modeling.default_model import default_model
+
         small = _load(ROOT / "tests/pretrain/conftest.py", "chaos_pretrain_conftest")
-        tokenizer = small.load_tokenizer(small.default_model())
+        tokenizer = small.load_tokenizer(default_model())
         off = {} if self.dropout else {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         for loss, family in FAMILIES.items():
             tokenizer.save_pretrained(str(self.model(loss)))

@@ -1,0 +1,239 @@
+"""Checks all hosts before a long run: what differs between them, room on disks, the network, and two training steps."""
+
+import faulthandler
+import hashlib
+import logging
+import platform
+import shutil
+import socket
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import PROJECT_ROOT
+from data_pipeline.core.settings import cache_settings
+from data_pipeline.corpus import Corpus
+from data_pipeline.remote.address import is_remote, show_address
+from data_pipeline.sources import list_paths
+from pretrain.batches import make_micro_batches
+from pretrain.config import PretrainConfig
+from pretrain.engine import ranks
+from pretrain.engine.device import describe_out_of_memory, is_out_of_memory
+from pretrain.engine.engine import build_engine, start_distributed
+from pretrain.engine.log import format_time
+from pretrain.engine.run_folder import CHECKPOINTS, SHARED, holds_this_run, open_folder
+from pretrain.engine.world import read_launcher_variables
+from pretrain.lengthen import find_start
+from pretrain.modeling.compilation import compile_encoders
+from pretrain.modeling.losses import LossWeights
+from pretrain.planning.checks import check
+from pretrain.planning.corpora import list_sources
+from pretrain.setup import Setup, explain_differences, set_up
+from pretrain.step import start_count_reduction, train_step, try_largest
+
+logger = logging.getLogger(__name__)
+
+TIME_LIMIT = 900.0  # seconds for everything: loading a model from the hub, or compiling, takes minutes
+SOURCES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")  # packages whose code must be the same
+LIBRARIES = ("torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")
+PER_HOST = ("cache_dir", "local_rank")  # settings that may differ between hosts or ranks
+MIN_OUTPUT = 1e9  # bytes: below it, not even the logs of a long run have room; checkpoints are counted apart
+# NCCL and gloo use some ten megabytes for each pair of ranks; a container has 64 MB unless --shm-size asks for more.
+MIN_SHARED_MEMORY = 512e6  # bytes
+MIN_FREE_SHARE = 0.9  # of a GPU's memory: a GPU that no other process uses is empty but for its driver's context
+REDUCED = 1 << 20  # numbers in the timed all-reduce
+# A gigabit port carries 118 MB/s, one that has fallen back to 100 Mbit/s by a bad cable 12.
+MIN_RATE = 30.0  # MB/s
+# A checkpoint in fp32 (18 in bf16): weights, and from DeepSpeed a copy of them, the master copy and two moments.
+BYTES_PER_PARAMETER = 20
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """Describes a rank and its host.
+
+    shared:   what must be the same everywhere, by name
+    problems: what would stop or waste a run on this host
+    """
+
+    host: str
+    shared: dict[str, str]
+    problems: list[str]
+
+
+def preflight(config: PretrainConfig) -> list[str]:
+    """Returns what is in the way of this run, each line with its host; the same on all ranks.
+
+    All ranks call it. The output folder is left as it was. Raises KinspanError for settings that are refused, and ends
+    the process with its stacks after ``TIME_LIMIT``.
+    """
+    output = Path(config.output_dir)
+    absent = [path for path in (output, *output.parents) if not path.exists()]
+    faulthandler.dump_traceback_later(TIME_LIMIT, exit=True)
+    try:
+        check(config)
+        start_distributed(config.allow_cpu)
+        facts = ranks.gather(_collect_facts(config))
+        logger.info("%d rank(s) on %d host(s)", len(facts), len({fact.host for fact in facts}))
+        problems = compare(facts)
+        if not problems:
+            problems = _check_network(len({fact.host for fact in facts}))
+        if not problems:
+            _try_steps(config, output)
+        return problems
+    except KinspanError as error:
+        raise KinspanError(f"{socket.gethostname()}: {error}") from error
+    except RuntimeError as error:
+        if not ranks.is_communication_failure(error):
+            raise
+        raise KinspanError(ranks.describe_communication_failure(error)) from error
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        for folder in absent:
+            with suppress(OSError):  # it holds something, or another rank has removed it
+                folder.rmdir()
+
+
+def _collect_facts(config: PretrainConfig) -> HostFacts:
+    settings = {f"--{name}": str(value) for name, value in asdict(config).items() if name not in PER_HOST}
+    shared = _find_versions() | settings
+    problems = _check_disks(config)
+    if torch.cuda.is_available():
+        shared["device"] = torch.cuda.get_device_name()
+        free, total = torch.cuda.mem_get_info()
+        if free < MIN_FREE_SHARE * total:
+            problems.append(f"GPU {torch.cuda.current_device()}: another process uses {(total - free) / 1e9:.0f} GB")
+    else:
+        shared["device"] = "processor"
+    for path in list_paths(list_sources(config)):
+        try:
+            corpus = Corpus(path, verify=False, cache=cache_settings(config))
+            shared[f"corpus {show_address(path)}"] = corpus.manifest.fingerprint
+            for number in range(0 if is_remote(path) else len(corpus.manifest.shards)):
+                corpus.shard(number)
+        except (KinspanError, OSError) as error:
+            problems.append(str(error))
+    return HostFacts(socket.gethostname(), shared, problems)
+
+
+def _find_versions() -> dict[str, str]:
+    digest = hashlib.sha256()
+    for path in sorted(path for name in SOURCES for path in (PROJECT_ROOT / name).rglob("*.py")):
+        digest.update(f"{path.relative_to(PROJECT_ROOT)}\n".encode() + path.read_bytes())
+    versions = {"python": platform.python_version(), "kinspan's source": digest.hexdigest()[:12]}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    if torch.cuda.is_available():
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        with suppress(OSError):
+            versions["nvidia driver"] = Path("/sys/module/nvidia/version").read_text().strip()
+    return versions
+
+
+def _check_disks(config: PretrainConfig) -> list[str]:
+    try:
+        places = [("--output_dir", open_folder(config.output_dir), MIN_OUTPUT)]
+    except KinspanError as error:
+        return [str(error)]
+    if ranks.count() > 1:
+        places.append(("shared memory", Path("/dev/shm"), MIN_SHARED_MEMORY))
+    free = [shutil.disk_usage(place).free for _, place, _ in places]
+    return [
+        f"{name} {place} has {size / 1e9:.2f} GB free, below {needed / 1e9:.1f}"
+        for (name, place, needed), size in zip(places, free, strict=True)
+        if size < needed
+    ]
+
+
+def compare(facts: list[HostFacts]) -> list[str]:
+    """Returns the problems of each host, and each value that differs from that of most ranks."""
+    lines = [f"{fact.host}: {problem}" for fact in facts for problem in fact.problems]
+    for name in dict.fromkeys(name for fact in facts for name in fact.shared):
+        usual = Counter(fact.shared.get(name, "not there") for fact in facts).most_common(1)[0][0]
+        for fact in facts:
+            if (value := fact.shared.get(name, "not there")) != usual:
+                lines.append(f"{fact.host}: {name} is {value[:60]}, elsewhere {usual[:60]}")
+    return list(dict.fromkeys(lines))
+
+
+def _check_network(num_hosts: int) -> list[str]:
+    """Times the second of two all-reduces, each of which sends the numbers about twice."""
+    values = torch.zeros(REDUCED, device="cuda" if torch.cuda.is_available() else "cpu")
+    for _ in range(2):
+        ranks.barrier()
+        began = time.perf_counter()
+        ranks.sum_over_ranks(values)[0].item()
+    rate = min(ranks.gather(2 * values.nbytes / (time.perf_counter() - began) / 1e6))
+    logger.info("all-reduce: %.0f MB/s", rate)
+    if num_hosts == 1 or rate >= MIN_RATE:
+        return []
+    return [f"network: an all-reduce over all hosts runs at {rate:.1f} MB/s, below {MIN_RATE:.0f}"]
+
+
+def _try_steps(config: PretrainConfig, output: Path) -> None:
+    """Trains for two steps in a folder that is removed again. Raises KinspanError for what the run would refuse."""
+    folder = output / f"{SHARED}preflight"
+    try:
+        setup = set_up(replace(config, output_dir=str(folder / "run")))
+        ranks.broadcast_from_rank_0(lambda: _expect_startable(output, setup))
+        seconds, tokens = _time_step(setup)
+        ranks.broadcast_from_rank_0(lambda: _expect_room(output, setup))
+    finally:
+        if read_launcher_variables()[0] == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+    ranks.barrier()
+    total = format_time(setup.total_steps * seconds)
+    logger.info("%.3g s a step, %.0f tokens/s; %d steps take %s", seconds, tokens / seconds, setup.total_steps, total)
+
+
+def _expect_startable(output: Path, setup: Setup) -> None:
+    if holds_this_run(output, setup.facts, explain_differences(setup, output)):
+        find_start(output, setup.schedule)
+
+
+def _expect_room(output: Path, setup: Setup) -> None:
+    """Raises KinspanError if the checkpoints do not fit; one is written before the oldest is removed."""
+    config, total = setup.config, setup.total_steps
+    kept = config.keep_checkpoints + (total // config.keep_every if config.keep_every else 0)
+    missing = max(kept + 1 - len(list((output / CHECKPOINTS).glob("step-*"))), 1)
+    trained = sum(parameter.numel() for parameter in setup.model.parameters() if parameter.requires_grad)
+    needed, free = missing * trained * BYTES_PER_PARAMETER, shutil.disk_usage(output).free
+    if free < needed:
+        raise KinspanError(f"--keep_checkpoints {config.keep_checkpoints}: {output} needs {needed / 1e9:.1f} GB free")
+
+
+def _time_step(setup: Setup) -> tuple[float, int]:
+    """Returns the seconds and the tokens of the second of two steps."""
+    config = setup.config
+    try:
+        engine = build_engine(setup.model, config, setup.deepspeed_settings)
+        if config.compile:
+            compile_encoders(setup.model)
+        try_largest(engine, setup.train_stream, setup.layout)
+        for step in range(2):
+            began = time.perf_counter()
+            batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
+            counted = start_count_reduction(batches, engine.module.losses)()
+            result = train_step(
+                engine,
+                counted=counted,
+                filler=setup.train_stream.batch(0, 1),
+                layout=setup.layout,
+                rank=setup.rank,
+                seed=config.seed,
+                step=step,
+                weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
+            )
+            result.sums.tolist()  # waits for a GPU
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise KinspanError(describe_out_of_memory(setup.layout.largest, setup.train_stream.max_length)) from error
+    return max(ranks.gather(time.perf_counter() - began)), counted.counts["num_tokens"]

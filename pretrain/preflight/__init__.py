@@ -1,1 +1,0 @@
-"""What is checked on all hosts before a long run: see docs/cluster.md."""

@@ -1,0 +1,84 @@
+"""Preflight: hosts that differ are named, and one process trains for two steps and leaves nothing."""
+
+import logging
+import shutil
+
+import pytest
+import torch
+
+from data_pipeline.core.errors import KinspanError
+from pretrain import preflight as preflight_module
+from pretrain.config import PretrainConfig
+from pretrain.preflight import HostFacts, compare, preflight
+from pretrain.setup import set_up
+
+SHARED = {"numpy": "2.4.6", "--seed": "1", "device": "NVIDIA H100"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "problems", "line"),
+    [
+        ({}, [], None),
+        ({"numpy": "1"}, [], "node1: numpy is 1, elsewhere 2.4.6"),
+        ({"device": "NVIDIA A100"}, [], "node1: device is NVIDIA A100, elsewhere NVIDIA H100"),
+        ({"nccl": "2"}, [], "node1: nccl is 2, elsewhere not there"),
+        ({}, ["shared memory is full"], "node1: shared memory is full"),
+    ],
+)
+def test_the_host_that_differs_is_named_once(changed, problems, line):
+    facts = [HostFacts(f"node{rank // 2}", SHARED, []) for rank in range(6)]
+    facts[2:4] = [HostFacts("node1", SHARED | changed, problems)] * 2
+    assert compare(facts) == ([line] if line else [])
+
+
+@pytest.fixture
+def make_config(make_model, tiny_corpus, tmp_path):
+    def make(corpus=tiny_corpus, **settings):
+        small = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 48, "precision": "fp32"}
+        names = {"corpus": [str(corpus)], "model": str(make_model()), "output_dir": str(tmp_path / "runs/run")}
+        return PretrainConfig(**{**names, **small, **settings})
+
+    return make
+
+
+def test_a_run_with_nothing_in_the_way_is_ready_and_nothing_is_left(make_config, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    assert preflight(make_config(max_steps=3600)) == []
+    assert "3600 steps take" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"warmup_steps": 10, "max_steps": 10}, "--warmup_steps"),
+        ({"max_steps": 4, "seed": 7}, "--output_dir"),
+        ({"max_steps": 4, "keep_every": 1, "keep_checkpoints": 10**9}, "--keep_checkpoints"),
+    ],
+)
+def test_what_the_run_would_refuse_is_refused_and_the_folder_stays(settings, flag, make_config, tmp_path):
+    set_up(make_config(max_steps=4))
+    output = tmp_path / "runs/run"
+    (output / "checkpoints/step-00000001").mkdir(parents=True)
+    before = sorted(output.rglob("*"))
+    with pytest.raises(KinspanError, match=flag):
+        preflight(make_config(**settings))
+    assert sorted(output.rglob("*")) == before
+
+
+def test_too_little_memory_is_refused(make_config, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(preflight_module, "build_engine", fail)
+    with pytest.raises(KinspanError, match="--micro_batch_size"):
+        preflight(make_config(max_steps=4))
+
+
+def test_a_missing_shard_is_named(make_config, tiny_corpus, tmp_path):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(tiny_corpus, corpus)
+    shard = sorted((corpus / "shards").iterdir())[1]
+    shard.unlink()
+    (problem,) = preflight(make_config(corpus))
+    assert str(shard) in problem
