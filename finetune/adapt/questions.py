@@ -1,6 +1,8 @@
-"""The labelled questions of an adaptation: split in three, drawn where there are many, and written as ``files=``."""
+"""The labelled questions of an adaptation: split in three, subsampled where there are many, and written to files."""
 
 import json
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,36 +18,22 @@ from finetune.data.files import NAME as FILES
 from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, describe_left_out, filter_questions, find_kept
 from finetune.data.overlap import find_overlaps
 from finetune.data.registry import expect_data, load_split, parse_columns
-from finetune.data.tables import FORMATS, find_suffix
 from finetune.training.groups import make_generator
 
+log = logging.getLogger(__name__)
+
 TRAIN, DEV, TEST = "train", "dev", "test"
-MOST_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
-MOST_PAIRS = {TRAIN: 40_000, DEV: 1200, TEST: 4000}  # so that a first look takes minutes on a processor
-FEWEST = 5  # questions to choose by, or to measure on
-FEW = 50  # below these a figure is rough
-TEST_PART, DEV_PART = 0.4, 0.25  # of the questions that are not split yet, those that become the test and the dev set
-FORM = (
-    "give a file, or a folder with train.jsonl, dev.jsonl and test.jsonl, of a line for each candidate of a question, "
-    'such as {"question": "Who wrote Faust?", "answer": "Goethe did.", "label": 1}'
-)
-DRAWN = "{split}: {count:,} of {whole:,} questions are used, drawn at random, to save time"
-THINNED = (
-    "{split}: {count:,} of {whole:,} candidates are used, to save time: up to {most} of each question, its right ones "
-    "and some wrong ones drawn at random"
-)
-FEW_NOTE = (
-    f"fewer than {FEW} dev or test questions: a difference between two rankers may be chance, as its interval will show"
-)
+MAX_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
+MAX_PAIRS = {TRAIN: 40_000, DEV: 1200, TEST: 4000}  # so that a first look takes minutes on a processor
+MIN_QUESTIONS = 5  # to choose by, or to measure on
+FEW_QUESTIONS = 50  # below these a figure is rough
+TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not split yet
 DRAW_KEY = 2**37  # of the random numbers that draw questions and wrong candidates
 
 
 @dataclass(frozen=True)
 class Questions:
-    """The three splits; train and dev are the data set ``spec`` on the disk, and test is kept apart from training.
-
-    notes: what was drawn or left out, a line each
-    """
+    """The three splits. Train and dev are the data set ``spec`` on the disk; test is kept apart from training."""
 
     spec: str
     train: AnswerSet
@@ -58,38 +46,45 @@ class Questions:
         return self.train, self.dev, self.test
 
     def write(self, folder: Path) -> None:
-        """Writes the splits into the folder that they were settled for."""
+        """Writes the splits into the folder that they were loaded for."""
         for data in self.splits:
-            _write_split(folder / (TEST if data.split == TEST else "questions") / f"{data.split}.jsonl", data)
-
-    def describe(self) -> list[str]:
-        """What is used, and how it was drawn, in lines."""
-        counts = (f"{one.num_questions:,} {one.split} ({one.num_pairs:,} candidates)" for one in self.splits)
-        few = [FEW_NOTE] if min(self.dev.num_questions, self.test.num_questions) < FEW else []
-        return [f"questions: {', '.join(counts)}", *(f"  {note}" for note in [*self.notes, *few])]
+            path = locate_test(folder) if data.split == TEST else folder / "questions" / f"{data.split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, _list_lines(data))
 
     def list_measured(self) -> list[str]:
-        """The distinct right answers to dev and test questions."""
+        """Returns the distinct right answers to dev and test questions."""
         right = (split.answers.filter(pa.array(split.labels == 1)).to_pylist() for split in (self.dev, self.test))
         return list(dict.fromkeys(text for texts in right for text in texts))
 
     @property
     def texts(self) -> list[str]:
         """The distinct candidates."""
-        every = (split.answers.to_pylist() for split in self.splits)
-        return list(dict.fromkeys(text for texts in every for text in texts))
+        return list(dict.fromkeys(text for split in self.splits for text in split.answers.to_pylist()))
+
+
+def locate_test(folder: Path) -> Path:
+    """Returns where an adaptation in ``folder`` keeps its test questions."""
+    return folder / TEST / f"{TEST}.jsonl"
+
+
+def make_spec(given: str) -> str:
+    """Returns the data set that ``--questions`` means: a path is ``files=``."""
+    return given if "=" in given else f"{FILES}={given}"
 
 
 def expect_questions(given: str) -> None:
-    """Raises KinspanError where there are none. The command calls it before it imports torch, which takes seconds."""
-    spec = _make_spec(given)
+    """Raises KinspanError where there are none; the command calls it before it imports torch, which takes seconds."""
+    spec = make_spec(given)
     if spec.startswith(f"{FILES}=") and not Path(spec.partition("=")[2]).exists():
-        raise KinspanError(f"--questions {given}: there is no such file or folder; {FORM}")
+        raise KinspanError(f"--questions {given}: there is no such file or folder")
     expect_data(spec)
 
 
-def _make_spec(given: str) -> str:
-    return given if "=" in given else f"{FILES}={given}"
+def name_questions(given: str) -> str:
+    """Returns the name for a card: the public data set, or the given file or folder."""
+    name, _, place = make_spec(given).partition("=")
+    return name if name != FILES else Path(place).resolve().name
 
 
 def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
@@ -97,101 +92,81 @@ def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
 
     given: a data set such as wikiqa=FOLDER, or the folder or file of files=
 
-    A test or dev set that is missing is taken from the rest by a hash of the questions' texts, so that it is the same
-    one every time. Raises KinspanError where there are too few questions, and where one split is a part of another.
+    A missing test or dev set is taken from the rest by a hash of the questions' texts, so that it stays the same.
+    Raises KinspanError where there are too few questions, and where one split is a part of another.
     """
-    splits, notes, made = _read_splits(given, columns)
-    _carve(splits, TEST, TEST_PART, made)
-    _carve(splits, DEV, DEV_PART, made)
-    notes += made
+    splits, notes = _read_splits(given, columns)
+    for name, share in ((TEST, TEST_SHARE), (DEV, DEV_SHARE)):
+        if name not in splits:
+            splits[name], splits[TRAIN] = _split_off(splits[TRAIN], name, share)
+            notes.append(f"no {name} split: {splits[name].num_questions:,} questions are set apart for it")
     for overlap in find_overlaps([splits[split] for split in (TRAIN, DEV, TEST)]):
         if overlap.whole:
-            raise KinspanError(
-                f"--questions {given}: {overlap.describe()}: one is a part of the other, so no verdict would mean "
-                "anything; give other questions, or leave a split out, and it is made of the rest"
-            )
+            raise KinspanError(f"--questions {given}: {overlap.describe()}: one split is a part of the other")
         notes.append(overlap.describe())
     kept = {}
     for split, data in splits.items():
-        rule, least = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, FEWEST)
+        rule, least = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, MIN_QUESTIONS)
         if (count := int(find_kept(data, rule).sum())) < least:
             raise KinspanError(
-                f"--questions {given}: {count} {split} questions with right and wrong candidates are too few: label "
-                f"{FEWEST} or more for each of train, dev and test, better fifty{''.join(f'; {note}' for note in made)}"
+                f"--questions {given}: {count} usable {split} questions are too few: label fifty or more"
             )
-        notes += (note.removeprefix(f"{data.name} ") for note in describe_left_out(data, rule))
-        kept[split] = _draw(filter_questions(data, rule), split, notes)
+        notes += describe_left_out(data, rule)
+        kept[split] = _subsample(filter_questions(data, rule), split, notes)
+    if min(kept[DEV].num_questions, kept[TEST].num_questions) < FEW_QUESTIONS:
+        notes.append(f"fewer than {FEW_QUESTIONS} dev or test questions: a difference between rankers may be chance")
     return Questions(f"files={folder / 'questions'}", kept[TRAIN], kept[DEV], kept[TEST], notes)
 
 
-def name_questions(given: str) -> str:
-    """What a card calls the questions: the public data set, or the file or folder that they were given as."""
-    name, _, place = _make_spec(given).partition("=")
-    return name if name != FILES else Path(place).resolve().name
-
-
-def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str], list[str]]:
-    """The splits that are there, what is odd in them, and what stands in for the training questions where they are
-    missing: the dev questions, or else the test questions."""
-    found: dict[str, AnswerSet] = {}
+def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str]]:
+    """Returns the splits that are there, and notes. Dev, or else test, stands in for a missing train split."""
+    splits: dict[str, AnswerSet] = {}
     notes: list[str] = []
-    made: list[str] = []
-    missing, spec = "", _make_spec(given)
-    name, _, path = spec.partition("=")
-    place = Path(path)
+    place = Path(make_spec(given).partition("=")[2])
     for split in (TEST,) if place.is_file() else (TRAIN, DEV, TEST):  # a single file is the test set of files=
         try:
-            found[split], said = load_split(spec, split, parse_columns(columns))
+            splits[split], oddities = load_split(make_spec(given), split, parse_columns(columns))
         except MissingSplit as error:
-            missing = str(error)
+            log.debug("%s", error)
             continue
-        notes += (note.removeprefix(f"{name} ") for note in said)
-    if not found:
-        raise KinspanError(
-            f"--questions {given}: no train, dev or test split in it; {FORM if name == FILES else missing}"
-        )
-    if name == FILES and place.is_dir():
-        tables = sorted(path.name for path in place.iterdir() if find_suffix(path) in FORMATS)
-        if ignored := [file for file in tables if file.partition(".")[0] not in (TRAIN, DEV, TEST)]:
-            notes.append(f"not read, as no split has such a name: {', '.join(ignored)}")
-    if TRAIN not in found:
-        first = next(iter(found))
-        found[TRAIN] = replace(found.pop(first), split=TRAIN)
-        made += [] if place.is_file() else [f"there is no train split: the {first} questions take its place"]
-    return found, notes, made
+        notes += oddities
+    if not splits:
+        raise KinspanError(f"--questions {given}: it has no train, dev or test split")
+    if TRAIN not in splits:
+        first = next(iter(splits))
+        splits[TRAIN] = replace(splits.pop(first), split=TRAIN)
+        notes += [] if place.is_file() else [f"no train split: the {first} questions take its place"]
+    return splits, notes
 
 
-def _carve(splits: dict[str, AnswerSet], name: str, part: float, made: list[str]) -> None:
-    """Takes a split that is missing from the training questions."""
-    if name in splits:
-        return
-    train = splits[TRAIN]
-    hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in train.questions)
-    taken = np.fromiter(hashes, np.uint64, train.num_questions) / 2**64 < part
-    splits[name], splits[TRAIN] = replace(train.take(taken), split=name), train.take(~taken)
-    made.append(f"there is no {name} split: {int(taken.sum()):,} of {len(taken):,} questions are set apart for it")
+def _split_off(data: AnswerSet, name: str, share: float) -> tuple[AnswerSet, AnswerSet]:
+    """Returns a share of the questions, chosen by their texts alone, as the split ``name``, and the rest."""
+    hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in data.questions)
+    taken = np.fromiter(hashes, np.uint64, data.num_questions) / 2**64 < share
+    return replace(data.take(taken), split=name), data.take(~taken)
 
 
-def _draw(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
-    """At most MOST_QUESTIONS questions, each with its right candidates and as many wrong ones as MOST_PAIRS leave."""
+def _subsample(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
+    """Returns at most MAX_QUESTIONS questions, with as many wrong candidates as MAX_PAIRS leave."""
     drawn = data
-    if data.num_questions > MOST_QUESTIONS[split]:
-        random = make_generator(1, DRAW_KEY)
-        drawn = data.take(np.sort(random.permutation(data.num_questions)[: MOST_QUESTIONS[split]]))
-        notes.append(DRAWN.format(split=split, count=drawn.num_questions, whole=data.num_questions))
-    kept = thin(drawn, MOST_PAIRS[split])
-    if kept.num_pairs < drawn.num_pairs:
-        most = int(np.diff(kept.starts).max())
-        notes.append(THINNED.format(split=split, count=kept.num_pairs, whole=drawn.num_pairs, most=most))
-    return kept
+    if data.num_questions > MAX_QUESTIONS[split]:
+        order = make_generator(1, DRAW_KEY).permutation(data.num_questions)
+        drawn = data.take(np.sort(order[: MAX_QUESTIONS[split]]))
+    drawn = subsample_negatives(drawn, MAX_PAIRS[split])
+    if drawn.num_pairs < data.num_pairs:
+        kept = f"{drawn.num_questions:,} of {data.num_questions:,} questions, with {drawn.num_pairs:,} candidates"
+        notes.append(f"{split}: to save time {kept} are used, drawn at random")
+    return drawn
 
 
-def thin(data: AnswerSet, most_pairs: int) -> AnswerSet:
-    """The same questions with all their right candidates, and with as many wrong ones as ``most_pairs`` leave, at least
-    one where there is one: without it, any ranker has an average precision of 1."""
-    if data.num_pairs <= most_pairs:
+def subsample_negatives(data: AnswerSet, max_pairs: int) -> AnswerSet:
+    """Returns the questions with all right candidates, and about ``max_pairs`` candidates in all.
+
+    Each keeps a wrong one where there is one: without it any ranker has an average precision of 1.
+    """
+    if data.num_pairs <= max_pairs:
         return data
-    most = max(1, most_pairs // data.num_questions)
+    most = max(1, max_pairs // data.num_questions)
     shuffled = make_generator(2, DRAW_KEY).permutation(data.num_pairs)
     order = np.lexsort((shuffled, -data.labels, data.question_of))  # right ones first
     place = np.empty(data.num_pairs, dtype=np.int64)
@@ -199,17 +174,9 @@ def thin(data: AnswerSet, most_pairs: int) -> AnswerSet:
     return data.keep((data.labels > 0) | (place < np.maximum(most, data.positives + 1)[data.question_of]))
 
 
-def _write_split(path: Path, data: AnswerSet) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _list_lines(data: AnswerSet) -> Iterator[str]:
     columns = (data.question_of.tolist(), data.answer_ids.to_pylist(), data.answers.to_pylist(), data.labels.tolist())
-    rows = (
-        {
-            "question_id": data.question_ids[question],
-            "question": data.questions[question],
-            "answer_id": answer_id,
-            "answer": answer,
-            "label": label,
-        }
-        for question, answer_id, answer, label in zip(*columns, strict=True)
-    )
-    write_atomically(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    for question, answer_id, answer, label in zip(*columns, strict=True):
+        asked = {"question_id": data.question_ids[question], "question": data.questions[question]}
+        row = {**asked, "answer_id": answer_id, "answer": answer, "label": label}
+        yield json.dumps(row, ensure_ascii=False) + "\n"

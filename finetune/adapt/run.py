@@ -1,10 +1,11 @@
 """An adaptation from its first step to its verdict. Each step finds what is done, so that the same call goes on."""
 
 import json
+import logging
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder, read_object, write_atomically
-from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import compute_interval
@@ -21,47 +21,54 @@ from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.fingerprints import fingerprint_identity
 from pretrain.engine.device import describe_device
-from pretrain.engine.lock import LOCK, lock_folder
-from pretrain.engine.stop import Stopped
+from pretrain.engine.lock import lock_folder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 
-from .budget import BATCH, FEWEST_UPDATES, Budget, train_for
-from .duration import Forecast
-from .page import Shown, list_commands, measure_again, render_page, render_text
-from .questions import TEST, Questions, load_questions, name_questions
-from .sample import TRIAL, measure_sample
-from .telling import Say, Teller, log_steps
-from .verdict import UNJUDGED, Verdict, judge
-from .ways import (
+from .page import list_commands, render_page
+from .questions import TEST, Questions, load_questions, locate_test, name_questions
+from .rankers import (
     MAX_LENGTH,
     PRETRAINED,
-    Scorer,
-    Way,
-    describe_way,
-    find_start,
-    fuse_ways,
+    Ranker,
+    ScoreCache,
+    find_base,
+    fuse_rankers,
     list_untrained,
+    name_base,
     name_model,
-    name_start,
-    train_ways,
+    train_rankers,
 )
+from .verdict import UNJUDGED, Verdict, judge, judge_without_labels
 
-ANSWERS = "answers"  # in STARTED, those that the pre-training goes without
-STARTED, RESULT, PAGE, LOG = "adapt.json", "result.json", "report.html", "log.txt"
+log = logging.getLogger(__name__)
+
+STARTED, RESULT, PAGE, PLANNED = "adapt.json", "result.json", "report.html", "budget.json"
 PRETRAINING, RELEASE = "pretrain", "release"
+ANSWERS = "answers"  # in STARTED: those that the pre-training goes without
 FEW_PARAGRAPHS = 200  # below these hardly anything is learned
-SPANS = "it learns which spans of text are of one paragraph, without labels"
-ACCEPTED = "it learns which answer a question of the forum accepted"
+BATCH = 32  # pairs in an update
+MIN_UPDATES = 10
+MEASURED_UPDATES = 100  # the schedule's warm-up and decay need these; their speed turns minutes into updates
+UNITS = {"s": 1, "m": 60, "h": 3600}
 SMALL = 384  # the most hidden units of a small encoder, which takes the higher of these rates
 # A wsd schedule stays at its peak, and learns more at half the rate of the triangular recipes (benchmarks/RESULTS.md)
 RATE_OF_SMALL, RATE = 1.25e-4, 5e-5
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the command was given."""
+class Budget:
+    """How long to pre-train: seconds, or pairs."""
+
+    text: str
+    seconds: float | None = None
+    pairs: int | None = None
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """The flags of the command."""
 
     documents: list[str]
     questions: str | None
@@ -72,188 +79,128 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Runners:
-    """What belongs to the floors above and beside: the preparation and the pre-training.
+class PipelineHooks:
+    """Functions of data_pipeline and pretrain, passed in because finetune may not import them.
 
     prepare:  makes or finds the corpus of documents, for a model, in a folder, without the documents that hold one of
               these texts, and returns its counts
-    choose:   the objective for a corpus
-    pretrain: trains by these settings in a folder, or goes on, and returns the summary; the model is in its ``release``
-    hold_out: a corpus's held-out anchors of an objective, each with its five texts, as questions with candidates; None
-              where too few documents are held out
+    choose:   returns the objective for a corpus
+    pretrain: trains by these settings in a folder, or resumes, and returns the summary; the model is in its ``release``
     """
 
     prepare: Callable[[list[str], str, Path, list[str]], dict[str, int]]
     choose: Callable[[Path], str]
     pretrain: Callable[[dict[str, Any], Path], dict[str, Any]]
-    hold_out: Callable[[Path, str], AnswerSet | None]
 
 
-def adapt(settings: Settings, runners: Runners, say: Say) -> dict[str, Any]:
+def parse_budget(text: str) -> Budget:
+    """Parses ``30m``, ``90s``, ``2h`` or ``51200pairs``. Raises KinspanError for anything else."""
+    # A comma parts thousands: 1,5h may mean one hour and a half
+    match = re.fullmatch(r"(\d{1,3}(?:,\d{3})+|\d*\.?\d+)\s*(s|m|h|pairs)", text.strip(), re.ASCII)
+    number = float(match[1].replace(",", "")) if match else 0
+    if not match or not number:
+        raise KinspanError(f"--budget {text}: write a time, such as 30m or 2h, or a number such as 51200pairs")
+    if match[2] != "pairs":
+        return Budget(text, seconds=number * UNITS[match[2]])
+    if number < BATCH * MIN_UPDATES:
+        raise KinspanError(f"--budget {text}: give {BATCH * MIN_UPDATES}pairs or more")
+    return Budget(text, pairs=int(number))
+
+
+def adapt(options: AdaptOptions, hooks: PipelineHooks) -> dict[str, Any]:
     """Adapts a model to documents, and returns what ``result.json`` holds.
 
     Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a signal ended it.
     """
-    output = settings.output
+    output = options.output
     if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
-    load_config(settings.model)  # before the work, to see whether it can be trained
-    questions = load_questions(settings.questions, settings.columns, output) if settings.questions else None
+    load_config(options.model)  # before the work, to see whether it can be trained
+    questions = load_questions(options.questions, options.columns, output) if options.questions else None
     make_folder(output)
-    with lock_folder(output), _undo_refused(output):
-        if (output / STARTED).exists():
-            say(f"going on with what {output} holds")
-        else:
+    with lock_folder(output):
+        if not (output / STARTED).exists():
             write_atomically(output / STARTED, "{}\n")
-        try:
-            return _adapt(settings, questions, runners, say)
-        except Stopped:
-            say("stopped; the same command again goes on")
-            raise
+        return _run_stages(options, questions, hooks)
 
 
-@contextmanager
-def _undo_refused(output: Path) -> Iterator[None]:
-    """Empties the folder again where a new adaptation is refused before it trains: it holds nothing to go on with."""
-    is_new = not (output / STARTED).exists()
-    try:
-        yield
-    except KinspanError:
-        if is_new and not (output / PRETRAINING).exists():
-            for path in set(output.iterdir()) - {output / LOCK}:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        raise
-
-
-def _adapt(settings: Settings, questions: Questions | None, runners: Runners, say: Say) -> dict[str, Any]:
-    output = settings.output
-    say(f"machine: {describe_device()}; the log of every step is {output / LOG}")
-    with log_steps(output / LOG, Forecast(settings.budget, questions), say) as teller:
-        say = teller.say
-        say("reading the documents ...")
-        corpus, objective, told = _prepare(settings, runners, questions)
-        if questions:
-            questions.write(output)
-            told += questions.describe()
-        say("\n".join(told))
-        compared = _rank_untrained(settings, questions, teller) if questions else None
-        summary = _pretrain(settings, runners, corpus, objective, teller)
-        told += (learned := _describe_pretraining(summary))
-        say("\n".join(learned))
-        if compared:
-            verdict = _compare_ways(compared, summary["steps"], teller)
-            dev = compared.questions.dev
-            result = {"questions": dev.num_questions, **_list_results(compared.ways, dev, verdict)}
-            released, shown = (output / RELEASE).is_dir(), (compared.questions.test, verdict.tested)
-        else:
-            teller.begin_stage("measuring it on held-out texts of the documents, and on a hundred questions of SelQA")
-            result, shown = _measure_unlabelled(settings, runners.hold_out(corpus, objective), say)
-            released = True
-            _copy_release(_name_pretrained(output), output / RELEASE)
-    result |= {"told": told, "release": str(output / RELEASE) if released else None, "page": str(output / PAGE)}
-    result |= {"model": result["release"] or settings.model, "trial": TRIAL}
-    result |= {"commands": _list_commands(settings, questions, result)}
+def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: PipelineHooks) -> dict[str, Any]:
+    output = options.output
+    log.info("device: %s", describe_device())
+    corpus, objective, notes = _prepare(options, hooks, questions)
+    if questions:
+        questions.write(output)
+        counts = (f"{split.num_questions:,} {split.split}" for split in questions.splits)
+        notes += [f"questions: {', '.join(counts)}", *questions.notes]
+    for note in notes:
+        log.info(note)
+    comparison = Comparison(options, questions) if questions else None
+    if comparison:
+        comparison.add_untrained()
+    summary = _pretrain(options, hooks, corpus, objective)
+    for note in (learned := _describe_pretraining(summary)):
+        log.info(note)
+    if comparison:
+        verdict = comparison.decide(summary["steps"])
+        result = {"questions": comparison.dev.num_questions, **_list_results(comparison, verdict)}
+        shown = comparison.test, verdict.tested
+    else:
+        log.info("measuring on a hundred questions of SelQA")
+        sample = judge_without_labels(options.model, _name_pretrained(output), output / "scores")
+        _copy_release(_name_pretrained(output), output / RELEASE)
+        described = {"questions": sample.data.num_questions, "rows": sample.rows, "sentence": sample.sentence}
+        result = {"verdict": UNJUDGED, "chosen": None, "rankers": [], "weights": "", "sample": described}
+        shown = sample.data, sample.shown
+    release = output / RELEASE
+    result |= {"notes": notes + learned, "release": str(release) if release.is_dir() else None}
+    result |= {"page": str(output / PAGE), "model": result["release"] or options.model}
+    result["commands"] = _list_commands(options, questions, result)
     write_atomically(output / RESULT, json.dumps(result, indent=1) + "\n")
-    write_atomically(output / PAGE, render_page(result, shown))
-    say(render_text(result))
+    write_atomically(output / PAGE, render_page(result, *shown))
     return result
 
 
-def _list_commands(settings: Settings, questions: Questions | None, result: dict[str, Any]) -> list[str]:
-    """The commands to go on with: by the ranker that the verdict names, or without labels by the model as it is."""
-    output, start_ranks = settings.output, any(row["name"] == name_start(settings.model) for row in result["ways"])
-    model = settings.model if start_ranks or is_bi_encoder(settings.model) else None
-    if result["chosen"] and result["release"]:
-        model = result["release"]
-    test, question = None, "your question"
-    if questions:
-        test, question = _name_test(output), questions.test.questions[0]
-    return list_commands(settings.documents, model, test, output, question, bool(model and is_bi_encoder(model)))
-
-
-def _prepare(settings: Settings, runners: Runners, questions: Questions | None) -> tuple[Path, str, list[str]]:
-    """Makes the corpus. Returns it, the objective that suits it, and what is told.
+def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions | None) -> tuple[Path, str, list[str]]:
+    """Makes the corpus, and returns it, the objective that suits it, and notes.
 
     A forum's pre-training is on questions with their accepted answers. Those of dev and test questions are its labels,
     so that their documents are left out.
     """
-    corpus = settings.output / "corpus"
-    totals = runners.prepare(settings.documents, settings.model, corpus, [])
-    objective = runners.choose(corpus)
+    corpus = options.output / "corpus"
+    counts = hooks.prepare(options.documents, options.model, corpus, [])
+    objective, left_out = hooks.choose(corpus), 0
     answers = questions.list_measured() if questions and objective != "ssp" else []
-    _refuse_other_answers(settings.output, answers)
-    if not answers:
-        return corpus, objective, _describe_documents(totals)
-    corpus = settings.output / "corpus-without-answers"
-    kept = runners.prepare(settings.documents, settings.model, corpus, answers)
-    left_out = totals["documents"] - kept["documents"]
-    note = (
-        f"  {left_out:,} more hold the right answer to a dev or test question. They are left out: a model that was "
-        "trained on these answers would rank them too well, and look better than it is"
-    )
-    return corpus, runners.choose(corpus), [*_describe_documents(kept), note]
+    _claim_answers(options.output, answers)
+    if answers:
+        corpus = options.output / "corpus-without-answers"
+        whole, counts = counts, hooks.prepare(options.documents, options.model, corpus, answers)
+        objective, left_out = hooks.choose(corpus), whole["documents"] - counts["documents"]
+    notes = ["documents: {documents:,} with {paragraphs:,} paragraphs and {tokens:,} tokens".format(**counts)]
+    if left_out:
+        notes.append(f"left out {left_out:,} documents that hold the right answer to a dev or test question")
+    if counts["paragraphs"] < FEW_PARAGRAPHS:
+        notes.append(f"fewer than {FEW_PARAGRAPHS} paragraphs teach a model next to nothing: give more documents")
+    return corpus, objective, notes
 
 
-def _refuse_other_answers(output: Path, answers: list[str]) -> None:
-    """Keeps which answers the pre-training goes without. Raises KinspanError where it was begun without others."""
-    begun, now = read_object(output / STARTED, "delete it"), fingerprint_identity({"answers": answers})
+def _claim_answers(output: Path, answers: list[str]) -> None:
+    """Records which answers the pre-training goes without. Raises KinspanError where it was begun without others."""
+    begun, now = read_object(output / STARTED, "delete it"), fingerprint_identity({ANSWERS: answers})
     if begun.setdefault(ANSWERS, now) != now:
-        raise KinspanError(
-            f"--output_dir {output} was begun with other --questions, or with none: the documents that hold answers to "
-            "the dev and test questions are left out of the pre-training, and these are others now; choose another "
-            "--output_dir, or give what it was begun with"
-        )
+        raise KinspanError(f"--output_dir {output} was begun with other --questions: choose another folder")
     write_atomically(output / STARTED, json.dumps(begun) + "\n")
 
 
-def _describe_documents(totals: dict[str, int]) -> list[str]:
-    lines = ["documents: {documents:,} with {paragraphs:,} paragraphs and {tokens:,} tokens".format(**totals)]
-    if totals["paragraphs"] < FEW_PARAGRAPHS:
-        lines.append(
-            f"  fewer than {FEW_PARAGRAPHS} paragraphs teach a model next to nothing, however long it trains: give "
-            "more documents"
-        )
-    return lines
+def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objective: str) -> dict[str, Any]:
+    """Pre-trains for the budget, with a schedule that a larger budget goes on from, and returns the summary.
 
-
-def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
-    first, last = summary["first_validation"] or {}, summary["last_validation"] or {}
-    lines = [f"learned: {summary['steps']:,} updates, {summary['pairs']:,} pairs in {summary['wall_seconds']:,.0f} s"]
-    if summary["steps"] == FEWEST_UPDATES:
-        lines.append(f"  {FEWEST_UPDATES} updates are the minimum, and teach little")
-    if "pair_auc" in last:
-        before, after = first["pair_auc"], last["pair_auc"]
-        lines.append(
-            f"  on held-out documents it tells texts that belong together from others with an AUC of {after:.2f}, "
-            f"before {before:.2f}; AUC is the share of such comparisons that are right, and a guess has .50"
-        )
-    else:
-        lines.append("  how well it learned is not measured: too few documents are held out for pairs")
-    return lines
-
-
-def _name_test(output: Path) -> Path:
-    return output / TEST / f"{TEST}.jsonl"
-
-
-def _name_pretrained(output: Path) -> str:
-    return str(output / PRETRAINING / RELEASE)
-
-
-def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str, teller: Teller) -> dict[str, Any]:
-    """Pre-trains for the budget with settings for a first look, and a schedule that a larger budget goes on with.
-
-    The model then ranks by as many tokens as fine-tuned ones do. Returns the summary of the run.
+    The model then ranks by as many tokens as fine-tuned ones do.
     """
-    output, config = settings.output, load_config(settings.model)
-    name, budget = name_model(settings.model), settings.budget.text
-    taught = SPANS if objective == "ssp" else ACCEPTED
-    teller.begin_stage(f"pre-training {name} on the documents for {budget}: {taught} (objective {objective})")
-    if not (output / PRETRAINING).exists():
-        teller.say("  first the model is loaded, and measured on held-out pairs if the documents give some ...")
-    common = {
+    output, config = options.output, load_config(options.model)
+    log.info("pre-training %s for %s, objective %s", name_model(options.model), options.budget.text, objective)
+    settings = {
         "corpus": [str(corpus)],
-        "model": settings.model,
+        "model": options.model,
         "objective": objective,
         "lr_schedule": "wsd",
         "learning_rate": RATE_OF_SMALL if config.hidden_size <= SMALL else RATE,
@@ -264,120 +211,151 @@ def _pretrain(settings: Settings, runners: Runners, corpus: Path, objective: str
         "eval_pairs": 500,
         "eval_steps": 1_000_000,
     }
-    summary = train_for(
-        settings.budget,
-        lambda updates: runners.pretrain({**common, "max_steps": updates}, output / PRETRAINING),
-        output,
-    )
-    teller.forecast.updates = summary["steps"]
-    positions = getattr(config, "max_position_embeddings", MAX_LENGTH) - FAMILIES[config.model_type].first_position(
-        config
-    )
+
+    def train(updates: int) -> dict[str, Any]:
+        short = {} if updates >= MEASURED_UPDATES else {"warmup_steps": updates // 4}
+        return hooks.pretrain({**settings, **short, "max_steps": updates}, output / PRETRAINING)
+
+    summary = train_for(options.budget, train, output)
+    positions = getattr(config, "max_position_embeddings", MAX_LENGTH)
+    positions -= FAMILIES[config.model_type].first_position(config)
     set_ranking_length(Path(_name_pretrained(output)), min(MAX_LENGTH, positions))
     return summary
 
 
-def _measure_unlabelled(settings: Settings, pairs: AnswerSet | None, say: Say) -> tuple[dict[str, Any], Shown]:
-    """Measures the model on held-out pairs, and on questions that are shipped. Returns figures, and what to show."""
-    pretrained, folder = _name_pretrained(settings.output), settings.output / "scores"
-    sample = measure_sample(settings.model, pretrained, folder, say)
-    ways = []
-    if pairs:
-        scorer = Scorer(count_words(pairs.answers.unique().to_pylist()), folder)
-        ways = [*list_untrained(settings.model, pairs, scorer, print), scorer.rank(PRETRAINED, pretrained, pairs)]
-    result = {"questions": pairs.num_questions if pairs else 0, **_list_results(ways, pairs, None)}
-    return {**result, "sample": sample.describe()}, (sample.data, sample.shown)
+def train_for(budget: Budget, train: Callable[[int], dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """Trains for the budget, and returns the summary of the run.
+
+    The speed of the first MEASURED_UPDATES, which the run then goes on from, turns a time into a number of updates.
+    ``folder`` keeps it, so that the same budget is the same number again, and a killed run is resumed.
+
+    train: trains for this number of updates in all, and returns the summary
+    """
+    path = folder / PLANNED
+    plan = read_object(path, "delete it") if path.exists() else {"updates": {}, "seconds": None}
+    if budget.text not in plan["updates"]:
+        if budget.pairs is not None:
+            plan["updates"][budget.text] = -(-budget.pairs // BATCH)
+        else:
+            plan["seconds"] = plan["seconds"] or _measure_update(train(MEASURED_UPDATES))
+            plan["updates"][budget.text] = max(MEASURED_UPDATES, round((budget.seconds or 0) / plan["seconds"]))
+        write_atomically(path, json.dumps(plan, indent=1) + "\n")
+    summary = train(plan["updates"][budget.text])
+    write_atomically(path, json.dumps({**plan, "seconds": _measure_update(summary)}, indent=1) + "\n")
+    return summary
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """The ways of ranking that are known so far."""
+def _measure_update(summary: dict[str, Any]) -> float:
+    """Returns the seconds of an update, validation included."""
+    return max(summary["wall_seconds"], 0.1) / summary["steps"]
 
-    settings: Settings
-    questions: Questions
-    scorer: Scorer
-    say: Say
-    ways: list[Way] = field(default_factory=list)
+
+def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
+    first, last = summary["first_validation"] or {}, summary["last_validation"] or {}
+    notes = [f"learned: {summary['steps']:,} updates, {summary['pairs']:,} pairs in {summary['wall_seconds']:,.0f} s"]
+    if summary["steps"] <= MEASURED_UPDATES:
+        notes.append("so few updates teach little")
+    if "pair_auc" in last:
+        notes.append(
+            f"AUC on pairs of texts of held-out documents: {last['pair_auc']:.2f}, before {first['pair_auc']:.2f}; a "
+            "guess has .50"
+        )
+    else:
+        notes.append("how well it learned is not measured: too few documents are held out for pairs")
+    return notes
+
+
+class Comparison:
+    """The rankers that are known so far, compared on the dev questions."""
+
+    def __init__(self, options: AdaptOptions, questions: Questions) -> None:
+        self.options, self.questions, self.dev, self.test = options, questions, questions.dev, questions.test
+        self.cache = ScoreCache(count_words(questions.texts), options.output / "scores")
+        self.rankers: list[Ranker] = []
 
     @property
-    def start(self) -> Way:
-        return find_start(self.ways, self.settings.model)
+    def base(self) -> Ranker:
+        return find_base(self.rankers, self.options.model)
 
-    def add(self, found: Iterable[Way]) -> None:
-        """Adds ways as they are found, and tells how well each ranks the dev questions."""
-        for way in found:
-            self.ways.append(way)
-            self.say(f"  {describe_way(way, self.start, self.questions.dev)}")
+    def add(self, rankers: Iterable[Ranker]) -> None:
+        for ranker in rankers:
+            self.rankers.append(ranker)
+            log.info("dev MAP %.3f  %s", ranker.measure(self.dev).mean(), ranker.name)
 
+    def add_untrained(self) -> None:
+        self.add(list_untrained(self.options.model, self.dev, self.cache))
 
-def _rank_untrained(settings: Settings, questions: Questions, teller: Teller) -> _Compared:
-    """Ranks the dev questions by what needs no training."""
-    output, say = settings.output, teller.say
-    compared = _Compared(settings, questions, Scorer(count_words(questions.texts), output / "scores"), say)
-    say("ranking the dev questions; MAP, mean average precision, is 1 where all right answers come first:")
-    compared.add(list_untrained(settings.model, questions.dev, compared.scorer, say))
-    if len(compared.ways) > 1:
-        command = measure_again(settings.model, _name_test(output))
-        teller.advice = f"  to see in a minute or two which of these is better on the test questions:\n  {command}"
-    return compared
+    def decide(self, updates: int) -> Verdict:
+        """Trains and compares all rankers, judges, and releases the one to use.
 
-
-def _compare_ways(compared: _Compared, updates: int, teller: Teller) -> Verdict:
-    """Trains and compares all ways, and releases the one to use."""
-    settings, questions, scorer = compared.settings, compared.questions, compared.scorer
-    output, pretrained = settings.output, _name_pretrained(settings.output)
-    compared.add([scorer.rank(PRETRAINED, pretrained, questions.dev)])
-    compared.add(
-        train_ways(settings.model, pretrained, questions, updates, output / "ways", scorer, teller.begin_stage)
-    )
-    compared.add([fuse_ways(compared.ways, questions.dev)])
-    teller.begin_stage("ranking the test questions by the best way, the model as it is and BM25")
-    verdict = judge(compared.ways, compared.start, questions.dev, questions.test, scorer)
-    _release(verdict, compared, output / RELEASE)
-    return verdict
+        updates: of the pre-training
+        """
+        model, output = self.options.model, self.options.output
+        pretrained = _name_pretrained(output)
+        self.add([self.cache.rank(PRETRAINED, pretrained, self.dev)])
+        self.add(train_rankers(model, pretrained, self.questions, updates, output / "rankers", self.cache))
+        self.add([fuse_rankers(self.rankers, self.dev)])
+        log.info("ranking the test questions")
+        verdict = judge(self.rankers, self.base, self.dev, self.test, self.cache)
+        _release(verdict, self, output / RELEASE)
+        return verdict
 
 
-def _list_results(ways: list[Way], data: AnswerSet | None, verdict: Verdict | None) -> dict[str, Any]:
-    """Returns the figures of the ways on these questions, and what the verdict says."""
+def _list_results(comparison: Comparison, verdict: Verdict) -> dict[str, Any]:
+    """Returns what the verdict says, and MAP of each ranker on dev and test.
+
+    Each row has the difference to the best one on dev, with its 95% interval.
+    """
+    precision = [ranker.measure(comparison.dev) for ranker in comparison.rankers]
+    best = max(precision, key=np.mean)
+    rows = []
+    for ranker, values in zip(comparison.rankers, precision, strict=True):
+        low, high = compute_interval(values - best) if values is not best else (None, None)
+        difference = float((values - best).mean())
+        figures = {"dev": float(values.mean()), "difference": difference, "low": low, "high": high}
+        rows.append({"name": ranker.name, **figures, "test": verdict.test_maps.get(ranker.name)})
     return {
-        "ways": _list_rows(ways, data, verdict.test_maps if verdict else {}) if data else [],
-        "verdict": verdict.sentence if verdict else UNJUDGED,
-        "chosen": verdict.chosen.name if verdict else None,
-        "figures": verdict.figures if verdict else None,
-        "weights": next((describe_weights(way.fitted) for way in ways if way.fitted), ""),
+        "rankers": rows,
+        "verdict": verdict.sentence,
+        "chosen": verdict.chosen.name,
+        "figures": verdict.figures,
+        "weights": next((describe_weights(ranker.fitted) for ranker in comparison.rankers if ranker.fitted), ""),
     }
 
 
-def _list_rows(ways: list[Way], data: AnswerSet, of_test: dict[str, float]) -> list[dict[str, Any]]:
-    """MAP of each way on these questions and on test, and the difference to the best one with its 95% interval."""
-    precision = [way.measure(data) for way in ways]
-    best = max(precision, key=np.mean)
-    rows = []
-    for way, own in zip(ways, precision, strict=True):
-        low, high = compute_interval(own - best) if own is not best else (None, None)
-        figures = {"dev": float(own.mean()), "difference": float((own - best).mean()), "low": low, "high": high}
-        read = {"cut": way.cut, "length": way.length}
-        rows.append({"name": way.name, **figures, **read, "test": of_test.get(way.name)})
-    return rows
+def _list_commands(options: AdaptOptions, questions: Questions | None, result: dict[str, Any]) -> list[str]:
+    """Returns commands for the chosen ranker, or for the model as it is where it can rank."""
+    model = result["release"] if result["chosen"] else None
+    if model is None:
+        ranks = any(row["name"] == name_base(options.model) for row in result["rankers"])
+        model = options.model if ranks or is_bi_encoder(options.model) else None
+    test, question = None, "your question"
+    if questions:
+        test, question = locate_test(options.output), questions.test.questions[0]
+    embeds = model is not None and is_bi_encoder(model)
+    return list_commands(options.documents, model, test, options.output, question, embeds)
 
 
-def _release(verdict: Verdict, compared: _Compared, output: Path) -> None:
-    """Writes the release of the chosen way. The start needs none: an older release is then removed."""
-    way, words = verdict.chosen, compared.scorer.words
-    maps = verdict.test_maps
-    figures = {TEST: {MAP: maps.pop(way.name)}, **{f"{TEST}, {name}": {MAP: value} for name, value in maps.items()}}
-    about = {"data": name_questions(str(compared.settings.questions)), "figures": figures}
-    if way.fitted:
-        write_fusion(output, way.fitted, {part.name: part.model for part in way.parts}, words, about)
-    elif way.model == BM25:
-        write_fusion(output, single_ranker_fusion(BM25, way.scores), {BM25: BM25}, words, about)
-    elif way is verdict.start:
+def _release(verdict: Verdict, comparison: Comparison, output: Path) -> None:
+    """Writes the release of the chosen ranker. The base needs none: an older release is then removed."""
+    ranker, words, maps = verdict.chosen, comparison.cache.words, verdict.test_maps
+    figures = {TEST: {MAP: maps.pop(ranker.name)}, **{f"{TEST}, {name}": {MAP: value} for name, value in maps.items()}}
+    about = {"data": name_questions(str(comparison.options.questions)), "figures": figures}
+    if ranker.fitted:
+        write_fusion(output, ranker.fitted, {part.name: part.model for part in ranker.parts}, words, about)
+    elif ranker.model == BM25:
+        write_fusion(output, single_ranker_fusion(BM25, ranker.scores), {BM25: BM25}, words, about)
+    elif ranker is verdict.base:
         if (output / FACTS).is_file():
             shutil.rmtree(output)
-    elif ranker := find_ranker(Path(way.model)):
-        release_ranker(ranker, output, measured=about)
+    elif trained := find_ranker(Path(ranker.model)):
+        release_ranker(trained, output, measured=about)
     else:
-        _copy_release(way.model, output)
+        _copy_release(ranker.model, output)
+
+
+def _name_pretrained(output: Path) -> str:
+    return str(output / PRETRAINING / RELEASE)
 
 
 def _copy_release(folder: str, output: Path) -> None:

@@ -1,96 +1,175 @@
-"""Which way is best for these documents and labels: chosen on dev, measured once on test."""
+"""Which ranker is best for these documents and labels: chosen on dev, measured once on test."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.bm25 import BM25
-from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval
+from finetune.data.registry import load_split
+from finetune.evaluation.bm25 import BM25, count_words
+from finetune.evaluation.significance import SIGNIFICANT, compare, compare_rows, compute_interval
+from finetune.fuse import fit_fusion
+from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.encode import encode_pairs
+from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker
+from finetune.ranking.score import score_pairs
 
-from .ways import Scorer, Way
+from .rankers import FUSION, MAX_LENGTH, PRETRAINED, Ranker, ScoreCache, list_untrained, name_base, name_model
+
+SELQA = Path(__file__).with_name("selqa")  # a hundred questions, for an adaptation without labels
 
 BETTER = (
-    "Use {name}: its MAP on the {questions} test questions is {chosen:.3f}, against {start:.3f} of {start_name} "
+    "Use {name}: its MAP on the {questions} test questions is {chosen:.3f}, against {base:.3f} of {base_name} "
     "(difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}); BM25 has {bm25:.3f}."
 )
 PERHAPS = (
-    "Use {name}, with care: its MAP on the {questions} test questions is {chosen:.3f}, against {start:.3f} of "
-    "{start_name}, but that may be chance (p {p:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); "
+    "Use {name}, with care: its MAP on the {questions} test questions is {chosen:.3f}, against {base:.3f} of "
+    "{base_name}, but that may be chance (p {p:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); "
     "BM25 has {bm25:.3f}."
 )
 NOT_ON_TEST = (
-    "Keep {start_name}: {name} was best on dev, but on the {questions} test questions it is not better (MAP "
-    "{chosen:.3f} against {start:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); BM25 has {bm25:.3f}."
+    "Keep {base_name}: {name} was best on dev, but on the {questions} test questions it is not better (MAP "
+    "{chosen:.3f} against {base:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); BM25 has {bm25:.3f}."
 )
+KEEP = (
+    "Keep {base_name}: nothing here beats it on the dev questions (best: {best:.3f} by {best_name}, against "
+    "{base_dev:.3f}). Its MAP on the {questions} test questions is {base:.3f} (95% interval {low:.3f} to {high:.3f});"
+    " BM25 has {bm25:.3f}."
+)
+BM25_ABOVE = " That is above {name}: before you decide, measure both on more questions."
 UNJUDGED = (
     "This is no verdict on your documents, which these questions are not about. For one, label fifty questions of your "
     "own and add --questions; docs/adapt.md has the form."
 )
-KEEP = (
-    "Keep {start_name}: nothing here beats it on the dev questions (best: {best:.3f} by {best_name}, against "
-    "{start_dev:.3f}). Its MAP on the {questions} test questions is {start:.3f} (95% interval {low:.3f} to {high:.3f});"
-    " BM25 has {bm25:.3f}."
+NOT_LEARNED = (
+    "This training is too short: the model ranks these answers no better than before. Use another ranker, a larger "
+    "--budget or more documents."
 )
-BM25_ABOVE = " That is above {name}: before you decide, measure both on more questions."
+LEARNED = "The model has learned to rank answers from your documents alone, without one label"
+LEARNED_WORSE = f"{LEARNED}; it is still worse here than a ranker that needs no training: use that, or more --budget."
+LEARNED_BETTER = f"{LEARNED}, and ranks these better than BM25 and than it did as it was."
+LEARNED_UNDECIDED = f"{LEARNED}; a hundred questions do not decide whether it beats the rankers that need no training."
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found.
+    """The chosen ranker, and what the sentence says of it.
 
-    chosen:  the way to use
-    best:    the way that was best on dev; another one where it did not hold on test
-    start:   the way that the others had to beat
-    tested:  of these two, the scores ``[N]`` of the test questions
-    figures: of the sentence: MAP on test of both and of BM25, the difference and its interval
+    best:    the best on dev, which is not the chosen one where it did not hold on test
+    base:    the ranker to beat
+    tested:  the scores ``[N]`` of the test questions by base and best
+    figures: MAP on test of both and of BM25, their difference and its interval
     """
 
-    chosen: Way
-    best: Way
-    start: Way
+    chosen: Ranker
+    best: Ranker
+    base: Ranker
     tested: dict[str, np.ndarray]
     figures: dict[str, Any]
     sentence: str
 
     @property
     def test_maps(self) -> dict[str, float]:
-        """MAP on test of each way that was measured on it."""
-        of_both = {self.start.name: self.figures["start"], self.best.name: self.figures["chosen"]}
-        return {BM25: self.figures["bm25"], **of_both}
+        """MAP on test of each ranker that was measured on it."""
+        measured = {self.base.name: self.figures["base"], self.best.name: self.figures["chosen"]}
+        return {BM25: self.figures["bm25"], **measured}
 
 
-def judge(ways: list[Way], start: Way, dev: AnswerSet, test: AnswerSet, scorer: Scorer) -> Verdict:
-    """Chooses the way with the highest MAP on dev, of equals the first, and measures it, the start and BM25 on test.
+def judge(rankers: list[Ranker], base: Ranker, dev: AnswerSet, test: AnswerSet, cache: ScoreCache) -> Verdict:
+    """Chooses the ranker with the highest MAP on dev, of equals the first, and measures it, base and BM25 on test.
 
-    Nothing below the start is chosen: where the best on dev is no better on test, the start is.
+    Nothing below the base is chosen: where the best on dev is no better on test, the base is.
     """
-    maps = {way.name: float(way.measure(dev).mean()) for way in ways}
-    best = max(ways, key=lambda way: maps[way.name])
-    tested = {way.name: scorer.score_way(way, test) for way in (start, best)}
-    ap = {way.name: Way(way.name, "", tested[way.name]).measure(test) for way in (start, best)}
+    maps = {ranker.name: float(ranker.measure(dev).mean()) for ranker in rankers}
+    best = max(rankers, key=lambda ranker: maps[ranker.name])
+    tested = {ranker.name: cache.score_ranker(ranker, test) for ranker in (base, best)}
+    precision = {name: Ranker(name, "", scores).measure(test) for name, scores in tested.items()}
+    of_best, of_base = precision[best.name], precision[base.name]
     figures: dict[str, Any] = {
         "name": best.name,
-        "start_name": start.name,
+        "base_name": base.name,
         "questions": test.num_questions,
-        "chosen": float(ap[best.name].mean()),
-        "start": float(ap[start.name].mean()),
-        "bm25": float(Way(BM25, BM25, scorer.score(BM25, test)).measure(test).mean()),
+        "chosen": float(of_best.mean()),
+        "base": float(of_base.mean()),
+        "bm25": float(cache.rank(BM25, BM25, test).measure(test).mean()),
     }
-    above = BM25_ABOVE.format(name=start.name) if figures["bm25"] > figures["start"] else ""
-    if best is start:
-        others = [way for way in ways if way is not start]
-        second = max(others, key=lambda way: maps[way.name])
-        figures["low"], figures["high"] = compute_interval(ap[start.name])
-        figures |= {"best": maps[second.name], "best_name": second.name, "start_dev": maps[start.name]}
-        return Verdict(start, start, start, tested, figures, KEEP.format(**figures) + above)
-    difference = compare(ap[best.name], ap[start.name])
-    figures["difference"] = difference.difference
-    figures["p"] = difference.over_questions
-    figures["low"], figures["high"] = compute_interval(ap[best.name] - ap[start.name])
-    if difference.difference <= 0:
-        return Verdict(start, best, start, tested, figures, NOT_ON_TEST.format(**figures) + above)
-    sentence = BETTER if difference.over_questions < SIGNIFICANT else PERHAPS
-    above = BM25_ABOVE.format(name=best.name) if figures["bm25"] > figures["chosen"] else ""
-    return Verdict(best, best, start, tested, figures, sentence.format(**figures) + above)
+    if best is base:
+        second = max((ranker for ranker in rankers if ranker is not base), key=lambda ranker: maps[ranker.name])
+        figures["low"], figures["high"] = compute_interval(of_base)
+        figures |= {"best": maps[second.name], "best_name": second.name, "base_dev": maps[base.name]}
+        chosen, sentence = base, KEEP
+    else:
+        comparison = compare(of_best, of_base)
+        figures |= {"difference": comparison.difference, "p": comparison.over_questions}
+        figures["low"], figures["high"] = compute_interval(of_best - of_base)
+        chosen = best if comparison.difference > 0 else base
+        sentence = BETTER if comparison.over_questions < SIGNIFICANT else PERHAPS
+        sentence = sentence if chosen is best else NOT_ON_TEST
+    above = figures["bm25"] > figures["base" if chosen is base else "chosen"]
+    sentence = sentence.format(**figures) + (BM25_ABOVE.format(name=chosen.name) if above else "")
+    return Verdict(chosen, best, base, tested, figures, sentence)
+
+
+@dataclass(frozen=True)
+class UnlabelledResult:
+    """How well rankers answer SelQA's questions: ``rows`` with MAP and interval, and the scores before and after."""
+
+    data: AnswerSet
+    rows: list[dict[str, Any]]
+    sentence: str
+    shown: dict[str, np.ndarray]
+
+
+def judge_without_labels(model: str, pretrained: str, folder: Path) -> UnlabelledResult:
+    """Measures on SelQA the model as a cross-encoder before and after, BM25, the model as it is, and their fusion.
+
+    A model with a pair head is measured by it, once. One that cannot rank as it is has no row for that.
+
+    folder: for scores
+    """
+    data, _ = load_split(f"files={SELQA}", "test")
+    cache = ScoreCache(count_words(data.answers.unique().to_pylist()), folder)
+    rankers = {ranker.name: ranker for ranker in list_untrained(model, data, cache)}
+    after = cache.rank(PRETRAINED, pretrained, data)
+    if name_base(model) in rankers and not is_bi_encoder(model):
+        before = rankers.pop(name_base(model))
+    else:
+        name = f"{name_model(model)} as a cross-encoder, before any training"
+        before = Ranker(name, model, _score_by_new_head(model, data, pretrained))
+    parts = [*rankers.values(), after]
+    fusion = fit_fusion(data, {ranker.name: ranker.scores for ranker in parts})
+    fused = Ranker(f"{FUSION} of the last {len(parts)}", "", fusion.out_of_fold)
+    precision = {ranker.name: ranker.measure(data) for ranker in (before, after, *rankers.values(), fused)}
+    rows = []
+    for name, values in precision.items():
+        low, high = compute_interval(values)
+        rows.append({"name": name, "map": float(values.mean()), "low": low, "high": high})
+    sentence = choose_sentence(*(precision[ranker.name] for ranker in (after, before, *rankers.values())))
+    return UnlabelledResult(data, rows, sentence, {ranker.name: ranker.scores for ranker in (before, after)})
+
+
+def _score_by_new_head(model: str, data: AnswerSet, pretrained: str) -> np.ndarray:
+    """Returns the scores ``[N]`` of the model with the fresh pair head that its pre-training began with."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ranker, _ = load_ranker(model)
+    pairs = encode_pairs(data, load_own_tokenizer(model), find_trained_length(pretrained) or MAX_LENGTH)
+    return score_pairs(ranker.eval().to(device), pairs, device)
+
+
+def choose_sentence(after: np.ndarray, before: np.ndarray, *others: np.ndarray) -> str:
+    """Returns what average precisions ``[Q]`` mean.
+
+    after:  of the pre-trained model
+    before: of the same model without pre-training
+    others: of rankers that need no training
+    """
+    tests = [test for test in compare_rows([row[None] for row in (after, before, *others)]) if test]
+    learned, *lower = (test["difference"] < 0 and test["corrected"] < SIGNIFICANT for test in tests)
+    if not learned:
+        return NOT_LEARNED
+    if any(test["difference"] > 0 and test["corrected"] < SIGNIFICANT for test in tests[1:]):
+        return LEARNED_WORSE
+    return LEARNED_BETTER if all(lower) else LEARNED_UNDECIDED

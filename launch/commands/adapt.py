@@ -1,24 +1,21 @@
 """Finds, and makes, the best ranker for documents of one's own, in one command."""
 
+import logging
 import sys
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import REQUIRED, check_needed, setting
 from data_pipeline.prepare.readers.files import find_input_files
-from finetune.adapt.budget import parse_budget
 from finetune.adapt.questions import expect_questions
 from finetune.data.registry import PUBLIC
 from launch._cli import parse, run
 from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 
-if TYPE_CHECKING:
-    from finetune.data.answers import AnswerSet
+log = logging.getLogger(__name__)
 
 DESCRIPTION = """Adapts a model to documents, and says whether that was worth it.
 
@@ -29,7 +26,7 @@ if it is better: "keep your model" is a result too. Without --questions it canno
 shows how the model ranks a hundred questions of SelQA.
 
 Run it again to go on after an interruption, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan
-rank, evaluate, search and serve; report.html; and log.txt."""
+rank, evaluate, search and serve; report.html; and result.json."""
 
 DATA_SETS = fill(
     f"Public data sets are read as they are distributed, each as NAME=FOLDER: {', '.join(PUBLIC)}. kinspan evaluate "
@@ -50,7 +47,6 @@ It may also be a single file, which is split in three by a hash of the questions
 
 MANY_ANSWERED = 100  # questions with an accepted answer, from which on these are the pairs of a forum's pre-training
 HELD_OUT = 0.05  # of the documents, so that there are some where documents are few
-ANCHORS = 200  # held out, which stand in for questions where there are none
 
 
 @dataclass
@@ -73,7 +69,7 @@ class AdaptConfig:
     )
     budget: str = setting(
         "30m",
-        "How long to pre-train: a time, such as 30m or 2h, or a number of pairs, 3200pairs or more. With --questions, "
+        "How long to pre-train: a time, such as 30m or 2h, or a number of pairs, 320pairs or more. With --questions, "
         "fine-tuning comes on top: three rankers, each for at most a quarter as many updates, or 40 if that is more.",
     )
 
@@ -81,45 +77,45 @@ class AdaptConfig:
 def main() -> None:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
     check_needed(config, "questions", "columns")
-    budget = parse_budget(config.budget)
-    say = partial(print, flush=True, file=sys.stdout)  # this one: steps print elsewhere
     find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
     if config.questions:
         expect_questions(config.questions)
-    say("loading PyTorch and the questions ..." if config.questions else "loading PyTorch ...")
-    from finetune.adapt.run import Runners, Settings, adapt
+    from finetune.adapt.page import format_result
+    from finetune.adapt.run import AdaptOptions, PipelineHooks, adapt, parse_budget
 
-    model, output = config.model or default_model(), Path(config.output_dir)
-    settings = Settings(config.documents, config.questions, config.columns, model, budget, output)
-    adapt(settings, Runners(partial(prepare_documents, say), choose_objective, pretrain, hold_out), say)
+    budget, model = parse_budget(config.budget), config.model or default_model()
+    options = AdaptOptions(config.documents, config.questions, config.columns, model, budget, Path(config.output_dir))
+    print(format_result(adapt(options, PipelineHooks(prepare_documents, choose_objective, pretrain))))
 
 
-def prepare_documents(say: Any, documents: list[str], model: str, folder: Path, but: list[str]) -> dict[str, int]:
-    """Makes the corpus, or finds it, and returns its totals; what it goes without is said.
+def prepare_documents(documents: list[str], model: str, folder: Path, without: list[str]) -> dict[str, int]:
+    """Makes the corpus, or finds it, and returns its totals.
 
-    but: texts; a document that holds one is left out
+    without: texts; a document that holds one is left out
     """
     from data_pipeline.prepare.cleaning import Rules
     from data_pipeline.prepare.pipeline import prepare
     from data_pipeline.prepare.summary import check_trainable, describe_dropped, describe_oddities, describe_rejected
 
     rules = Rules(validation_share=HELD_OUT)
-    quiet = not sys.stderr.isatty()
     result = prepare(
-        documents, model, folder, OBJECTIVES, rules, allow_skipped=True, may_allow=False, decontaminate=but, quiet=quiet
+        documents,
+        model,
+        folder,
+        OBJECTIVES,
+        rules,
+        allow_skipped=True,
+        may_allow=False,
+        decontaminate=without,
+        quiet=not sys.stderr.isatty(),
     )
-    if result.skipped:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.skipped.most_common(5))
-        say(f"left out files that cannot be read: {kinds}")
+    for kind, count in result.skipped.most_common(5):
+        log.info("left out %s files that cannot be read: %s", count, kind)
     if not result.reused and (rejected := describe_rejected(folder, result.tally)):
-        say(rejected)
-    if not but:  # else it was said before
-        if result.reused:
-            say(f"the documents are prepared: {folder / 'report.html'} says what was left out of them")
-        if dropped := describe_dropped(result.tally):
-            say(f"{dropped}: {folder / 'report.html'} says why, with examples")
-        for oddity in describe_oddities(result.tally):
-            say(oddity)
+        log.info(rejected)
+    if not without:  # else it was said before
+        for line in filter(None, [describe_dropped(result.tally), *describe_oddities(result.tally)]):
+            log.info(line)
     check_trainable(result.manifest, f"--documents {' '.join(documents)}", has_flags=False)
     return result.manifest.totals
 
@@ -141,29 +137,6 @@ def pretrain(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     prepare_pretraining(settings, folder)()
     return read_object(folder / SUMMARY, f"delete {folder}")
-
-
-def hold_out(corpus: Path, objective: str) -> "AnswerSet | None":
-    """Held-out anchors as questions, whose candidates are their five texts, of which one is right; None without any."""
-    import numpy as np
-
-    from data_pipeline.corpus import Corpus
-    from data_pipeline.sampling.pairs import POSITIVE
-    from data_pipeline.tokenizers import load_tokenizer
-    from pretrain.evaluation.held_out import decode_texts, select_held_out
-    from serve.rerank import make_candidates
-
-    opened = Corpus(corpus)
-    try:
-        pairs = select_held_out(opened, OBJECTIVES[objective], ANCHORS)
-    except KinspanError as error:
-        print(error)
-        return None
-    first, second = decode_texts(pairs, load_tokenizer(opened.tokenizer_folder))
-    count, size = pairs.kinds.shape
-    candidates = make_candidates(first[::size], [second[n * size : (n + 1) * size] for n in range(count)])
-    labels = (pairs.kinds.ravel() == POSITIVE).astype(np.int8)
-    return replace(candidates, name="held-out pairs", split="validation", labels=labels)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,23 @@
-"""The verdict: nothing below the start is chosen, and each sentence has its case."""
+"""The verdict: nothing below the base model is chosen, and each sentence has its case."""
 
-from types import SimpleNamespace
+import hashlib
 
 import numpy as np
 import pytest
 
-from finetune.adapt.verdict import judge
-from finetune.adapt.ways import Way
+from finetune.adapt.rankers import Ranker, name_base
+from finetune.adapt.verdict import (
+    LEARNED_BETTER,
+    LEARNED_UNDECIDED,
+    LEARNED_WORSE,
+    NOT_LEARNED,
+    SELQA,
+    choose_sentence,
+    judge,
+    judge_without_labels,
+)
+from finetune.data.filters import CLEAN, find_kept
+from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25
 
 
@@ -16,61 +27,85 @@ def splits(write_sets, answer_set):
     return answer_set(folder, "dev"), answer_set(folder, "test")
 
 
-def judge_made(splits, **strengths):
-    """The verdict on ways that see the labels through noise, each as clearly as told on dev and on test."""
-    random = np.random.default_rng(0)
+class MadeScores:
+    """A cache of scores that see the labels through noise."""
 
-    def see(data, strength):
-        return strength * data.labels + random.normal(size=data.num_pairs)
+    def __init__(self, strengths):
+        self.random, self.strengths = np.random.default_rng(0), strengths
 
+    def see(self, data, strength):
+        return strength * data.labels + self.random.normal(size=data.num_pairs)
+
+    def score_ranker(self, ranker, data):
+        return self.see(data, self.strengths[ranker.name][1])
+
+    def rank(self, name, model, data):
+        return Ranker(name, model, self.see(data, self.strengths.get(BM25, (0, 0))[1]))
+
+
+@pytest.mark.parametrize(
+    ("strengths", "chosen", "best", "sentence"),
+    [
+        ({"base": (1, 1), "bi": (3, 3), "cross": (0, 0)}, "bi", "bi", "Use bi: "),
+        ({"base": (1, 2), "bi": (3, 2.15)}, "bi", "bi", "Use bi, with care: "),
+        ({BM25: (1, 5), "base": (3, 3), "cross": (0, 5)}, "base", "base", "Keep base: nothing here beats it"),
+        ({"base": (2, 3), "cross": (4, 1)}, "base", "cross", "Keep base: cross was best on dev"),
+    ],
+)
+def test_each_verdict_has_its_case(splits, strengths, chosen, best, sentence):
     dev, test = splits
-    ways = [Way(name, name, see(dev, on_dev)) for name, (on_dev, _) in strengths.items()]
-    of_test = {name: see(test, on_test) for name, (_, on_test) in strengths.items()}
-    words = see(test, strengths.get(BM25, (0, 0))[1])
-    scorer = SimpleNamespace(score_way=lambda way, data: of_test[way.name], score=lambda model, data: words)
-    return judge(ways, next(way for way in ways if way.name == "start"), dev, test, scorer)
-
-
-def test_a_clear_gain_is_used(splits):
-    found = judge_made(splits, start=(1, 1), bi=(3, 3), cross=(0, 0))
-    assert found.chosen.name == "bi"
-    assert found.sentence.startswith("Use bi: its MAP on the 80 test questions is ")
-    assert found.figures["low"] > 0
-    assert set(found.tested) == {"start", "bi"}
-    assert set(found.test_maps) == {"start", "bi", BM25}  # no other way has been measured on test
-    assert found.sentence.endswith(f"; BM25 has {found.test_maps[BM25]:.3f}.")
-
-
-def test_a_gain_that_may_be_chance_is_called_so(splits):
-    found = judge_made(splits, start=(1, 2), bi=(3, 2.15))
-    assert found.chosen.name == "bi"
-    assert "with care" in found.sentence
-
-
-def test_the_start_is_kept_where_it_is_the_best_on_dev(splits):
-    found = judge_made(splits, BM25=(1, 5), start=(3, 3), cross=(0, 5))
-    assert found.chosen.name == "start"
-    assert found.sentence.startswith("Keep start: nothing here beats it on the dev questions (best: ")
-    assert "by BM25" in found.sentence
-
-
-def test_what_does_not_hold_on_test_is_not_chosen(splits):
-    found = judge_made(splits, start=(2, 3), cross=(4, 1))
-    assert (found.chosen.name, found.best.name) == ("start", "cross")
-    assert found.sentence.startswith("Keep start: cross was best on dev, but on the 80 test questions it is not better")
-
-
-@pytest.mark.parametrize("others", [{}, {"bi": (4, 3)}, {"bi": (4, 1)}])
-def test_bm25_above_the_ranker_to_use_is_said(splits, others):
-    """It is measured on test whether it was best on dev or not."""
-    for bm25, is_above in ((6, True), (0, False)):
-        found = judge_made(splits, BM25=(0, bm25), start=(2, 2), **others)
-        assert (f" That is above {found.chosen.name}: before you decide, " in found.sentence) is is_above
+    scores = MadeScores(strengths)
+    rankers = [Ranker(name, name, scores.see(dev, on_dev)) for name, (on_dev, _) in strengths.items()]
+    base = next(ranker for ranker in rankers if ranker.name == "base")
+    verdict = judge(rankers, base, dev, test, scores)
+    assert (verdict.chosen.name, verdict.best.name) == (chosen, best)
+    assert verdict.sentence.startswith(sentence)
+    assert set(verdict.tested) == {"base", best}
+    assert set(verdict.test_maps) == {"base", best, BM25}  # no other ranker has been measured on test
+    assert (" That is above " in verdict.sentence) == (verdict.figures["bm25"] > verdict.test_maps[chosen])
 
 
 def test_of_equals_the_first_is_chosen(splits):
     dev, test = splits
-    ways = [Way(name, name, dev.labels.astype(float)) for name in ("start", "fusion")]
-    perfect = lambda _, data: data.labels.astype(float)  # noqa: E731
-    scorer = SimpleNamespace(score_way=perfect, score=perfect)
-    assert judge(ways, ways[0], dev, test, scorer).chosen.name == "start"
+    rankers = [Ranker(name, name, dev.labels.astype(float)) for name in ("base", "fusion")]
+    scores = MadeScores({"base": (0, 99), "fusion": (0, 99)})
+    assert judge(rankers, rankers[0], dev, test, scores).chosen.name == "base"
+
+
+@pytest.mark.parametrize(
+    ("after", "others", "sentence"),
+    [
+        (0.7, (0.8, 0.85), LEARNED_WORSE),
+        (0.7, (0.6, 0.85), LEARNED_WORSE),
+        (0.7, (0.5, 0.6), LEARNED_BETTER),
+        (0.7, (0.5, 0.705), LEARNED_UNDECIDED),
+        (0.705, (), LEARNED_BETTER),
+        (0.31, (0.8, 0.85), NOT_LEARNED),
+        (0.2, (0.1, 0.1), NOT_LEARNED),
+    ],
+)
+def test_each_sentence_without_labels_has_its_case(after, others, sentence):
+    random = np.random.default_rng(0)
+    before, after, *others = (mean + random.normal(scale=0.1, size=100) for mean in (0.3, after, *others))
+    assert choose_sentence(after, before, *others) == sentence
+
+
+def test_a_model_with_a_pair_head_is_measured_by_it(make_model, tmp_path):
+    model = make_model()
+    result = judge_without_labels(str(model), str(model), tmp_path)
+    assert result.rows[0]["name"] == name_base(str(model))
+    assert len(result.rows) == 4
+    assert result.rows[0]["map"] == result.rows[1]["map"]
+    assert result.sentence == NOT_LEARNED
+
+
+def test_the_shipped_questions_are_those_of_the_test_split_with_the_lowest_hashes(shared):
+    data, _ = load_split(f"files={SELQA}", "test")
+    assert data.num_questions == 100
+    assert find_kept(data, CLEAN).all()
+    assert "Apache-2.0" in (SELQA / "README.md").read_text()
+    whole, _ = load_split(f"selqa={shared}/data/as2/selqa", "test")
+    texts = whole.answers.to_pylist()
+    complete = {q for q, rows in zip(whole.questions, whole.rows(), strict=True) if all(texts[rows])}
+    lowest = sorted(complete, key=lambda question: hashlib.sha256(question.encode()).hexdigest())[:100]
+    assert sorted(data.questions) == sorted(lowest)

@@ -1,0 +1,180 @@
+"""The rankers that an adaptation compares: what each is, its training, and its scores."""
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.tokenizers import shorten_name
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
+from finetune.evaluation.metrics import MAP, compute_question_metrics
+from finetune.fuse import NAME as FUSION
+from finetune.fuse import Fitted, fit_fusion
+from finetune.ranking.ranker import find_trained_length
+from finetune.ranking.score import score_answers
+from finetune.training.config import CONTRASTIVE, FinetuneConfig, check
+from finetune.training.engine import join_ranks
+from finetune.training.fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_model
+from finetune.training.plan import BEST
+from finetune.training.stages import load_data, make_target_stage
+from finetune.training.train import train_ranker
+from pretrain.modeling.default_model import name_installed
+from pretrain.modeling.pair_model import holds_no_weights
+
+from .questions import Questions, subsample_negatives
+
+log = logging.getLogger(__name__)
+
+PRETRAINED = "the pre-trained model, without labels"
+BI_ENCODER = "the fine-tuned bi-encoder"
+CROSS_ENCODER = "the fine-tuned cross-encoder"
+BOTH = "the pre-trained and fine-tuned cross-encoder"
+MIN_UPDATES, UPDATES_SHARE = 40, 0.25  # of a cross-encoder: least, and as a share of the pre-training's updates
+VALIDATIONS, MIN_BETWEEN = 5, 20  # validations of a fine-tuning at most, and the least updates between two
+BI_ENCODER_DIVISOR = 2  # a bi-encoder's updates are of 32 questions, not of 32 pairs: it makes fewer of them
+VALIDATED_PAIRS = 500  # dev candidates that validate a cross-encoder; a bi-encoder reads equal texts once, and all
+LOGGED = 4  # lines that a fine-tuning logs
+MAX_LENGTH = 128  # tokens of a question with a candidate that a cross-encoder reads, and of a text in fine-tuning
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """A ranker with the scores ``[N]`` of the candidates that rankers are compared on.
+
+    model: a folder or hub name, BM25, or "" of the fusion, which has ``parts`` and ``fitted`` weights
+    """
+
+    name: str
+    model: str
+    scores: np.ndarray
+    parts: tuple["Ranker", ...] = ()
+    fitted: Fitted | None = None
+
+    def measure(self, data: AnswerSet) -> np.ndarray:
+        """Returns the average precision of each of these questions, ``[Q]``."""
+        return compute_question_metrics(data, self.scores, (MAP,))[MAP]
+
+
+@dataclass(frozen=True)
+class ScoreCache:
+    """Scores candidates by any ranker; those of a model are kept in ``folder``, so that none is computed twice."""
+
+    words: WordCounts
+    folder: Path
+
+    def rank(self, name: str, model: str, data: AnswerSet) -> Ranker:
+        return Ranker(name, model, self.score(model, data))
+
+    def score(self, model: str, data: AnswerSet) -> np.ndarray:
+        if model == BM25:
+            return score_bm25_by(self.words, data)
+        made_of = f"{fingerprint_model(model)} {fingerprint_answers(data)}"
+        path = self.folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.npy"
+        if not path.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".tmp.npy")
+            np.save(partial, score_answers(model, data))
+            partial.replace(path)
+        return np.load(path)
+
+    def score_ranker(self, ranker: Ranker, data: AnswerSet) -> np.ndarray:
+        """Returns a ranker's scores of other questions."""
+        if ranker.fitted is None:
+            return self.score(ranker.model, data)
+        return ranker.fitted.score({part.name: self.score(part.model, data) for part in ranker.parts})
+
+
+def name_model(model: str) -> str:
+    return shorten_name(name_installed(model))
+
+
+def name_base(model: str) -> str:
+    """Returns the name of the untrained model among the rankers."""
+    return f"{name_model(model)} as it is"
+
+
+def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[Ranker]:
+    """Yields BM25, and the model as it is where it can rank."""
+    yield cache.rank(BM25, BM25, data)
+    try:
+        if holds_no_weights(model):
+            raise KinspanError(f"{model} holds no weights")
+        yield cache.rank(name_base(model), model, data)
+    except KinspanError as error:
+        log.info("%s ranks nothing as it is: %s", name_model(model), error)
+
+
+def find_base(rankers: Sequence[Ranker], model: str) -> Ranker:
+    """Returns the ranker to beat: the model as it is, or BM25 where that ranks nothing."""
+    return next((ranker for ranker in rankers if ranker.name == name_base(model)), rankers[0])
+
+
+def plan_fine_tuning(updates: int) -> tuple[int, int]:
+    """Returns a cross-encoder's updates after a pre-training of ``updates``, and those between two validations."""
+    most = max(MIN_UPDATES, int(UPDATES_SHARE * updates))
+    return most, max(MIN_BETWEEN, most // VALIDATIONS)
+
+
+def train_rankers(
+    model: str, pretrained: str, questions: Questions, updates: int, folder: Path, cache: ScoreCache
+) -> Iterator[Ranker]:
+    """Fine-tunes a bi-encoder and two cross-encoders, and yields each.
+
+    updates: of the pre-training
+    folder:  for the runs; each set of model, labels and length has a folder of its own
+    """
+    has_wrong = bool((questions.train.labels == 0).any())
+    negatives = {"negatives_ratio": 3.0} if has_wrong else {"negatives_per_question": 4, "negatives_from": "corpus"}
+    plans: list[tuple[str, str, int, dict[str, Any]]] = [
+        (BI_ENCODER, model, BI_ENCODER_DIVISOR, {"loss": CONTRASTIVE, "own_negatives": 1}),
+        (CROSS_ENCODER, model, 1, negatives),
+        (BOTH, pretrained, 1, negatives),
+    ]
+    labels = [fingerprint_answers(split) for split in (questions.train, questions.dev)]
+    for number, (name, base, divisor, settings) in enumerate(plans, 1):
+        most, between = (count // divisor for count in plan_fine_tuning(updates))
+        log.info("fine-tuning %s of %s: %s, at most %s updates", number, len(plans), name, most)
+        made_of = fingerprint_identity({"made of": [fingerprint_model(base), labels, most]})
+        config = FinetuneConfig(
+            data=questions.spec,
+            model=base,
+            learning_rate=5e-5,
+            micro_batch_size=32,
+            epochs=1000,
+            max_steps=most,
+            eval_steps=between,
+            patience=2,
+            log_steps=max(1, most // LOGGED),
+            max_length=find_trained_length(pretrained) or MAX_LENGTH,  # less where the model has fewer positions
+            output_dir=str(folder / f"{number}-{made_of}"),
+            **settings,
+        )
+        yield cache.rank(name, _train(config), questions.dev)
+
+
+def _train(config: FinetuneConfig) -> str:
+    """Fine-tunes, and returns the folder of the ranker that was best on the dev questions."""
+    check(config)
+    data = load_data(config, with_test=False)
+    if config.loss != CONTRASTIVE:
+        data = replace(data, dev=subsample_negatives(data.dev, VALIDATED_PAIRS))
+    stage = make_target_stage(config, data, SEED, str(config.model), "fine-tuning")
+    folder = Path(config.output_dir) / f"seed-{SEED}"
+    train_ranker(config, stage, SEED, folder, join_ranks(config))
+    return str(folder / BEST)
+
+
+def fuse_rankers(rankers: list[Ranker], dev: AnswerSet) -> Ranker:
+    """Returns the learned fusion of BM25, the base model, the bi-encoder and the best cross-encoder."""
+    cross_encoders = [ranker for ranker in rankers if ranker.name in (PRETRAINED, CROSS_ENCODER, BOTH)]
+    best = max(cross_encoders, key=lambda ranker: ranker.measure(dev).mean())
+    parts = tuple(ranker for ranker in rankers if ranker not in cross_encoders or ranker is best)
+    fitted = fit_fusion(dev, {ranker.name: ranker.scores for ranker in parts})
+    return Ranker(FUSION, "", fitted.out_of_fold, parts, fitted)
