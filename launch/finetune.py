@@ -7,9 +7,10 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
+from data_pipeline.core.command_line import parse
 from finetune.data.registry import expect_data
 from finetune.training.config import FinetuneConfig, check, find_unused_flags
-from launch._cli import parse, run
+from launch.kinspan import run
 
 DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
 set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation.

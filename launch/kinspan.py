@@ -1,8 +1,11 @@
 """The console command: ``kinspan COMMAND ...``, from any directory."""
 
 import importlib
+import os
+import signal
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
@@ -10,8 +13,9 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from data_pipeline.core.errors import KinspanError
-from launch._cli import run
+from data_pipeline.core.errors import FILE_SYSTEM_ERRORS, KinspanError
+from data_pipeline.core.logs import set_up_logging
+from pretrain.engine.world import adopt_world, read_world
 
 # command -> (the module that runs it, its line of help); launchers start the four modules of launch/ themselves
 COMMANDS = {
@@ -86,8 +90,38 @@ def run_command() -> None:
     importlib.import_module(f"launch.{COMMANDS[command][0]}").main()
 
 
+def run(main: Callable[[], None]) -> None:
+    """Runs an entry: a KinspanError, or what the file system refuses, ends as one line and status 2, Ctrl-C as 130."""
+    try:
+        if read_world(os.environ).size > 1:
+            adopt_world()  # before the first message: only rank 0 shows those that all ranks have
+        set_up_logging()
+        main()
+    except KinspanError as error:
+        _refuse(str(error))
+    except BrokenPipeError:  # the reader, `head` say, has seen enough, and the work may not be done
+        os._exit(128 + signal.SIGPIPE)
+    except KeyboardInterrupt:
+        print("interrupted; the same command again continues", file=sys.stderr, flush=True)
+        os._exit(130)
+    except OSError as error:
+        if error.errno not in FILE_SYSTEM_ERRORS:
+            raise
+        _refuse(f"{error.strerror}: {error.filename}" if error.filename else str(error))
+
+
+def _refuse(text: str) -> None:
+    """Ends the process with one line; a name in it may hold line ends."""
+    rank = int(os.environ.get("RANK", "0"))
+    if rank:  # rank 0 mostly says the same, and the launcher then ends this one
+        time.sleep(5)
+    where = f"[rank {rank}] " if rank else ""
+    print(f"{where}error: {' '.join(text.splitlines())}", file=sys.stderr, flush=True)
+    os._exit(2)  # no waiting for threads or other ranks
+
+
 def main() -> None:
-    """What the installed console script calls."""
+    """Runs what the installed console script calls."""
     run(run_command)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from launch._cli import parse, run
+from data_pipeline.core.command_line import parse
+from launch.kinspan import run
 from pretrain.config import PretrainConfig
 
 NOT_READY = 2  # as for whatever else the user can mend

@@ -8,6 +8,8 @@ from typing import Literal
 _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
+from data_pipeline.core.command_line import parse
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, FROM_0_TO_1, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
 from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
@@ -25,9 +27,8 @@ from data_pipeline.prepare.summary import (
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import NAMES, load_split
-from launch._cli import parse, run
+from launch.kinspan import run
 from objectives import OBJECTIVES
-from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus_folder
 
 DESCRIPTION = f"""Turns documents into a corpus of token ids that kinspan pretrain samples from.
@@ -67,65 +68,57 @@ class PrepareConfig:
         *("validation_share", "decontaminate", "licence"),
     )
 
-    input: list[str] = setting([PYTHON_DOCS], "Files, globs, folders or URLs.")
-    reader: str = setting(
-        "",
-        "Reader of all inputs, where their names do not tell it: that of a suffix, such as txt or jsonl; bookcorpus, "
-        "stackexchange-code, wikiextractor; or my_reader.py.",
+    input: list[str] = setting([PYTHON_DOCS])
+    """Files, globs, folders or URLs."""
+    reader: str = setting("")
+    """Reader of all inputs, where their names do not tell it: that of a suffix, such as txt or jsonl; bookcorpus,
+    stackexchange-code, wikiextractor; or my_reader.py."""
+    tokenizer: str | None = setting(None, is_model=True)
+    """Hub name or folder of the model that is to be trained. Without it: all-MiniLM-L6-v2."""
+    output_dir: str | None = setting(None)
+    """Folder for the corpus. Without --input and this: one in the user's cache."""
+    num_workers: int = setting(1, WORKERS)
+    """Tasks that run at the same time, each in a process."""
+    executor: Literal["local", "slurm", "ray"] = setting("local")
+    """Where tasks run: on this machine; as jobs of Slurm; or on the Ray cluster that RAY_ADDRESS names (without it, one
+    on this machine; pip install 'kinspan[ray]'). For slurm and ray, all machines must see the folders."""
+    sbatch: list[str] = setting([])
+    """What Slurm's jobs ask for, each NAME=VALUE as of sbatch: a partition and a time, and what else is needed."""
+    min_paragraph_chars: int = setting(60, NOT_BELOW_0)
+    """Paragraphs with fewer characters are dropped."""
+    min_document_chars: int = setting(200, NOT_BELOW_0)
+    """Documents of which fewer characters are kept are dropped."""
+    languages: list[str] = setting([])
+    """Documents in other languages are dropped: en, or several codes of ISO 639."""
+    skip_step: list[str] = setting(
+        [], help=f"Steps of cleaning to leave out: {', '.join(step.name for step in STEPS)}."
     )
-    tokenizer: str | None = setting(
-        None, "Hub name or folder of the model that is to be trained. Without it: all-MiniLM-L6-v2.", is_model=True
-    )
-    output_dir: str | None = setting(
-        None, "Folder for the corpus. Without --input and this: one in the user's cache.", old_name="output"
-    )
-    num_workers: int = setting(1, "Tasks that run at the same time, each in a process.", within=WORKERS)
-    executor: Literal["local", "slurm", "ray"] = setting(
-        "local",
-        "Where tasks run: on this machine; as jobs of Slurm; or on the Ray cluster that RAY_ADDRESS names (without it, "
-        "one on this machine; pip install 'kinspan[ray]'). For slurm and ray, all machines must see the folders.",
-    )
-    sbatch: list[str] = setting(
-        [], "What Slurm's jobs ask for, each NAME=VALUE as of sbatch: a partition and a time, and what else is needed."
-    )
-    min_paragraph_chars: int = setting(60, "Paragraphs with fewer characters are dropped.", within=NOT_BELOW_0)
-    min_document_chars: int = setting(
-        200, "Documents of which fewer characters are kept are dropped.", within=NOT_BELOW_0
-    )
-    languages: list[str] = setting([], "Documents in other languages are dropped: en, or several codes of ISO 639.")
-    skip_step: list[str] = setting([], f"Steps of cleaning to leave out: {', '.join(step.name for step in STEPS)}.")
-    clean_with: list[str] = setting([], "Python files with steps of cleaning of your own, see docs/corpora.md.")
-    title_texts: bool = setting(
-        False,
-        "Keep titles as texts too, so that title_sentence and title_body can train on any titled documents: "
-        "news, tickets, manuals. Questions of a forum always keep theirs.",
-    )
-    validation_share: float = setting(0.02, "Share of documents held out for validation.", within=FROM_0_TO_BELOW_1)
-    shard_tokens: int = setting(SHARD_TOKENS, "About how many tokens a shard holds.", within=ABOVE_0)
-    duplicates: Literal["exact", "near", "keep"] = setting(
-        "exact",
-        "What to drop of what repeats earlier text: exact, documents and paragraphs that do so word for word; near, "
-        "also documents that are much like another (about .8 of their 5-grams in common), which takes about a third "
-        "more time; keep, nothing.",
-    )
-    boilerplate: int = setting(
-        BOILERPLATE,
-        "A paragraph that stands in so many documents is dropped from all of them. 0: it is like any other duplicate.",
-        within=NOT_BELOW_0,
-    )
-    decontaminate: list[str] = setting(
-        [],
-        "Drop documents that hold a sentence of 8 words or more of a test set: files of sentences (.txt, .tsv, "
-        ".jsonl), or data sets, whose test split is taken, such as wikiqa=FOLDER.",
-    )
-    allow_damaged: bool = setting(False, "Go without the rest of a file that cannot be read to its end.")
-    allow_skipped: bool = setting(
-        False,
-        "Go without files in folders and archives that are of no known format or need a library that is not installed, "
-        "without tables that have no text, and without links that lead nowhere.",
-    )
-    allow_rejected: float | None = setting(None, ALLOW_REJECTED, within=FROM_0_TO_1)
-    licence: str = setting("", "Licence of the input, for the manifest and model cards.")
+    clean_with: list[str] = setting([])
+    """Python files with steps of cleaning of your own, see docs/corpora.md."""
+    title_texts: bool = setting(False)
+    """Keep titles as texts too, so that title_sentence and title_body can train on any titled documents: news, tickets,
+    manuals. Questions of a forum always keep theirs."""
+    validation_share: float = setting(0.02, FROM_0_TO_BELOW_1)
+    """Share of documents held out for validation."""
+    shard_tokens: int = setting(SHARD_TOKENS, ABOVE_0)
+    """About how many tokens a shard holds."""
+    duplicates: Literal["exact", "near", "keep"] = setting("exact")
+    """What to drop of what repeats earlier text: exact, documents and paragraphs that do so word for word; near, also
+    documents that are much like another (about .8 of their 5-grams in common), which takes about a third more time;
+    keep, nothing."""
+    boilerplate: int = setting(BOILERPLATE, NOT_BELOW_0)
+    """A paragraph that stands in so many documents is dropped from all of them. 0: it is like any other duplicate."""
+    decontaminate: list[str] = setting([])
+    """Drop documents that hold a sentence of 8 words or more of a test set: files of sentences (.txt, .tsv, .jsonl), or
+    data sets, whose test split is taken, such as wikiqa=FOLDER."""
+    allow_damaged: bool = setting(False)
+    """Go without the rest of a file that cannot be read to its end."""
+    allow_skipped: bool = setting(False)
+    """Go without files in folders and archives that are of no known format or need a library that is not installed,
+    without tables that have no text, and without links that lead nowhere."""
+    allow_rejected: float | None = setting(None, FROM_0_TO_1, help=ALLOW_REJECTED)
+    licence: str = setting("")
+    """Licence of the input, for the manifest and model cards."""
 
 
 def _default_output(config: PrepareConfig, tokenizer: str) -> str:

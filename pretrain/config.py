@@ -6,28 +6,17 @@ from typing import Any, Literal
 
 from data_pipeline.core.settings import (
     ABOVE_0,
-    BATCHES,
-    CHECKPOINTS,
-    DATA,
     FROM_0_TO_BELOW_1,
-    MODEL,
-    MONITORING,
     NOT_BELOW_0,
-    OBJECTIVE,
-    OPTIMISATION,
     SEEDS,
-    VALIDATION,
     WORKERS,
-    allow_cpu,
-    cache_dir,
-    cache_gb,
-    section,
+    CacheFlags,
     setting,
     settings_of_identity,
-    tf32,
 )
 from data_pipeline.sources import format_source
-from pretrain.engine.schedule import OPEN_ENDED, Shape, decay_share, lr_schedule
+from pretrain.engine.schedule import OPEN_ENDED
+from pretrain.engine.settings import GuardSettings, OptimizerSettings
 
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # which a run may have one of
 # They may change, but must be the same on all ranks: their collectives follow from them.
@@ -35,324 +24,207 @@ MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_
 VALIDATION_SEED = 0  # of its order, spans and masks; it is not the run's, so that runs can be compared
 
 
-@section(DATA)
 @dataclass
-class DataSettings:
+class DataSettings(CacheFlags):
     """What is read: the corpora, and how pairs are drawn of them."""
 
-    corpus: list[str] = setting(
-        [],
-        "Corpus folder, written by kinspan prepare, or the address of a remote copy such as s3://bucket/wiki. "
-        "Several are mixed: PATH=WEIGHT PATH=WEIGHT,OBJECTIVE ..., where weights are numbers (3 and 1 are the same "
-        "shares of the pairs as 0.75 and 0.25), and an objective stands for --objective. Without it: the documentation "
-        "of Python and of the pinned packages.",
-        may_change=True,
-        as_text=format_source,
-    )
-    corpus_schedule: Literal["round_robin"] | None = setting(
-        None,
-        "round_robin: each batch is of one corpus (and one of its objectives), in turn, whatever their sizes; a weight "
-        "of 2 is two turns. An epoch is then as many batches as all have, at most 100,000 positives of each. Without "
-        "it: every batch has pairs of all, by their shares.",
-        old_name="schedule",
-    )
-    forums: str | None = setting(
-        None,
-        "Which of the corpora that --corpus names, by the names of their folders: balanced (18 StackExchange forums of "
-        "six categories), largest (18), all (without those of the benchmarks), names with commas (beer,physics), or "
-        "names to leave out (-beer,-physics). Without it: all that are named.",
-    )
-    min_questions: int | None = setting(None, "Leave out corpora with fewer documents than this.", within=NOT_BELOW_0)
-    cache_dir: str | None = cache_dir()
-    cache_gb: float = cache_gb()
-    sampling: Literal["matched", "paper"] = setting(
-        "matched",
-        "How long negatives are: matched to the positive, or drawn freely as in the paper (their length then gives "
-        "the label away).",
-    )
-    max_length: int | None = setting(
-        None,
-        "Most tokens of a pair. Without it: the objective's own (ssp: 128); of a mixture, the shortest.",
-        within=ABOVE_0,
-    )
+    GROUP = "data"
+
+    corpus: list[str] = setting([], may_change=True, as_text=format_source)
+    """Corpus folder, written by kinspan prepare, or the address of a remote copy such as s3://bucket/wiki. Several are
+    mixed: PATH=WEIGHT PATH=WEIGHT,OBJECTIVE ..., where weights are numbers (3 and 1 are the same shares of the pairs as
+    0.75 and 0.25), and an objective stands for --objective. Without it: the documentation of Python and of the pinned
+    packages."""
+    corpus_schedule: Literal["round_robin"] | None = setting(None)
+    """round_robin: each batch is of one corpus (and one of its objectives), in turn, whatever their sizes; a weight of
+    2 is two turns. An epoch is then as many batches as all have, at most 100,000 positives of each. Without it: every
+    batch has pairs of all, by their shares."""
+    forums: str | None = setting(None)
+    """Which of the corpora that --corpus names, by the names of their folders: balanced (18 StackExchange forums of six
+    categories), largest (18), all (without those of the benchmarks), names with commas (beer,physics), or names to
+    leave out (-beer,-physics). Without it: all that are named."""
+    min_questions: int | None = setting(None, NOT_BELOW_0)
+    """Leave out corpora with fewer documents than this."""
+    sampling: Literal["matched", "paper"] = setting("matched")
+    """How long negatives are: matched to the positive, or drawn freely as in the paper (their length then gives the
+    label away)."""
+    max_length: int | None = setting(None, ABOVE_0)
+    """Most tokens of a pair. Without it: the objective's own (ssp: 128); of a mixture, the shortest."""
 
 
-@section(MODEL)
 @dataclass
 class ModelSettings:
     """Where training starts, and which of its weights are trained."""
 
-    model: str | None = setting(
-        None,
-        "Where training starts: a weights folder, a hub name (roberta-base), or a folder with only config and "
-        "tokenizer (then from scratch). Without it: all-MiniLM-L6-v2, which is installed with this package.",
-        may_change=True,
-        is_model=True,
-    )
-    generator: str = setting(
-        "1/3",
-        "For rtd: the generator's weights folder or hub name; or its size as a factor of --model's, such as 1/3 or "
-        "0.25, and it starts from scratch.",
-        may_change=True,
-        is_model=True,
-    )
-    embedding_sharing: Literal["none", "tied", "disentangled"] = setting(
-        "tied",
-        "For rtd: generator and discriminator each have their own embeddings (none); they share them (tied); or the "
-        "discriminator uses the generator's word table, which its loss does not change, plus a difference that it "
-        "learns (disentangled).",
-    )
-    adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting(
-        None,
-        "Train an adapter beside the frozen --model, and the pair head, by the sentence-level loss alone: a bottleneck "
-        "in every layer (pfeiffer), LoRA of queries and values (lora; needs the package peft), or what weighs the "
-        "bottlenecks of --adapters (fusion). Checkpoints and releases hold a few megabytes, and not the model.",
-    )
-    adapter_size: int | None = setting(
-        None, "Width of the bottleneck (64 without it), or rank of LoRA (8).", within=ABOVE_0
-    )
-    adapters: list[str] = setting(
-        [],
-        "Folders of released adapters of this --model, which stay frozen: those that a fusion weighs; those that a "
-        "bottleneck is stacked on.",
-        may_change=True,
-    )
+    GROUP = "model"
+
+    model: str | None = setting(None, may_change=True, is_model=True)
+    """Where training starts: a weights folder, a hub name (roberta-base), or a folder with only config and tokenizer
+    (then from scratch). Without it: all-MiniLM-L6-v2, which is installed with this package."""
+    generator: str = setting("1/3", may_change=True, is_model=True)
+    """For rtd: the generator's weights folder or hub name; or its size as a factor of --model's, such as 1/3 or 0.25,
+    and it starts from scratch."""
+    embedding_sharing: Literal["none", "tied", "disentangled"] = setting("tied")
+    """For rtd: generator and discriminator each have their own embeddings (none); they share them (tied); or the
+    discriminator uses the generator's word table, which its loss does not change, plus a difference that it learns
+    (disentangled)."""
+    adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting(None)
+    """Train an adapter beside the frozen --model, and the pair head, by the sentence-level loss alone: a bottleneck in
+    every layer (pfeiffer), LoRA of queries and values (lora; needs the package peft), or what weighs the bottlenecks of
+    --adapters (fusion). Checkpoints and releases hold a few megabytes, and not the model."""
+    adapter_size: int | None = setting(None, ABOVE_0, needs="adapter")
+    """Width of the bottleneck (64 without it), or rank of LoRA (8)."""
+    adapters: list[str] = setting([], may_change=True, needs="adapter")
+    """Folders of released adapters of this --model, which stay frozen: those that a fusion weighs; those that a
+    bottleneck is stacked on."""
 
 
-@section(OBJECTIVE)
 @dataclass
 class ObjectiveSettings:
     """What is learned, and how much each loss counts."""
 
-    objective: str = setting(
-        "ssp",
-        "Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this "
-        "paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; of titled documents "
-        "title_sentence; of questions title_body, title_answer, question_answer, duplicate, duplicate_question; a "
-        "mixture with whole-number weights such as ssp:2+sp:1+psd:1; all (ssp+sp+psd); or your own as "
-        "my_module:my_objective.",
-    )
-    token_loss: Literal["auto", "mlm", "rtd"] = setting(
-        "auto",
-        "mlm is masked language modelling; rtd is ELECTRA's replaced-token detection, which also trains a generator; "
-        "auto chooses rtd for ELECTRA models and mlm for all others.",
-    )
-    mlm_weight: float = setting(1.0, "Weight of the masked-LM loss.", within=NOT_BELOW_0)
-    rtd_weight: float = setting(50.0, "Weight of the replaced-token loss.", within=NOT_BELOW_0)
-    pair_weight: float = setting(
-        1.0, "Weight of the sentence-level loss; with 0 only the token loss is trained.", within=NOT_BELOW_0
-    )
-    pair_loss: Literal["contrastive"] | None = setting(
-        None,
-        "contrastive: train a bi-encoder. Each text is encoded alone, as the mean of its tokens; of all texts B of the "
-        "global batch, the one that belongs to A is to be the most similar. A pair is then an anchor's positive. "
-        "Without it: a cross-encoder, which reads A and B together and tells positives from negatives.",
-    )
-    temperature: float | None = setting(
-        None, "For contrastive: cosines are divided by this; 0.05 without it.", within=ABOVE_0
-    )
-    symmetric: bool = setting(False, "For contrastive: of all texts A, find the one of each B as well.")
-    own_negatives: int | None = setting(
-        None,
-        "For contrastive: so many of the objective's own negatives of each anchor join the texts B, hard ones first; "
-        "none without it.",
-        within=ABOVE_0,
-    )
-    permute_pair_labels: bool = setting(
-        False,
-        "A control for studies: permute the labels among each anchor's pairs, so that the pair loss stays in place "
-        "and its labels say nothing. Validation, and the accuracies and F1 of the log, go by the true labels.",
-    )
-    mlm_probability: float = setting(
-        0.15,
-        "Share of tokens chosen for the token loss. 0: none, so that pairs alone are trained, on texts as they are.",
-        within=FROM_0_TO_BELOW_1,
-    )
-    whole_word_masking: bool = setting(False, "Choose whole words for the token loss, not single tokens.")
+    GROUP = "objective"
+
+    objective: str = setting("ssp")
+    """Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this
+    paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; of titled documents
+    title_sentence; of questions title_body, title_answer, question_answer, duplicate, duplicate_question; a mixture
+    with whole-number weights such as ssp:2+sp:1+psd:1; all (ssp+sp+psd); or your own as my_module:my_objective."""
+    token_loss: Literal["auto", "mlm", "rtd"] = setting("auto")
+    """mlm is masked language modelling; rtd is ELECTRA's replaced-token detection, which also trains a generator; auto
+    chooses rtd for ELECTRA models and mlm for all others."""
+    mlm_weight: float = setting(1.0, NOT_BELOW_0)
+    """Weight of the masked-LM loss."""
+    rtd_weight: float = setting(50.0, NOT_BELOW_0)
+    """Weight of the replaced-token loss."""
+    pair_weight: float = setting(1.0, NOT_BELOW_0)
+    """Weight of the sentence-level loss; with 0 only the token loss is trained."""
+    pair_loss: Literal["contrastive"] | None = setting(None)
+    """contrastive: train a bi-encoder. Each text is encoded alone, as the mean of its tokens; of all texts B of the
+    global batch, the one that belongs to A is to be the most similar. A pair is then an anchor's positive. Without it:
+    a cross-encoder, which reads A and B together and tells positives from negatives."""
+    temperature: float | None = setting(None, ABOVE_0, needs="pair_loss")
+    """For contrastive: cosines are divided by this; 0.05 without it."""
+    symmetric: bool = setting(False, needs="pair_loss")
+    """For contrastive: of all texts A, find the one of each B as well."""
+    own_negatives: int | None = setting(None, ABOVE_0, needs="pair_loss")
+    """For contrastive: so many of the objective's own negatives of each anchor join the texts B, hard ones first; none
+    without it."""
+    permute_pair_labels: bool = setting(False)
+    """A control for studies: permute the labels among each anchor's pairs, so that the pair loss stays in place and its
+    labels say nothing. Validation, and the accuracies and F1 of the log, go by the true labels."""
+    mlm_probability: float = setting(0.15, FROM_0_TO_BELOW_1)
+    """Share of tokens chosen for the token loss. 0: none, so that pairs alone are trained, on texts as they are."""
+    whole_word_masking: bool = setting(False)
+    """Choose whole words for the token loss, not single tokens."""
 
 
-@section(OPTIMISATION)
 @dataclass
-class OptimisationSettings:
+class OptimisationSettings(OptimizerSettings):
     """How long, at which rate and in which numbers."""
 
-    max_steps: int | None = setting(
-        None, "Number of updates. Default: 1000, if neither epochs nor tokens are given.", within=ABOVE_0
-    )
-    max_epochs: float | None = setting(
-        None, "Instead of --max_steps: how many times every anchor paragraph is used.", within=ABOVE_0
-    )
-    max_tokens: int | None = setting(
-        None,
-        "Instead of --max_steps: number of tokens; it is converted to updates by the mean length of the first pairs.",
-        within=ABOVE_0,
-    )
-    learning_rate: float = setting(1e-4, "Peak learning rate, see --lr_schedule.", within=NOT_BELOW_0)
-    lr_schedule: Shape = lr_schedule()
-    decay_share: float = decay_share()
-    warmup_steps: int | None = setting(
-        None,
-        "Updates until the peak. Default: a tenth of all; with wsd and constant 50, however long the run is.",
-        within=NOT_BELOW_0,
-    )
-    warmup_epochs: float | None = setting(
-        None, "Instead of --warmup_steps, with --max_epochs: for how many of them the rate rises.", within=ABOVE_0
-    )
-    weight_decay: float = setting(0.01, "Weight decay of AdamW; biases and LayerNorm have none.", within=NOT_BELOW_0)
-    max_grad_norm: float = setting(
-        1.0, "Gradients are clipped to this global norm; 0: they are not clipped.", within=NOT_BELOW_0
-    )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
-        "auto",
-        "auto chooses bf16 where the GPU or processor is faster in it, else fp32. bf16 and fp16 need ZeRO 1 or higher; "
-        "fp16 also needs a GPU.",
-    )
-    deepspeed_config: str = setting(
-        "ds_configs/zero1.json",
-        "DeepSpeed's JSON file: one of ds_configs/zero0.json to zero3.json, ds_configs/offload.json, or your own.",
-        may_change=True,
-    )
-    seed: int = setting(1, "Seed of everything random: order, spans, masks, dropout, new weights.", within=SEEDS)
-    compile: bool = setting(
-        False,
-        "Compile the encoder with torch.compile, on GPUs; not with ZeRO 3. Losses are the same but for rounding and "
-        "the random numbers of dropout.",
-        may_change=True,
-    )
-    tf32: bool = tf32()
-    allow_cpu: bool = allow_cpu()
-    deterministic: bool = setting(
-        False,
-        "Use only algorithms that give the same bits every time. On a GPU they are slower; on a CPU all do.",
-        may_change=True,
-    )
+    GROUP = "optimisation"
+
+    max_steps: int | None = setting(None, ABOVE_0)
+    """Number of updates. Default: 1000, if neither epochs nor tokens are given."""
+    max_epochs: float | None = setting(None, ABOVE_0)
+    """Instead of --max_steps: how many times every anchor paragraph is used."""
+    max_tokens: int | None = setting(None, ABOVE_0)
+    """Instead of --max_steps: number of tokens; it is converted to updates by the mean length of the first pairs."""
+    learning_rate: float = setting(1e-4, NOT_BELOW_0)
+    """Peak learning rate, see --lr_schedule."""
+    warmup_steps: int | None = setting(None, NOT_BELOW_0)
+    """Updates until the peak. Default: a tenth of all; with wsd and constant 50, however long the run is."""
+    warmup_epochs: float | None = setting(None, ABOVE_0)
+    """Instead of --warmup_steps, with --max_epochs: for how many of them the rate rises."""
+    deepspeed_config: str = setting("ds_configs/zero1.json", may_change=True)
+    """DeepSpeed's JSON file: one of ds_configs/zero0.json to zero3.json, ds_configs/offload.json, or your own."""
+    seed: int = setting(1, SEEDS)
+    """Seed of everything random: order, spans, masks, dropout, new weights."""
+    compile: bool = setting(False, may_change=True)
+    """Compile the encoder with torch.compile, on GPUs; not with ZeRO 3. Losses are the same but for rounding and the
+    random numbers of dropout."""
+    tf32: bool = setting(True, may_change=True)
+    """Multiply fp32 matrices in TF32 (10 bits of mantissa) on GPUs that have it, at up to eight times the speed; off
+    with --deterministic. It matters with --precision fp32."""
+    deterministic: bool = setting(False, may_change=True)
+    """Use only algorithms that give the same bits every time. On a GPU they are slower; on a CPU all do."""
 
 
-@section(BATCHES)
 @dataclass
 class BatchSettings:
     """How the pairs of an update are dealt out."""
 
-    global_batch_size: int = setting(64, "Pairs in one update, over all ranks.", within=ABOVE_0)
-    micro_batch_size: int | None = setting(
-        None,
-        "Pairs in one forward pass of one rank; gradient accumulation follows from it. Without it: 32 on a processor, "
-        "and on a GPU the most that its memory holds with room, which is found once and kept by the run. Of several "
-        "micro-batches each has near-equal tokens, and so a few pairs more or less. A run may go on with another: the "
-        "gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which there belong to "
-        "micro-batches.",
-        within=ABOVE_0,
-        may_change=True,
-    )
-    num_workers: int = setting(
-        1,
-        "Threads per rank that prepare batches ahead. The batches do not depend on it.",
-        within=WORKERS,
-        may_change=True,
-    )
+    GROUP = "batches"
+
+    global_batch_size: int = setting(64, ABOVE_0)
+    """Pairs in one update, over all ranks."""
+    micro_batch_size: int | None = setting(None, ABOVE_0, may_change=True)
+    """Pairs in one forward pass of one rank; gradient accumulation follows from it. Without it: 32 on a processor, and
+    on a GPU the most that its memory holds with room, which is found once and kept by the run. Of several micro-batches
+    each has near-equal tokens, and so a few pairs more or less. A run may go on with another: the gradient is the same
+    but for rounding, and on a GPU for the random numbers of dropout, which there belong to micro-batches."""
+    num_workers: int = setting(1, WORKERS, may_change=True)
+    """Threads per rank that prepare batches ahead. The batches do not depend on it."""
 
 
-@section(VALIDATION)
 @dataclass
 class ValidationSettings:
     """When and on what the model is measured."""
 
-    eval_steps: int = setting(
-        100, "Validate on held-out documents every this many updates, and at the end.", within=ABOVE_0, may_change=True
-    )
-    eval_pairs: int = setting(
-        1000, "Held-out pairs to validate on, the same every time; 0: none.", within=NOT_BELOW_0, may_change=True
-    )
+    GROUP = "validation"
+
+    eval_steps: int = setting(100, ABOVE_0, may_change=True)
+    """Validate on held-out documents every this many updates, and at the end."""
+    eval_pairs: int = setting(1000, NOT_BELOW_0, may_change=True)
+    """Held-out pairs to validate on, the same every time; 0: none."""
 
 
-@section(CHECKPOINTS)
 @dataclass
 class CheckpointSettings:
     """Where the run writes to, what it keeps, and when it stops."""
 
-    output_dir: str = setting(
-        "runs/ssp", "Folder that the run writes to. The same command again resumes what is there.", may_change=True
-    )
-    save_steps: int = setting(
-        100, "Write a checkpoint every this many updates, and at the end.", within=ABOVE_0, may_change=True
-    )
-    keep_checkpoints: int = setting(2, "Number of newest checkpoints to keep.", within=ABOVE_0, may_change=True)
-    keep_every: int = setting(
-        0,
-        "Also keep for good the checkpoints of steps that are a multiple of this; 0: none.",
-        within=NOT_BELOW_0,
-        may_change=True,
-    )
-    async_checkpoints: bool | None = setting(
-        None,
-        "true: training goes on while a checkpoint is written, from a copy in host memory; false: training waits, "
-        "which costs less where the cores that write are those that train. Default: true on GPUs.",
-        may_change=True,
-    )
-    release_every: int = setting(
-        0,
-        "Also write a release (see kinspan release) every this many updates; 0: never.",
-        within=NOT_BELOW_0,
-        may_change=True,
-    )
-    max_hours: float | None = setting(
-        None,
-        "Stop after this many hours as at a signal, with a checkpoint and exit status 75: for the time limit of a "
-        "batch queue.",
-        within=ABOVE_0,
-        may_change=True,
-    )
+    GROUP = "checkpoints"
+
+    output_dir: str = setting("runs/ssp", may_change=True)
+    """Folder that the run writes to. The same command again resumes what is there."""
+    save_steps: int = setting(100, ABOVE_0, may_change=True)
+    """Write a checkpoint every this many updates, and at the end."""
+    keep_checkpoints: int = setting(2, ABOVE_0, may_change=True)
+    """Number of newest checkpoints to keep."""
+    keep_every: int = setting(0, NOT_BELOW_0, may_change=True)
+    """Also keep for good the checkpoints of steps that are a multiple of this; 0: none."""
+    async_checkpoints: bool | None = setting(None, may_change=True)
+    """true: training goes on while a checkpoint is written, from a copy in host memory; false: training waits, which
+    costs less where the cores that write are those that train. Default: true on GPUs."""
+    release_every: int = setting(0, NOT_BELOW_0, may_change=True)
+    """Also write a release (see kinspan release) every this many updates; 0: never."""
+    max_hours: float | None = setting(None, ABOVE_0, may_change=True)
+    """Stop after this many hours as at a signal, with a checkpoint and exit status 75: for the time limit of a batch
+    queue."""
 
 
-@section(MONITORING)
 @dataclass
-class MonitoringSettings:
+class MonitoringSettings(GuardSettings):
     """What is logged, and what happens when something is wrong."""
 
-    log_steps: int = setting(10, "Log every this many updates.", within=ABOVE_0, may_change=True)
-    stall_minutes: float = setting(
-        10.0,
-        "End all ranks when none has made progress for this many minutes, and print their stacks and the name of the "
-        "rank that stalls.",
-        within=ABOVE_0,
-        may_change=True,
-    )
-    max_skipped_steps: int = setting(
-        20,
-        "End the run after this many updates in a row were skipped because a loss or gradient was not finite.",
-        within=ABOVE_0,
-        may_change=True,
-    )
-    peak_tflops: float | None = setting(
-        None,
-        "Peak TFLOP/s of one device, for the model FLOP utilisation. Without it: looked up for known GPUs, and "
-        "measured on other devices, by products of matrices.",
-        within=ABOVE_0,
-        may_change=True,
-    )
-    profile: int = setting(
-        0,
-        "Trace this many steps, after the first four, with torch.profiler: the operators that took longest are "
-        "printed, and trace.json.gz is written to the output folder.",
-        within=NOT_BELOW_0,
-        may_change=True,
-    )
-    wandb: str | None = setting(
-        None,
-        "Project of Weights & Biases that the figures of the log go to as well; the package wandb must be installed. "
-        "WANDB_MODE=offline keeps them in the output folder.",
-        may_change=True,
-    )
-    dry_run: bool = setting(
-        False, "Print what these settings would do (tokens, memory, time), and stop.", may_change=True
-    )
-    tokens_per_second: float | None = setting(
-        None,
-        "For --dry_run: tokens per second of all ranks together, from which the hours are computed.",
-        within=ABOVE_0,
-        may_change=True,
-    )
-    local_rank: int = setting(-1, "Set by the deepspeed launcher.", may_change=True)
+    GROUP = "monitoring"
+
+    log_steps: int = setting(10, ABOVE_0, may_change=True)
+    """Log every this many updates."""
+    peak_tflops: float | None = setting(None, ABOVE_0, may_change=True)
+    """Peak TFLOP/s of one device, for the model FLOP utilisation. Without it: looked up for known GPUs, and measured on
+    other devices, by products of matrices."""
+    profile: int = setting(0, NOT_BELOW_0, may_change=True)
+    """Trace this many steps, after the first four, with torch.profiler: prints the slowest operators and writes
+    trace.json.gz to the output folder."""
+    wandb: str | None = setting(None, may_change=True)
+    """Project of Weights & Biases that the figures of the log go to as well; the package wandb must be installed.
+    WANDB_MODE=offline keeps them in the output folder."""
+    dry_run: bool = setting(False, may_change=True)
+    """Print what these settings would do (tokens, memory, time), and stop."""
+    tokens_per_second: float | None = setting(None, ABOVE_0, may_change=True)
+    """For --dry_run: tokens per second of all ranks together, from which the hours are computed."""
 
 
 @dataclass

@@ -8,12 +8,11 @@ from shlex import quote
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import find_file, read_object
-from data_pipeline.core.settings import LATER
 from data_pipeline.remote.address import is_remote
 from data_pipeline.sources import list_paths, parse_sources
 from pretrain.engine.schedule import OPEN_ENDED
 
-from .config import LENGTHS, PretrainConfig, as_dict, list_texts
+from .config import LENGTHS, PretrainConfig, as_dict
 
 SUMMARY = "summary.json"
 LISTS = ("corpus", "adapters")
@@ -32,12 +31,10 @@ def find_finished(config: PretrainConfig) -> Path | None:
     try:
         found = read_object(summary, "")
         theirs, steps = dict(found["config"]), int(found["steps"])
-        theirs = {**LATER, "corpus_schedule": theirs.get("schedule"), **theirs, "corpus": list_texts(theirs["corpus"])}
-        theirs.setdefault("adapters", [])  # of a run from before there were any
     except (KinspanError, LookupError, TypeError, ValueError):
         return None
     ours = json.loads(json.dumps(as_dict(config)))
-    compared = {*(f.name for f in fields(config) if not f.metadata["may_change"]), *LATER, *READ}
+    compared = {*(f.name for f in fields(config) if not f.metadata["may_change"]), *READ}
     differing = {name for name in compared if theirs.get(name) != ours[name]}
     if not (folder / f"checkpoints/step-{steps:08d}/manifest.json").is_file() or differing - {*LENGTHS, "warmup_steps"}:
         return None

@@ -1,31 +1,39 @@
-"""Settings as dataclass fields: checks, ``--help`` and a run's identity are all read from one declaration of each."""
+"""Settings as dataclass fields: checks, ``--help`` and a run's identity follow from one declaration of each.
 
+The text of a setting for ``--help`` is the string below its declaration::
+
+    max_steps: int | None = setting(None, ABOVE_0)
+    '''Number of updates.'''
+
+A class attribute ``GROUP`` names the part of ``--help`` in which the settings of a class stand.
+"""
+
+import ast
+import inspect
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
-from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from data_pipeline.core.default_model import resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.executors import MAX_WORKERS
 from data_pipeline.remote.cache import DEFAULT_GIGABYTES, CacheSettings
 
-Section = TypeVar("Section")
-# The groups of --help, in its order.
-DATA, MODEL, OBJECTIVE, OPTIMISATION = "data", "model", "objective", "optimisation"
-BATCHES, VALIDATION, CHECKPOINTS, MONITORING = "batches", "validation", "checkpoints", "monitoring"
-GROUPS = (DATA, MODEL, OBJECTIVE, OPTIMISATION, BATCHES, VALIDATION, CHECKPOINTS, MONITORING)
-
-# Settings that runs of earlier versions lack, as those runs have them: an identity leaves them out at these values
-LATER: dict[str, Any] = {"lr_schedule": "triangular", "decay_share": 0.2}
+Config = TypeVar("Config")
 REQUIRED = MISSING  # the default of a setting that must be given
+YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-@dataclass(frozen=True)
-class Range:
-    """The numbers that a setting may take. ``rule``: what ends the sentence "--name value: ..."."""
+class Range(NamedTuple):
+    """The numbers that a setting may take. ``rule`` ends the sentence "--name value: ..."."""
 
     rule: str
     allows: Callable[[float], bool]
@@ -44,93 +52,102 @@ SEEDS = Range("must be from 0 to 2^63 - 1", lambda number: 0 <= number < 2**63)
 
 def setting(
     default: Any,
-    text: str,
-    group: str = "",
     within: Range | None = None,
     *,
+    help: str = "",
     may_change: bool = False,
-    old_name: str | None = None,
+    needs: str = "",
     as_text: Callable[[Any], str] | None = None,
     is_model: bool = False,
 ) -> Any:
     """Declares a setting, as a field of a dataclass.
 
-    default:    ``REQUIRED`` where there is none; a list stands for a copy of itself
-    group:      one of ``GROUPS``, or see ``section``; without one, ``--help`` lists the setting under its options
-    within:     what its number, or each number of its list, may be; None passes
+    default:    ``REQUIRED`` if there is none; a list is copied for each config
+    within:     the range of its number, or of each number of its list; None passes
+    help:       the text, if it cannot be written below the declaration because it is computed
     may_change: a run that resumes may change it; any other change makes it another run
-    old_name:   a former name, which the command line still accepts
-    as_text:    writes a value of a list in a YAML file as the command line takes it
-    is_model:   it names models, of which the one that is installed is found by its name
+    needs:      another setting, or "setting value", without which this one has no effect and is refused
+    as_text:    turns a value that YAML read into the command line's form of it
+    is_model:   it names models; the name of the installed one becomes its folder
     """
-    known = {"help": text, "group": group, "within": within, "may_change": may_change, "old_name": old_name}
+    known = {"within": within, "help": help, "may_change": may_change, "needs": needs}
     metadata = {**known, "as_text": as_text, "is_model": is_model}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def section(group: str) -> Callable[[type[Section]], type[Section]]:
-    """Marks all settings of a dataclass as of this group of ``--help``."""
+@dataclass
+class CacheFlags:
+    """Where shards of remote corpora are kept."""
 
-    def mark(config_class: type[Section]) -> type[Section]:
-        for declared in fields(config_class):  # type: ignore[arg-type]
-            declared.metadata = MappingProxyType({**declared.metadata, "group": group})
-        return config_class
-
-    return mark
-
-
-def cache_dir(group: str = "") -> Any:
-    """Declares the setting of where the shards of remote corpora are kept."""
-    text = (
-        "Folder on a disk of this machine for the shards of remote corpora, shared by all its ranks and runs. Without "
-        "it: one in the user's cache."
-    )
-    return setting(None, text, group, may_change=True)
-
-
-def cache_gb(group: str = "") -> Any:
-    """Declares the setting of how much that folder may hold."""
-    text = "Gigabytes of shards in that folder at most; those used longest ago leave first."
-    return setting(DEFAULT_GIGABYTES, text, group, ABOVE_0, may_change=True)
-
-
-def allow_cpu(group: str = "") -> Any:
-    """Declares the setting of whether GPUs that cannot be used are an error."""
-    text = "Train on the processor although this machine has GPUs that torch cannot use. Without it that is an error."
-    return setting(False, text, group, may_change=True)
-
-
-def tf32(group: str = "") -> Any:
-    """Declares the setting of how GPUs multiply fp32 matrices."""
-    text = (
-        "Multiply fp32 matrices in TF32 (inputs of 10 bits of mantissa) on GPUs that have it, at up to eight times the "
-        "speed; off with --deterministic. It matters with --precision fp32."
-    )
-    return setting(True, text, group, may_change=True)
-
-
-def default_of(declared: Field) -> Any:
-    """The default of a setting; ``REQUIRED`` where it must be given."""
-    return declared.default_factory() if callable(declared.default_factory) else declared.default
-
-
-def check_needed(config: Any, needed: str, *names: str) -> None:
-    """Raises KinspanError where one of ``names`` is set, but not ``needed``, without which it has no effect."""
-    if getattr(config, needed) in (None, False):
-        for declared in fields(config):
-            if declared.name in names and getattr(config, declared.name) != default_of(declared):
-                raise KinspanError(f"--{declared.name} needs --{needed}: give both, or neither")
+    cache_dir: str | None = setting(None, may_change=True)
+    """Folder for the shards of remote corpora, shared by all ranks and runs of this machine. Default: one in the user's
+    cache."""
+    cache_gb: float = setting(DEFAULT_GIGABYTES, ABOVE_0, may_change=True)
+    """Most gigabytes of shards in that folder; those used longest ago leave first."""
 
 
 def cache_settings(config: Any) -> CacheSettings:
-    """The cache that a config with ``cache_dir`` and ``cache_gb`` asks for."""
+    """Returns the cache that a config with ``CacheFlags`` asks for."""
     return CacheSettings(config.cache_dir, config.cache_gb)
 
 
-def check_ranges(config: Any) -> None:
-    """Raises KinspanError for the first number that is not finite or out of its setting's range, naming the flag."""
+class Kind(NamedTuple):
+    """The type of one value of a setting, whether it is a list of them, and whether it may be None."""
+
+    type: Any
+    is_list: bool
+    may_be_none: bool
+
+
+@cache
+def kinds_of(config_class: type) -> dict[str, Kind]:
+    """Returns the kind of each setting, by its name."""
+    kinds, hints = {}, get_type_hints(config_class)
+    for name in (declared.name for declared in fields(config_class)):
+        parts = get_args(hints[name]) if get_origin(hints[name]) in (UnionType, Union) else (hints[name],)
+        kind = next(part for part in parts if part is not NoneType)
+        is_list = get_origin(kind) is list
+        kinds[name] = Kind(get_args(kind)[0] if is_list else kind, is_list, NoneType in parts)
+    return kinds
+
+
+@cache
+def read_texts(config_class: type) -> dict[str, str]:
+    """Returns the text of each setting, read from the source of its class."""
+    texts = {declared.name: declared.metadata["help"] for declared in fields(config_class)}
+    for owner in reversed(config_class.__mro__[:-1]):
+        tree = _parse_module(owner.__module__)
+        body = next(node.body for node in tree if isinstance(node, ast.ClassDef) and node.name == owner.__name__)
+        for declared, text in pairwise(body):
+            if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[ast.unparse(declared.target)] = " ".join(ast.literal_eval(text.value).split())
+    return texts
+
+
+@cache
+def _parse_module(name: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(inspect.getsource(sys.modules[name]))))
+
+
+@cache
+def groups_of(config_class: type) -> dict[str, str]:
+    """Returns the group of each setting, in the order of ``--help``."""
+    groups: dict[str, str] = {}
+    for owner in reversed(config_class.__mro__[:-1]):
+        for name in (declared.name for declared in fields(owner) if "GROUP" in vars(owner)):
+            groups.setdefault(name, vars(owner)["GROUP"])
+    return {declared.name: groups.get(declared.name, "") for declared in fields(config_class)}
+
+
+def default_of(declared: Field) -> Any:
+    """Returns the default of a setting; ``REQUIRED`` if it must be given."""
+    return declared.default_factory() if callable(declared.default_factory) else declared.default
+
+
+def check_settings(config: Any) -> None:
+    """Raises KinspanError, naming the flag, for a number out of its range and a setting without the one it needs."""
     for declared in fields(config):
         value, within = getattr(config, declared.name), declared.metadata["within"]
         for number in value if isinstance(value, list) else [value]:
@@ -138,62 +155,76 @@ def check_ranges(config: Any) -> None:
                 raise KinspanError(f"--{declared.name} {number}: must be a finite number")
             if within and number is not None and not within.allows(number):
                 raise KinspanError(f"--{declared.name} {number}: {within.rule}")
+        needed, _, wanted = declared.metadata["needs"].partition(" ")
+        if needed and value != default_of(declared):
+            there = getattr(config, needed)
+            if there in (None, False, []) or (wanted and there != wanted):
+                raise KinspanError(f"--{declared.name} needs --{declared.metadata['needs']}")
 
 
 def settings_of_identity(config: Any) -> dict[str, Any]:
-    """The settings that a run may not change when it resumes, under the names that identities of earlier runs have."""
-    kept = [f for f in fields(config) if not f.metadata["may_change"]]
-    return leave_out_later({f.metadata["old_name"] or f.name: getattr(config, f.name) for f in kept})
+    """Returns the settings that a run may not change when it resumes."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if not f.metadata["may_change"]}
 
 
-def leave_out_later(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings without those of ``LATER`` that have the value there."""
-    return {name: value for name, value in settings.items() if name not in LATER or value != LATER[name]}
-
-
-def kinds_of(config_class: type) -> dict[str, tuple[Any, bool, bool]]:
-    """Of each setting the type of one value (a Literal, too), whether it is a list, and whether it may be None."""
-    kinds = {}
-    hints = get_type_hints(config_class)
-    for name in (own.name for own in fields(config_class)):
-        hint = hints[name]
-        parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
-        kind = next(part for part in parts if part is not NoneType)
-        is_list = get_origin(kind) is list
-        kinds[name] = (get_args(kind)[0] if is_list else kind, is_list, NoneType in parts)
-    return kinds
+def make_config(config_class: type[Config], values: Mapping[str, Any]) -> Config:
+    """Returns the config of values as YAML or the command line give them. Raises KinspanError, naming the setting."""
+    return config_class(**{name: convert_setting(config_class, name, value) for name, value in values.items()})
 
 
 def convert_setting(config_class: type, name: str, value: Any) -> Any:
-    """A value that YAML read, as its setting's type: YAML reads 1e-5 as text. One value is a list of one.
+    """Returns a value as its setting's type: YAML reads 1e-5 as text. A single value becomes a list of one.
 
-    Raises KinspanError for a value of another type, with the setting's name and no more of where it stands.
+    Raises KinspanError for a value of another type, and for a setting that is not there.
     """
+    if name not in kinds_of(config_class):
+        raise KinspanError(f"there is no setting {name!r}; {suggest(config_class, name)}")
     kind, is_list, may_be_none = kinds_of(config_class)[name]
+    declared = next(declared for declared in fields(config_class) if declared.name == name)  # type: ignore[arg-type]
     if value is None and may_be_none:
         return None
     if not is_list:
-        return _convert(name, value, kind)
-    if value == [] and not may_be_empty(config_class, name):
-        raise KinspanError(f"{name}: []: must have a value")
-    as_text = next(declared.metadata["as_text"] for declared in fields(config_class) if declared.name == name)
-    values = value if isinstance(value, list) else [value]
-    return [_convert(name, as_text(one) if as_text else one, kind) for one in values]
+        return _convert(declared, kind, value)
+    if value == [] and default_of(declared) != []:
+        raise KinspanError(f"--{name} []: must have a value")
+    return [_convert(declared, kind, each) for each in (value if isinstance(value, list) else [value])]
 
 
-def may_be_empty(config_class: type, name: str) -> bool:
-    """Whether a setting is a list that may have no values, as it is by default."""
-    return any(declared.name == name and default_of(declared) == [] for declared in fields(config_class))
-
-
-def _convert(name: str, value: Any, kind: Any) -> Any:
+def _convert(declared: Field, kind: Any, value: Any) -> Any:
     choices = get_args(kind) if get_origin(kind) is Literal else ()
-    if value in choices or (kind in (bool, str) and isinstance(value, kind)):
+    if kind is str:
+        return _convert_text(declared, value)
+    if value in choices or (kind is bool and isinstance(value, bool)):
         return value
+    if kind is bool and isinstance(value, str) and value.lower() in YES + NO:
+        return value.lower() in YES
     if kind in (int, float) and isinstance(value, int | float | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):
-            number = float(value)
-            if kind is float or number == int(number):
-                return kind(number)
+            return _to_number(kind, value)
     must = f"one of {', '.join(choices)}" if choices else TYPE_NAMES[kind]
-    raise KinspanError(f"{name}: {value}: must be {must}")
+    raise KinspanError(f"--{declared.name} {value}: must be {must}")
+
+
+def _convert_text(declared: Field, value: Any) -> str:
+    value = declared.metadata["as_text"](value) if declared.metadata["as_text"] else value
+    if isinstance(value, bool | dict | list | None):
+        raise KinspanError(f"--{declared.name} {value}: must be text")
+    text = str(value)
+    if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
+        raise KinspanError(f"--{declared.name} {text!r}: holds a character that is not UTF-8")
+    return resolve_model(text) if declared.metadata["is_model"] else text
+
+
+def _to_number(kind: type, value: float | str) -> float:
+    if kind is int and isinstance(value, str) and value.lstrip("-").isdigit():
+        return int(value)  # a float would round large ones
+    number = float(value)
+    if kind is int and number != int(number):
+        raise ValueError
+    return kind(value if isinstance(value, kind) else number)
+
+
+def suggest(config_class: type, name: str, prefix: str = "") -> str:
+    """Returns advice for a name that is no setting."""
+    near = get_close_matches(str(name), kinds_of(config_class), n=2)
+    return f"did you mean {' or '.join(prefix + match for match in near)}?" if near else "see --help"

@@ -8,11 +8,10 @@ from typing import Any
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_yaml
-from data_pipeline.core.settings import convert_setting
+from data_pipeline.core.settings import make_config as settings_to_config
 from finetune.data.registry import NAMES
 from finetune.evaluation.metrics import TITLES
 from finetune.training.config import FinetuneConfig, check
-from pretrain.modeling.default_model import resolve_models
 
 from .matrix import make_matrix
 from .rows import KINDS, PRETRAIN, TRANSFER, StageOfRow, Study, StudyRow
@@ -123,7 +122,6 @@ def _check_keys(path: Path, where: str, given: Any, known: set[str]) -> None:
 
 def make_config(settings: Mapping[str, Any]) -> FinetuneConfig:
     """Returns a row's settings, checked and of the right types. Raises KinspanError, naming the setting."""
-    values = {name: convert_setting(FinetuneConfig, name, value) for name, value in settings.items()}
-    config = FinetuneConfig(**resolve_models(FinetuneConfig, values))
+    config = settings_to_config(FinetuneConfig, settings)
     check(config)
     return config

@@ -7,27 +7,18 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import (
     ABOVE_0,
     AT_LEAST_2,
-    BATCHES,
-    CHECKPOINTS,
-    DATA,
     FROM_0_TO_BELOW_1,
-    MODEL,
-    MONITORING,
     NOT_BELOW_0,
-    OBJECTIVE,
-    OPTIMISATION,
     REQUIRED,
     SEEDS_FROM_1,
-    VALIDATION,
-    allow_cpu,
-    check_ranges,
+    check_settings,
     default_of,
     setting,
     settings_of_identity,
 )
 from finetune.data.filters import FILTERS
 from finetune.evaluation.metrics import MAP, METRICS, RETRIEVAL_METRICS
-from pretrain.engine.schedule import Shape, decay_share, lr_schedule
+from pretrain.engine.settings import GuardSettings, OptimizerSettings
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"
@@ -38,11 +29,208 @@ TEMPERATURE = 0.05  # that of pre-training, and sentence-transformers' scale of 
 
 
 @dataclass
-class FinetuneConfig:
-    """Settings of ``launch/finetune.py``; each is a flag, or a line of a ``--config`` file.
+class DataSettings:
+    """What is trained and measured on."""
 
-    Those with ``may_change`` may change when a run is resumed in its output folder; any other change makes it another
-    run.
+    GROUP = "data"
+
+    data: str = setting(REQUIRED, help=f"The target's data set: {SPEC}.", may_change=True)
+    train_data: str | None = setting(None, may_change=True)
+    """Take the training split from this data set and not from --data, whose dev set chooses and whose test set measures
+    all the same: mined negatives (kinspan data mine), or another community's questions."""
+    columns: str | None = setting(None)
+    """For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant."""
+    train_filter: Literal["raw", "no-all-negative", "clean"] = setting("no-all-negative")
+    """Which training questions are used: all (raw), those with an answer (no-all-negative), or those that have both
+    answers and non-answers (clean)."""
+    eval_filter: Literal["raw", "no-all-negative", "clean"] = setting("clean")
+    """Which dev and test questions are used, as for --train_filter."""
+    negative_labels: list[int] = setting([1, 2, 3])
+    """For ASNQ: the labels that are taken as negatives; 4 is the answer."""
+    label_noise: float = setting(0.0, FROM_0_TO_BELOW_1)
+    """Share of the target's training labels to flip (TANDA, table 5)."""
+    allow_identical_splits: bool = setting(False, may_change=True)
+    """Go on where all pairs of one split (train, dev, test, transfer) also stand in another. Figures then mean nothing:
+    it is for trying things out."""
+    max_length: int | None = setting(None, ABOVE_0)
+    """Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text. Without it:
+    as many as --model was trained on, where its folder says so, or else 128."""
+
+
+@dataclass
+class ModelSettings:
+    """Where training starts."""
+
+    GROUP = "model"
+
+    model: str | None = setting(None, may_change=True, is_model=True)
+    """Where fine-tuning starts: a release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, which
+    is installed with this package."""
+    fresh_head: bool = setting(False)
+    """Draw everything above the encoder anew, the pooler too, even where the checkpoint has a head."""
+
+
+@dataclass
+class ObjectiveSettings:
+    """What is learned, and from which candidates."""
+
+    GROUP = "objective"
+
+    loss: Literal["pointwise", "pairwise", "listwise", "contrastive"] = setting("pointwise")
+    """pointwise: cross-entropy of each pair; pairwise: each answer against negatives of its question (RankNet);
+    listwise: softmax over an answer and negatives of its question. These train a cross-encoder. contrastive trains a
+    bi-encoder: cross-entropy of each right answer among all answers of the batch."""
+    own_negatives: int | None = setting(None, NOT_BELOW_0, needs="loss contrastive")
+    """For contrastive: so many wrong candidates of each question join the answers of the batch, other ones in every
+    epoch; where a question has fewer, other questions' candidates make up for them. Without it: none."""
+    temperature: float | None = setting(None, ABOVE_0, needs="loss contrastive")
+    """For contrastive: what cosines are divided by. Without it 0.05; 1 is the plain cosine."""
+    symmetric: bool = setting(False, needs="loss contrastive")
+    """For contrastive: each answer also has to find its question among all questions of the batch."""
+    list_size: int = setting(8)
+    """For pairwise and listwise: most candidates in a list, which are an answer and negatives."""
+    negatives_per_positive: float | None = setting(None, ABOVE_0)
+    """For pointwise: so many negatives of its question for each right answer, or all where there are fewer, drawn anew
+    in every epoch. Without it: all negatives."""
+    negatives_ratio: float | None = setting(None, ABOVE_0)
+    """For pointwise: so many negatives for each right answer of the whole set, drawn anew in every epoch from the
+    negatives of all questions alike, those without a right answer among them."""
+    negatives_per_question: int | None = setting(None, ABOVE_0)
+    """For pointwise: train on all right answers and on so many negatives of each question, other ones in every epoch,
+    however many candidates it has (Rücklé et al., 2020: 10, and 1 where there are many questions). They follow from the
+    seed, the epoch and the question alone."""
+    negatives_from: Literal["candidates", "corpus"] | None = setting(None)
+    """With --negatives_per_question: where they are drawn from. candidates: those of the question, which a search may
+    have found and are hard; corpus: all candidates of the training set but what is right, which are easy and need no
+    pool. Without it: candidates."""
+    positive_weight: float = setting(1.0, ABOVE_0)
+    """For pointwise: weight of answers in the loss, against class imbalance."""
+    transfer: str | None = setting(None, may_change=True)
+    """TANDA: a data set to fine-tune on first, before --data. That is done once for all seeds; both steps stop early by
+    the dev MAP of --data."""
+    transfer_targets: list[str] = setting([], may_change=True)
+    """TANDA: all data sets that this transfer is for, --data among them. It stops when the dev MAP of none improves,
+    and keeps the best ranker for each. Without it: --data alone."""
+    transfer_negatives: float | None = setting(None, ABOVE_0)
+    """--negatives_ratio of the transfer step."""
+
+
+@dataclass
+class OptimisationSettings(OptimizerSettings):
+    """How long and at which rate."""
+
+    GROUP = "optimisation"
+
+    epochs: int = setting(40)
+    """Most epochs; early stopping, see --patience, may end a run before. 0, which needs --transfer: the transferred
+    model is used as it is."""
+    max_steps: int | None = setting(None, ABOVE_0)
+    """Most updates, if that ends before the epochs."""
+    learning_rate: float = setting(1e-5, ABOVE_0)
+    """Peak learning rate, see --lr_schedule."""
+    warmup_share: float = setting(0.1, FROM_0_TO_BELOW_1)
+    """Share of all updates until the peak."""
+    warmup_steps: int | None = setting(None, NOT_BELOW_0)
+    """Updates until the peak, instead of --warmup_share."""
+    seeds: int = setting(5, ABOVE_0, may_change=True)
+    """Number of runs, with the seeds 1, 2, ...; a seed decides order, dropout, new weights and flipped labels."""
+    seed: list[int] = setting([], SEEDS_FROM_1, may_change=True)
+    """Run these seeds alone, instead of 1 to --seeds, to spread them over GPUs or machines. Then a command without
+    --seed finds them done, and makes one table of all."""
+    deepspeed_config: str | None = setting(None)
+    """DeepSpeed's JSON file, such as ds_configs/zero2.json. Without it: torch alone in one process, and
+    ds_configs/zero1.json under the launcher with several ranks."""
+    transfer_learning_rate: float = setting(2e-5, ABOVE_0)
+    """TANDA: peak learning rate of the transfer step."""
+    transfer_epochs: int = setting(9, ABOVE_0)
+    """TANDA: most epochs of the transfer step."""
+    transfer_steps: int | None = setting(None, ABOVE_0)
+    """TANDA: most updates of the transfer step."""
+    search_folds: int | None = setting(None, AT_LEAST_2)
+    """Before training, choose batch size and learning rate by cross-validation over this many folds of the training
+    questions."""
+    search_batch_sizes: list[int] = setting([16, 32, 64], ABOVE_0)
+    """Batch sizes that --search_folds tries; the default is that of Di Liello et al., 2022, appendix B."""
+    search_learning_rates: list[float] = setting([2e-6, 5e-5, 1e-5, 2e-5], ABOVE_0)
+    """Learning rates that --search_folds tries; the default is that of the same appendix (its 5e-5 stands where 5e-6
+    would be in order)."""
+
+
+@dataclass
+class BatchSettings:
+    """How many pairs an update has."""
+
+    GROUP = "batches"
+
+    batch_size: int = setting(32, ABOVE_0)
+    """Pairs in one update, over all ranks; for --loss contrastive questions with a right answer, all answers of which
+    are compared with each question: more of them are harder."""
+    micro_batch_size: int = setting(16, ABOVE_0, may_change=True)
+    """Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with another:
+    the gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which there belong to
+    micro-batches."""
+    transfer_batch_size: int | None = setting(None, ABOVE_0)
+    """--batch_size of the transfer step. Without it: the same."""
+
+
+@dataclass
+class ValidationSettings:
+    """When the model is measured."""
+
+    GROUP = "validation"
+
+    eval_steps: int | None = setting(None, ABOVE_0)
+    """Validate every this many updates. Without it: after every epoch."""
+    transfer_eval_steps: int | None = setting(None, ABOVE_0)
+    """--eval_steps of the transfer step."""
+    patience: int = setting(5, NOT_BELOW_0)
+    """Stop when more validations than this in a row have not improved the dev MAP."""
+    test_every_validation: bool = setting(False)
+    """Also measure the test set at each validation, for stability curves (TANDA, figure 4)."""
+
+
+@dataclass
+class CheckpointSettings:
+    """Where the runs write to, and when they stop."""
+
+    GROUP = "checkpoints"
+
+    transfer_dir: str | None = setting(None, may_change=True)
+    """TANDA: folder of the transferred rankers, which the commands for several targets share. Without it:
+    --output_dir."""
+    output_dir: str = setting("runs/as2", may_change=True)
+    """Folder that the runs write to, one folder per seed. The same command again resumes."""
+    save_steps: int = setting(1000, ABOVE_0, may_change=True)
+    """Checkpoint every so many updates, and at each validation: a run that is killed loses no more than that. An epoch
+    of ASNQ has 640,000 updates of 32 pairs."""
+    max_hours: float | None = setting(None, ABOVE_0, may_change=True)
+    """Stop with a checkpoint and status 75 after so many hours, as at a signal: for the limit of a batch queue. They
+    count from the start of the command, over all its seeds."""
+
+
+@dataclass
+class MonitoringSettings(GuardSettings):
+    """What is logged."""
+
+    GROUP = "monitoring"
+
+    log_steps: int = setting(50, ABOVE_0, may_change=True)
+    """Log loss, learning rate, gradient norm and speed every so many updates."""
+
+
+@dataclass
+class FinetuneConfig(
+    MonitoringSettings,
+    CheckpointSettings,
+    ValidationSettings,
+    BatchSettings,
+    OptimisationSettings,
+    ObjectiveSettings,
+    ModelSettings,
+    DataSettings,
+):
+    """Settings of ``kinspan finetune``. Those with ``may_change`` may change when a run is resumed; any other change
+    makes it another run.
     """
 
     BASIC = (  # what --help shows
@@ -50,304 +238,10 @@ class FinetuneConfig:
         *("seeds", "eval_steps", "patience", "precision"),
     )
 
-    data: str = setting(REQUIRED, f"The target's data set: {SPEC}.", DATA, may_change=True)
-    train_data: str | None = setting(
-        None,
-        "Take the training split from this data set and not from --data, whose dev set chooses and whose test set "
-        "measures all the same: mined negatives (kinspan data mine), or another community's questions.",
-        DATA,
-        may_change=True,
-    )
-    columns: str | None = setting(
-        None, "For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant.", DATA
-    )
-    train_filter: Literal["raw", "no-all-negative", "clean"] = setting(
-        "no-all-negative",
-        "Which training questions are used: all (raw), those with an answer (no-all-negative), or those that have "
-        "both answers and non-answers (clean).",
-        DATA,
-    )
-    eval_filter: Literal["raw", "no-all-negative", "clean"] = setting(
-        "clean", "Which dev and test questions are used, as for --train_filter.", DATA
-    )
-    negative_labels: list[int] = setting(
-        [1, 2, 3], "For ASNQ: the labels that are taken as negatives; 4 is the answer.", DATA
-    )
-    label_noise: float = setting(
-        0.0, "Share of the target's training labels to flip (TANDA, table 5).", DATA, FROM_0_TO_BELOW_1
-    )
-    allow_identical_splits: bool = setting(
-        False,
-        "Go on where all pairs of one split (train, dev, test, transfer) also stand in another. Figures then mean "
-        "nothing: it is for trying things out.",
-        DATA,
-        may_change=True,
-    )
-    max_length: int | None = setting(
-        None,
-        "Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text. Without "
-        "it: as many as --model was trained on, where its folder says so, or else 128.",
-        DATA,
-        ABOVE_0,
-    )
-
-    model: str | None = setting(
-        None,
-        "Where fine-tuning starts: a release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, "
-        "which is installed with this package.",
-        MODEL,
-        may_change=True,
-        is_model=True,
-    )
-    fresh_head: bool = setting(
-        False,
-        "Draw everything above the encoder anew, the pooler too, even where the checkpoint has a head.",
-        MODEL,
-    )
-
-    loss: Literal["pointwise", "pairwise", "listwise", "contrastive"] = setting(
-        "pointwise",
-        "pointwise: cross-entropy of each pair; pairwise: each answer against negatives of its question (RankNet); "
-        "listwise: softmax over an answer and negatives of its question. These train a cross-encoder. contrastive "
-        "trains a bi-encoder: cross-entropy of each right answer among all answers of the batch.",
-        OBJECTIVE,
-    )
-    own_negatives: int | None = setting(
-        None,
-        "For contrastive: so many wrong candidates of each question join the answers of the batch, other ones in every "
-        "epoch; where a question has fewer, other questions' candidates make up for them. Without it: none.",
-        OBJECTIVE,
-        NOT_BELOW_0,
-    )
-    temperature: float | None = setting(
-        None,
-        "For contrastive: what cosines are divided by. Without it 0.05; 1 is the plain cosine.",
-        OBJECTIVE,
-        ABOVE_0,
-    )
-    symmetric: bool = setting(
-        False,
-        "For contrastive: each answer also has to find its question among all questions of the batch.",
-        OBJECTIVE,
-    )
-    list_size: int = setting(
-        8, "For pairwise and listwise: most candidates in a list, which are an answer and negatives.", OBJECTIVE
-    )
-    negatives_per_positive: float | None = setting(
-        None,
-        "For pointwise: so many negatives of its question for each right answer, or all where there are fewer, drawn "
-        "anew in every epoch. Without it: all negatives.",
-        OBJECTIVE,
-        ABOVE_0,
-    )
-    negatives_ratio: float | None = setting(
-        None,
-        "For pointwise: so many negatives for each right answer of the whole set, drawn anew in every epoch from the "
-        "negatives of all questions alike, those without a right answer among them.",
-        OBJECTIVE,
-        ABOVE_0,
-    )
-    negatives_per_question: int | None = setting(
-        None,
-        "For pointwise: train on all right answers and on so many negatives of each question, other ones in every "
-        "epoch, however many candidates it has (Rücklé et al., 2020: 10, and 1 where there are many questions). They "
-        "follow from the seed, the epoch and the question alone.",
-        OBJECTIVE,
-        ABOVE_0,
-    )
-    negatives_from: Literal["candidates", "corpus"] | None = setting(
-        None,
-        "With --negatives_per_question: where they are drawn from. candidates: those of the question, which a search "
-        "may have found and are hard; corpus: all candidates of the training set but what is right, which are easy "
-        "and need no pool. Without it: candidates.",
-        OBJECTIVE,
-    )
-    positive_weight: float = setting(
-        1.0, "For pointwise: weight of answers in the loss, against class imbalance.", OBJECTIVE, ABOVE_0
-    )
-    transfer: str | None = setting(
-        None,
-        "TANDA: a data set to fine-tune on first, before --data. That is done once for all seeds; both steps stop "
-        "early by the dev MAP of --data.",
-        OBJECTIVE,
-        may_change=True,
-    )
-    transfer_targets: list[str] = setting(
-        [],
-        "TANDA: all data sets that this transfer is for, --data among them. It stops when the dev MAP of none "
-        "improves, and keeps the best ranker for each. Without it: --data alone.",
-        OBJECTIVE,
-        may_change=True,
-    )
-    transfer_dir: str | None = setting(
-        None,
-        "TANDA: folder of the transferred rankers, which the commands for several targets share. Without it: "
-        "--output_dir.",
-        CHECKPOINTS,
-        may_change=True,
-    )
-    transfer_negatives: float | None = setting(None, "--negatives_ratio of the transfer step.", OBJECTIVE, ABOVE_0)
-
-    epochs: int = setting(
-        40,
-        "Most epochs; early stopping, see --patience, may end a run before. 0, which needs --transfer: the transferred "
-        "model is used as it is.",
-        OPTIMISATION,
-    )
-    max_steps: int | None = setting(None, "Most updates, if that ends before the epochs.", OPTIMISATION, ABOVE_0)
-    learning_rate: float = setting(1e-5, "Peak learning rate, see --lr_schedule.", OPTIMISATION, ABOVE_0)
-    lr_schedule: Shape = lr_schedule(OPTIMISATION)
-    decay_share: float = decay_share(OPTIMISATION)
-    warmup_share: float = setting(
-        0.1,
-        "Share of all updates until the peak.",
-        OPTIMISATION,
-        FROM_0_TO_BELOW_1,
-    )
-    warmup_steps: int | None = setting(
-        None, "Updates until the peak, instead of --warmup_share.", OPTIMISATION, NOT_BELOW_0
-    )
-    weight_decay: float = setting(
-        0.01, "Weight decay of AdamW; biases and LayerNorm have none.", OPTIMISATION, NOT_BELOW_0
-    )
-    max_grad_norm: float = setting(
-        1.0, "Gradients are clipped to this global norm; 0: they are not clipped.", OPTIMISATION, NOT_BELOW_0
-    )
-    seeds: int = setting(
-        5,
-        "Number of runs, with the seeds 1, 2, ...; a seed decides order, dropout, new weights and flipped labels.",
-        OPTIMISATION,
-        ABOVE_0,
-        may_change=True,
-    )
-    seed: list[int] = setting(
-        [],
-        "Run these seeds alone, instead of 1 to --seeds, to spread them over GPUs or machines. Then a command without "
-        "--seed finds them done, and makes one table of all.",
-        OPTIMISATION,
-        SEEDS_FROM_1,
-        may_change=True,
-    )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
-        "auto",
-        "auto chooses bf16 where the GPU or processor is faster in it, else fp32. The scores that are reported are "
-        "always computed in fp32.",
-        OPTIMISATION,
-    )
-    allow_cpu: bool = allow_cpu(OPTIMISATION)
-    deepspeed_config: str | None = setting(
-        None,
-        "DeepSpeed's JSON file, such as ds_configs/zero2.json. Without it: torch alone in one process, and "
-        "ds_configs/zero1.json under the launcher with several ranks.",
-        OPTIMISATION,
-    )
-    transfer_learning_rate: float = setting(
-        2e-5, "TANDA: peak learning rate of the transfer step.", OPTIMISATION, ABOVE_0
-    )
-    transfer_epochs: int = setting(9, "TANDA: most epochs of the transfer step.", OPTIMISATION, ABOVE_0)
-    transfer_steps: int | None = setting(None, "TANDA: most updates of the transfer step.", OPTIMISATION, ABOVE_0)
-    search_folds: int | None = setting(
-        None,
-        "Before training, choose batch size and learning rate by cross-validation over this many folds of the "
-        "training questions.",
-        OPTIMISATION,
-        AT_LEAST_2,
-    )
-    search_batch_sizes: list[int] = setting(
-        [16, 32, 64],
-        "Batch sizes that --search_folds tries; the default is that of Di Liello et al., 2022, appendix B.",
-        OPTIMISATION,
-        ABOVE_0,
-    )
-    search_learning_rates: list[float] = setting(
-        [2e-6, 5e-5, 1e-5, 2e-5],
-        "Learning rates that --search_folds tries; the default is that of the same appendix (its 5e-5 stands where "
-        "5e-6 would be in order).",
-        OPTIMISATION,
-        ABOVE_0,
-    )
-
-    batch_size: int = setting(
-        32,
-        "Pairs in one update, over all ranks; for --loss contrastive questions with a right answer, all answers of "
-        "which are compared with each question: more of them are harder.",
-        BATCHES,
-        ABOVE_0,
-    )
-    micro_batch_size: int = setting(
-        16,
-        "Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with "
-        "another: the gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which "
-        "there belong to micro-batches.",
-        BATCHES,
-        ABOVE_0,
-        may_change=True,
-    )
-    transfer_batch_size: int | None = setting(
-        None, "--batch_size of the transfer step. Without it: the same.", BATCHES, ABOVE_0
-    )
-
-    eval_steps: int | None = setting(
-        None, "Validate every this many updates. Without it: after every epoch.", VALIDATION, ABOVE_0
-    )
-    transfer_eval_steps: int | None = setting(None, "--eval_steps of the transfer step.", VALIDATION, ABOVE_0)
-    patience: int = setting(
-        5, "Stop when more validations than this in a row have not improved the dev MAP.", VALIDATION, NOT_BELOW_0
-    )
-    test_every_validation: bool = setting(
-        False, "Also measure the test set at each validation, for stability curves (TANDA, figure 4).", VALIDATION
-    )
-
-    output_dir: str = setting(
-        "runs/as2",
-        "Folder that the runs write to, one folder per seed. The same command again resumes.",
-        CHECKPOINTS,
-        may_change=True,
-    )
-    save_steps: int = setting(
-        1000,
-        "Checkpoint every so many updates, and at each validation: a run that is killed loses no more than that. An "
-        "epoch of ASNQ has 640,000 updates of 32 pairs.",
-        CHECKPOINTS,
-        ABOVE_0,
-        may_change=True,
-    )
-    max_hours: float | None = setting(
-        None,
-        "Stop with a checkpoint and status 75 after so many hours, as at a signal: for the limit of a batch queue. "
-        "They count from the start of the command, over all its seeds.",
-        CHECKPOINTS,
-        ABOVE_0,
-        may_change=True,
-    )
-
-    log_steps: int = setting(
-        50,
-        "Log loss, learning rate, gradient norm and speed every so many updates.",
-        MONITORING,
-        ABOVE_0,
-        may_change=True,
-    )
-    stall_minutes: float = setting(
-        10.0,
-        "End all ranks, with their stacks and the name of the one that stalls, when no rank came further for so long.",
-        MONITORING,
-        ABOVE_0,
-        may_change=True,
-    )
-    max_skipped_steps: int = setting(
-        20,
-        "End the run after so many updates in a row that were skipped because a loss or gradient was not finite.",
-        MONITORING,
-        ABOVE_0,
-        may_change=True,
-    )
-    local_rank: int = setting(-1, "Set by the deepspeed launcher.", MONITORING, may_change=True)
-
 
 def check(config: FinetuneConfig) -> None:
     """Raises KinspanError, naming the flag, for settings that are out of range or do not go together."""
-    check_ranges(config)
+    check_settings(config)
     if config.epochs < (0 if config.transfer else 1):
         raise KinspanError(f"--epochs {config.epochs}: must be above 0 (0 is for --transfer: no second step)")
     if len(set(config.seed)) < len(config.seed):
@@ -380,10 +274,7 @@ def check(config: FinetuneConfig) -> None:
 
 def _check_contrastive(config: FinetuneConfig) -> None:
     """Raises KinspanError for settings of cross-encoders that a bi-encoder has no use for, and the reverse."""
-    own = {"own_negatives": config.own_negatives, "temperature": config.temperature, "symmetric": config.symmetric}
     if config.loss != CONTRASTIVE:
-        if given := [name for name, value in own.items() if value]:
-            raise KinspanError(f"--{given[0]} is for --loss contrastive, and not for --loss {config.loss}")
         return
     if config.search_folds:
         raise KinspanError(

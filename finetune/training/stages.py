@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import leave_out_later
 from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.filters import describe_left_out, filter_questions
@@ -146,7 +145,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
         eval_steps=config.transfer_eval_steps,
         negatives_ratio=config.transfer_negatives,
         identity={
-            **leave_out_later({name: getattr(config, name) for name in TRANSFER_SETTINGS}),
+            **{name: getattr(config, name) for name in TRANSFER_SETTINGS},
             **({name: getattr(config, name) for name in OF_CONTRASTIVE} if config.loss == CONTRASTIVE else {}),
             "batch_size": config.transfer_batch_size or config.batch_size,
             "transfer": fingerprint_answers(data.transfer),

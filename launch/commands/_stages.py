@@ -7,15 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
-from data_pipeline.core.settings import cache_settings, convert_setting
+from data_pipeline.core.settings import cache_settings, make_config
 from data_pipeline.tokenizers import load_tokenizer
-from launch._cli import new_name_of
 from pretrain.config import PretrainConfig, as_dict
 from pretrain.engine.ranks import barrier
 from pretrain.engine.world import read_launcher_variables
-from pretrain.modeling.default_model import default_model, resolve_models
 from pretrain.planning.checks import check
 from pretrain.planning.corpora import list_sources, open_corpora
 from pretrain.release.folder import FACTS, fingerprint_model
@@ -31,12 +30,10 @@ def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], 
     Raises KinspanError for what is no setting of kinspan pretrain, or cannot be meant.
     """
     known = {field.name for field in fields(PretrainConfig)} - NOT_OF_A_STAGE
-    settings = {new_name_of(PretrainConfig, name): value for name, value in settings.items()}
     for name in settings:
         if name not in known:
             raise KinspanError(f"{name!r} is not a setting of kinspan pretrain that a stage can have")
-    values = {name: convert_setting(PretrainConfig, name, value) for name, value in settings.items()}
-    config = PretrainConfig(**resolve_models(PretrainConfig, values), output_dir=str(folder))
+    config = make_config(PretrainConfig, {**settings, "output_dir": str(folder)})
     check(config)
     return partial(_run_pretraining, config)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from data_pipeline.core.settings import REQUIRED, check_needed, setting
+from data_pipeline.core.command_line import parse
+from data_pipeline.core.default_model import default_model
+from data_pipeline.core.settings import REQUIRED, setting
 from data_pipeline.prepare.readers.files import find_input_files
 from finetune.adapt.questions import expect_questions
 from finetune.data.registry import PUBLIC
-from launch._cli import parse, run
 from objectives import OBJECTIVES
-from pretrain.modeling.default_model import default_model
 
 log = logging.getLogger(__name__)
 
@@ -53,30 +53,23 @@ HELD_OUT = 0.05  # of the documents, so that there are some where documents are 
 class AdaptConfig:
     """Flags of this entry."""
 
-    documents: list[str] = setting(REQUIRED, "The documents: anything that kinspan prepare --input takes.")
-    output_dir: str = setting(REQUIRED, "Folder for the results. The same command again goes on.")
-    questions: str | None = setting(
-        None,
-        "Labelled questions: a folder or file, or a public data set such as wikiqa=FOLDER; see below.",
-    )
-    columns: str | None = setting(
-        None, "Names of the columns of --questions, as question=query,answer=passage,label=relevant."
-    )
-    model: str | None = setting(
-        None,
-        "The model to adapt, a folder or a hub name. Without it: all-MiniLM-L6-v2, which is installed.",
-        is_model=True,
-    )
-    budget: str = setting(
-        "30m",
-        "How long to pre-train: a time, such as 30m or 2h, or a number of pairs, 320pairs or more. With --questions, "
-        "fine-tuning comes on top: three rankers, each for at most a quarter as many updates, or 40 if that is more.",
-    )
+    documents: list[str] = setting(REQUIRED)
+    """The documents: anything that kinspan prepare --input takes."""
+    output_dir: str = setting(REQUIRED)
+    """Folder for the results. The same command again goes on."""
+    questions: str | None = setting(None)
+    """Labelled questions: a folder or file, or a public data set such as wikiqa=FOLDER; see below."""
+    columns: str | None = setting(None, needs="questions")
+    """Names of the columns of --questions, as question=query,answer=passage,label=relevant."""
+    model: str | None = setting(None, is_model=True)
+    """The model to adapt, a folder or a hub name. Without it: all-MiniLM-L6-v2, which is installed."""
+    budget: str = setting("30m")
+    """How long to pre-train: a time, such as 30m or 2h, or a number of pairs, 320pairs or more. With --questions,
+    fine-tuning comes on top: three rankers, each for at most a quarter as many updates, or 40 if that is more."""
 
 
 def main() -> None:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
-    check_needed(config, "questions", "columns")
     find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
     if config.questions:
         expect_questions(config.questions)
@@ -137,7 +130,3 @@ def pretrain(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     prepare_pretraining(settings, folder)()
     return read_object(folder / SUMMARY, f"delete {folder}")
-
-
-if __name__ == "__main__":
-    run(main)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import FROM_0_TO_1, REQUIRED, WORKERS, setting
 from data_pipeline.prepare.rejection import ALLOW_REJECTED, format_bytes
 from finetune.data.asnq import ASNQ, PAPER_GRADE_COUNTS
 from finetune.data.builders.asnq import QuestionTally, build_asnq
 from finetune.data.builders.natural_questions import LABELS
 from finetune.data.filters import RAW
-from launch._cli import parse
 
 DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
 question's Wikipedia page, labelled by whether it is in the long answer and holds a short answer.
@@ -38,18 +38,18 @@ MEANING = {
 class BuildAsnqConfig:
     """Flags of this entry."""
 
-    output_dir: str = setting(
-        REQUIRED, "Folder to write to; its train.tsv, dev.tsv and test.tsv are replaced.", old_name="output"
-    )
-    train: list[str] = setting([], "Files of the training set.")
-    dev: list[str] = setting([], "Files of the development set; they become dev and test.")
-    split_questions: list[str] = setting(
-        [],
-        "Two files with the questions of dev and of test, one per line: the published unique.dev and unique.test. "
-        "Without it: a hash of the question puts half of them into each.",
-    )
-    allow_rejected: float | None = setting(None, ALLOW_REJECTED, within=FROM_0_TO_1)
-    num_workers: int = setting(1, "Processes that cut pages into sentences.", within=WORKERS)
+    output_dir: str = setting(REQUIRED)
+    """Folder to write to; its train.tsv, dev.tsv and test.tsv are replaced."""
+    train: list[str] = setting([])
+    """Files of the training set."""
+    dev: list[str] = setting([])
+    """Files of the development set; they become dev and test."""
+    split_questions: list[str] = setting([])
+    """Two files with the questions of dev and of test, one per line: the published unique.dev and unique.test. Without
+    it: a hash of the question puts half of them into each."""
+    allow_rejected: float | None = setting(None, FROM_0_TO_1, help=ALLOW_REJECTED)
+    num_workers: int = setting(1, WORKERS)
+    """Processes that cut pages into sentences."""
 
 
 def as_text(name: str, tally: QuestionTally) -> str:

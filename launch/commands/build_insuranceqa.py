@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import AT_LEAST_2, REQUIRED, setting
 from finetune.data.builders.pools import CANDIDATES, SPLITS, TRAIN_CANDIDATES, build_pools
-from launch._cli import parse
 
 DESCRIPTION = """Builds InsuranceQA with pools of candidates that BM25 finds among all answers.
 
@@ -24,15 +24,15 @@ EPILOG = """example:
 class BuildInsuranceqaConfig:
     """Flags of this entry."""
 
-    input: str = setting(REQUIRED, "Folder of the data set.")
-    output_dir: str = setting(REQUIRED, "Folder to write to.")
-    candidates: int = setting(CANDIDATES, "Candidates of a dev or test question.", within=AT_LEAST_2)
-    train_candidates: int = setting(
-        TRAIN_CANDIDATES,
-        "Candidates of a training question, beside its right answers. Training pairs are as many as questions times "
-        "candidates; --negatives_per_question of kinspan finetune trains on a few of them in each epoch.",
-        within=AT_LEAST_2,
-    )
+    input: str = setting(REQUIRED)
+    """Folder of the data set."""
+    output_dir: str = setting(REQUIRED)
+    """Folder to write to."""
+    candidates: int = setting(CANDIDATES, AT_LEAST_2)
+    """Candidates of a dev or test question."""
+    train_candidates: int = setting(TRAIN_CANDIDATES, AT_LEAST_2)
+    """Candidates of a training question, beside its right answers. Training pairs are as many as questions times
+    candidates; --negatives_per_question of kinspan finetune trains on a few of them in each epoch."""
 
 
 def main() -> None:

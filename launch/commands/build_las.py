@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from data_pipeline.core.command_line import parse
+from data_pipeline.core.default_model import DEFAULT_MODEL_NAME
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
 from data_pipeline.prepare.rejection import ALLOW_REJECTED
 from finetune.data.builders.forum import CANDIDATES, KINDS, SPLITS, build_forum_set, read_questions
-from launch._cli import parse
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 
 DESCRIPTION = """Builds a data set of answer selection from a forum, as LAS was made (Rücklé et al., 2019).
 
@@ -39,13 +39,19 @@ EPILOG = """examples:
 class BuildLasConfig:
     """Flags of this entry."""
 
-    input: list[str] = setting(REQUIRED, "The forum's dump, or questions:FILE.jsonl.")
-    output_dir: str = setting(REQUIRED, "Folder to write to; its train, dev and test are replaced.")
-    kind: Literal["title_answer", "title_body", "duplicate"] = setting("title_answer", "What is to be found.")
-    candidates: int = setting(CANDIDATES, "Candidates of a question, the right one among them.", within=AT_LEAST_2)
-    allow_rejected: float | None = setting(None, ALLOW_REJECTED, within=FROM_0_TO_1)
-    dev_share: float = setting(0.15, "Share of the questions that are for dev.", within=FROM_0_TO_BELOW_1)
-    test_share: float = setting(0.15, "Share of the questions that are for test.", within=FROM_0_TO_BELOW_1)
+    input: list[str] = setting(REQUIRED)
+    """The forum's dump, or questions:FILE.jsonl."""
+    output_dir: str = setting(REQUIRED)
+    """Folder to write to; its train, dev and test are replaced."""
+    kind: Literal["title_answer", "title_body", "duplicate"] = setting("title_answer")
+    """What is to be found."""
+    candidates: int = setting(CANDIDATES, AT_LEAST_2)
+    """Candidates of a question, the right one among them."""
+    allow_rejected: float | None = setting(None, FROM_0_TO_1, help=ALLOW_REJECTED)
+    dev_share: float = setting(0.15, FROM_0_TO_BELOW_1)
+    """Share of the questions that are for dev."""
+    test_share: float = setting(0.15, FROM_0_TO_BELOW_1)
+    """Share of the questions that are for test."""
 
 
 def main() -> None:

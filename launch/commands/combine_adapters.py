@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import REQUIRED, setting
-from launch._cli import parse
 from launch.commands._adapters import merge_adapter
 
 DESCRIPTION = """Makes one folder of several adapters of the same base, without training.
@@ -28,10 +28,14 @@ EPILOG = """examples:
 class CombineConfig:
     """Flags of this entry."""
 
-    adapters: list[str] = setting(REQUIRED, "Folders of released adapters.")
-    how: Literal["stack", "average", "merge"] = setting(REQUIRED, "See above.")
-    output_dir: str = setting(REQUIRED, "Folder for the result; an older release there is replaced.")
-    weights: list[float] = setting([], "For average: one for each adapter. Without it: all alike.")
+    adapters: list[str] = setting(REQUIRED)
+    """Folders of released adapters."""
+    how: Literal["stack", "average", "merge"] = setting(REQUIRED)
+    """See above."""
+    output_dir: str = setting(REQUIRED)
+    """Folder for the result; an older release there is replaced."""
+    weights: list[float] = setting([])
+    """For average: one for each adapter. Without it: all alike."""
 
 
 def main() -> None:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import setting
-from launch._cli import parse
 from launch.commands.serve import PORTS
 from serve.demo import EXAMPLES, INDEX, prepare_demo
 
@@ -25,16 +25,14 @@ EPILOG = """examples:
 class DemoConfig:
     """Flags of this entry."""
 
-    output_dir: str = setting("runs/demo", "Folder for the index and the evaluation.")
-    port: int = setting(8000, "Port of this machine to listen on; 0 takes a free one.", within=PORTS)
-    first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting(
-        "bi_encoder", "What finds the candidates where a question does not say."
-    )
-    cross_encoder: str | None = setting(
-        None,
-        "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes.",
-        is_model=True,
-    )
+    output_dir: str = setting("runs/demo")
+    """Folder for the index and the evaluation."""
+    port: int = setting(8000, PORTS)
+    """Port of this machine to listen on; 0 takes a free one."""
+    first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting("bi_encoder")
+    """What finds the candidates where a question does not say."""
+    cross_encoder: str | None = setting(None, is_model=True)
+    """What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes."""
 
 
 def main() -> None:

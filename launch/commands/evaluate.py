@@ -1,12 +1,12 @@
 """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10 of models, or of anyone's TREC files."""
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
 from finetune.data.registry import SPECS, expect_data
 from finetune.evaluation.config import MODES, EvaluateConfig, check
 from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.named_metrics import parse_metrics
-from launch._cli import parse
 
 DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
 

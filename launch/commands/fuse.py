@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
-from launch._cli import parse
 
 DESCRIPTION = """Learns the weights by which the scores of several rankers are best added up, and writes a ranker that
 does so: kinspan rank, evaluate, search and serve take its folder like any other.
@@ -27,21 +27,16 @@ EPILOG = f"""examples:
 class FuseConfig:
     """Flags of this entry."""
 
-    parts: list[str] = setting(
-        REQUIRED,
-        "The rankers: bm25, and folders or hub names of bi-encoders, releases and other cross-encoders.",
-        is_model=True,
-    )
-    data: str = setting(REQUIRED, "The data set whose dev questions decide the weights, such as wikiqa=FOLDER.")
-    output_dir: str = setting(REQUIRED, "Folder for the fusion, which the models of its parts are copied to.")
-    columns: str | None = setting(
-        None, "For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant."
-    )
-    max_length: int | None = setting(
-        None,
-        "Most tokens of a question with a candidate, or of a text for a bi-encoder. Without it: each model's own.",
-        within=ABOVE_0,
-    )
+    parts: list[str] = setting(REQUIRED, is_model=True)
+    """The rankers: bm25, and folders or hub names of bi-encoders, releases and other cross-encoders."""
+    data: str = setting(REQUIRED)
+    """The data set whose dev questions decide the weights, such as wikiqa=FOLDER."""
+    output_dir: str = setting(REQUIRED)
+    """Folder for the fusion, which the models of its parts are copied to."""
+    columns: str | None = setting(None)
+    """For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant."""
+    max_length: int | None = setting(None, ABOVE_0)
+    """Most tokens of a question with a candidate, or of a text for a bi-encoder. Without it: each model's own."""
 
 
 def main() -> None:

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from data_pipeline.core.command_line import parse
+from data_pipeline.core.default_model import default_model, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from data_pipeline.prepare.readers import refuse_own_output
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.registry import parse_columns
 from finetune.data.tables import read_lines
-from launch._cli import parse
-from pretrain.modeling.default_model import default_model, name_installed
 from serve.answers import DOCUMENTS, FORUM, Answer, read_answers
 from serve.folder import Manifest, expect_index_or_nothing, read_manifest
 
@@ -44,32 +44,29 @@ EPILOG = """examples:
 class IndexConfig:
     """Flags of this entry."""
 
-    output_dir: str = setting(REQUIRED, "Folder of the index.")
-    answers: str | None = setting(None, "The answers of a new index, see above.")
-    model: str | None = setting(
-        None,
-        "The bi-encoder: a folder or a hub name of sentence-transformers, or an encoder without a head, whose mean "
-        "over the tokens is taken. Without it: all-MiniLM-L6-v2, which is installed with this package, or for --add "
-        "that of the index.",
-        is_model=True,
-    )
-    add: str | None = setting(None, "Answers to add to an index that is there, in any form that --answers takes.")
-    remove: list[str] = setting([], "Ids of answers to remove; FILE.txt stands for the ids in it, one in a line.")
-    all_answers: bool = setting(
-        False, "Of a forum, index the answers that were not accepted too. Other sources: all their answers, always."
-    )
-    columns: str | None = setting(None, "How the table calls its columns, as text=passage,id=number.")
-    max_length: int | None = setting(
-        None, "Most tokens of an answer, which is cut there. Without it: the model's own.", within=ABOVE_0
-    )
-    precision: Literal["fp32", "bf16"] = setting(
-        "fp32", "Of the encoder. bf16 is faster, and rounds; vectors are kept in float16."
-    )
-    approximate: bool = setting(
-        False,
-        "Also build an approximate index, which searches use unless told otherwise. Worth it from some hundred "
-        "thousand answers; needs the extra serve.",
-    )
+    output_dir: str = setting(REQUIRED)
+    """Folder of the index."""
+    answers: str | None = setting(None)
+    """The answers of a new index, see above."""
+    model: str | None = setting(None, is_model=True)
+    """The bi-encoder: a folder or a hub name of sentence-transformers, or an encoder without a head, whose mean over
+    the tokens is taken. Without it: all-MiniLM-L6-v2, which is installed with this package, or for --add that of the
+    index."""
+    add: str | None = setting(None)
+    """Answers to add to an index that is there, in any form that --answers takes."""
+    remove: list[str] = setting([])
+    """Ids of answers to remove; FILE.txt stands for the ids in it, one in a line."""
+    all_answers: bool = setting(False)
+    """Of a forum, index the answers that were not accepted too. Other sources: all their answers, always."""
+    columns: str | None = setting(None)
+    """How the table calls its columns, as text=passage,id=number."""
+    max_length: int | None = setting(None, ABOVE_0)
+    """Most tokens of an answer, which is cut there. Without it: the model's own."""
+    precision: Literal["fp32", "bf16"] = setting("fp32")
+    """Of the encoder. bf16 is faster, and rounds; vectors are kept in float16."""
+    approximate: bool = setting(False)
+    """Also build an approximate index, which searches use unless told otherwise. Worth it from some hundred thousand
+    answers; needs the extra serve."""
 
 
 def main() -> None:

@@ -8,12 +8,12 @@ from itertools import islice
 from tokenizers import Tokenizer
 
 from data_pipeline import browse
+from data_pipeline.core.command_line import parse
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, SEEDS, check_needed, setting
+from data_pipeline.core.settings import ABOVE_0, SEEDS, setting
 from data_pipeline.corpus import SPLITS, Corpus, Shard
 from data_pipeline.tokenizers import load_tokenizer
-from launch._cli import parse
-from pretrain.modeling.default_model import default_model
 from pretrain.planning.defaults import default_corpus
 
 DESCRIPTION = """Shows what a corpus holds. Without --id, --sample or --search: its counts.
@@ -34,21 +34,23 @@ SHOWN_SOURCES = 20
 class InspectCorpusConfig:
     """Flags of this entry."""
 
-    FIRST = "corpus"  # may stand without its flag
+    POSITIONAL = "corpus"
 
-    corpus: str | None = setting(
-        None,
-        "Corpus folder; the name of the flag may be left out. Without it: the documentation of Python and of the "
-        "pinned packages.",
-    )
-    id: str | None = setting(None, "Show the document of this id.")
-    sample: int | None = setting(None, "Show so many documents, drawn at random.", within=ABOVE_0)
-    search: str | None = setting(
-        None, "Show the documents that have this text in a paragraph, in small or capital letters. It reads the corpus."
-    )
-    count: int = setting(10, "Most documents that --search shows.", within=ABOVE_0)
-    seed: int = setting(1, "Of --sample.", within=SEEDS)
-    json: bool = setting(False, "Print one JSON object per line.")
+    corpus: str | None = setting(None)
+    """Corpus folder; the name of the flag may be left out. Without it: the documentation of Python and of the pinned
+    packages."""
+    id: str | None = setting(None)
+    """Show the document of this id."""
+    sample: int | None = setting(None, ABOVE_0)
+    """Show so many documents, drawn at random."""
+    search: str | None = setting(None)
+    """Show the documents that have this text in a paragraph, in small or capital letters. It reads the corpus."""
+    count: int = setting(10, ABOVE_0, needs="search")
+    """Most documents that --search shows."""
+    seed: int = setting(1, SEEDS, needs="sample")
+    """Of --sample."""
+    json: bool = setting(False)
+    """Print one JSON object per line."""
 
 
 def _find(config: InspectCorpusConfig, corpus: Corpus, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
@@ -110,8 +112,6 @@ def main() -> None:
     asked = [name for name in ("id", "sample", "search") if getattr(config, name) is not None]
     if len(asked) > 1:
         raise KinspanError(f"--{asked[0]} and --{asked[1]}: give one of them")
-    check_needed(config, "search", "count")
-    check_needed(config, "sample", "seed")
     corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
     if not asked:
         print(json.dumps(_summarize(corpus)) if config.json else _format_counts(corpus))

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_pipeline import tokenizers
+from data_pipeline.core.command_line import parse
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_dir, cache_gb, cache_settings, setting
+from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, SEEDS, CacheFlags, cache_settings, setting
 from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import format_source
-from launch._cli import parse
 from pretrain.config import VALIDATION_SEED
-from pretrain.modeling.default_model import default_model
 from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sources, mix_validation, open_corpora
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
@@ -30,35 +30,43 @@ MOST_PAIRS = 2**48  # indices beyond it have no random numbers of their own
 
 
 @dataclass
-class InspectConfig:
+class InspectConfig(CacheFlags):
     """Flags of this entry."""
 
-    corpus: list[str] = setting(
-        [],
-        "As for kinspan pretrain: corpus folders or addresses, such as corpora/docs, or s3://bucket/wiki=3 "
-        "corpora/news=1,psd. Without it: the documentation of Python and of the pinned packages.",
-        as_text=format_source,
-    )
-    cache_dir: str | None = cache_dir()
-    cache_gb: float = cache_gb()
-    objective: str = setting("ssp", "As for kinspan pretrain: ssp, all, ssp:2+sp:1 ...")
-    sampling: Literal["matched", "paper"] = setting("matched", "As for kinspan pretrain.")
-    corpus_schedule: Literal["round_robin"] | None = setting(None, "As for kinspan pretrain.", old_name="schedule")
-    global_batch_size: int = setting(64, "As for kinspan pretrain; of --corpus_schedule alone.", within=ABOVE_0)
-    forums: str | None = setting(None, "As for kinspan pretrain: balanced, largest, all, or names with commas.")
-    min_questions: int | None = setting(None, "As for kinspan pretrain.", within=NOT_BELOW_0)
-    pair_loss: Literal["contrastive"] | None = setting(None, "As for kinspan pretrain.")
-    own_negatives: int | None = setting(None, "As for kinspan pretrain.", within=ABOVE_0)
-    split: Literal["train", "validation"] = setting("train", "Which documents.")
-    start: int = setting(0, "Index of the first pair.", within=NOT_BELOW_0)
-    count: int = setting(5, "Number of pairs.", within=ABOVE_0)
+    corpus: list[str] = setting([], as_text=format_source)
+    """As for kinspan pretrain: corpus folders or addresses, such as corpora/docs, or s3://bucket/wiki=3
+    corpora/news=1,psd. Without it: the documentation of Python and of the pinned packages."""
+    objective: str = setting("ssp")
+    """As for kinspan pretrain: ssp, all, ssp:2+sp:1 ..."""
+    sampling: Literal["matched", "paper"] = setting("matched")
+    """As for kinspan pretrain."""
+    corpus_schedule: Literal["round_robin"] | None = setting(None)
+    """As for kinspan pretrain."""
+    global_batch_size: int = setting(64, ABOVE_0)
+    """As for kinspan pretrain; of --corpus_schedule alone."""
+    forums: str | None = setting(None)
+    """As for kinspan pretrain: balanced, largest, all, or names with commas."""
+    min_questions: int | None = setting(None, NOT_BELOW_0)
+    """As for kinspan pretrain."""
+    pair_loss: Literal["contrastive"] | None = setting(None)
+    """As for kinspan pretrain."""
+    own_negatives: int | None = setting(None, ABOVE_0)
+    """As for kinspan pretrain."""
+    split: Literal["train", "validation"] = setting("train")
+    """Which documents."""
+    start: int = setting(0, NOT_BELOW_0)
+    """Index of the first pair."""
+    count: int = setting(5, ABOVE_0)
+    """Number of pairs."""
     seed: int | None = setting(
         None,
-        f"The run's seed. Without it: 1, or {VALIDATION_SEED} of --split validation, which is every run's.",
-        within=SEEDS,
+        SEEDS,
+        help=f"The run's seed. Without it: 1, or {VALIDATION_SEED} of --split validation, which is every run's.",
     )
-    max_length: int | None = setting(None, "Most tokens of a pair. Without it: the objective's own.", within=ABOVE_0)
-    json: bool = setting(False, "Print one JSON object per line.")
+    max_length: int | None = setting(None, ABOVE_0)
+    """Most tokens of a pair. Without it: the objective's own."""
+    json: bool = setting(False)
+    """Print one JSON object per line."""
 
 
 def main() -> None:

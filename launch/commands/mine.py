@@ -5,9 +5,9 @@ from pathlib import Path
 from shlex import quote
 from textwrap import shorten
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
 from finetune.data.registry import expect_data
-from launch._cli import parse
 
 SHARE = Range("must be above 0 and at most 1", lambda number: 0 < number <= 1)
 
@@ -28,37 +28,36 @@ EPILOG = """examples:
 class MineConfig:
     """Flags of this entry."""
 
-    data: str = setting(REQUIRED, "The data set whose training questions are mined for, such as insuranceqa=FOLDER.")
-    output_dir: str = setting(REQUIRED, "Folder for train.jsonl and mined.json.")
-    model: str | None = setting(
-        None,
-        "The bi-encoder that retrieves candidates, a folder of sentence-transformers or a hub name. Without it: "
-        "all-MiniLM-L6-v2, which is installed.",
-        is_model=True,
-    )
-    cross_encoder: str | None = setting(
-        None,
-        "A cross-encoder, such as kinspan finetune trains: its scores of the --depth candidates choose the negatives.",
-        is_model=True,
-    )
-    negatives: int = setting(8, "Number of negatives of each question, at most.", within=ABOVE_0)
-    depth: int = setting(100, "Number of candidates that the bi-encoder retrieves for each question.", within=ABOVE_0)
-    skip: int = setting(0, "Skip this many of the hardest negatives.", within=NOT_BELOW_0)
-    positive_share: float = setting(
-        0.95,
-        "Skip candidates that score above this fraction of the question's lowest-scoring right answer.",
-        within=SHARE,
-    )
-    max_length: int = setting(128, "Most tokens of a text, or of a pair for a cross-encoder.", within=ABOVE_0)
-    show: int = setting(5, "Number of questions to print with their negatives.", within=NOT_BELOW_0)
-    columns: str | None = setting(None, "For files= and hub=: names of the columns, as for kinspan finetune.")
+    data: str = setting(REQUIRED)
+    """The data set whose training questions are mined for, such as insuranceqa=FOLDER."""
+    output_dir: str = setting(REQUIRED)
+    """Folder for train.jsonl and mined.json."""
+    model: str | None = setting(None, is_model=True)
+    """The bi-encoder that retrieves candidates, a folder of sentence-transformers or a hub name. Without it:
+    all-MiniLM-L6-v2, which is installed."""
+    cross_encoder: str | None = setting(None, is_model=True)
+    """A cross-encoder, such as kinspan finetune trains: its scores of the --depth candidates choose the negatives."""
+    negatives: int = setting(8, ABOVE_0)
+    """Number of negatives of each question, at most."""
+    depth: int = setting(100, ABOVE_0)
+    """Number of candidates that the bi-encoder retrieves for each question."""
+    skip: int = setting(0, NOT_BELOW_0)
+    """Skip this many of the hardest negatives."""
+    positive_share: float = setting(0.95, SHARE)
+    """Skip candidates that score above this fraction of the question's lowest-scoring right answer."""
+    max_length: int = setting(128, ABOVE_0)
+    """Most tokens of a text, or of a pair for a cross-encoder."""
+    show: int = setting(5, NOT_BELOW_0)
+    """Number of questions to print with their negatives."""
+    columns: str | None = setting(None)
+    """For files= and hub=: names of the columns, as for kinspan finetune."""
 
 
 def main() -> None:
     config = parse(MineConfig, DESCRIPTION, EPILOG)
     expect_data(config.data)
+    from data_pipeline.core.default_model import default_model
     from finetune.ranking.mining import TRAIN, MiningRules, mine_file  # after the flags: torch takes seconds to import
-    from pretrain.modeling.default_model import default_model
 
     output = Path(config.output_dir)
     rules = MiningRules(config.negatives, config.depth, config.skip, config.positive_share)

@@ -1,13 +1,13 @@
 """Ranks candidate answers that have no labels, or a TREC run again, with a ranker, a release or any other model."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, REQUIRED, default_of, setting
-from launch._cli import parse
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Ranks the candidate answers of each question by a model's scores.
 
@@ -31,32 +31,29 @@ EPILOG = """examples:
 class RankConfig:
     """Flags of this entry."""
 
-    model: str = setting(REQUIRED, "The ranker: a folder or a hub name, as for kinspan evaluate.", is_model=True)
-    output_dir: str = setting(REQUIRED, "Folder for run.txt and ranking.jsonl.")
-    data: str | None = setting(
-        None,
-        "The candidates, one in each row: a .jsonl, .csv, .tsv or .parquet file with the columns question and answer, "
-        "and optionally question_id and answer_id. The first line of .csv and .tsv names the columns.",
-    )
-    run: str | None = setting(None, "Instead of --data: a TREC run to rank again.")
-    queries: str | None = setting(
-        None,
-        "With --run: the questions, a table (.tsv, .csv, .jsonl, .parquet) with columns id and question (or query, or "
-        "text), a .tsv file of ids and questions alone, or a folder in BEIR's form.",
-    )
-    collection: str | None = setting(
-        None,
-        "With --run: the candidates' texts, an index, or anything that kinspan index --answers takes: a table, a "
-        ".tsv file of ids and texts alone, a folder in BEIR's form.",
-    )
-    depth: int = setting(100, "With --run: candidates of each question to rank again.", within=ABOVE_0)
-    columns: str | None = setting(None, "Names of the columns, as question=query,answer=passage.")
-    max_length: int | None = setting(
-        None,
-        "Most tokens of a question with a candidate. Without it: the model's own, that of its training.",
-        within=ABOVE_0,
-    )
-    precision: Literal["fp32", "bf16"] = setting("fp32", "bf16 is faster, and rounds scores.")
+    model: str = setting(REQUIRED, is_model=True)
+    """The ranker: a folder or a hub name, as for kinspan evaluate."""
+    output_dir: str = setting(REQUIRED)
+    """Folder for run.txt and ranking.jsonl."""
+    data: str | None = setting(None)
+    """The candidates, one in each row: a .jsonl, .csv, .tsv or .parquet file with the columns question and answer, and
+    optionally question_id and answer_id. The first line of .csv and .tsv names the columns."""
+    run: str | None = setting(None)
+    """Instead of --data: a TREC run to rank again."""
+    queries: str | None = setting(None, needs="run")
+    """With --run: the questions, a table (.tsv, .csv, .jsonl, .parquet) with columns id and question (or query, or
+    text), a .tsv file of ids and questions alone, or a folder in BEIR's form."""
+    collection: str | None = setting(None, needs="run")
+    """With --run: the candidates' texts, an index, or anything that kinspan index --answers takes: a table, a .tsv file
+    of ids and texts alone, a folder in BEIR's form."""
+    depth: int = setting(100, ABOVE_0, needs="run")
+    """With --run: candidates of each question to rank again."""
+    columns: str | None = setting(None, needs="data")
+    """Names of the columns, as question=query,answer=passage."""
+    max_length: int | None = setting(None, ABOVE_0)
+    """Most tokens of a question with a candidate. Without it: the model's own, that of its training."""
+    precision: Literal["fp32", "bf16"] = setting("fp32")
+    """bf16 is faster, and rounds scores."""
 
 
 def main() -> None:
@@ -88,10 +85,4 @@ def _check(config: RankConfig) -> None:
     if bool(config.data) == bool(config.run):
         raise KinspanError("give --data, or --run with --queries and --collection; see --help")
     if config.run and not (config.queries and config.collection):
-        raise KinspanError("--run needs --queries and --collection, the texts of its ids; see --help")
-    of_data, of_run = {"columns"}, {"queries", "collection", "depth"}
-    for declared in fields(config):
-        if declared.name in (of_data if config.run else of_run) and getattr(config, declared.name) != default_of(
-            declared
-        ):
-            raise KinspanError(f"--{declared.name} does not go with --{'run' if config.run else 'data'}; see --help")
+        raise KinspanError("--run needs --queries and --collection, the texts of its ids")

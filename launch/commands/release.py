@@ -4,9 +4,9 @@ is, and pushes it to the hub."""
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, REQUIRED, check_needed, setting
-from launch._cli import parse
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curves and a model card.
 
@@ -27,46 +27,39 @@ EPILOG = """examples:
 class ReleaseConfig:
     """Flags of this entry."""
 
-    run_dir: str = setting(
-        REQUIRED,
-        "The --output_dir of kinspan pretrain, or one checkpoint in it; or that of kinspan finetune (the seed with "
-        "the best dev MAP is taken), or one seed's folder in it.",
-        old_name="run",
-    )
-    output_dir: str = setting(
-        REQUIRED, "Folder for the release; an older release there is replaced.", old_name="output"
-    )
-    average: int = setting(
-        1,
-        "Average the weights of this many checkpoints: the released one and those before it. A run keeps as many as "
-        "--keep_checkpoints of kinspan pretrain says.",
-        within=ABOVE_0,
-    )
-    onnx: bool = setting(
-        False, "Add the model as an ONNX graph, and as one with weights of eight bits. Needs the extra kinspan[onnx]."
-    )
-    onnx_data: str | None = setting(
-        None, "With --onnx: a data set such as wikiqa=FOLDER, on whose test set the card says what eight bits lose."
-    )
-    results: list[str] = setting(
-        [],
-        "Files with figures of this model for the card's model index: what kinspan evaluate pairs and "
-        "kinspan evaluate print with --json, or results.json of a fine-tuning that started from it.",
-    )
-    licence: str = setting("", "The card's licence, by the hub's name: apache-2.0, ... Without it: unknown.")
-    base_model: str = setting("", "The hub's name of the model that training started from, where it was a folder.")
-    datasets: list[str] = setting([], "The hub's names of the data sets that it was trained on.")
-    language: list[str] = setting([], "ISO 639 codes of the texts' languages: en, ...")
-    push_to_hub: str | None = setting(
-        None, "OWNER/NAME on the hub, where the release is sent. A repository that does not exist is made, private."
-    )
-    public: bool = setting(False, "With --push_to_hub: a new repository is public, or one that is public is meant.")
-    dry_run: bool = setting(False, "With --push_to_hub: write the release, say what would be sent, and send nothing.")
+    run_dir: str = setting(REQUIRED)
+    """The --output_dir of kinspan pretrain, or one checkpoint in it; or that of kinspan finetune (the seed with the
+    best dev MAP is taken), or one seed's folder in it."""
+    output_dir: str = setting(REQUIRED)
+    """Folder for the release; an older release there is replaced."""
+    average: int = setting(1, ABOVE_0)
+    """Average the weights of this many checkpoints: the released one and those before it. A run keeps as many as
+    --keep_checkpoints of kinspan pretrain says."""
+    onnx: bool = setting(False)
+    """Add the model as an ONNX graph, and as one with weights of eight bits. Needs the extra kinspan[onnx]."""
+    onnx_data: str | None = setting(None, needs="onnx")
+    """With --onnx: a data set such as wikiqa=FOLDER, on whose test set the card says what eight bits lose."""
+    results: list[str] = setting([])
+    """Files with figures of this model for the card's model index: what kinspan evaluate pairs and kinspan evaluate
+    print with --json, or results.json of a fine-tuning that started from it."""
+    licence: str = setting("")
+    """The card's licence, by the hub's name: apache-2.0, ... Without it: unknown."""
+    base_model: str = setting("")
+    """The hub's name of the model that training started from, where it was a folder."""
+    datasets: list[str] = setting([])
+    """The hub's names of the data sets that it was trained on."""
+    language: list[str] = setting([])
+    """ISO 639 codes of the texts' languages: en, ..."""
+    push_to_hub: str | None = setting(None)
+    """OWNER/NAME on the hub, where the release is sent. A repository that does not exist is made, private."""
+    public: bool = setting(False, needs="push_to_hub")
+    """With --push_to_hub: a new repository is public, or one that is public is meant."""
+    dry_run: bool = setting(False, needs="push_to_hub")
+    """With --push_to_hub: write the release, say what would be sent, and send nothing."""
 
 
 def main() -> None:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
-    check(config)
     from finetune.ranking.onnx_graphs import add_onnx, check_onnx, describe_graphs
     from finetune.reports.measured import read_results
     from finetune.reports.release import find_ranker, read_experiment, release_ranker
@@ -98,9 +91,3 @@ def main() -> None:
         print(describe_push(output, repository, config.public))
     elif repository:
         push(output, repository, config.public)
-
-
-def check(config: ReleaseConfig) -> None:
-    """Raises KinspanError for flags that need another one."""
-    check_needed(config, "onnx", "onnx_data")
-    check_needed(config, "push_to_hub", "public", "dry_run")

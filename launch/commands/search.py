@@ -9,9 +9,9 @@ from pathlib import Path
 from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any, Literal
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, check_needed, setting
-from launch._cli import parse
+from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
 from serve.folder import read_manifest
 from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
 
@@ -40,7 +40,6 @@ EPILOG = """examples:
 WIDTH, SHOWN = 100, 600  # characters of a line, and of an answer
 SHOWN_HITS, RUN_HITS = 3, 1000  # answers to a question
 TAG = "kinspan"  # the system's name in a run
-OF_CROSS_ENCODER = ("rerank_k", "blend", "max_length", "precision")
 NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-encoder"}  # of stages, where not their own
 
 
@@ -48,52 +47,49 @@ NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-enc
 class SearcherFlags:
     """Flags of what searches an index: this entry, and kinspan serve."""
 
-    index: str = setting(REQUIRED, "Folder of an index, as kinspan index writes it.")
-    cross_encoder: str | None = setting(
-        None,
-        "What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes.",
-        is_model=True,
-    )
-    rerank_k: int = setting(RERANKED, "Candidates that the cross-encoder ranks.", within=NOT_BELOW_0)
-    blend: bool = setting(
-        False,
-        "Rank what the cross-encoder reads by its order and that of the first stage together (the sum of reciprocal "
-        "ranks), and not by the cross-encoder alone. Better where it was trained on little.",
-    )
-    first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting(
-        "bi_encoder", "What finds the candidates; fusion adds up reciprocal ranks of both others."
-    )
-    model: str | None = setting(None, "The bi-encoder of the index, where its folder has moved.", is_model=True)
-    max_length: int | None = setting(
-        None,
-        "Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training.",
-        within=ABOVE_0,
-    )
-    precision: Literal["fp32", "bf16"] = setting(
-        "fp32", "Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."
-    )
+    index: str = setting(REQUIRED)
+    """Folder of an index, as kinspan index writes it."""
+    cross_encoder: str | None = setting(None, is_model=True)
+    """What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes."""
+    rerank_k: int = setting(RERANKED, NOT_BELOW_0, needs="cross_encoder")
+    """Candidates that the cross-encoder ranks."""
+    blend: bool = setting(False, needs="cross_encoder")
+    """Rank what the cross-encoder reads by its order and that of the first stage together (the sum of reciprocal
+    ranks), and not by the cross-encoder alone. Better where it was trained on little."""
+    first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting("bi_encoder")
+    """What finds the candidates; fusion adds up reciprocal ranks of both others."""
+    model: str | None = setting(None, is_model=True)
+    """The bi-encoder of the index, where its folder has moved."""
+    max_length: int | None = setting(None, ABOVE_0, needs="cross_encoder")
+    """Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training."""
+    precision: Literal["fp32", "bf16"] = setting("fp32", needs="cross_encoder")
+    """Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."""
 
 
 @dataclass
 class SearchConfig(SearcherFlags):
     """Flags of this entry."""
 
-    REST = "question"
+    POSITIONAL = "question"
 
-    question: list[str] = setting([], "The questions; they may also stand without a flag.")
-    questions: str | None = setting(None, "Questions with ids: a file, or a folder in BEIR's form, see above.")
-    run: str | None = setting(None, "With --questions: the file that a TREC run is written to.")
-    json: bool = setting(False, "Print a line of JSON for each question: its id, if it has one, its text and its hits.")
-    k: int | None = setting(None, "Most answers to a question. Without it: 3, and 1,000 with --run.", within=ABOVE_0)
-    candidates: int = setting(CANDIDATES, "Candidates of the first stage.", within=ABOVE_0)
-    exact: bool = setting(False, "Compare all vectors, also where the index has an approximate one.")
+    question: list[str] = setting([])
+    """The questions; they may also stand without a flag."""
+    questions: str | None = setting(None)
+    """Questions with ids: a file, or a folder in BEIR's form, see above."""
+    run: str | None = setting(None, needs="questions")
+    """With --questions: the file that a TREC run is written to."""
+    json: bool = setting(False)
+    """Print a line of JSON for each question: its id, if it has one, its text and its hits."""
+    k: int | None = setting(None, ABOVE_0)
+    """Most answers to a question. Without it: 3, and 1,000 with --run."""
+    candidates: int = setting(CANDIDATES, ABOVE_0)
+    """Candidates of the first stage."""
+    exact: bool = setting(False)
+    """Compare all vectors, also where the index has an approximate one."""
 
 
 def main() -> None:
     config = parse(SearchConfig, DESCRIPTION, EPILOG)
-    check_needed(config, "cross_encoder", *OF_CROSS_ENCODER)
-    if config.run and not config.questions:
-        raise KinspanError("--run needs --questions, whose ids it writes")
     if config.questions and config.question:
         raise KinspanError("--questions: leave the other questions out, or put them into the file")
     questions = _read_questions(config.questions) if config.questions else {}

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import Range, check_needed, setting
-from launch._cli import parse
-from launch.commands.search import OF_CROSS_ENCODER, SearcherFlags
+from data_pipeline.core.settings import Range, setting
+from launch.commands.search import SearcherFlags
 from serve.questions import CANDIDATES, MAX_QUESTION
 
 DESCRIPTION = """Answers questions from an index that kinspan index made, over HTTP, as long as it runs.
@@ -34,27 +34,30 @@ UP_TO_AN_HOUR = Range("must be above 0 and at most 3600", lambda number: 0 < num
 class ServeConfig(SearcherFlags):
     """Flags of this entry. ``first_stage`` is that of a question which names none."""
 
-    host: str = setting("127.0.0.1", "Address to listen on; 0.0.0.0 is every one of this machine.")
-    port: int = setting(8000, "Port to listen on; 0 takes a free one.", within=PORTS)
-    token_file: str | None = setting(
-        None, "File with a token that every caller has to bear: Authorization: Bearer TOKEN. Pages ask for it."
-    )
-    allow_anonymous: bool = setting(False, "Let callers from other machines ask without a token.")
-    examples: str | None = setting(
-        None, "File of questions to pick from on the page, one a line. Without it: questions or titles of the index."
-    )
-    evaluation: list[str] = setting([], "Folders of evaluations for the page /evaluate, see docs/service.md.")
-    max_question: int = setting(MAX_QUESTION, "Most characters of a question.", within=AS_READ)
-    max_k: int = setting(20, "Most answers to a question.", within=UP_TO_ALL)
-    concurrency: int = setting(
-        64, "Most questions that wait or are being answered; others are told to come back.", within=UP_TO_1000
-    )
-    timeout: float = setting(30.0, "Seconds until a question without an answer is given up.", within=UP_TO_AN_HOUR)
+    host: str = setting("127.0.0.1")
+    """Address to listen on; 0.0.0.0 is every one of this machine."""
+    port: int = setting(8000, PORTS)
+    """Port to listen on; 0 takes a free one."""
+    token_file: str | None = setting(None)
+    """File with a token that every caller has to bear: Authorization: Bearer TOKEN. Pages ask for it."""
+    allow_anonymous: bool = setting(False)
+    """Let callers from other machines ask without a token."""
+    examples: str | None = setting(None)
+    """File of questions to pick from on the page, one a line. Without it: questions or titles of the index."""
+    evaluation: list[str] = setting([])
+    """Folders of evaluations for the page /evaluate, see docs/service.md."""
+    max_question: int = setting(MAX_QUESTION, AS_READ)
+    """Most characters of a question."""
+    max_k: int = setting(20, UP_TO_ALL)
+    """Most answers to a question."""
+    concurrency: int = setting(64, UP_TO_1000)
+    """Most questions that wait or are being answered; others are told to come back."""
+    timeout: float = setting(30.0, UP_TO_AN_HOUR)
+    """Seconds until a question without an answer is given up."""
 
 
 def main() -> None:
     config = parse(ServeConfig, DESCRIPTION, EPILOG)
-    check_needed(config, "cross_encoder", *OF_CROSS_ENCODER)
     try:
         from serve.service.server import open_socket, read_token, serve  # after the flags
     except ImportError as error:

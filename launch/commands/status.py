@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.core.settings import ABOVE_0, REQUIRED, check_needed, setting
-from launch._cli import parse
+from data_pipeline.core.command_line import parse
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from pretrain.watching.status import EXIT_STATUS, RUNNING, STARTING, as_values, format_status, read_status
 
 DESCRIPTION = """Shows where a run of kinspan pretrain stands: its state, progress, speed, time left, last checkpoint,
@@ -26,17 +26,20 @@ EPILOG = """examples:
 class StatusConfig:
     """Flags of this entry."""
 
-    FIRST = "run_dir"  # may stand without its flag
+    POSITIONAL = "run_dir"
 
-    run_dir: str = setting(REQUIRED, "The run's output folder; the name of the flag may be left out.")
-    watch: bool = setting(False, "Show it again and again while the run is on.")
-    every: float = setting(5.0, "Seconds between two looks of --watch.", within=ABOVE_0)
-    json: bool = setting(False, "Print one JSON object.")
+    run_dir: str = setting(REQUIRED)
+    """The run's output folder; the name of the flag may be left out."""
+    watch: bool = setting(False)
+    """Show it again and again while the run is on."""
+    every: float = setting(5.0, ABOVE_0, needs="watch")
+    """Seconds between two looks of --watch."""
+    json: bool = setting(False)
+    """Print one JSON object."""
 
 
 def main() -> None:
     config = parse(StatusConfig, DESCRIPTION, EPILOG)
-    check_needed(config, "watch", "every")
     status = read_status(Path(config.run_dir))
 
     def show() -> None:

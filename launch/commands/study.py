@@ -13,12 +13,12 @@ from typing import Any
 
 import yaml
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import find_file
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import expect_data
 from finetune.training.config import SPEC
-from launch._cli import parse, run
 from pretrain.engine.stop import is_launched
 
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of kinspan finetune with its seeds, and
@@ -47,38 +47,39 @@ EPILOG = """examples:
 class StudyConfig:
     """Flags of this entry."""
 
-    study: str = setting(REQUIRED, "YAML file with title, source, settings of all rows, and rows.")
-    data: list[str] = setting([], f"Data sets, each of which gets a table: {SPEC}. Needed, unless --page is given.")
-    transfer: str | None = setting(None, "The data set that rows of TANDA transfer from.")
-    model: str | None = setting(
-        None,
-        "Where rows start that name no model. Without it: the study's, or else all-MiniLM-L6-v2, which is installed.",
-        is_model=True,
+    study: str = setting(REQUIRED)
+    """YAML file with title, source, settings of all rows, and rows."""
+    data: list[str] = setting(
+        [], help=f"Data sets, each of which gets a table: {SPEC}. Needed, unless --page is given."
     )
-    output_dir: str = setting("runs/study", "Folder that the runs and the results are written to.")
-    set: list[str] = setting(
-        [],
-        "NAME=VALUE: settings of kinspan finetune that replace the study's; those that a row sets itself cannot be "
-        "replaced.",
-    )
-    repeat_stages: bool = setting(
-        False,
-        "Run `pretrain:` and `stages:` once for each seed, with this seed. Without it they run once for all seeds, "
-        "which then say nothing of how another pre-training would do: such rows have no star.",
-    )
-    no_bm25: bool = setting(False, "Leave BM25 out of the tables.")
-    json: bool = setting(False, "Print the tables as a line of JSON too, last.")
-    where: list[str] = setting(
-        [],
-        "NAME=VALUE: what $NAME in the stages of the study's file stands for, such as corpus=corpora/docs.",
-    )
-    results: str | None = setting(None, "Folder of the lines of results. Without it: results in --output_dir.")
-    page: str | None = setting(
-        None, "Markdown page of a study with groups, whose tables are filled from the lines of results at the end."
-    )
-    hours: float | None = setting(None, "Stop after so many hours, as at a signal.", within=ABOVE_0)
-    workers: int = setting(1, "Processes that share the rows; the others write to worker-N.txt.", within=ABOVE_0)
-    local_rank: int = setting(-1, "Set by the deepspeed launcher.")
+    transfer: str | None = setting(None)
+    """The data set that rows of TANDA transfer from."""
+    model: str | None = setting(None, is_model=True)
+    """Where rows start that name no model. Without it: the study's, or else all-MiniLM-L6-v2, which is installed."""
+    output_dir: str = setting("runs/study")
+    """Folder that the runs and the results are written to."""
+    set: list[str] = setting([])
+    """NAME=VALUE: settings of kinspan finetune that replace the study's; those that a row sets itself cannot be
+    replaced."""
+    repeat_stages: bool = setting(False)
+    """Run `pretrain:` and `stages:` once for each seed, with this seed. Without it they run once for all seeds, which
+    then say nothing of how another pre-training would do: such rows have no star."""
+    no_bm25: bool = setting(False)
+    """Leave BM25 out of the tables."""
+    json: bool = setting(False)
+    """Print the tables as a line of JSON too, last."""
+    where: list[str] = setting([])
+    """NAME=VALUE: what $NAME in the stages of the study's file stands for, such as corpus=corpora/docs."""
+    results: str | None = setting(None)
+    """Folder of the lines of results. Without it: results in --output_dir."""
+    page: str | None = setting(None)
+    """Markdown page of a study with groups, whose tables are filled from the lines of results at the end."""
+    hours: float | None = setting(None, ABOVE_0)
+    """Stop after so many hours, as at a signal."""
+    workers: int = setting(1, ABOVE_0)
+    """Processes that share the rows; the others write to worker-N.txt."""
+    local_rank: int = setting(-1)
+    """Set by the deepspeed launcher."""
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def start_workers(config: StudyConfig) -> Iterator[None]:
         log = Path(config.output_dir) / f"worker-{number}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
-            command = [sys.executable, "-m", "launch.commands.study", *sys.argv[1:], "--workers", "1"]
+            command = [sys.executable, "-m", "launch.kinspan", "study", *sys.argv[1:], "--workers", "1"]
             workers.append(subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL))
     try:
         yield
@@ -189,7 +190,3 @@ def main() -> None:
             print(f"page: {config.page}")
     if config.json and not int(os.environ.get("RANK", "0")):
         print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    run(main)

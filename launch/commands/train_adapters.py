@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from data_pipeline.core.settings import CHECKPOINTS, DATA, MODEL, REQUIRED, setting
-from launch._cli import parse, run
+from data_pipeline.core.command_line import parse
+from data_pipeline.core.settings import REQUIRED, setting
 from launch.commands._adapters import plan_runs, train_all
 from pretrain import config as pretraining
 
@@ -21,27 +21,21 @@ EPILOG = """examples:
   kinspan adapter train --corpus forums/* --output_dir adapters --task $SLURM_ARRAY_TASK_ID/16"""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainAdaptersConfig(pretraining.PretrainConfig):
     """Settings of this entry: those of kinspan pretrain, of which these mean something else."""
 
-    corpus: list[str] = setting(
-        REQUIRED, "Corpus folders, written by kinspan prepare: each gets an adapter of its own.", DATA
-    )
-    adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting(
-        "pfeiffer", "What each adapter is, as for kinspan pretrain.", MODEL
-    )
-    output_dir: str = setting("runs/adapters", "Folder of the runs' folders.", CHECKPOINTS)
-    task: str | None = setting(
-        None, "Of a job array: the task's number and how many there are, such as 3/8. Without it: all.", CHECKPOINTS
-    )
+    corpus: list[str] = setting(REQUIRED)
+    """Corpus folders, written by kinspan prepare: each gets an adapter of its own."""
+    adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting("pfeiffer")
+    """What each adapter is, as for kinspan pretrain."""
+    output_dir: str = setting("runs/adapters")
+    """Folder of the runs' folders."""
+    task: str | None = setting(None)
+    """Of a job array: the task's number and how many there are, such as 3/8. Without it: all."""
 
 
 def main() -> None:
     config = parse(TrainAdaptersConfig, DESCRIPTION, EPILOG)
     is_first = os.environ.get("RANK", "0") == "0"
     train_all(plan_runs(config, config.task), lambda line: print(line, flush=True) if is_first else None)
-
-
-if __name__ == "__main__":
-    run(main)

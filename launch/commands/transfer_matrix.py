@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
-from launch._cli import parse
 
 DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25, TF-IDF and, where
 given, models that were fine-tuned on the target: figures 1 and 2 of MultiCQA (Rücklé et al., 2020) of your own sources
@@ -33,18 +33,22 @@ A target is NAME=SPEC, where SPEC is one of the following:
 class MatrixConfig:
     """Flags of this entry."""
 
-    sources: list[str] = setting(REQUIRED, "Models, each NAME=FOLDER.")
-    targets: list[str] = setting(REQUIRED, "Test sets, each NAME=SPEC, such as wikiqa=wikiqa=data/WikiQACorpus.")
-    output_dir: str = setting(REQUIRED, "Folder for the table, the plot and the cells.")
-    accuracy: list[str] = setting(
-        [], "Names of targets that are measured by P@1, beside InsuranceQA, which always is; the others by MAP."
-    )
-    in_domain: list[str] = setting([], "Models that were fine-tuned on a target, each TARGET=FOLDER.")
-    split: Literal["test", "dev"] = setting("test", "Which questions of the targets.")
-    max_questions: int | None = setting(
-        None, "A sample of so many questions of each target, always the same ones. Without it: all.", within=ABOVE_0
-    )
-    max_length: int = setting(300, "Most tokens of a question and a candidate.", within=ABOVE_0)
+    sources: list[str] = setting(REQUIRED)
+    """Models, each NAME=FOLDER."""
+    targets: list[str] = setting(REQUIRED)
+    """Test sets, each NAME=SPEC, such as wikiqa=wikiqa=data/WikiQACorpus."""
+    output_dir: str = setting(REQUIRED)
+    """Folder for the table, the plot and the cells."""
+    accuracy: list[str] = setting([])
+    """Names of targets that are measured by P@1, beside InsuranceQA, which always is; the others by MAP."""
+    in_domain: list[str] = setting([])
+    """Models that were fine-tuned on a target, each TARGET=FOLDER."""
+    split: Literal["test", "dev"] = setting("test")
+    """Which questions of the targets."""
+    max_questions: int | None = setting(None, ABOVE_0)
+    """A sample of so many questions of each target, always the same ones. Without it: all."""
+    max_length: int = setting(300, ABOVE_0)
+    """Most tokens of a question and a candidate."""
 
 
 def main() -> None:

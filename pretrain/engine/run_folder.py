@@ -17,7 +17,6 @@ from typing import Any
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
-from data_pipeline.core.settings import LATER
 from pretrain.engine import ranks
 from pretrain.engine.lock import LOCK, RUN
 
@@ -108,8 +107,8 @@ def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping
     if not isinstance(theirs, dict):
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
     ours = json.loads(json.dumps(record.get("identity", record)))  # as it would be read back
-    for key, value in {**LATER, **ours}.items():
-        old = theirs.get(key, LATER.get(key, False if value is False else None))  # a switch of a later version was off
+    for key, value in ours.items():
+        old = theirs.get(key)
         if key == DEEPSPEED:
             old, value = leave_out_buckets(old), leave_out_buckets(value)
         if old == value:

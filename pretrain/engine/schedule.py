@@ -5,26 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import BETWEEN_0_AND_1, setting
 
 Shape = Literal["triangular", "wsd", "cosine", "constant"]
 OPEN_ENDED = ("wsd", "constant")  # a longer run begins as a shorter one does, and so can go on from it
 OPEN_ENDED_WARMUP = 50  # updates; a share of the whole would differ between the two
-
-
-def lr_schedule(group: str = "") -> Any:
-    """Declares the setting of how the learning rate goes."""
-    text = (
-        "After the warm-up the rate falls linearly to zero (triangular), falls along a cosine (cosine), stays "
-        "(constant), or stays and falls over the last --decay_share of the updates (wsd)."
-    )
-    return setting("triangular", text, group)
-
-
-def decay_share(group: str = "") -> Any:
-    """Declares the setting of how long the rate falls at the end of a wsd schedule."""
-    text = "For wsd: share of all updates over which the rate falls to zero, as 1 - sqrt."
-    return setting(0.2, text, group, BETWEEN_0_AND_1)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import check_ranges
+from data_pipeline.core.settings import check_settings
 from data_pipeline.sources import parse_sources
 from pretrain.config import PretrainConfig
 
@@ -13,7 +13,7 @@ MASKING_SETTINGS = ("mlm_weight", "mlm_probability", "whole_word_masking")
 
 def check(config: PretrainConfig) -> None:
     """Raises KinspanError, naming the flag, for settings that are out of range or do not go together."""
-    check_ranges(config)
+    check_settings(config)
     if not (config.pair_weight or config.mlm_weight or config.rtd_weight):
         raise KinspanError("--pair_weight 0 with token losses of weight 0 trains nothing: give one of them a weight")
     if not config.pair_weight and not config.mlm_probability:
@@ -37,9 +37,6 @@ def check(config: PretrainConfig) -> None:
 def _check_contrastive(config: PretrainConfig) -> None:
     """Raises KinspanError for settings that do not go with the contrastive loss, or only with it."""
     if config.pair_loss is None:
-        for name in ("temperature", "symmetric", "own_negatives"):
-            if getattr(config, name):
-                raise KinspanError(f"--{name} says something of the contrastive loss: give --pair_loss contrastive too")
         return
     for name, why in (
         ("adapter", "whole models alone are trained by it"),
@@ -59,9 +56,6 @@ def _check_contrastive(config: PretrainConfig) -> None:
 def _check_adapter(config: PretrainConfig) -> None:
     """Raises KinspanError for settings that do not go with an adapter, or only with one."""
     if config.adapter is None:
-        for name in ("adapter_size", "adapters"):
-            if getattr(config, name):
-                raise KinspanError(f"--{name} says something of an adapter: give --adapter too")
         return
     if config.token_loss != "auto":
         raise KinspanError(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.tokenizers import load_tokenizer
-from launch._cli import parse
 from launch.kinspan import find_command
 from objectives import OBJECTIVES
 from pretrain.config import PretrainConfig

@@ -8,12 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from data_pipeline.core.errors import KinspanError
-from launch._cli import parse
-from launch.prepare import PrepareConfig
-from pretrain.config import VALIDATION_SEED, PretrainConfig
+from pretrain.config import VALIDATION_SEED
 from tests.launch.entries import MODULES, program_of
 from tests.programs import run_program
 
@@ -119,7 +115,6 @@ def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
         ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size 9"),
         ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
         ("status", ["absent"], "absent: there is no run"),
-        ("mine", ["--data", "files=x", "--depth", "9", "--output_dir", "x"], "--depth 9 goes with --cross_encoder"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(entry, arguments, text, tmp_path):
@@ -136,35 +131,6 @@ def test_a_refusal_is_all_that_a_fresh_process_says(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_flags_override_the_config_file(tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump({"max_steps": 7, "learning_rate": 1e-5, "seed": 4, "corpus": None}))
-    config = parse(PretrainConfig, "", argv=["--config", str(path), "--seed", "9"])
-    assert (config.max_steps, config.learning_rate, config.seed) == (7, 1e-5, 9)
-
-
-def test_a_config_file_may_group_settings_by_section(tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text("model: path/to/model\noptimisation: {max_steps: 7, seed: 4}\nobjective:\n  objective: sp\n")
-    config = parse(PretrainConfig, "", argv=["--config", str(path)])
-    assert (config.model, config.max_steps, config.seed, config.objective) == ("path/to/model", 7, 4, "sp")
-
-
-def test_lists_in_a_config_file(tmp_path):
-    path = tmp_path / "prepare.yaml"
-    path.write_text(yaml.safe_dump({"input": ["a b.jsonl", "c.jsonl"]}))
-    assert parse(PrepareConfig, "", argv=["--config", str(path)]).input == ["a b.jsonl", "c.jsonl"]
-
-
-@pytest.mark.parametrize("text", ["max_stepz: 3", "- 1", "a: [", "\x00"])
-def test_bad_config_files_are_one_line(text, tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text(text)
-    with pytest.raises(KinspanError, match=r"--config") as caught:
-        parse(PretrainConfig, "", argv=["--config", str(path)])
-    assert "\n" not in str(caught.value)
 
 
 def test_a_dry_run_writes_nothing_and_needs_no_deepspeed(default_corpus, tmp_path):

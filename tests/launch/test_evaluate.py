@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from finetune.evaluation import trec
 from finetune.evaluation.metrics import METRICS
-from launch._cli import parse
 from launch.commands import evaluate
 from launch.commands.evaluate import EvaluateConfig, check
 from tests.launch.entries import program_of
@@ -129,7 +129,7 @@ def scored(monkeypatch):
         noise = np.random.default_rng(0).random(data.num_pairs) / 2
         return {"knows": data.labels + noise, "wrong": noise - data.labels, "breaks": noise * np.nan}[Path(name).name]
 
-    monkeypatch.setattr("launch._cli.expect_model", lambda name: None)
+    monkeypatch.setattr("data_pipeline.core.command_line.expect_model", lambda name: None)
     monkeypatch.setitem(sys.modules, "finetune.ranking.score", SimpleNamespace(score_answers=score_answers))
     return asked
 

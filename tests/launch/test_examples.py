@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.files import find_file
 from finetune.studies.study_file import read_study
 from launch import kinspan
-from launch._cli import parse
 from tests.launch.entries import MODULES, module_of, name_module
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,7 +25,7 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from launch import _cli
+from launch import kinspan
 from tests.launch.entries import module_of
 from tests.launch.mutations import arguments_like, as_flags, damaged
 from tests.synthetic import short_tokenizer
@@ -218,7 +218,7 @@ def _invoke(entry: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Ende
     out, err, status = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            _cli.run(main)
+            kinspan.run(main)
         except (Left, SystemExit) as end:
             status = end.args[0] if end.args and end.args[0] is not None else 0
     return Ended(status, out.getvalue(), err.getvalue())

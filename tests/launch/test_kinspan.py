@@ -80,6 +80,16 @@ def test_a_command_may_have_one_of_its_own_below(typed, module):
     assert rest == ["--json"]
 
 
+def test_an_output_that_nobody_reads_any_more_is_no_success(monkeypatch):
+    def write():
+        raise BrokenPipeError
+
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as end:
+        kinspan.run(write)
+    assert end.value.code == 141  # as of any program that writes to such a pipe
+
+
 def test_the_installed_script_calls_it():
     module, _, function = PROJECT["project"]["scripts"]["kinspan"].partition(":")
     assert getattr(importlib.import_module(module), function) is kinspan.main

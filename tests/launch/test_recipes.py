@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from data_pipeline.core.command_line import parse
 from finetune.training.config import FinetuneConfig
 from finetune.training.config import check as check_finetuning
-from launch._cli import parse
 from objectives import parse_mixture
 from pretrain.config import PretrainConfig
 from pretrain.engine.engine import read_deepspeed_config

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from launch._cli import parse
 from pretrain.config import PretrainConfig
 from pretrain.finished import find_finished
 from pretrain.run import pretrain

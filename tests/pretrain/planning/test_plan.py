@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining, PreTrainedTokenizerFast
 
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from launch._cli import parse
 from pretrain.batches import average_tokens
 from pretrain.config import PretrainConfig, as_dict, identity
 from pretrain.metrics import FlopCounter

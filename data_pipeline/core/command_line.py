@@ -1,0 +1,158 @@
+"""The command line: flags above the YAML file of ``--config``, and ``--help``, from a dataclass of settings.
+
+A command's dataclass may have class attributes: ``BASIC``, the settings that ``--help`` shows, and ``--help all`` every
+one; ``POSITIONAL``, the setting that words without a flag belong to; ``USAGES``, the flags of each way to use it.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import Field, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+
+os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reached is one line of ours, not ten
+
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import find_file, read_yaml
+from data_pipeline.core.hub import expect_model
+from data_pipeline.core.settings import (
+    NO,
+    REQUIRED,
+    YES,
+    check_settings,
+    convert_setting,
+    default_of,
+    groups_of,
+    kinds_of,
+    make_config,
+    read_texts,
+    suggest,
+)
+
+METAVARS = {int: "N", float: "X", str: "TEXT", bool: "true|false"}
+
+Config = TypeVar("Config")
+
+
+def parse(config_class: type[Config], description: str, epilog: str = "", argv: list[str] | None = None) -> Config:
+    """Returns the settings of ``--config FILE.yaml`` and of the flags, which override it.
+
+    argv: the arguments; without it, those of the process, whose models must then be there
+
+    Raises KinspanError, naming the flag, for what is no setting or no value of it, and for a model that is not there.
+    """
+    arguments = [*_normalise(config_class, sys.argv[1:] if argv is None else argv)]
+    parser = make_parser(config_class, description, epilog, everything="--help all" in " ".join(arguments))
+    parsed, words = parser.parse_known_args(arguments)
+    given = vars(parsed)
+    if words:
+        positional = getattr(config_class, "POSITIONAL", None)
+        is_list = positional and kinds_of(config_class)[positional].is_list
+        if not positional or words[0].startswith("-") or (len(words) > 1 and not is_list):
+            raise KinspanError(f"{words[0]}: belongs to no flag; see --help")
+        given[positional] = [*given.get(positional, []), *words] if is_list else words[0]
+    values: dict[str, Any] = {}
+    for name in given.pop("config", []):
+        values |= _read_file(config_class, name)
+    values |= given
+    for declared in fields(config_class):  # type: ignore[arg-type]
+        if default_of(declared) is REQUIRED and declared.name not in values:
+            raise KinspanError(f"--{declared.name} is missing; see --help")
+    config = make_config(config_class, values)
+    check_settings(config)
+    is_plan = getattr(config, "dry_run", False)  # which knows some models of the hub without it
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # several ranks would each ask the hub
+    if argv is None and is_alone and not is_plan:
+        for model in _list_models(config):
+            expect_model(model)
+    return config
+
+
+def _normalise(config_class: type, argv: list[str]) -> Iterator[str]:
+    """Yields the arguments with underscores in flags, and ``=true`` behind a switch that no value follows."""
+    kinds = kinds_of(config_class)
+    for argument, following in pairwise([*argv, ""]):
+        flag, equals, value = argument.partition("=")
+        if not flag.startswith("--") or flag == "--":
+            yield argument
+            continue
+        name = flag[2:].replace("-", "_")
+        if name not in kinds and name not in ("config", "help"):
+            raise KinspanError(f"there is no flag --{name}; {suggest(config_class, name, '--')}")
+        if name in kinds and kinds[name].type is bool and not equals and following.lower() not in YES + NO:
+            equals, value = "=", "true"
+        yield f"--{name}{equals}{value}"
+
+
+def _read_file(config_class: type, name: str) -> dict[str, Any]:
+    """Reads the settings of a YAML file, which may group them as ``--help`` does."""
+    content = read_yaml(find_file(name) or Path(name), f"--config {name}") or {}
+    if not isinstance(content, dict):
+        raise KinspanError(f"--config {name} must be lines of `setting: value`")
+    groups, values = set(groups_of(config_class).values()), {}
+    for key, value in content.items():
+        values |= value if key in groups and isinstance(value, dict) else {key: value}
+    try:
+        return {key: convert_setting(config_class, key, value) for key, value in values.items() if value is not None}
+    except KinspanError as error:
+        raise KinspanError(f"--config {name}: {error}") from error
+
+
+def _list_models(config: Any) -> Iterator[str]:
+    """Yields the models that a config names: folders, or names on the hub. Sizes such as 1/3, and bm25, name none."""
+    for declared in fields(config):
+        value = getattr(config, declared.name) if declared.metadata["is_model"] else None
+        for name in value if isinstance(value, list) else [value]:
+            if name and not name[0].isdigit() and name.lower() != "bm25":
+                yield name
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise KinspanError(f"{message}; see --help")
+
+
+def make_parser(config_class: type, description: str, epilog: str, everything: bool = True) -> argparse.ArgumentParser:
+    """Returns the parser of a class's settings, as texts, and of ``--config``. Flags that are not given are absent.
+
+    everything: ``--help`` shows all settings in their groups, and not the basic ones alone
+    """
+    declared, texts, groups = fields(config_class), read_texts(config_class), groups_of(config_class)
+    basic = () if everything else getattr(config_class, "BASIC", ())
+    needed = " ".join(f"--{setting.name} ..." for setting in declared if default_of(setting) is REQUIRED)
+    usages = getattr(config_class, "USAGES", (needed,))
+    parser = _Parser(
+        usage="\n       ".join(f"%(prog)s {flags} [--config FILE] [--SETTING VALUE ...]" for flags in usages),
+        description=description,
+        epilog=f"All {len(declared)} settings: --help all\n\n{epilog}" if basic else epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    text = "YAML file with any of these settings; flags override it."
+    parser.add_argument("--config", metavar="FILE", action="append", help=text)
+    names = [name for name in dict.fromkeys(groups.values()) if name and not basic]
+    parts = {name: parser.add_argument_group(name) for name in names}
+    for setting in declared:
+        kind, is_list, _ = kinds_of(config_class)[setting.name]
+        metavar = f"{{{','.join(get_args(kind))}}}" if get_origin(kind) is Literal else METAVARS[kind]
+        several: dict[str, Any] = {"nargs": "+", "action": "extend"} if is_list else {}
+        shown = argparse.SUPPRESS if basic and setting.name not in basic else _format_help(setting, texts[setting.name])
+        part = parts.get(groups[setting.name], parser)
+        part.add_argument(f"--{setting.name}", metavar=metavar, help=shown, **several)
+    return parser
+
+
+def _format_help(setting: Field, text: str) -> str:
+    """Returns the text with default and range in brackets."""
+    default, within = default_of(setting), setting.metadata["within"]
+    notes = []
+    if default is not REQUIRED and default not in (None, "", []):
+        shown = " ".join(map(str, default)) if isinstance(default, list) else str(default)
+        notes.append(f"default: {shown.lower() if isinstance(default, bool) else shown}")
+    if within:
+        notes.append(within.rule)
+    return (text + (f" ({'; '.join(notes)})" if notes else "")).replace("%", "%%")

