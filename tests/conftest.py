@@ -121,7 +121,6 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 PLOTS = {
     "data_pipeline.core.plots": ("plot_bars", "plot_curves"),
-    "finetune.reports.plots": ("plot_dots", "plot_trainings", "plot_noise", "plot_histograms"),
 }
 
 

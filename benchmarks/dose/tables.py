@@ -1,9 +1,6 @@
-"""Fills the tables of benchmarks/DOSE.md, and draws its figure, from the lines of benchmarks/dose/lines.
+"""Fills the tables of benchmarks/DOSE.md, from `<!-- NAME -->` to `<!-- end -->`, and draws its figure.
 
-    python benchmarks/dose/tables.py
-
-A table stands in the page between `<!-- NAME -->` and `<!-- end -->`. A test waits until all
-seeds of its rows have run.
+python benchmarks/dose/tables.py
 """
 
 import json
@@ -15,34 +12,32 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parents[1]))
 from benchmarks.dose import run as recipe
 from benchmarks.dose.run import ALL, FEW, HUGE, LARGE, PAIRS, Row, pair_of
 from finetune.evaluation.significance import compare, compare_seeds, correct_greater, format_p
 
-FOLDER, PAGE = ROOT / "benchmarks" / "dose", ROOT / "benchmarks" / "DOSE.md"
-SETS = ("selqa", "wikiqa", "trecqa", "insuranceqa")
-ASSIGNMENTS, DRAWS = 100_000, 10_000  # of random signs, and of the bootstrap
+DRAWS, ASSIGNMENTS = 10_000, 100_000  # of the bootstrap, and of random signs
+COUNTS = (0, 25, FEW, 100, 200, 400, ALL)  # labelled questions of the figure
+BM25, COSINE = Row("bm25", "none", 0, 0, "selqa"), Row("minilm", "cosine", 0, 0, "selqa")
 TITLES = {
     "none": "no continued pre-training",
     "ssp": "MLM + SSP",
+    "gpu": "MLM + SSP, large batches",
     "mlm": "MLM alone",
-    "gpu": "MLM + SSP, in large batches",
     "titles": "MLM + titles and first sentences",
     "all": "MLM + SSP, SP and PSD",
     "bi": "bi-encoder",
     "bi-ssp": "bi-encoder after MLM + SSP",
+    "permuted": "MLM + SSP with permuted labels",
+    "easy": "MLM + SSP, without hard negatives",
     "ssp-fresh": "MLM + SSP, head redrawn",
     "ssp-wsd": "MLM + SSP, wsd",
     "ssp-cosine": "MLM + SSP, by the cosine",
-    "permuted": "MLM + SSP with permuted labels",
-    "easy": "MLM + SSP, without hard negatives",
     "cosine": "cosine of all-MiniLM-L6-v2",
 }
-STARTS = {"bm25": "BM25 (all words, stemmed)", "l3": "paraphrase-MiniLM-L3-v2", "scratch": "trained from scratch"}
-
-# The study of all-MiniLM-L6-v2: its comparisons, of ten seeds in the first three rows and of five or three in others.
+# The study of all-MiniLM-L6-v2, whose recipe stands at the tag `studies`.
 MINILM = pair_of("minilm", FEW, "selqa")
 MINILM_SECONDARY = [
     pair_of("minilm", FEW, "wikiqa"),
@@ -52,10 +47,16 @@ MINILM_SECONDARY = [
     pair_of("minilm", ALL, "selqa"),
     [Row("minilm", "ssp", LARGE, FEW, "selqa"), MINILM[0]],
 ]
-PLANNED: dict[Row, int] = {}  # seeds of each row
+PLANNED = {row: 10 for name in ("selqa", "wikiqa") for row in pair_of("minilm", FEW, name)}  # seeds
+PLANNED |= {Row("minilm", arm, PAIRS, 0, name): 10 for arm in ("ssp", "ssp-cosine") for name in ("selqa", "wikiqa")}
 for _row, _seed in recipe.list_jobs():
     PLANNED[_row] = max(_seed, PLANNED.get(_row, 0))
-PLANNED |= {row: 10 for name in ("selqa", "wikiqa") for row in pair_of("minilm", FEW, name)}
+
+
+def count_planned(row: Row) -> int:
+    """Returns how many seeds a row is to have."""
+    few = row.start == "l3" or row.arm == "ssp-wsd" or (row.start == "minilm" and row.pairs == LARGE)
+    return 1 if row.arm in ("cosine",) or row.start == "bm25" else PLANNED.get(row, 3 if few else 5)
 
 
 def read_lines(row: Row) -> list[dict[str, Any]]:
@@ -68,23 +69,16 @@ def read_ap(row: Row) -> np.ndarray:
     return np.array([line["ap"] for line in read_lines(row)])
 
 
-def count_planned(row: Row) -> int:
-    """Returns how many seeds a row is to have."""
-    return PLANNED.get(row, 1 if row.start == "bm25" or row.arm == "cosine" else 3 if _is_large(row) else 5)
-
-
-def _is_large(row: Row) -> bool:
-    return (row.pairs == LARGE and row.start != "scratch") or row.start == "l3" or row.arm == "ssp-wsd"
-
-
-def name(row: Row, drawn: bool = True) -> str:
-    """Returns a row's title."""
+def title(row: Row, drawn: bool = True) -> str:
+    """Returns a row's title, with the number of its questions where ``drawn``."""
+    if row.start == "bm25":
+        return "BM25 (all words, stemmed)"
     pairs = f", {row.pairs:,} pairs" if row.pairs not in (0, PAIRS) else ""
     questions = f", {row.questions} questions" if row.questions else ", no labels"
-    return TITLES[row.arm] + pairs + (questions if drawn else "")
+    return TITLES[row.arm] + pairs + (questions if drawn and row.arm != "cosine" else "")
 
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns a table in Markdown."""
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))
@@ -100,9 +94,6 @@ def signed(value: float) -> str:
     return ("-" if round(value, 3) < 0 else "+") + short(abs(value))
 
 
-# Comparisons --------------------------------------------------------------------------------------------------------
-
-
 def find_interval(rows: Sequence[np.ndarray]) -> tuple[float, float]:
     """Returns the 95% interval of the difference of two rows, each ``[S, Q]``, over questions and seeds together.
 
@@ -112,11 +103,11 @@ def find_interval(rows: Sequence[np.ndarray]) -> tuple[float, float]:
     """
     from scipy.stats import norm, t
 
-    random, total, error = np.random.default_rng(0), np.zeros(DRAWS), 0.0
+    random, total, residual = np.random.default_rng(0), np.zeros(DRAWS), 0.0
     difference = rows[0].mean(axis=0) - rows[1].mean(axis=0)
-    questions = len(difference)
-    asked = random.multinomial(questions, np.full(questions, 1 / questions), size=DRAWS) / questions
-    parts = [(difference.var(ddof=1) / questions, questions - 1)]
+    mean, size = difference.mean(), len(difference)
+    asked = random.multinomial(size, np.full(size, 1 / size), size=DRAWS) / size
+    parts = [(difference.var(ddof=1) / size, size - 1)]  # variances and their degrees of freedom
     for sign, row in zip((1, -1), rows, strict=True):
         count = len(row)
         drawn = random.multinomial(count, np.full(count, 1 / count), size=DRAWS) / count
@@ -125,126 +116,87 @@ def find_interval(rows: Sequence[np.ndarray]) -> tuple[float, float]:
         if count > 1:
             parts.append((row.mean(axis=1).var(ddof=1) / count, count - 1))
             left = row - row.mean(axis=1, keepdims=True) - row.mean(axis=0) + row.mean()
-            error -= (left**2).sum() / ((count - 1) * (questions - 1)) / row.size
+            residual += (left**2).sum() / ((count - 1) * (size - 1)) / row.size
     seeds = sum(variance for variance, _ in parts[1:])
-    error = np.sqrt(max(parts[0][0] + seeds + error, parts[0][0], seeds))
+    error = np.sqrt(max(parts[0][0] + seeds - residual, parts[0][0], seeds))
     freedom = (parts[0][0] + seeds) ** 2 / sum(variance**2 / count for variance, count in parts)
     wider = error / total.std(ddof=1) * t.isf(0.025, freedom) / norm.isf(0.025)
-    low, high = difference.mean() + (np.quantile(total, [0.025, 0.975]) - difference.mean()) * wider
+    low, high = mean + (np.quantile(total, [0.025, 0.975]) - mean) * wider
     return float(low), float(high)
 
 
 def test(rows: Sequence[np.ndarray]) -> tuple[float, float]:
     """Returns p over questions, by the randomisation test, and over seeds, by Welch's."""
-    difference = (rows[0].mean(axis=0) - rows[1].mean(axis=0)).astype(np.float64)
+    difference = rows[0].mean(axis=0) - rows[1].mean(axis=0)
     over_questions = compare(difference, np.zeros_like(difference), draws=ASSIGNMENTS).over_questions
     return over_questions, compare_seeds(rows[0].mean(axis=1), rows[1].mean(axis=1))
 
 
 def list_comparisons(comparisons: Sequence[Sequence[Row]]) -> str:
     """Returns a table of differences. p of one that lacks seeds is left out, and counts as 1 in the correction."""
-    found = [[read_ap(row) for row in rows] for rows in comparisons]
-    complete = [all(len(read_ap(row)) >= count_planned(row) for row in rows) for rows in comparisons]
-    p = [test(ap) if done else (1.0,) for ap, done in zip(found, complete, strict=True)]
+    aps = [[read_ap(row) for row in rows] for rows in comparisons]
+    complete = [all(len(read_lines(row)) >= count_planned(row) for row in rows) for rows in comparisons]
+    p = [test(ap) if done else (1.0, 1.0) for ap, done in zip(aps, complete, strict=True)]
     lines = []
-    for rows, ap, done, each, corrected in zip(comparisons, found, complete, p, correct_greater(p), strict=True):
-        title = f"{rows[0].start}, {rows[0].set}: {name(rows[0])} less {name(rows[1], False)}"
+    for rows, ap, done, each, corrected in zip(comparisons, aps, complete, p, correct_greater(p), strict=True):
+        name = f"{rows[0].start}, {rows[0].set}: {title(rows[0])} less {title(rows[1], drawn=False)}"
         if min(map(len, ap)) < 2:
-            lines.append([title, "not run yet", "", "", "", ""])
             continue
         if not done:
-            title += f" *(so far {' and '.join(str(len(one)) for one in ap)} seeds)*"
-        of_p = [*map(format_p, (*each, corrected))] if done else ["", "", ""]
-        if done and corrected < 0.05:
-            of_p[2] = f"**{of_p[2]}**"
+            name += f" *(so far {len(ap[0])} and {len(ap[1])} seeds)*"
+        star = "**" if corrected < 0.05 else ""
+        of_p = [*map(format_p, each), f"{star}{format_p(corrected)}{star}"] if done else ["", "", ""]
         interval = " to ".join(map(signed, find_interval(ap)))
-        lines.append([title, signed(ap[0].mean() - ap[1].mean()), interval, *of_p])
-    return format_table(["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"], lines)
-
-
-def list_uncontaminated(comparison: Sequence[Row]) -> str:
-    """Returns a comparison without the questions whose right answer stands in the pre-training text."""
-    left_out = json.loads((FOLDER / "sets.json").read_text())[comparison[0].set]["contaminated"]["answer"]
-    ap = [read_ap(row) for row in comparison]
-    if min(map(len, ap)) < 2:
-        return "Not run yet."
-    kept = [np.delete(one, left_out, axis=1) for one in ap]
-    figures = [signed(x.mean() - y.mean()) for x, y in (ap, kept)]
-    header = ["comparison", "all", "without them", "p over questions", "p over seeds"]
-    return format_table(
-        header, [[f"{name(comparison[0])} less {name(comparison[1], False)}", *figures, *map(format_p, test(kept))]]
+        lines.append([name, signed(ap[0].mean() - ap[1].mean()), interval, *of_p])
+    text = table(["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"], lines)
+    left = len(comparisons) - len(lines)
+    return (text if lines else "") + (
+        f"\n\nWith fewer than two seeds yet: {left} of {len(comparisons)}." if left else ""
     )
 
 
-# Rows ---------------------------------------------------------------------------------------------------------------
+def list_uncontaminated(rows: Sequence[Row]) -> str:
+    """Returns a comparison without the questions whose right answer stands in the pre-training text."""
+    left_out = json.loads((FOLDER / "sets.json").read_text())[rows[0].set]["contaminated"]["answer"]
+    ap = [read_ap(row) for row in rows]
+    if min(map(len, ap)) < 2:
+        return "Too few seeds yet."
+    kept = [np.delete(of_row, left_out, axis=1) for of_row in ap]
+    figures = [signed(x.mean() - y.mean()) for x, y in (ap, kept)]
+    return table(["all", "without them", "p over questions", "p over seeds"], [[*figures, *map(format_p, test(kept))]])
 
 
 def find_rows(start: str) -> list[Row]:
-    """Returns the rows of a start that have run, on any set, and BM25 and the embedding model's cosine above them."""
-    rows = [Row("bm25", "none", 0, 0, "selqa"), Row("minilm", "cosine", 0, 0, "selqa")]
+    """Returns the rows of a start that have run, without their sets; BM25 and the cosine stand above them."""
+    rows = {BM25: None, COSINE: None}
     for path in (FOLDER / "lines").glob(f"{start}-*.jsonl"):
-        _, arm, pairs, questions, set_name = re.fullmatch(r"(\w+)-(.+)-(\d+)-(\w+)-(\w+)", path.stem).groups()  # type: ignore[union-attr]
-        rows.append(Row(start, arm, int(pairs), questions if questions == ALL else int(questions), set_name))
-    arms = list(TITLES)
-    return sorted(
-        dict.fromkeys(rows),
-        key=lambda r: (
-            r.start != "bm25",
-            r.arm != "cosine",
-            arms.index(r.arm),
-            r.pairs,
-            1e9 if r.questions == ALL else r.questions,
-        ),
-    )
+        line = json.loads(path.read_text().splitlines()[0])
+        rows[Row(start, line["arm"], line["pairs"], line["questions"], "selqa")] = None
+    arms = ["bm25", "cosine", *TITLES]
+    counts = {count: number for number, count in enumerate(COUNTS)}
+    return sorted(rows, key=lambda r: (arms.index("bm25" if r == BM25 else r.arm), r.pairs, counts[r.questions]))
 
 
-def list_rows(start: str, sets: Sequence[str]) -> str:
-    """Returns the test MAP of a start's rows, and after how many updates they had their dev peak."""
-    lines: dict[str, list[str]] = {}
+def list_rows(start: str, sets: Sequence[str], least: int = 1) -> str:
+    """Returns the test MAP of the rows of a start that have so many seeds on any of these sets."""
+    lines = []
     for row in find_rows(start):
-        title = STARTS["bm25"] if row.start == "bm25" else TITLES["cosine"] if row.arm == "cosine" else name(row)
-        if title not in lines:
-            cells = [cell for of in sets for cell in _say(Row(row.start, row.arm, row.pairs, row.questions, of))]
-            if any(cells):
-                lines[title] = [title, *cells]
-    header = [text for of in sets for text in (f"seeds, {of}", of, f"updates, {of}")]
-    return format_table(["", *header], list(lines.values()))
+        on = [Row(row.start, row.arm, row.pairs, row.questions, name) for name in sets]
+        if row in (BM25, COSINE) or len(read_lines(on[0])) >= least:
+            lines.append([title(row), *(cell for of_set in on for cell in format_cells(of_set))])
+    return table(["", *(text for name in sets for text in (name, "updates"))], lines)
 
 
-def _say(row: Row) -> list[str]:
-    lines, ap = read_lines(row), read_ap(row)
+def format_cells(row: Row) -> tuple[str, str]:
+    """Returns the mean, deviation and number of seeds, and the mean number of updates."""
+    lines, count = read_lines(row), count_planned(row)
     if not lines:
-        return ["", "", ""]
-    maps = ap.mean(axis=1)
-    of = "" if len(lines) >= count_planned(row) else f" of {count_planned(row)}"
+        return "", ""
+    maps = read_ap(row).mean(axis=1)
     updates = [line["updates"] for line in lines if "updates" in line]
     deviation = f" ({short(maps.std(ddof=1))})" if len(maps) > 1 else ""
-    is_measured = row.start == "bm25" or row.arm == "cosine"
-    seeds = "" if is_measured else f"{len(lines)}{of}"
-    return [seeds, short(maps.mean()) + deviation, f"{np.mean(updates):.0f}" if updates else ""]
-
-
-def list_pretrainings() -> str:
-    """Returns what each pre-training came to on held-out pairs."""
-    made: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
-    for start in ("rampart", "distilbert", "minilm", "l3", "scratch"):
-        for row in find_rows(start):
-            for line in read_lines(row):
-                if line.get("auc") is not None:
-                    made.setdefault((start, name(row, False)), {})[line["seed"]] = line
-    rows = [
-        [
-            f"{start}: {title}",
-            str(len(lines)),
-            f"{np.mean([x['tokens'] for x in lines.values()]) / 1e6:.2f} M",
-            short(np.mean([x["auc"] for x in lines.values()])),
-        ]
-        for (start, title), lines in made.items()
-    ]
-    return format_table(["pre-training", "seeds", "tokens", "AUC of held-out pairs"], rows)
-
-
-# Figure and page ----------------------------------------------------------------------------------------------------
+    seeds = "" if count == 1 else f" n={len(maps)}" + (f" of {count}" if len(maps) < count else "")
+    return short(maps.mean()) + deviation + seeds, f"{np.mean(updates):.0f}" if updates else ""
 
 
 def draw(path: Path) -> None:
@@ -252,41 +204,19 @@ def draw(path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure((9.5, 3.8), layout="constrained")
-    places: dict[int | str, float] = {0: 12.5, ALL: 1017}
+    curves = [("none", 0), ("ssp", 12_800), ("ssp", PAIRS), ("ssp", LARGE), ("gpu", HUGE), ("bi", 0), ("bi-ssp", PAIRS)]
     for axes, start in zip(figure.subplots(1, 2, sharey=True), ("rampart", "minilm"), strict=True):
-        curves = [
-            ("none", 0),
-            ("ssp", 12_800),
-            ("ssp", PAIRS),
-            ("ssp", LARGE),
-            ("gpu", HUGE),
-            ("bi", 0),
-            ("bi-ssp", PAIRS),
-        ]
         for number, (arm, pairs) in enumerate(curves):
-            rows = [Row(start, arm, pairs, count, "selqa") for count in (0, 25, FEW, 100, 200, 400, ALL)]
-            points = [
-                (places.get(row.questions, row.questions), read_ap(row).mean(axis=1)) for row in rows if read_lines(row)
-            ]
+            rows = [Row(start, arm, pairs, count, "selqa") for count in COUNTS]
+            points = [(place, read_ap(row).mean(axis=1)) for place, row in enumerate(rows) if read_lines(row)]
             for place, maps in points:
                 axes.plot([place] * len(maps), maps, "o", color=f"C{number}", markersize=3, alpha=0.6)
-            label = TITLES[arm] if arm != "ssp" else name(rows[0], False)
-            if points:
-                axes.plot([x for x, _ in points], [maps.mean() for _, maps in points], color=f"C{number}", label=label)
-        for row, style in ((Row("bm25", "none", 0, 0, "selqa"), "--"), (Row("minilm", "cosine", 0, 0, "selqa"), ":")):
-            axes.axhline(
-                read_ap(row).mean(),
-                color="gray",
-                linestyle=style,
-                label=STARTS["bm25"][:4] if row.start == "bm25" else TITLES["cosine"],
-            )
-        axes.set(
-            xscale="log",
-            title=f"from {'rampart' if start == 'rampart' else 'all-MiniLM-L6-v2'}",
-            xlabel="labelled questions",
-        )
-        axes.set_xticks([12.5, 25, 50, 100, 200, 400, 1017], ["none", "25", "50", "100", "200", "400", "all"])
-        axes.minorticks_off()
+            places, means = [place for place, _ in points], [maps.mean() for _, maps in points]
+            axes.plot(places, means, color=f"C{number}", label=title(rows[0], drawn=False) if points else None)
+        for row, style in ((BM25, "--"), (COSINE, ":")):
+            axes.axhline(read_ap(row).mean(), color="gray", linestyle=style, label=title(row))
+        axes.set(title=f"from {start}", xlabel="labelled questions")
+        axes.set_xticks(range(len(COUNTS)), ["none", *map(str, COUNTS[1:])])
         axes.legend(fontsize=7, loc="lower right")
     figure.axes[0].set_ylabel("MAP on SelQA's test questions")
     figure.savefig(path, dpi=130, metadata={"Software": None})  # the same figures give the same bytes
@@ -296,24 +226,24 @@ TABLES = {
     "primary": lambda: list_comparisons([recipe.PRIMARY]),
     "primary, uncontaminated": lambda: list_uncontaminated(recipe.PRIMARY),
     "secondary": lambda: list_comparisons(recipe.SECONDARY),
-    "rampart": lambda: list_rows("rampart", SETS[:3]),
-    "distilbert": lambda: list_rows("distilbert", SETS[:2]),
+    "rampart": lambda: list_rows("rampart", ("selqa", "wikiqa", "trecqa")),
+    "distilbert": lambda: list_rows("distilbert", ("selqa", "wikiqa")),
     "minilm primary": lambda: list_comparisons([MINILM]),
     "minilm primary, uncontaminated": lambda: list_uncontaminated(MINILM),
     "minilm secondary": lambda: list_comparisons(MINILM_SECONDARY),
-    "minilm": lambda: list_rows("minilm", SETS[:2]),
-    "minilm, other sets": lambda: list_rows("minilm", SETS[2:]),
-    "l3": lambda: list_rows("l3", SETS[:1]),
-    "scratch": lambda: list_rows("scratch", SETS[:2]),
-    "pre-trainings": list_pretrainings,
+    "minilm": lambda: list_rows("minilm", ("selqa", "wikiqa"), least=2),
+    "minilm, other sets": lambda: list_rows("minilm", ("trecqa", "insuranceqa")),
+    "l3": lambda: list_rows("l3", ("selqa",)),
+    "scratch": lambda: list_rows("scratch", ("selqa", "wikiqa"), least=3),
 }
 
 
 def main() -> None:
-    page = PAGE.read_text(encoding="utf-8")
+    path = FOLDER.parent / "DOSE.md"
     place = re.compile(r"(<!-- (?P<name>[a-z][^>]*?) -->\n)(?:(?!<!--).)*(<!-- end -->)", re.S)
+    page = path.read_text(encoding="utf-8")
     page = place.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[3]}", page)
-    PAGE.write_text(page, encoding="utf-8")
+    path.write_text(page, encoding="utf-8")
     draw(FOLDER / "labels.png")
 
 

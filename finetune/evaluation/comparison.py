@@ -94,6 +94,12 @@ def format_difference(test: dict[str, Any]) -> str:
     return f"{test['difference']:+.4f} ({format_p(test['corrected'])})"
 
 
+def format_mean(figure: Mapping[str, float | None]) -> str:
+    """Returns a mean and, in brackets, the standard deviation over the seeds; a dash where there is one seed."""
+    deviation = "-" if figure["sd"] is None else f"{figure['sd']:.4f}"
+    return f"{figure['mean']:.4f} ({deviation})"
+
+
 def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]) -> str:
     """Returns the metrics of every question as CSV: ``system, question_id, map, mrr, p@1, ndcg@10``, say."""
     metrics = list(next(iter(systems.values())))

@@ -14,8 +14,9 @@ import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import hash_file, read_object, write_atomically
-from finetune.evaluation.bm25 import BM25, score_bm25
+from finetune.evaluation.comparison import format_mean
 from finetune.evaluation.metrics import (
+    MAP,
     METRICS,
     TITLES,
     Figures,
@@ -28,12 +29,12 @@ from finetune.ranking.ranker import find_trained_length
 from finetune.ranking.score import score_answers
 from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.reports.facts import add_baselines, describe_surroundings, name_model, write_card
-from finetune.reports.study_report import Entry, write_page
-from finetune.reports.study_table import format_cell
+from pretrain.engine.log import complete_lines
 from pretrain.engine.ranks import barrier, broadcast_from_rank_0
 from pretrain.engine.run_folder import SUMMARY
 from pretrain.engine.stop import listen_for_stop
 from pretrain.modeling.default_model import default_model
+from pretrain.release.curve import draw_curve
 
 from .baselines import measure_baselines, warn_of_results
 from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
@@ -45,7 +46,7 @@ from .stages import Data, load_data, make_target_stage, make_transfer_stage, nam
 from .train import train_ranker
 
 TRANSFER_SEED = 1  # one transfer serves all seeds of the target
-RESULTS, PAGE = "results.json", "report.html"
+RESULTS, CURVES = "results.json", "curves.png"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,6 @@ class Experiment:
 
     transfer:  TANDA's first stage, or None
     output:    the folder of the experiment
-    draw:      takes of the data what a seed trains and is validated on; None: all
     """
 
     config: FinetuneConfig
@@ -63,22 +63,16 @@ class Experiment:
     output: Path
     ranks: Ranks
     say: Callable[[str], None]
-    draw: Callable[[Data, int], Data] | None = None
 
 
 def run_experiment(
     config: FinetuneConfig,
     say: Callable[[str], None] = print,
-    draw: Callable[[Data, int], Data] | None = None,
-    with_page: bool = True,
     baselines: bool = True,
-    with_test: bool = True,
 ) -> dict[str, Any]:
-    """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``report.html``.
+    """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``curves.png``.
 
-    draw:      takes of the data what a seed trains and is validated on; None: all
     baselines: measure BM25 and the start too; a study has rows of its own for them
-    with_test: read the test split, where there is one
 
     Every rank runs this function, and all return the results. The same call again resumes. Raises KinspanError for
     what the user can mend, and Stopped (a SystemExit of status 75) where a signal or ``max_hours`` ended a run with a
@@ -86,21 +80,14 @@ def run_experiment(
     """
     check(config)
     with listen_for_stop(config.max_hours):
-        return _run_all_seeds(config, say, draw, with_page, baselines, with_test)
+        return _run_all_seeds(config, say, baselines)
 
 
-def _run_all_seeds(
-    config: FinetuneConfig,
-    say: Callable[[str], None],
-    draw: Callable[[Data, int], Data] | None,
-    with_page: bool,
-    baselines: bool,
-    with_test: bool,
-) -> dict[str, Any]:
+def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], baselines: bool) -> dict[str, Any]:
     ranks = join_ranks(config)
     _check_output(Path(config.output_dir))
     say = say if ranks.rank == 0 else _be_silent
-    data = load_data(config, with_test)
+    data = load_data(config)
     for line in data.notes:
         say(line)
     output = Path(config.output_dir)
@@ -117,7 +104,7 @@ def _run_all_seeds(
     for stage in (transfer, make_target_stage(config, data, 1, str(config.model), "target's fine-tuning")):
         if stage:  # settings that cannot be trained with are refused here, before hours of transfer
             plan_stage(config, stage, 1)
-    experiment = Experiment(config, data, transfer, output, ranks, say, draw)
+    experiment = Experiment(config, data, transfer, output, ranks, say)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
     measured, metrics = data.measured[-1], choose_metrics(config)
     if baselines:
@@ -129,9 +116,8 @@ def _run_all_seeds(
     say(format_results(results, metrics))
     for line in warn_of_results(results):
         say(line)
-    if with_page and ranks.rank == 0:
-        _write_page(experiment, results)
-        say(f"page: {output / PAGE}")
+    if ranks.rank == 0:
+        _draw_curves(config, output)
     return results
 
 
@@ -153,8 +139,6 @@ def _name_splits(data: Data) -> list[str]:
 
 def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
     """Trains with one seed, and measures the best ranker on dev and test."""
-    if experiment.draw:
-        experiment = replace(experiment, data=experiment.draw(experiment.data, seed))
     config, data, transfer = experiment.config, experiment.data, experiment.transfer
     folder = experiment.output / f"seed-{seed}"
     experiment.say(f"seed {seed}: {folder}")
@@ -222,15 +206,14 @@ def _gather_results(experiment: Experiment, runs: list[dict[str, Any]]) -> dict[
     }
 
 
-def _write_page(experiment: Experiment, results: dict[str, Any]) -> None:
-    config, data, output = experiment.config, experiment.data, experiment.output
-    splits = [(data.train, config.train_filter), *((split, config.eval_filter) for split in data.measured)]
-    if data.transfer is not None:
-        splits.insert(0, (data.transfer, config.train_filter))
-    entry = Entry(results["model"], config, read_figures(config, data.measured[-1].split), {})
-    title, measured = f"{results['model']} on {results['data']}", data.measured[-1]
-    untrained = {BM25: compute_question_metrics(measured, score_bm25(measured), list_metrics(config))}
-    write_page(output / PAGE, title, data.notes, splits, [entry], untrained)
+def _draw_curves(config: FinetuneConfig, output: Path) -> None:
+    """Draws the training loss and the MAP of each seed over the updates."""
+    lines = [
+        {**line, "split": f"{line['split']}, seed {seed}"}
+        for seed in list_seeds(config)
+        for line in map(json.loads, complete_lines(output / f"seed-{seed}" / "metrics.jsonl"))
+    ]
+    draw_curve(lines, {"loss": "training loss", MAP: "MAP"}, output / CURVES)
 
 
 def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float | None]]:
@@ -258,7 +241,7 @@ def format_results(results: dict[str, Any], metrics: Sequence[str] = METRICS) ->
             lines.append(
                 f"{split} seed {run['seed']:<3}".ljust(14) + "".join(f"{run[split][m]:18.4f}" for m in metrics)
             )
-        cells = [format_cell(results[split][m]) for m in metrics]
+        cells = [format_mean(results[split][m]) for m in metrics]
         lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
         for name, own in results.get("baselines", {}).get(split, {}).items():
             lines.append(f"{split} {name}".ljust(14) + "".join(f"{own[m]:18.4f}" for m in metrics))

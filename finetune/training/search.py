@@ -15,16 +15,17 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
 from finetune.data.filters import filter_questions
 from finetune.evaluation.metrics import MAP
-from finetune.reports.plots import Curve
-from finetune.reports.study_report import read_curve
+from pretrain.engine.log import complete_lines
 from pretrain.engine.ranks import broadcast_from_rank_0
 
 from .config import FinetuneConfig
 from .engine import Ranks
 from .groups import make_generator
-from .plan import BEST
+from .plan import BEST, DEV
 from .stages import Data, make_target_stage
 from .train import train_ranker
+
+Curve = tuple[np.ndarray, np.ndarray]  # the epochs and the MAP of a run's validations
 
 SEED = 0
 FOLDS_KEY = 2**33  # of the random numbers that assign questions to folds
@@ -93,10 +94,16 @@ def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
         stage = make_target_stage(settings, rest, SEED, str(config.model), "search")
         run = folder / f"fold-{fold}"
         train_ranker(config, stage, SEED, run, ranks)
-        curve = broadcast_from_rank_0(partial(read_curve, run, "dev", MAP, "epoch"))
+        curve = broadcast_from_rank_0(partial(_read_curve, run))
         if not len(curve[0]):
             raise KinspanError(f"{run / 'metrics.jsonl'} has no validation: delete {run} to train it again")
         curves.append(curve)
         if ranks.rank == 0:
             shutil.rmtree(run / BEST, ignore_errors=True)  # the weights of so many runs would fill a disk
     return curves
+
+
+def _read_curve(folder: Path) -> Curve:
+    lines = [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
+    lines = [line for line in lines if line["split"] == DEV]
+    return np.array([line["epoch"] for line in lines]), np.array([line[MAP] for line in lines])

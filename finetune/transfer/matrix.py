@@ -1,40 +1,37 @@
-"""Every source on every target, zero-shot: lines of results, as a study's rows have them, a table, CSV and a plot.
+"""Every source on every target, zero-shot: a file for each cell, a table, CSV and a plot.
 
 A cell that was measured is not measured again as long as model and data are the same, so that a matrix grows by the
 sources and targets that are new.
 """
 
 import csv
+import hashlib
 import io
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.core.plots import COLOURS
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, describe_left_out, filter_questions
 from finetune.data.registry import find_measure, load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
-from finetune.evaluation.metrics import MAP, P_1, TITLES
+from finetune.evaluation.metrics import MAP, P_1, TITLES, compute_question_metrics
 from finetune.ranking.score import score_answers
-from finetune.reports.plots import COLOURS
-from finetune.studies.figures import STYLE, WIDTH, save_figure
-from finetune.studies.lines import ResultStore, RowOutcome, read_outcome
-from finetune.studies.matrix import hash_settings
-from finetune.studies.measure import summarize
-from finetune.studies.rows import StudyRow
-from finetune.studies.tables import format_figure, format_table
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 
 TF_IDF = "TF-IDF"
 IN_DOMAIN = "in-domain"
 BASELINES = (BM25, TF_IDF, IN_DOMAIN)  # names of rows that no source may have
-SEED = 0  # of samples, and of the lines, which no seed matters to
+SEED = 0  # of samples
 COLUMNS = 3  # of panels
 DIAMONDS = (COLOURS[3], COLOURS[1], COLOURS[5])
 
@@ -100,7 +97,7 @@ def measure_matrix(
     sources: Mapping[str, str],
     targets: list[Target],
     in_domain: Mapping[str, str],
-    store: ResultStore,
+    cells: Path,
     max_length: int,
     say: Callable[[str], None],
 ) -> Matrix:
@@ -108,20 +105,20 @@ def measure_matrix(
 
     sources:   name -> model
     in_domain: target's name -> a model that was fine-tuned on the target's own training set
+    cells:     folder of a file for each cell, with the figures of every question
     """
 
     def measure(name: str, model: str | None, score: Callable[[AnswerSet], np.ndarray], target: Target) -> float:
         known = {"model": fingerprint_model(model), "max_length": max_length} if model else {"way": name}
-        print_of_row = hash_settings({"data": fingerprint_answers(target.data), **known})
-        row = StudyRow(
-            f"{name}/{target.name}", {}, set=target.name, seeds=(SEED,), compared=(SEED,), fingerprint=print_of_row
-        )
-        if store.find_missing(row, row.seeds):
+        made_of = json.dumps({"data": fingerprint_answers(target.data), **known}, sort_keys=True)
+        fingerprint = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        path = cells / (re.sub(r"[^\w.]+", "-", f"{name}-{target.name}") + f"-{fingerprint}.json")
+        if not path.exists():
             say(f"{name} on {target.name}: {target.data.num_questions:,} questions")
-            store.add(row, {"seed": SEED, **summarize(target.data, score(target.data))})
-        outcome = read_outcome(store, row)
-        assert outcome is not None
-        return read_value(outcome, target.metric)
+            figures = compute_question_metrics(target.data, score(target.data), (MAP, P_1))
+            cells.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps({metric: values.tolist() for metric, values in figures.items()}) + "\n")
+        return float(np.mean(read_object(path, "delete it to have it measured again")[target.metric]))
 
     def measure_model(name: str, model: str) -> list[float]:
         return [measure(name, model, lambda data: score_answers(model, data, max_length, say=say), t) for t in targets]
@@ -139,11 +136,6 @@ def measure_matrix(
         ]
         baselines[IN_DOMAIN] = np.array(cells)
     return Matrix(targets, values, baselines)
-
-
-def read_value(outcome: RowOutcome, metric: str) -> float:
-    """MAP, or the share of questions whose first candidate is right."""
-    return float((outcome.ap if metric == MAP else outcome.rr == 1).mean())
 
 
 def score_tf_idf(data: AnswerSet) -> np.ndarray:
@@ -167,13 +159,16 @@ def format_matrix(matrix: Matrix) -> str:
     ranked = [*sources, *matrix.baselines.items()]
     best = np.nanmax([values for _, values in ranked], axis=0)
     rows = [[name, *map(_format_cell, values, best)] for name, values in ranked]
-    return format_table(["", *(f"{t.name} ({TITLES[t.metric]})" for t in matrix.targets)], rows)
+    header = ["", *(f"{t.name} ({TITLES[t.metric]})" for t in matrix.targets)]
+    lines = [header, ["---", *["---:"] * len(matrix.targets)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _format_cell(value: float, best: float) -> str:
     if np.isnan(value):
         return ""
-    return f"**{format_figure(value)}**" if value == best else format_figure(value)
+    text = f"{value:.3f}".removeprefix("0")
+    return f"**{text}**" if value == best else text
 
 
 def format_csv(matrix: Matrix) -> str:
@@ -191,20 +186,20 @@ def format_csv(matrix: Matrix) -> str:
 def draw_matrix(matrix: Matrix, path: Path) -> None:
     """For each target the sources' values as a violin, and baselines as diamonds (the paper's figure 2)."""
     lines = -(-len(matrix.targets) // COLUMNS)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure((WIDTH, 2.6 * lines))
-        panels = figure.subplots(lines, COLUMNS, squeeze=False).ravel().tolist()
-        for column, target in enumerate(matrix.targets):
-            axes, values = panels[column], np.array([of[column] for of in matrix.values.values()])
-            if np.ptp(values) > 0:
-                parts = axes.violinplot(values, [0], showextrema=False, quantiles=[0.25, 0.75])
-                parts["bodies"][0].set(facecolor=COLOURS[0], alpha=0.35)
-            axes.plot(np.linspace(-0.08, 0.08, len(values)), np.sort(values), "o", color=COLOURS[0], markersize=3)
-            axes.hlines(values.mean(), -0.15, 0.15, color=COLOURS[0])
-            for place, ((name, known), colour) in enumerate(zip(matrix.baselines.items(), DIAMONDS, strict=False)):
-                axes.plot(0.28 + 0.1 * place, known[column], "D", color=colour, markersize=6, label=name)
-            axes.set(title=target.name, ylabel=TITLES[target.metric], xticks=[], xlim=(-0.6, 0.6))
-        for unused in panels[len(matrix.targets) :]:
-            unused.set_axis_off()
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
-        save_figure(figure, path)
+    figure = Figure((8.6, 2.6 * lines), layout="constrained")
+    panels = figure.subplots(lines, COLUMNS, squeeze=False).ravel().tolist()
+    for column, target in enumerate(matrix.targets):
+        axes, values = panels[column], np.array([of[column] for of in matrix.values.values()])
+        if np.ptp(values) > 0:
+            parts = axes.violinplot(values, [0], showextrema=False, quantiles=[0.25, 0.75])
+            parts["bodies"][0].set(facecolor=COLOURS[0], alpha=0.35)
+        axes.plot(np.linspace(-0.08, 0.08, len(values)), np.sort(values), "o", color=COLOURS[0], markersize=3)
+        axes.hlines(values.mean(), -0.15, 0.15, color=COLOURS[0])
+        for place, ((name, known), colour) in enumerate(zip(matrix.baselines.items(), DIAMONDS, strict=False)):
+            axes.plot(0.28 + 0.1 * place, known[column], "D", color=colour, markersize=6, label=name)
+        axes.set(title=target.name, ylabel=TITLES[target.metric], xticks=[], xlim=(-0.6, 0.6))
+    for unused in panels[len(matrix.targets) :]:
+        unused.set_axis_off()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130, metadata={"Software": None})  # the same figures give the same bytes

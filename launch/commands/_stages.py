@@ -20,6 +20,7 @@ from pretrain.planning.corpora import list_sources, open_corpora
 from pretrain.release.folder import FACTS, fingerprint_model
 from pretrain.release.release import release
 
+RELEASE = "release"  # within the stage's folder, where finetune.study expects it
 FINISHED = "stage.json"  # the settings of a stage that was released, and the content that it was made of
 NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "local_rank"}
 
@@ -38,28 +39,8 @@ def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], 
     return partial(_run_pretraining, config)
 
 
-def prepare_blank(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
-    """Returns what writes the config of an untrained BERT of this shape, for a pre-training from scratch.
-
-    Its tokenizer is that of all-MiniLM-L6-v2, so that both read one corpus.
-    """
-    from finetune.studies.chains import RELEASE
-
-    def write() -> None:
-        from transformers import BertConfig
-
-        tokenizer = load_tokenizer(default_model())
-        tokenizer.save_pretrained(str(folder / RELEASE))
-        shape = {name: value for name, value in settings.items() if name != "model"}
-        config = BertConfig(vocab_size=len(tokenizer), architectures=["BertForMaskedLM"], **shape)
-        config.to_json_file(str(folder / RELEASE / "config.json"), use_diff=False)
-
-    return write
-
-
 def _run_pretraining(config: PretrainConfig) -> None:
     """Pre-trains and releases, unless these settings are finished already. Resumes what was interrupted."""
-    from finetune.studies.chains import RELEASE  # brings BM25 and plots, which pre-training alone does not need
     from pretrain.run import pretrain  # DeepSpeed takes seconds to import
 
     folder, finished = Path(config.output_dir), Path(config.output_dir) / FINISHED

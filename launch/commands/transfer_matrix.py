@@ -14,9 +14,9 @@ DESCRIPTION = """Ranks every target's questions by every source's model, zero-sh
 given, models that were fine-tuned on the target: figures 1 and 2 of MultiCQA (Rücklé et al., 2020) of your own sources
 and targets.
 
-A cell that was measured is a line of JSON in OUTPUT_DIR/results, with the figures of every question; the same command
-again measures what is new or has changed. Questions are those that papers measure on; of other data sets, those that
-have a right and a wrong candidate. Writes OUTPUT_DIR/matrix.csv and matrix.png, and prints the table."""
+A cell that was measured is a file in OUTPUT_DIR/results, with the figures of every question; the same command again
+measures what is new or has changed. Questions are those that papers measure on; of other data sets, those that have a
+right and a wrong candidate. Writes OUTPUT_DIR/matrix.csv and matrix.png, and prints the table."""
 
 EPILOG = f"""examples:
   kinspan evaluate transfer --sources beer=releases/beer physics=releases/physics \\
@@ -58,14 +58,13 @@ def main() -> None:
     if unknown := [name for name in in_domain if name not in targets]:
         raise KinspanError(f"--in_domain {unknown[0]}: there is no such target; there are {', '.join(targets)}")
     expect_data(*targets.values())
-    from finetune.studies.lines import ResultStore
     from finetune.transfer.matrix import BASELINES, draw_matrix, format_csv, format_matrix, load_targets, measure_matrix
 
     if taken := [name for name in sources if name in BASELINES]:
         raise KinspanError(f"--sources {taken[0]}: a baseline of the table is called so: give another name")
     folder = Path(config.output_dir)
     loaded = load_targets(targets, config.split, set(config.accuracy), config.max_questions, print)
-    matrix = measure_matrix(sources, loaded, in_domain, ResultStore(folder / "results"), config.max_length, print)
+    matrix = measure_matrix(sources, loaded, in_domain, folder / "results", config.max_length, print)
     print(format_matrix(matrix))
     write_atomically(folder / "matrix.csv", format_csv(matrix))
     draw_matrix(matrix, folder / "matrix.png")

@@ -11,7 +11,6 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
-from finetune.studies.lines import ResultStore
 from finetune.transfer import matrix as module
 from finetune.transfer.matrix import (
     Matrix,
@@ -70,7 +69,7 @@ def make_models(folder, *names):
 
 def test_cells_are_measured_once(targets, scored, tmp_path):
     sources = make_models(tmp_path, "good", "bad")
-    measure = lambda s: measure_matrix(s, targets, {}, ResultStore(tmp_path / "cells"), 64, lambda note: None)  # noqa: E731
+    measure = lambda s: measure_matrix(s, targets, {}, tmp_path / "cells", 64, lambda note: None)  # noqa: E731
     first = measure(sources)
     assert {name: values.shape for name, values in first.values.items()} == {"good": (2,), "bad": (2,)}
     assert first.values["good"].tolist() == [1.0, 1.0]
@@ -89,16 +88,14 @@ def test_what_is_left_out_or_cut_is_said(scored, tmp_path):
     said = []
     targets = load_targets({"spaced": f"files={tmp_path / 'spaced.jsonl'}"}, "test", set(), say=said.append)
     models = make_models(tmp_path, "bad", "own")
-    store = ResultStore(tmp_path / "cells")
+    store = tmp_path / "cells"
     measure_matrix({"bad": models["bad"]}, targets, {"spaced": models["own"]}, store, 64, said.append)
     assert 'spaced: files test: question ids with white space, which became "_": 1' in said
     assert {"bad: pairs are cut", "own: pairs are cut"} <= set(said)
 
 
 def test_each_target_has_its_metric(targets, scored, tmp_path):
-    found = measure_matrix(
-        make_models(tmp_path, "bad"), targets, {}, ResultStore(tmp_path / "cells"), 64, lambda note: None
-    )
+    found = measure_matrix(make_models(tmp_path, "bad"), targets, {}, tmp_path / "cells", 64, lambda note: None)
     assert [target.metric for target in targets] == [MAP, P_1]
     for column, target in enumerate(targets):
         scores = module.score_answers("bad", target.data, 64)
@@ -111,7 +108,7 @@ def test_baselines_know_words_alone(targets, scored, tmp_path):
         make_models(tmp_path, "bad"),
         targets,
         make_models(tmp_path, "odd"),
-        ResultStore(tmp_path / "cells"),
+        tmp_path / "cells",
         64,
         lambda note: None,
     )

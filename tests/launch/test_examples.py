@@ -12,7 +12,7 @@ import pytest
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.files import find_file
-from finetune.studies.study_file import read_study
+from finetune.study import read_study
 from launch import kinspan
 from tests.launch.entries import MODULES, module_of, name_module
 

@@ -196,7 +196,6 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
     monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", at_once)
-    monkeypatch.setattr("launch.commands.study.start_workers", contextlib.nullcontext)
     monkeypatch.setitem(sys.modules, "ray", None)  # no cluster is started
     for module in ("launch.commands.inspect_corpus", "pretrain.planning.corpora"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)

@@ -1,22 +1,16 @@
 """The studies of the papers' tables, against the papers' own figures and settings."""
 
 import re
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from data_pipeline.core.errors import KinspanError
-from finetune.studies.jobs import Runs, plan_jobs
-from finetune.studies.lines import ResultStore
-from finetune.studies.study import run_study
-from finetune.studies.study_file import read_study
+from finetune.study import StudyContext, plan_rows, read_study
 from finetune.training.config import check
 from launch.commands import study as entry
 
-GROUPS = Path(__file__).resolve().parents[2] / "benchmarks/evidence/recipe.yaml"
 FOLDER = Path(__file__).resolve().parents[2] / "launch/recipes"
 STUDIES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" in yaml.safe_load(p.read_text()))
 TANDA = ["tanda-asnq-labels", "tanda-noise", "tanda-stability", "tanda-wikiqa-trecqa"]
@@ -85,12 +79,18 @@ FIGURES = {
 }
 
 
-def configs(name, data="wikiqa=W"):
-    """Of each row of a study, what it fine-tunes with."""
+def configs(name):
+    """Each row of a study by name, with the settings that it fine-tunes with."""
     study = read_study(FOLDER / f"{name}.yaml")
-    runners, where = {"pretrain": lambda settings, folder: None}, {"corpus": "c", "source": "askubuntu_qa=z"}
-    given = [data], Path("runs"), ResultStore(Path("runs")), {}, "asnq=A", runners, where, print
-    return {job.row.title: (replace(job.row, name=job.row.title), job.config) for job in plan_jobs(Runs(study, *given))}
+    context = StudyContext(
+        study,
+        ["wikiqa=W"],
+        Path("runs"),
+        transfer="asnq=A" if any(row.tanda for row in study.rows) else None,
+        pretrain=lambda settings, folder: lambda: None,
+        where={"corpus": "c", "source": "askubuntu_qa=z"},
+    )
+    return {planned.row.name: (planned.row, planned.config) for planned in plan_rows(context)}
 
 
 def test_there_is_one_for_each_table():
@@ -203,23 +203,15 @@ def test_its_head_names_the_paper_and_the_command(name):
     assert max(map(len, text.splitlines())) <= 120
 
 
-@pytest.mark.parametrize("name", [n for n in TANDA if n != "tanda-stability"])
+@pytest.mark.parametrize("name", TANDA)
 def test_one_that_transfers_asks_for_what_from(name, tmp_path):
-    study = read_study(FOLDER / f"{name}.yaml")
     with pytest.raises(KinspanError, match="--transfer"):
-        run_study(study, ["wikiqa=absent"], tmp_path, {}, None)
+        plan_rows(StudyContext(read_study(FOLDER / f"{name}.yaml"), ["wikiqa=absent"], tmp_path))
 
 
-def test_a_name_that_no_stage_has_is_said():
-    names = dict.fromkeys(["corpus", "source", "corpsu", "mlm"], "x")
-    lines = entry.find_unused_names(names, (FOLDER / "transtqa.yaml").read_text())
-    assert [line.split("--where ")[1] for line in lines] == ["corpsu=...", "mlm=..."]
-
-
-def test_flags_of_studies_of_rows_are_refused_where_there_are_groups(tmp_path, monkeypatch):
-    (tmp_path / "page.md").touch()
-    command = ["kinspan study", "--study", str(GROUPS), "--page", str(tmp_path / "page.md")]
-    for flag in (["--no_bm25"], ["--repeat_stages"], ["--json"], ["--transfer", f"files={tmp_path}"]):
-        monkeypatch.setattr(sys, "argv", [*command, *flag])
-        with pytest.raises(KinspanError, match=f"{flag[0]} goes with a study of rows: .* has groups"):
-            entry.main()
+def test_a_name_that_no_stage_has_is_refused():
+    content = (FOLDER / "transtqa.yaml").read_text()
+    assert entry.parse_names(["corpus=c", "source=a=b"], content) == {"corpus": "c", "source": "a=b"}
+    for wrong in ("corpsu=c", "corpus", "corpus="):
+        with pytest.raises(KinspanError, match="--where"):
+            entry.parse_names([wrong], content)

@@ -1,1 +1,0 @@
-"""Several experiments in one table, and the stages that each begins with."""
