@@ -76,10 +76,10 @@ def test_a_file_that_cannot_be_meant_is_refused(content, named, study):
 @pytest.mark.parametrize(
     ("content", "changed", "named"),
     [
-        ({"rows": [row(settings={"learning_rate": "fast"})]}, {}, "one: learning_rate: fast"),
+        ({"rows": [row(settings={"learning_rate": "fast"})]}, {}, "one: --learning_rate"),
         ({"rows": [row(settings={"learning_rate": -1})]}, {}, "one: --learning_rate"),
-        ({"rows": [row(settings={"seeds": 2.5})]}, {}, "one: seeds"),
-        ({"rows": [row(settings={"loss": "hinge"})]}, {}, "one: loss"),
+        ({"rows": [row(settings={"seeds": 2.5})]}, {}, "one: --seeds"),
+        ({"rows": [row(settings={"loss": "hinge"})]}, {}, "one: --loss"),
         ({"rows": [row(), row("two", settings={"negative_labels": [4]})]}, {}, "two: --negative_labels"),
         ({"rows": [row()], "zero_shot": True}, {}, "zero_shot"),
         ({"rows": [row(tanda=True)]}, {}, "--transfer"),
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_meant_is_refused(content, named, study):
         ({"rows": [row(tanda=True)]}, {"transfer": "files=SETS"}, "--transfer"),
         ({"rows": [row(tanda=True)]}, {"specs": ["wikiqa=a"], "transfer": "wikiqa=b"}, "--transfer"),
         ({"rows": [row()]}, {"specs": ["files=a", "files=b"]}, "--data"),
-        ({"rows": [row()]}, {"overrides": {"seeds": "many"}}, "one: seeds: many"),
+        ({"rows": [row()]}, {"overrides": {"seeds": "many"}}, "one: --seeds"),
         ({"rows": [row("two", settings={"epochs": 2})]}, {"overrides": {"epochs": 1}}, "--set epochs"),
         ({"rows": [row(stages=[{"finetune": {"data": "$no"}}])]}, {}, r"one: \$no .*--where no"),
         ({"rows": [row(stages=[{"finetune": {"data": "a", "epochs": 0}}])]}, {}, "one: --epochs"),
