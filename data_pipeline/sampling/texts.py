@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from data_pipeline.corpus import Shard
 
@@ -106,10 +104,20 @@ def find_groups(shard: Shard) -> np.ndarray:
     names = pa.concat_arrays(_name_documents(shard)).dictionary_encode()
     source, target = np.split(names.indices.to_numpy(), [len(rows)])
     edges = np.repeat(source, np.diff(_offsets(links))), target
-    graph = coo_array((np.ones(len(target)), edges), shape=(len(names.dictionary),) * 2)
-    group = connected_components(graph, directed=False)[1][source]
+    group = _connect(*edges, len(names.dictionary))[source]
     _, first, number = np.unique(group, return_index=True, return_inverse=True)
     return first[number]
+
+
+def _connect(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:
+    """Returns for each of ``count`` nodes the least one that edges connect it with."""
+    least, before = np.arange(count), None
+    while before is None or (least != before).any():
+        before = least.copy()
+        np.minimum.at(least, source, before[target])
+        np.minimum.at(least, target, before[source])
+        least = least[least]
+    return least
 
 
 def find_block_groups(block: Block) -> np.ndarray:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.core.command_line import parse
-from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import setting
 from launch.commands.serve import PORTS
 from serve.demo import EXAMPLES, INDEX, prepare_demo
@@ -37,11 +36,8 @@ class DemoConfig:
 
 def main() -> None:
     config = parse(DemoConfig, DESCRIPTION, EPILOG)
-    try:
-        from serve.service.contract import Service  # after the flags
-        from serve.service.server import open_socket, serve
-    except ImportError as error:
-        raise KinspanError(f"the demo needs {error.name}: pip install 'kinspan[serve]'") from error
+    from serve.service.contract import Service  # after the flags
+    from serve.service.server import open_socket, serve
 
     folder = Path(config.output_dir)
     opened = open_socket("127.0.0.1", config.port)  # before the work: a port that is taken is said at once

@@ -58,12 +58,9 @@ class ServeConfig(SearcherFlags):
 
 def main() -> None:
     config = parse(ServeConfig, DESCRIPTION, EPILOG)
-    try:
-        from serve.service.server import open_socket, read_token, serve  # after the flags
-    except ImportError as error:
-        raise KinspanError(f"the service needs {error.name}: pip install 'kinspan[serve]'") from error
     from serve.service.contract import Service
     from serve.service.guard import is_local
+    from serve.service.server import open_socket, read_token, serve  # after the flags
 
     token = read_token(Path(config.token_file)) if config.token_file else None
     if not token and not config.allow_anonymous and not is_local(config.host):

@@ -6,22 +6,24 @@ import os
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.prepare.pipeline import prepare
-from data_pipeline.prepare.readers import PYTHON_DOCS
-from data_pipeline.prepare.readers.python_docs import describe_versions
 from data_pipeline.tokenizers import fingerprint_tokenizer
 from data_pipeline.verification import find_cache
 from objectives import OBJECTIVES
 
 
 def default_corpus_folder(tokenizer: Any) -> Path:
-    """Its folder in the user's cache. The name depends on the versions that it is read from, and on the tokenizer."""
+    """Returns its folder in the user's cache, named by the versions that it is read from and by the tokenizer."""
+    from data_pipeline.prepare.readers.python_docs import describe_versions  # what prepares needs an extra
+
     stamp = f"{describe_versions()} {fingerprint_tokenizer(tokenizer)}"
     return find_cache() / f"python-docs-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
 
 
 def default_corpus(tokenizer: Any) -> Path:
-    """The folder of that corpus, which is built at its first use, by one process while others wait."""
+    """Returns the folder of that corpus, which is built at its first use, by one process while others wait."""
+    from data_pipeline.prepare.pipeline import prepare
+    from data_pipeline.prepare.readers import PYTHON_DOCS
+
     folder = default_corpus_folder(tokenizer)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
