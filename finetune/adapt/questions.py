@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from xxhash import xxh3_64_intdigest
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
-from finetune.data.answers import AnswerSet, fold_text
+from finetune.data.answers import AnswerSet
 from finetune.data.dataset import MissingSplit
+from finetune.data.files import DEV_SHARE, TEST_SHARE, split_off
 from finetune.data.files import NAME as FILES
 from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, describe_left_out, filter_questions, find_kept
 from finetune.data.overlap import find_overlaps
@@ -27,7 +27,6 @@ MAX_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
 MAX_PAIRS = {TRAIN: 40_000, DEV: 1200, TEST: 4000}  # so that a first look takes minutes on a processor
 MIN_QUESTIONS = 5  # to choose by, or to measure on
 FEW_QUESTIONS = 50  # below these a figure is rough
-TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not split yet
 DRAW_KEY = 2**37  # of the random numbers that draw questions and wrong candidates
 
 
@@ -98,7 +97,7 @@ def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
     splits, notes = _read_splits(given, columns)
     for name, share in ((TEST, TEST_SHARE), (DEV, DEV_SHARE)):
         if name not in splits:
-            splits[name], splits[TRAIN] = _split_off(splits[TRAIN], name, share)
+            splits[name], splits[TRAIN] = split_off(splits[TRAIN], name, share)
             notes.append(f"no {name} split: {splits[name].num_questions:,} questions are set apart for it")
     for overlap in find_overlaps([splits[split] for split in (TRAIN, DEV, TEST)]):
         if overlap.whole:
@@ -123,7 +122,7 @@ def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet],
     splits: dict[str, AnswerSet] = {}
     notes: list[str] = []
     place = Path(make_spec(given).partition("=")[2])
-    for split in (TEST,) if place.is_file() else (TRAIN, DEV, TEST):  # a single file is the test set of files=
+    for split in (TRAIN, DEV, TEST):
         try:
             splits[split], oddities = load_split(make_spec(given), split, parse_columns(columns))
         except MissingSplit as error:
@@ -137,13 +136,6 @@ def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet],
         splits[TRAIN] = replace(splits.pop(first), split=TRAIN)
         notes += [] if place.is_file() else [f"no train split: the {first} questions take its place"]
     return splits, notes
-
-
-def _split_off(data: AnswerSet, name: str, share: float) -> tuple[AnswerSet, AnswerSet]:
-    """Returns a share of the questions, chosen by their texts alone, as the split ``name``, and the rest."""
-    hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in data.questions)
-    taken = np.fromiter(hashes, np.uint64, data.num_questions) / 2**64 < share
-    return replace(data.take(taken), split=name), data.take(~taken)
 
 
 def _subsample(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:

@@ -1,4 +1,4 @@
-"""What the registry knows of a public data set, and how the files of a split are found."""
+"""Describes a public data set, and finds the files of its splits."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,22 +72,15 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 def find_split(place: str, folder: Path, split: str, names: Sequence[str]) -> list[Path]:
     """Returns those of a split's files that exist. Raises MissingSplit, which begins with ``place``, for none."""
-    if found := find_files(folder, names):
-        return found
-    raise MissingSplit(f"{place}: no split {split}: {explain_missing(folder, names)}")
+    if paths := find_files(folder, names):
+        return paths
+    if not folder.is_dir():
+        raise MissingSplit(f"{place}: there is no such folder")
+    raise MissingSplit(f"{place}: no split {split}: looked for {', '.join(names)}")
 
 
 def find_beside(path: Path, name: str) -> Path:
     """Returns the file of this name, compressed or not, beside a split's."""
-    if found := find_files(path.parent, [name]):
-        return found[0]
+    if paths := find_files(path.parent, [name]):
+        return paths[0]
     raise KinspanError(f"{path.parent}: {name} is not there")
-
-
-def explain_missing(folder: Path, names: Sequence[str]) -> str:
-    """Says why none of these files was found."""
-    if folder.is_file():
-        return "this is a file, not a folder"
-    if not folder.is_dir():
-        return "there is no such folder"
-    return "looked for " + ", ".join(names)

@@ -1,57 +1,104 @@
-"""One's own data in files: ``files=FOLDER`` with a file for each split, or ``files=FILE``."""
+"""The user's data: ``files=FOLDER`` with a file for each split, ``files=FILE``, and ``hub=OWNER/NAME``."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from data_pipeline.core.errors import KinspanError
+import numpy as np
+from xxhash import xxh3_64_intdigest
 
-from .answers import AnswerSet
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.hub import expect_hub
+
+from .answers import AnswerSet, fold_text
 from .collect import collect_answers
-from .dataset import MissingSplit, find_split
-from .tables import FORMATS, find_suffix, read_candidates, read_table
+from .dataset import MissingSplit
+from .tables import FORMATS, Table, find_suffix, read_candidates, read_table
 
-NAME = "files"
+NAME, HUB = "files", "hub"
 HELP = {
-    "FOLDER": "train, dev and test, each .jsonl, .csv, .tsv or .parquet, with the columns question, answer and label "
-    "(0 or 1), and optionally question_id and answer_id. The first line of .csv and .tsv files names the columns, and "
-    ".tsv files have no quoting. Without question_id, questions are told apart by their text.",
-    "FILE": "One such file, which is the split test.",
+    "files=FOLDER": "train, dev and test, each .jsonl, .csv, .tsv or .parquet, with the columns question, answer and "
+    "label (0 or 1), and optionally question_id and answer_id. The first line of .csv and .tsv files names the "
+    "columns, and .tsv files have no quoting. Without question_id, questions are told apart by their text.",
+    "files=FILE": "One such file. Unless its name says which split it is, its questions are split in three by a hash "
+    "of their text; so are those of a folder with one file.",
+    "hub=OWNER/NAME": "A data set of the hub, or a folder that datasets.load_dataset opens, with such columns. The "
+    "split dev may be called dev, validation or valid there.",
 }
+SPLITS = ("train", "dev", "test")
+SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("test",)}
+TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not split yet
 
 
 def load_files(place: Path, split: str, columns: dict[str, str]) -> tuple[AnswerSet, list[str]]:
     """Reads a split, see ``registry.load_split``."""
-    path = _find_file(place, split)
-    table = read_table(path)
-    return collect_answers(NAME, split, table.place, read_candidates(table, columns))
+    expect_tables(place)
+    tables = _list_tables(place)
+    named = [path for path in tables if path.name.partition(".")[0] == split]
+    if len(named) > 1:
+        raise KinspanError(f"{place}: both {named[0].name} and {named[1].name} are there: keep one")
+    is_unsplit = len(tables) == 1 and tables[0].name.partition(".")[0] not in SPLITS
+    if not named and not is_unsplit:
+        raise MissingSplit(f"files={place}: no split {split}: no {split}.jsonl, .csv, .tsv or .parquet")
+    table = read_table(named[0] if named else tables[0])
+    data, notes = collect_answers(NAME, split, table.place, read_candidates(table, columns))
+    if named:
+        return data, notes
+    parts: dict[str, AnswerSet] = {}
+    parts["test"], rest = split_off(data, "test", TEST_SHARE)
+    parts["dev"], parts["train"] = split_off(rest, "dev", DEV_SHARE)
+    part = replace(parts[split], split=split)
+    note = f"{NAME} {split}: {part.num_questions:,} of {data.num_questions:,} questions, set apart by their texts"
+    return part, [*notes, note]
+
+
+def split_off(data: AnswerSet, name: str, share: float) -> tuple[AnswerSet, AnswerSet]:
+    """Returns a share of the questions, chosen by their texts alone, as the split ``name``, and the rest."""
+    hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in data.questions)
+    taken = np.fromiter(hashes, np.uint64, data.num_questions) / 2**64 < share
+    return replace(data.take(taken), split=name), data.take(~taken)
 
 
 def expect_tables(place: Path) -> None:
     """Raises KinspanError for a file of no known format, and for a forum's dump, or a folder with nothing else."""
     inside = [place] if place.is_file() else sorted(place.glob("*"))
-    is_split = any(path.name.startswith(("train.", "dev.", "test.")) for path in inside)
-    if not is_split and any(map(_is_dump, inside)):
-        raise KinspanError(
-            f"files={place}: a forum's dump, which has no labelled questions yet; make them first: kinspan data las "
-            f"--input {place} --output_dir data/las, and then give files=data/las"
-        )
+    dumps = [path for path in inside if path.name.startswith("Posts.xml") or path.suffix == ".7z"]
+    if dumps and not any(path.name.partition(".")[0] in SPLITS for path in inside):
+        raise KinspanError(f"files={place}: a forum's dump: make questions of it with kinspan data las --input {place}")
     if place.is_file() and find_suffix(place) not in FORMATS:
         raise KinspanError(f"{place}: not a known format; known are {', '.join(FORMATS)}")
 
 
-def _is_dump(path: Path) -> bool:
-    return path.name.startswith("Posts.xml") or path.suffix == ".7z"
+def _list_tables(place: Path) -> list[Path]:
+    inside = [place] if place.is_file() else sorted(place.glob("*"))
+    return [path for path in inside if path.is_file() and find_suffix(path) in FORMATS]
 
 
-def _find_file(place: Path, split: str) -> Path:
-    expect_tables(place)
-    if place.is_file():
-        if split != "test":
-            raise MissingSplit(
-                f"files={place}: no split {split}: a single file is the split test; give a folder with a file for each"
-            )
-        return place
-    names = [f"{split}{suffix}" for suffix in FORMATS]
-    found = find_split(f"files={place}", place, split, names)
-    if len(found) > 1:
-        raise KinspanError(f"{place}: both {found[0].name} and {found[1].name} are there: which is {split}? Keep one")
-    return found[0]
+def load_hub(name: str, split: str, columns: dict[str, str]) -> tuple[AnswerSet, list[str]]:
+    """Reads a split, see ``registry.load_split``."""
+    import datasets
+
+    splits = _call_hub(name, lambda: datasets.get_dataset_split_names(name))
+    chosen = next((candidate for candidate in SPLIT_NAMES[split] if candidate in splits), None)
+    if chosen is None:
+        raise MissingSplit(f"hub={name}: no split {split}; there are {', '.join(splits)}")
+    rows = _call_hub(name, lambda: datasets.load_dataset(name, split=chosen))
+
+    def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        return enumerate(rows.select_columns(columns), 1)
+
+    table = Table(f"hub={name} {chosen} row", rows.column_names, records)
+    return collect_answers(HUB, split, table.place, read_candidates(table, columns))
+
+
+def _call_hub(name: str, load: Callable[[], Any]) -> Any:
+    """Calls ``load`` without progress bars; whatever goes wrong becomes a KinspanError of one line."""
+    import datasets
+
+    expect_hub(name)
+    datasets.disable_progress_bars()
+    try:
+        return load()
+    except Exception as error:  # the hub, the file system and every format have their own
+        raise KinspanError(f"hub={name} cannot be loaded: {quote_error(error)}") from error

@@ -9,17 +9,15 @@ from textwrap import fill
 
 from data_pipeline.core.errors import KinspanError
 
-from . import files, hub
+from . import files
 from .answers import NEGATIVE_GRADES, AnswerSet
 from .asnq import ASNQ
 from .dataset import DataSet, PaperCount
 from .filters import find_kept
-from .insuranceqa import INSURANCEQA
-from .multicqa.askubuntu import ASKUBUNTU
-from .multicqa.insuranceqa_v2 import INSURANCEQA_V2
-from .multicqa.semeval import SEMEVAL2016, SEMEVAL2017
-from .multicqa.wikipassageqa import WIKIPASSAGEQA
+from .insuranceqa import INSURANCEQA, INSURANCEQA_V2
+from .multicqa import ASKUBUNTU, WIKIPASSAGEQA
 from .selqa import SELQA
+from .semeval import SEMEVAL2016, SEMEVAL2017
 from .techqa import ASKUBUNTU_QA, TECHQA, TECHQA_POOL
 from .trecqa import JACANA, TRECQA
 from .wikiqa import WIKIQA
@@ -31,22 +29,20 @@ PUBLIC: dict[str, DataSet] = {
         *(INSURANCEQA_V2, WIKIPASSAGEQA, SEMEVAL2016, SEMEVAL2017, ASKUBUNTU),
     )
 }
-NAMES = (*PUBLIC, files.NAME, hub.NAME)
+NAMES = (*PUBLIC, files.NAME, files.HUB)
 
 
-def _describe_specs() -> str:
-    lines = {f"{name}=FOLDER": data_set.help for name, data_set in PUBLIC.items()}
-    for module in (files, hub):
-        lines |= {f"{module.NAME}={place}": text for place, text in module.HELP.items()}
-    width = max(map(len, lines)) + 4
-    texts = [
-        fill(f"  {spec:<{width - 2}}{text}", 120, subsequent_indent=" " * width, break_on_hyphens=False)
-        for spec, text in lines.items()
+_LINES = {f"{name}=FOLDER": data_set.help for name, data_set in PUBLIC.items()} | files.HELP
+_WIDTH = max(map(len, _LINES)) + 4
+SPECS = "\n".join(
+    [
+        "data sets (NAME=PLACE; files may be compressed: .gz, .xz, .zst):",
+        *(
+            fill(f"  {spec:<{_WIDTH - 2}}{text}", 120, subsequent_indent=" " * _WIDTH, break_on_hyphens=False)
+            for spec, text in _LINES.items()
+        ),
     ]
-    return "\n".join(["data sets (NAME=PLACE; files may be compressed: .gz, .xz, .zst):", *texts])
-
-
-SPECS = _describe_specs()
+)
 
 
 def load_split(
@@ -58,7 +54,7 @@ def load_split(
     """Returns one split of a data set, unfiltered, and a note of one line for everything left out or odd in it.
 
     columns:         for files= and hub=: how the columns question, answer, label, question_id and answer_id are called
-                     where they have other names, and the optional columns document_id, position, title and context
+                     where they have other names
     negative_labels: ASNQ's labels that count as negative (Garg et al., 2020, table 6); other candidates are left out
 
     Raises MissingSplit where the data set lacks it.
@@ -68,8 +64,8 @@ def load_split(
         raise KinspanError(f"{spec}: its columns have fixed names; only files= and hub= take others")
     if not negative_labels or not set(negative_labels) <= set(NEGATIVE_GRADES):
         raise KinspanError(f"negative labels {list(negative_labels)}: must be one or more of 1, 2 and 3")
-    if name == hub.NAME:
-        return hub.load_hub(place, split, columns or {})
+    if name == files.HUB:
+        return files.load_hub(place, split, columns or {})
     if name == files.NAME:
         return files.load_files(Path(place), split, columns or {})
     return PUBLIC[name].load(Path(place), split, negative_labels)
@@ -82,18 +78,17 @@ def expect_data(*specs: str | None) -> None:
     """
     for spec in filter(None, specs):
         name, place = _parse_spec(spec)
-        if name != hub.NAME and not Path(place).exists():
-            raise KinspanError(f"{spec}: there is no such folder{' or file' if name == files.NAME else ''}")
+        if name != files.HUB and not Path(place).exists():
+            raise KinspanError(f"{spec}: there is no such folder or file")
         if name == files.NAME:
             files.expect_tables(Path(place))
 
 
 def _parse_spec(spec: str) -> tuple[str, str]:
-    """The name and the place of ``NAME=PLACE``. Raises KinspanError for what is none."""
+    """Returns the name and the place of ``NAME=PLACE``."""
     name, _, place = spec.partition("=")
     if name not in NAMES and Path(spec).exists():
-        folder = Path(spec) if Path(spec).is_dir() else Path(spec).parent
-        raise KinspanError(f"{spec}: did you mean {files.NAME}={folder}? (your own questions, in train, dev and test)")
+        raise KinspanError(f"{spec}: did you mean {files.NAME}={spec}?")
     if name not in NAMES or not place:
         raise KinspanError(f"{spec}: not a data set; write NAME=PLACE, where NAME is one of {', '.join(NAMES)}")
     return name, place
@@ -105,12 +100,12 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
         return None
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(name and equals and column for name, equals, column in pairs):
-        raise KinspanError(f"--columns {text}: write FIELD=COLUMN, such as question=query; several with commas")
+        raise KinspanError(f"--columns {text}: write FIELD=COLUMN,FIELD=COLUMN, such as question=query")
     return {name: column for name, _, column in pairs}
 
 
 def find_measure(spec: str) -> tuple[bool, str | None]:
-    """How papers measure a data set: whether by P@1, and on which questions (see DataSet.measured_on)."""
+    """Returns how papers measure a data set: whether by P@1, and on which questions (see DataSet.measured_on)."""
     data_set = PUBLIC.get(spec.partition("=")[0])
     return (data_set.accuracy, data_set.measured_on) if data_set else (False, None)
 
@@ -121,17 +116,19 @@ def get_paper_counts(data: AnswerSet, mode: str) -> tuple[PaperCount, ...]:
 
 
 def describe_counts(data: AnswerSet, mode: str) -> list[str]:
-    """Says how many questions and pairs ``data`` has after the filter ``mode``, and what papers count otherwise."""
+    """Returns lines with the questions and pairs that ``data`` has after the filter ``mode``, and papers' counts."""
     papers = get_paper_counts(data, mode)
     same = [c.paper for c in papers if c.questions == data.num_questions and c.pairs in (data.num_pairs, None)]
     ours = f"{data.name} {data.split} ({mode}): {_format_counts(data.num_questions, data.num_pairs)}"
     agreed = f", as in {' and '.join(same)}" if same else ""
-    others = [count for count in papers if count.paper not in same]
-    return [ours + agreed, *(f"  {count.paper} has {_format_counts(count.questions, count.pairs)}" for count in others)]
+    return [
+        ours + agreed,
+        *(f"  {c.paper} has {_format_counts(c.questions, c.pairs)}" for c in papers if c.paper not in same),
+    ]
 
 
 def describe_measure(whole: AnswerSet, kept: AnswerSet, mode: str) -> list[str]:
-    """Says it in a line where the questions that the filter ``mode`` keeps are not those that papers measure on."""
+    """Returns a line where the questions that the filter ``mode`` keeps are not those that papers measure on."""
     papers = find_measure(whole.name)[1]
     if papers is None or whole.split == "train":
         return []

@@ -1,4 +1,8 @@
-"""Tables of labelled candidates in .jsonl, .csv, .tsv and .parquet files, and the rows that are read from them."""
+"""Tables of labelled candidates in .jsonl, .csv, .tsv and .parquet files, and the rows that are read from them.
+
+Not read by ``datasets.load_dataset``: it turns texts that look like dates into timestamps, and counts lines from the
+beginning of a block, so that a message could not name the line.
+"""
 
 import csv
 import json
@@ -19,14 +23,12 @@ from .collect import SourceRow
 
 REQUIRED, OPTIONAL = ("question", "answer", "label"), ("question_id", "answer_id")
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
-MAPPINGS = {  # examples for messages, by whether there are labels
-    True: "--columns question=query,answer=passage,label=relevant",
-    False: "--columns question=query,answer=passage",
-}
 MAX_FIELD = 2**31 - 1  # characters: a text may be as long as in the other formats, and not 131,072 alone
 _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can name them
 TEXT_LABELS = (("0", "0.0", "False", "FALSE"), ("1", "1.0", "True", "TRUE"))  # as other programs write them
 LABELS: dict[Any, int] = {0: 0, 1: 1} | {text: k for k in (0, 1) for text in TEXT_LABELS[k]}  # 1.0 and True are 1
+
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Table:
 
     place: str
     fields: list[str]
-    records: Callable[[list[str]], Iterable[tuple[int, dict[str, Any]]]]
+    records: Callable[[list[str]], Iterable[tuple[int, Record]]]
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -53,8 +55,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             for number, line in enumerate(file, 1):
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        place = f"byte {error.start + 1} of the line"
-        raise KinspanError(f"{path} line {number}: not UTF-8 ({place}): save it as UTF-8") from error
+        raise KinspanError(f"{path} line {number}: not UTF-8 (byte {error.start + 1} of the line)") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise KinspanError(f"{path} line {number + 1}: cannot read on: {quote_error(error)}") from error
 
@@ -66,12 +67,11 @@ def read_fields(path: Path, *names: str, optional: int = 0) -> Iterator[tuple[in
         if not line.strip():
             continue
         if not len(names) - optional <= len(fields) <= len(names):
-            due = f"{len(names) - optional} or {len(names)}" if optional else len(names)
-            raise KinspanError(f"{path} line {number}: {len(fields)} fields, not {due}: {', '.join(names)}")
+            raise KinspanError(f"{path} line {number}: {len(fields)} fields, not {len(names)}: {', '.join(names)}")
         yield number, fields
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(path: Path) -> Iterator[tuple[int, Record]]:
     """Yields the objects of a .jsonl file with their line numbers; blank lines are skipped."""
     for number, line in read_lines(path):
         if line.strip():
@@ -85,19 +85,18 @@ def read_json(path: Path, kind: type) -> Any:
 
 def _parse_json(text: str, place: str, kind: type) -> Any:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise KinspanError(f"{place}: not JSON: {error}") from error
-    if not isinstance(found, kind):
+    if not isinstance(value, kind):
         raise KinspanError(f"{place}: not a JSON {'object' if kind is dict else 'list'}")
-    return found
+    return value
 
 
 def check_fields(record: Any, place: str, kind: type, *names: str) -> None:
     """Raises KinspanError where a record is no JSON object with these fields, strings or lists as ``kind`` says."""
     if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name in names):
-        fields = ", ".join(f'"{name}"' for name in names)
-        raise KinspanError(f"{place}: {fields} must be there, as {'strings' if kind is str else 'lists'}")
+        raise KinspanError(f"{place}: {', '.join(names)} must be {'strings' if kind is str else 'lists'}")
 
 
 def read_table(path: Path) -> Table:
@@ -114,7 +113,7 @@ def read_table(path: Path) -> Table:
 
 
 def find_suffix(path: Path) -> str:
-    """The end of a file's name that tells its format, compressed or not."""
+    """Returns the end of a file's name that tells its format, compressed or not."""
     return Path(path.stem).suffix if path.suffix in COMPRESSED_SUFFIXES else path.suffix
 
 
@@ -125,18 +124,14 @@ def read_quoted_tsv(path: Path) -> Table:
 
 def lacks_names(path: Path, table: Table, known: Iterable[str]) -> bool:
     """Whether a .tsv file begins with an id and a text, and not with names of columns, which have no digits."""
-    return (
-        ".tsv" in path.suffixes
-        and len(table.fields) == 2
-        and not set(table.fields) & set(known)
-        and any(map(str.isdigit, table.fields[0]))
-    )
+    nameless = len(table.fields) == 2 and not set(table.fields) & set(known)
+    return nameless and ".tsv" in path.suffixes and any(map(str.isdigit, table.fields[0]))
 
 
 def read_nameless_tsv(path: Path, fields: list[str]) -> Table:
     """Opens a .tsv file whose first line is a row already, as in MS MARCO's queries.tsv and collection.tsv."""
 
-    def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def records(columns: list[str]) -> Iterator[tuple[int, Record]]:
         for number, values in read_fields(path, *fields):
             yield number, dict(zip(fields, values, strict=True))
 
@@ -146,7 +141,7 @@ def read_nameless_tsv(path: Path, fields: list[str]) -> Table:
 def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
-    def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def records(columns: list[str]) -> Iterator[tuple[int, Record]]:
         number = 0
         try:
             with pq.ParquetFile(path) as file:
@@ -165,34 +160,33 @@ def _read_parquet(path: Path) -> Table:
 
 def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields tab-separated fields; a quotation mark is a character like any other."""
-    for number, line in read_lines(path):
-        if line:
-            yield number, line.split("\t")
+    return ((number, line.split("\t")) for number, line in read_lines(path) if line)
 
 
 def _read_csv(path: Path, delimiter: str = ",", strict: bool = True) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_FIELD)
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=strict, delimiter=delimiter)
     try:
-        for fields in reader:
-            if fields:
-                yield reader.line_num, fields
+        yield from ((reader.line_num, fields) for fields in reader if fields)
     except csv.Error as error:
         raise KinspanError(f"{path} line {reader.line_num}: not CSV: {error}") from error
 
 
 def _read_separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[str]]]]) -> Table:
     fields = next((fields for _, fields in rows(path)), [])
-    if len(fields) == 1 and (found := next((name for name in ";,\t|" if name in fields[0]), None)):
-        meant = "commas" if ".csv" in path.suffixes else "tabs"
-        raise KinspanError(f"{path} line 1: {found!r} seems to separate the columns: write them with {meant} between")
+    if len(fields) == 1 and re.search(r"[;,\t|]", fields[0]):
+        raise KinspanError(
+            f"{path} line 1: write {'commas' if '.csv' in path.suffixes else 'tabs'} between the columns"
+        )
     if len(set(fields)) < len(fields):
         raise KinspanError(f"{path} line 1: two columns have the same name")
 
-    def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def records(columns: list[str]) -> Iterator[tuple[int, Record]]:
         for k, (number, values) in enumerate(rows(path)):
             if len(values) != len(fields):
-                raise KinspanError(f"{path} line {number}: {len(values)} fields, but the first line has {len(fields)}")
+                raise KinspanError(
+                    f"{path} line {number}: {len(values)} fields, not {len(fields)} as in the first line"
+                )
             if k:
                 yield number, dict(zip(fields, values, strict=True))
 
@@ -208,50 +202,39 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
     Raises KinspanError for a column that is missing, ids that the first row lacks, a value that is no text, and a label
     other than 0 and 1.
     """
-    file = table.place.rsplit(" ", 1)[0]
-    names = _name_columns(table, columns, file, labelled)
-    there = [c for c in names if names[c] in table.fields]
-    for line, record in table.records([names[c] for c in there]):
+    names = _name_columns(table, columns, labelled)
+    present = [c for c in names if names[c] in table.fields]
+    for line, record in table.records([names[c] for c in present]):
         place = f"{table.place} {line}"
-        try:
-            values = {c: record[names[c]] for c in there}
-        except KeyError as error:
-            raise KinspanError(f"{place}: no column {error}; there are {', '.join(record)}") from error
-        try:
-            label = LABELS[values["label"]] if labelled else 0
-        except (KeyError, TypeError) as error:
-            raise KinspanError(
-                f"{place}: label {values['label']!r} is neither 0 nor 1: write 1 for a right answer, 0 for a wrong one"
-            ) from error
+        if missing := [names[c] for c in present if names[c] not in record]:
+            raise KinspanError(f"{place}: no column {missing[0]!r}")
+        values = {c: record[names[c]] for c in present}
+        label = values["label"] if labelled else 0
+        if not isinstance(label, str | int | float) or label not in LABELS:
+            raise KinspanError(f"{place}: label {label!r} is neither 0 nor 1")
         for column in ("question", "answer"):
             if not isinstance(values[column], str):
                 raise KinspanError(f"{place}: {names[column]!r} is no text: {values[column]!r}")
         for column in OPTIONAL:  # lines of JSON need not have the same fields
-            if column not in there and record.get(names[column]) is not None:
-                raise KinspanError(
-                    f"{place}: {names[column]!r} is not in the first line: give it in all lines, or in none"
-                )
-        ids = [_parse_id(values[c], names[c], place) if c in there else None for c in OPTIONAL]
-        yield SourceRow(line, ids[0], values["question"], ids[1], normalise(values["answer"]), label)
+            if column not in present and record.get(names[column]) is not None:
+                raise KinspanError(f"{place}: {names[column]!r} is not in the first line: give it in all lines or none")
+        ids = [_parse_id(values[c], names[c], place) if c in present else None for c in OPTIONAL]
+        yield SourceRow(line, ids[0], values["question"], ids[1], normalise(values["answer"]), LABELS[label])
 
 
-def _name_columns(table: Table, columns: dict[str, str], file: str, labelled: bool) -> dict[str, str]:
+def _name_columns(table: Table, columns: dict[str, str], labelled: bool) -> dict[str, str]:
+    file = table.place.rsplit(" ", 1)[0]
     required = [c for c in REQUIRED if labelled or c != "label"]
     known = (*required, *OPTIONAL)
-    for column in columns:
-        if column not in known:
-            raise KinspanError(
-                f"--columns: there is no field {column!r}; write {MAPPINGS[labelled]}; known are {', '.join(known)}"
-            )
+    if unknown := set(columns) - set(known):
+        raise KinspanError(f"--columns: there is no field {min(unknown)!r}; known are {', '.join(known)}")
     if not table.fields:
         raise KinspanError(f"{file}: no rows in this file")
     names = {c: columns.get(c, c) for c in known}
     for column in (*required, *columns):
         if names[column] not in table.fields:
-            raise KinspanError(
-                f"{file}: no column {names[column]!r}; there are {', '.join(table.fields)}: say which of them is the "
-                f"{column}, as in {MAPPINGS[labelled]}, or rename it"
-            )
+            there = ", ".join(table.fields)
+            raise KinspanError(f"{file}: no column {names[column]!r}; there are {there}: name it by --columns")
     return names
 
 

@@ -36,8 +36,9 @@ def specs(tmp_path_factory):
                 words = f"river{n} mountain{n}" if (k == n % 3) == (name == "plain") else f"cloud{n}{k} stone"
                 question = f"where is river{n} mountain{n}"
                 lines.append({"question": question, "answer": f"{words} x{k}", "label": int(k == n % 3)})
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return {name: f"files={folder / name}.jsonl" for name in ("plain", "odd")}
+        (folder / name).mkdir()
+        (folder / name / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {name: f"files={folder / name}" for name in ("plain", "odd")}
 
 
 @pytest.fixture
@@ -84,9 +85,9 @@ def test_cells_are_measured_once(targets, scored, tmp_path):
 
 def test_what_is_left_out_or_cut_is_said(scored, tmp_path):
     rows = [{"question_id": "q 1", "question": "q", "answer": str(label), "label": label} for label in (0, 1)]
-    (tmp_path / "spaced.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = []
-    targets = load_targets({"spaced": f"files={tmp_path / 'spaced.jsonl'}"}, "test", set(), say=said.append)
+    targets = load_targets({"spaced": f"files={tmp_path / 'test.jsonl'}"}, "test", set(), say=said.append)
     models = make_models(tmp_path, "bad", "own")
     store = tmp_path / "cells"
     measure_matrix({"bad": models["bad"]}, targets, {"spaced": models["own"]}, store, 64, said.append)
@@ -164,8 +165,8 @@ def test_questions_without_a_right_or_a_wrong_candidate_are_left_out(tmp_path):
         for name, given in labels.items()
         for k, label in enumerate(given)
     ]
-    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    target = load_targets({"odd": f"files={tmp_path / 'odd.jsonl'}"}, "test", set())[0]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    target = load_targets({"odd": f"files={tmp_path / 'test.jsonl'}"}, "test", set())[0]
     assert list(target.data.questions) == ["what is some"]
 
 

@@ -89,7 +89,7 @@ def test_a_card_names_the_questions_and_no_place(tmp_path, monkeypatch):
         "questions.jsonl",
         "files=data/k=3/labelled",
     )
-    assert [*map(name_questions, given)] == ["wikiqa", "labelled", "questions.jsonl", "labelled"]
+    assert [*map(name_questions, given)] == ["wikiqa", "labelled", "labelled", "questions.jsonl", "labelled"]
     assert name_questions(".") == tmp_path.name
 
 

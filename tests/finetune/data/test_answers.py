@@ -78,10 +78,7 @@ def test_filters_leave_what_the_table_says(labels):
                 mode
             ]
         else:
-            lacking = "a wrong candidate beside a right one" if any(map(any, labels)) else "a right candidate"
-            with pytest.raises(
-                KinspanError, match=f"made train: the filter {mode} leaves none .* as none has {lacking}"
-            ):
+            with pytest.raises(KinspanError, match=f"made train: .*{mode}"):
                 filter_questions(data, mode)
 
 

@@ -55,20 +55,19 @@ def test_train_is_the_larger_file_where_both_are_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line"),
     [
-        (PAIRS.replace("</negative>\n", ""), "line 10: <positive> before the </negative> of line 7"),
-        (PAIRS[: PAIRS.index("</negative>")], "line 7: the file ends before </negative>"),
-        (PAIRS.replace(QUESTION, ""), "line 2: <negative> where <question> should stand"),
-        (QUESTION, "line 1: <question> where <QApairs id='...'> should stand"),
-        (PAIRS.replace("'3.1'", "'1.4'"), "line 21: question id '1.4' has another text here"),
+        (PAIRS.replace("</negative>\n", ""), 10),
+        (PAIRS[: PAIRS.index("</negative>")], 7),
+        (PAIRS.replace(QUESTION, ""), 2),
+        (QUESTION, 1),
+        (PAIRS.replace("'3.1'", "'1.4'"), 21),
     ],
 )
-def test_tags_out_of_place_are_named(tmp_path, text, message):
+def test_tags_out_of_place_are_named(tmp_path, text, line):
     (tmp_path / "TEST.xml").write_text(text)
-    with pytest.raises(KinspanError) as caught:
+    with pytest.raises(KinspanError, match=f"TEST.xml line {line}:"):
         load_split(f"jacana={tmp_path}", "test")
-    assert message in str(caught.value)
 
 
 def test_the_unedited_files_of_the_distribution_are_found(tmp_path):

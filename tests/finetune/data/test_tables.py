@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_pipeline.core.errors import KinspanError
+from finetune.data.dataset import MissingSplit
 from finetune.data.registry import load_split
 
 ROWS = [
@@ -50,14 +51,25 @@ def test_ids_are_optional(tmp_path):
     assert data.answer_ids.to_pylist() == ["q1-2", "q1-1", "q2-1"]  # in the order of a hash of the text
 
 
-def test_one_file_is_the_split_test(tmp_path):
-    write(tmp_path / "mine.csv")
-    spec = f"files={tmp_path / 'mine.csv'}"
-    assert load_split(spec, "test", COLUMNS)[0].num_pairs == 3
-    with pytest.raises(KinspanError, match="a single file is the split test"):
-        load_split(spec, "train", COLUMNS)
+def test_a_file_alone_is_split_in_three_unless_its_name_says_the_split(tmp_path):
+    """The same three splits as a file, as a folder with one file, and with the questions in another order."""
+    rows = [{"question": f"{n}?", "answer": str(k), "label": k} for n in range(40) for k in (0, 1)]
+    write(tmp_path / "mine.jsonl", rows)
+    splits = {split: load_split(f"files={tmp_path}", split)[0] for split in ("train", "dev", "test")}
+    questions = {split: set(data.questions) for split, data in splits.items()}
+    assert [data.split for data in splits.values()] == list(splits)
+    assert sum(map(len, questions.values())) == len(set.union(*questions.values())) == 40
+    assert 0 < len(questions["dev"]) < len(questions["test"]) < len(questions["train"]) + 10
+    write(tmp_path / "mine.jsonl", rows[::-1])
+    for split, expected in questions.items():
+        assert set(load_split(f"files={tmp_path / 'mine.jsonl'}", split)[0].questions) == expected
+    (tmp_path / "mine.jsonl").rename(tmp_path / "test.jsonl")
+    for place in (tmp_path, tmp_path / "test.jsonl"):
+        assert load_split(f"files={place}", "test")[0].num_questions == 40
+        with pytest.raises(MissingSplit, match="train"):
+            load_split(f"files={place}", "train")
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(KinspanError, match=r"known are \.jsonl, \.csv, \.tsv, \.parquet"):
+    with pytest.raises(KinspanError, match=r"mine.txt"):
         load_split(f"files={tmp_path / 'mine.txt'}", "test")
 
 
@@ -71,72 +83,56 @@ def test_labels_may_be_as_other_programs_write_them(tmp_path, wrong, right):
 def test_two_files_of_a_split_are_refused(tmp_path):
     for name in ("train.jsonl", "train.csv"):
         write(tmp_path / name)
-    with pytest.raises(KinspanError, match=r"both train\.jsonl and train\.csv are there"):
+    with pytest.raises(KinspanError, match=r"train\.csv and train\.jsonl"):
         load_split(f"files={tmp_path}", "train")
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
-def test_missing_columns_are_told_those_there(tmp_path, suffix):
+def test_missing_columns_are_named(tmp_path, suffix):
     write(tmp_path / f"train{suffix}")
-    with pytest.raises(KinspanError, match="no column 'question'; there are question_id, query, answer_id, answer"):
-        load_split(f"files={tmp_path}", "train")
-    with pytest.raises(
-        KinspanError,
-        match=r"columns: there is no field 'text'; .*known are .*question_id, answer_id$",
-    ):
-        load_split(f"files={tmp_path}", "train", {"text": "answer"})
-    with pytest.raises(KinspanError, match="no column 'docid'"):
-        load_split(f"files={tmp_path}", "train", COLUMNS | {"answer_id": "docid"})
+    for columns, named in (({}, "'question'"), ({"text": "answer"}, "'text'"), ({"answer_id": "docid"}, "'docid'")):
+        with pytest.raises(KinspanError, match=named):
+            load_split(f"files={tmp_path}", "train", COLUMNS | columns if columns else {})
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"label": 2}, "label 2 is neither 0 nor 1: write 1 for a right answer, 0 for a wrong one"),
-        ({"label": None}, "label None is neither 0 nor 1: write 1 for a right answer, 0 for a wrong one"),
-        ({"answer": None}, "'answer' is no text: None"),
-        ({"question_id": 1.5}, "'question_id' is neither a string nor a whole number: 1.5"),
-        ({"answer_id": "a\ud800"}, "'answer_id' holds a character that UTF-8 has not: 'a\\ud800'"),
-    ],
+    "change", [{"label": 2}, {"label": None}, {"answer": None}, {"question_id": 1.5}, {"answer_id": "a\ud800"}]
 )
-def test_bad_values_name_their_line(tmp_path, change, message):
+def test_bad_values_name_their_line(tmp_path, change):
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in (ROWS[0], ROWS[1] | change)))
-    with pytest.raises(KinspanError) as caught:
+    with pytest.raises(KinspanError, match=r"train\.jsonl line 2: "):
         load_split(f"files={tmp_path}", "train", COLUMNS)
-    assert str(caught.value) == f"{tmp_path}/train.jsonl line 2: {message}"
+
+
+FIRST = b'{"question": "q", "answer": "a", "label": 1}\n'
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "named"),
     [
-        ("train.jsonl", b'{"question": "q"', r"line 1: not JSON"),
-        ("train.jsonl", b"[1]", r"line 1: not a JSON object"),
+        ("train.jsonl", b'{"question": "q"', "train.jsonl line 1"),
+        ("train.jsonl", b"[1]", "train.jsonl line 1"),
+        ("train.jsonl", FIRST + b'{"question": "q"}', "train.jsonl line 2"),
         (
             "train.jsonl",
-            b'{"question": "q", "answer": "a", "label": 1}\n{"question": "q"}',
-            r"line 2: no column 'answer'",
+            FIRST + b'{"question": "q", "answer": "", "label": 0, "answer_id": 7}',
+            "train.jsonl line 2: 'answer_id'",
         ),
-        (
-            "train.jsonl",
-            b'{"question": "q", "answer": "a", "label": 1}\n{"question": "q", "answer": "", "label":0, "answer_id": 7}',
-            r"line 2: 'answer_id' is not in the first line: give it in all lines, or in none",
-        ),
-        ("train.jsonl", b"", r"no rows in this file"),
-        ("train.csv", b"", r"no rows in this file"),
-        ("train.csv", b"question,answer,label\n", r"no candidate answer in this file"),
-        ("train.csv", b'question,answer,label\nq,"a"b,1\n', r"line 2: not CSV"),
-        ("train.csv", b"question,answer,label\nq,\xff,1\n", r"line 2: not UTF-8"),
-        ("train.csv", b"question,answer,answer\n", r"line 1: two columns have the same name"),
-        ("train.csv", b"question;answer;label\n", r"line 1: ';' seems to separate the columns: write them with commas"),
-        ("train.parquet", b"PAR1 no", r"not a parquet file"),
-        ("train.tsv.gz", b"question", r"line 1: cannot read on"),
+        ("train.jsonl", b"", "train.jsonl"),
+        ("train.csv", b"", "train.csv"),
+        ("train.csv", b"question,answer,label\n", "train.csv"),
+        ("train.csv", b'question,answer,label\nq,"a"b,1\n', "train.csv line 2"),
+        ("train.csv", b"question,answer,label\nq,\xff,1\n", "train.csv line 2"),
+        ("train.csv", b"question,answer,answer\n", "train.csv line 1"),
+        ("train.csv", b"question;answer;label\n", "train.csv line 1"),
+        ("train.parquet", b"PAR1 no", "train.parquet"),
+        ("train.tsv.gz", b"question", "train.tsv.gz line 1"),
     ],
 )
-def test_broken_files_are_one_line(tmp_path, name, content, message):
+def test_broken_files_are_named(tmp_path, name, content, named):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(KinspanError, match=message) as caught:
+    with pytest.raises(KinspanError, match=named):
         load_split(f"files={tmp_path}", "train")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
@@ -152,10 +148,9 @@ def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
     assert load_split(f"files={tmp_path}", "test")[0].num_pairs == 1
 
 
-def test_the_hub_is_one_line_where_it_cannot_be_reached():
-    with pytest.raises(KinspanError, match="hub=no-such-owner/no-such-set cannot be loaded") as caught:
+def test_the_hub_is_named_where_it_cannot_be_reached():
+    with pytest.raises(KinspanError, match="hub=no-such-owner/no-such-set"):
         load_split("hub=no-such-owner/no-such-set", "train")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_datasets_loads(tmp_path, monkeypatch):
@@ -167,7 +162,7 @@ def test_a_folder_that_datasets_loads(tmp_path, monkeypatch):
     spec = f"hub={folder}"
     data, _ = load_split(spec, "dev", COLUMNS)
     assert (data.question_ids, data.labels.tolist()) == (["5", "6"], [0, 1, 1])
-    with pytest.raises(KinspanError, match="no split test; there are train, validation"):
+    with pytest.raises(KinspanError, match="no split test"):
         load_split(spec, "test", COLUMNS)
-    with pytest.raises(KinspanError, match=r"hub=.* train: no column 'question'"):
+    with pytest.raises(KinspanError, match=r"hub=.* 'question'"):
         load_split(spec, "train")

