@@ -38,12 +38,10 @@ EPILOG = f"""example:
 
 
 def ranker_of(name_or_dir: str, folder: Path) -> str:
-    """A sequence classifier with one logit: the folder itself, or an encoder with a fresh head."""
+    """Returns the folder of a sequence classifier with one logit, whose head is fresh where the model has none."""
     from finetune.ranking.ranker import load_own_tokenizer, load_ranker, save_ranker
 
-    ranker, notes = load_ranker(name_or_dir)
-    if not notes:
-        return name_or_dir
+    ranker = load_ranker(name_or_dir)
     save_ranker(
         ranker.classifier.config, load_own_tokenizer(name_or_dir), _common.MAX_LENGTH, ranker.state_dict(), folder
     )
@@ -75,7 +73,7 @@ def list_ways(model: str, batch_sizes: Sequence[int] = BATCH_SIZES) -> dict[str,
     from pretrain.engine.device import choose_precision
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    ranker, tokenizer = load_ranker(model)[0].to(device).eval(), load_own_tokenizer(model)
+    ranker, tokenizer = load_ranker(model).to(device).eval(), load_own_tokenizer(model)
 
     def ours(turn: AnswerSet, precision: str) -> np.ndarray:
         return score_pairs(ranker, encode_pairs(turn, tokenizer, _common.MAX_LENGTH), device, precision=precision)

@@ -147,9 +147,9 @@ def _score(
     name: str, data: AnswerSet, max_length: int | None, precision: str, say: Callable[[str], None]
 ) -> np.ndarray:
     print(f"loading {name_installed(name)}", flush=True)
-    from finetune.ranking.score import score_answers  # torch takes seconds to import
+    from finetune.ranking.model import score_answers  # torch takes seconds to import
 
-    return score_answers(name, data, max_length, precision=precision, say=say)
+    return score_answers(name, data, max_length, precision=precision)
 
 
 def _call_for(name: str, function: Callable[..., Any], *arguments: Any) -> Any:

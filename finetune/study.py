@@ -28,7 +28,7 @@ from finetune.evaluation.comparison import format_mean
 from finetune.evaluation.metrics import MAP, TITLES, compute_means, compute_question_metrics
 from finetune.evaluation.significance import OVER_QUESTIONS, OVER_SEEDS, compare_rows, compute_interval, format_p
 from finetune.ranking.bi_encoder import is_bi_encoder
-from finetune.ranking.score import score_answers
+from finetune.ranking.model import score_answers
 from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.training.config import (
     CONTRASTIVE,

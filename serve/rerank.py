@@ -9,11 +9,8 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.ranking.bi_encoder import is_bi_encoder
-from finetune.ranking.encode import CutCounter
-from finetune.ranking.score import load_scoring
+from finetune.ranking.model import load_model
 from pretrain.modeling.default_model import name_installed
-
-from .answers import Say
 
 MAX_CHARS = 50  # of a token: texts are cut to this many times the most tokens before they are tokenised
 
@@ -23,24 +20,19 @@ class ReRanker:
 
     max_length: most tokens of a question with an answer; None: the model's own
     precision:  "bf16" is faster where the processor computes in it, and rounds
-    say:        told where ``max_length`` is not the model's own
 
     Raises KinspanError where there is no such model, or it is a bi-encoder.
     """
 
-    def __init__(
-        self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32", say: Say = lambda note: None
-    ) -> None:
+    def __init__(self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32") -> None:
         if is_bi_encoder(name_or_dir):
             raise KinspanError(
                 f"--cross_encoder {name_installed(name_or_dir)} is a bi-encoder, which reads question and "
                 "answer apart: give a release or a ranker"
             )
         self.name = shorten_name(name_or_dir)
-        self._cut = CutCounter()
-        self._score, self.max_length = load_scoring(
-            name_or_dir, max_length, precision=precision, say=say, see=self._cut.count
-        )
+        self._model = load_model(name_or_dir, max_length, precision=precision)
+        self.max_length = self._model.max_length
         self._room = MAX_CHARS * self.max_length
 
     def score(self, questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
@@ -51,14 +43,13 @@ class ReRanker:
             [question[: self._room] for question in questions],
             [[text[: self._room] for text in own] for own in candidates],
         )
-        scores = self._score(data)
-        if not np.isfinite(scores).all():
-            raise KinspanError(f"--cross_encoder {self.name}: a score is not finite")
-        return np.split(scores, data.starts[1:-1])
+        return np.split(self._model.score(data), data.starts[1:-1])
 
     def describe_cut(self) -> list[str]:
         """A line that says how many of all pairs scored so far were cut, where any was."""
-        return self._cut.describe(self.name, self.max_length)
+        model = self._model
+        counts = f"{model.num_cut:,} of {model.num_pairs:,} pairs cut (--max_length {model.max_length})"
+        return [f"{self.name}: {counts}"] if model.num_cut else []
 
 
 def make_candidates(questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> AnswerSet:

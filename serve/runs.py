@@ -14,7 +14,7 @@ from data_pipeline.core.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import append_below, find_line, read_run, write_run
-from finetune.ranking.score import score_answers
+from finetune.ranking.model import score_answers
 from pretrain.modeling.default_model import name_installed
 
 from .answers import Say, stream_answers
@@ -98,7 +98,7 @@ def rerank_run(
     )
     kept = sum(map(len, ranked.values())) - data.num_pairs
     say(f"{run}: {data.num_questions:,} questions, {data.num_pairs:,} candidates to re-rank, {kept:,} kept below them")
-    scores = np.split(score_answers(model, data, max_length, precision=precision, say=say), data.starts[1:-1])
+    scores = np.split(score_answers(model, data, max_length, precision=precision), data.starts[1:-1])
     rankings = (
         (question, append_below(dict(zip(ids, own.tolist(), strict=True)), ranked[question][depth:]))
         for (question, ids), own in zip(heads.items(), scores, strict=True)

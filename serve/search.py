@@ -83,7 +83,7 @@ class Searcher:
         place = model or find_model(self.index.manifest, Path(index))
         check_model(self.index.manifest, place, Path(index))
         self.embedder = Embedder(place, self.index.manifest.settings["max_length"])
-        self.cross_encoder = ReRanker(cross_encoder, max_length, precision, say) if cross_encoder else None
+        self.cross_encoder = ReRanker(cross_encoder, max_length, precision) if cross_encoder else None
         self.blend = blend
         self._cut = 0  # questions of which the bi-encoder read the beginning alone
 

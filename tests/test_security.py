@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
+from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker
-from finetune.ranking.score import score_answers
 from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
 from objectives import parse_mixture

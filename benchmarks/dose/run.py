@@ -342,13 +342,14 @@ def score(model: Path, test: Any, seed: int, fresh_head: bool) -> Any:
     import torch
 
     from finetune.ranking.encode import encode_pairs
+    from finetune.ranking.model import score_answers
     from finetune.ranking.ranker import load_own_tokenizer, load_ranker
-    from finetune.ranking.score import score_answers, score_pairs
+    from finetune.ranking.score import score_pairs
 
     if not fresh_head:
         return score_answers(str(model), test, FINETUNE["max_length"])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    ranker = load_ranker(str(model), seed, fresh_head=True)[0].eval().to(device)
+    ranker = load_ranker(str(model), seed, fresh_head=True).eval().to(device)
     return score_pairs(ranker, encode_pairs(test, load_own_tokenizer(str(model)), FINETUNE["max_length"]), device)
 
 

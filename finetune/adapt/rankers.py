@@ -14,10 +14,10 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
 from finetune.evaluation.metrics import MAP, compute_question_metrics
-from finetune.fuse import NAME as FUSION
-from finetune.fuse import Fitted, fit_fusion
+from finetune.ranking.fuse import NAME as FUSION
+from finetune.ranking.fuse import Fitted, fit_fusion
+from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import find_trained_length
-from finetune.ranking.score import score_answers
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, check
 from finetune.training.engine import join_ranks
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_model

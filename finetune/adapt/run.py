@@ -16,8 +16,8 @@ from data_pipeline.core.files import make_folder, read_object, write_atomically
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import compute_interval
-from finetune.fuse import describe_weights, single_ranker_fusion, write_fusion
 from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.fuse import describe_weights, single_ranker_fusion, write_fusion
 from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.fingerprints import fingerprint_identity
 from pretrain.engine.device import describe_device

@@ -11,9 +11,9 @@ from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.significance import SIGNIFICANT, compare, compare_rows, compute_interval
-from finetune.fuse import fit_fusion
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.encode import encode_pairs
+from finetune.ranking.fuse import fit_fusion
 from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 
@@ -154,7 +154,7 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> Unlabelle
 def _score_by_new_head(model: str, data: AnswerSet, pretrained: str) -> np.ndarray:
     """Returns the scores ``[N]`` of the model with the fresh pair head that its pre-training began with."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    ranker, _ = load_ranker(model)
+    ranker = load_ranker(model)
     pairs = encode_pairs(data, load_own_tokenizer(model), find_trained_length(pretrained) or MAX_LENGTH)
     return score_pairs(ranker.eval().to(device), pairs, device)
 

@@ -1,5 +1,7 @@
 """Questions and candidates as token ids, tokenised once, and any of their pairs as a packed batch."""
 
+import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +11,48 @@ import pyarrow as pa
 import torch
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.progress import show_progress
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, PackedRow, copy_runs, cut_longest_first, lay_out
-from data_pipeline.tokenizers import PairTemplate, read_pair_template
+from data_pipeline.tokenizers import PairTemplate, fingerprint_tokenizer, read_pair_template
 from finetune.data.answers import AnswerSet, resolve_pairs
 
-from .token_ids import TokenizedTexts, tokenise_texts
+log = logging.getLogger(__name__)
+
+CHUNK = 50_000  # texts that are tokenised at once
+KEPT_SETS = 8  # the last sets of texts, whose ids the next stage or seed of the process takes again
+_kept: dict[str, "TokenizedTexts"] = {}
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """n texts without special tokens: text k is ``ids[starts[k] : starts[k] + lengths[k]]``; equal texts stand once."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
+def tokenise_texts(tokenizer: Any, texts: pa.LargeStringArray, title: str) -> TokenizedTexts:
+    """Returns the ids of whole texts, which depend on the texts and the tokenizer alone."""
+    encoded = texts.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
+    added = sorted(tokenizer.get_added_vocab().items())
+    digest = hashlib.sha256(f"{fingerprint_tokenizer(tokenizer)} {added}".encode())
+    chunks = [encoded.dictionary.slice(first, CHUNK) for first in range(0, len(encoded.dictionary), CHUNK)]
+    for chunk in chunks:
+        digest.update(repr(chunk.to_pylist()).encode("utf-8", "surrogatepass"))
+    digest.update(encoded.indices.to_numpy().tobytes())
+    if (name := digest.hexdigest()) not in _kept:
+        ids, sizes = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
+        for chunk in show_progress(f"tokenising {title}", "chunks", chunks, quiet=len(chunks) < 2, leave=False):
+            tokens = tokenizer(chunk.to_pylist(), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            sizes.append(np.fromiter(map(len, tokens), np.int64, len(chunk)))
+            ids.append(np.fromiter((token for text in tokens for token in text), np.int32, int(sizes[-1].sum())))
+        lengths, which = np.concatenate(sizes), encoded.indices.to_numpy()
+        starts = np.cumsum(lengths) - lengths
+        while len(_kept) >= KEPT_SETS:
+            del _kept[next(iter(_kept))]
+        _kept[name] = TokenizedTexts(np.concatenate(ids), starts[which], lengths[which])
+    return _kept[name]
 
 
 @dataclass(frozen=True)
@@ -31,7 +70,7 @@ class EncodedPairs:
     lengths: np.ndarray
 
     def pack(self, pairs: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """These pairs, one after another, as the inputs of pretrain.modeling.encoder.encode_packed.
+        """Returns these pairs, one after another, as the inputs of pretrain.modeling.encoder.encode_packed.
 
         pairs: rows, or numbers of ``answers.number_pairs``
         """
@@ -44,7 +83,7 @@ class EncodedPairs:
         return move_row(row, device)
 
     def measure(self, pairs: np.ndarray) -> np.ndarray:
-        """Tokens of pairs as the model sees them, by their numbers."""
+        """Returns tokens of pairs as the model sees them, by their numbers."""
         a, b = self._cut(*resolve_pairs(pairs, self.question_of))
         return a + b + self.template.num_special
 
@@ -53,7 +92,7 @@ class EncodedPairs:
         return cut_longest_first(full, self.max_length - self.template.num_special)
 
     def by_length(self, batch_tokens: int, rows: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """All pairs (or these rows) in batches of at most ``batch_tokens`` tokens, pairs of like length together.
+        """Yields all pairs (or these rows) in batches of like length, of at most ``batch_tokens`` tokens.
 
         A batch counts as its longest pair times its pairs, which is what attention works on where it pads.
         """
@@ -61,14 +100,14 @@ class EncodedPairs:
 
 
 def move_row(row: PackedRow, device: torch.device) -> dict[str, Any]:
-    """A packed row as the inputs of pretrain.modeling.encoder.encode_packed."""
+    """Returns a packed row as the inputs of pretrain.modeling.encoder.encode_packed."""
     arrays = {"input_ids": row.ids, "token_type_ids": row.types, "position_ids": row.positions, "starts": row.starts}
     tensors = {name: torch.from_numpy(a).to(device, non_blocking=True) for name, a in arrays.items()}
     return {**tensors, "max_length": int(np.diff(row.starts).max())}
 
 
 def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """These examples in batches of like length, of at most ``batch_tokens`` tokens if all are as long as the longest.
+    """Yields examples in batches of like length, of at most ``batch_tokens`` tokens if all are as long as the longest.
 
     lengths: tokens of every example
     """
@@ -80,48 +119,26 @@ def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) ->
         first += size
 
 
-def describe_cut(pairs: EncodedPairs, data: AnswerSet) -> list[str]:
-    """A line that says how many pairs lose text, where any does; of labelled ones, how many of these are right."""
-    return say_cut(data, find_cut(pairs), pairs.max_length)
-
-
 def find_cut(pairs: EncodedPairs) -> np.ndarray:
     """Returns whether each row's pair loses text, ``[N]``."""
     whole = pairs.questions.lengths[pairs.question_of] + pairs.answers.lengths + pairs.template.num_special
     return whole > pairs.lengths
 
 
-class CutCounter:
-    """Counts pairs, and those that are cut, where a model scores many small sets.
-
-    ``load_scoring`` takes ``count`` as its ``see``.
-    """
-
-    def __init__(self) -> None:
-        self.pairs = self.cut = 0
-
-    def count(self, data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
-        self.pairs, self.cut = self.pairs + len(cut), self.cut + int(cut.sum())
-
-    def describe(self, name: str, max_length: int) -> list[str]:
-        """A line that says how many of all pairs so far were cut, where any was."""
-        return [f"{name}: {self.cut:,} of {self.pairs:,} pairs cut (--max_length {max_length})"] if self.cut else []
-
-
-def say_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> list[str]:
-    """The line of ``describe_cut``.
+def log_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
+    """Logs how many pairs lose text, where any does.
 
     cut: ``[N]`` whether each pair, or one of its texts, is cut
     """
-    if not cut.any():
-        return []
-    right = f", {int(data.labels[cut].sum()):,} of them right ones" if data.labels.any() else ""
-    count = f"{int(cut.sum()):,} of {len(cut):,} pairs"
-    return [f"{data.name} {data.split}: {count} cut{right} (--max_length {max_length})"]
+    if cut.any():
+        of_all = f"{int(cut.sum()):,} of {len(cut):,} pairs, {int(data.labels[cut].sum()):,} of them right ones"
+        log.info("%s %s: %s, are cut (--max_length %s)", data.name, data.split, of_all, max_length)
 
 
 def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> EncodedPairs:
-    """Every pair's ids equal ``tokenizer([question], [candidate], truncation="longest_first", max_length=max_length,
+    """Encodes all pairs.
+
+    Their ids equal ``tokenizer([question], [candidate], truncation="longest_first", max_length=max_length,
     split_special_tokens=True)``: a text that says ``[SEP]`` injects none. An empty candidate has its place between two
     separators, as CrossEncoder has it; ``tokenizer(question, "")``, which is not given lists, would take it for none.
 

@@ -33,8 +33,8 @@ from pretrain.release.folder import CARD, FACTS, make_readable, note_card
 from pretrain.release.metadata import CANDIDATES, HERE, QUESTION, TEMPLATES
 
 from .encode import encode_pairs
+from .model import unpack
 from .ranker import load_own_tokenizer
-from .score import unpack
 
 FOLDER, FP32, INT8 = "onnx", "model.onnx", "model_quantized.onnx"
 TOLERANCE = 1e-4  # of a logit

@@ -1,6 +1,7 @@
-"""The model that ranks answers: a sequence classifier with one logit, over packed pairs."""
+"""The cross-encoder that fine-tuning trains: a sequence classifier with one logit, over packed pairs."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
-from data_pipeline.tokenizers import load_tokenizer_as_it_is, shorten_name
+from data_pipeline.tokenizers import load_tokenizer_as_it_is
 from pretrain.modeling import attention
 from pretrain.modeling.adapters.bottleneck import AdaptedNorm
 from pretrain.modeling.adapters.folder import find_model, is_adapter, load_adapted
@@ -20,9 +21,11 @@ from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_head import fold_two_labels, redraw_head
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
-from pretrain.modeling.scorer import check_fits, count_positions
+from pretrain.modeling.scorer import count_positions
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
+
+log = logging.getLogger(__name__)
 
 UNLIMITED = 10**9  # transformers states a greater number where it knows none
 FRESH_SEED = 1_000_003  # added to the seed of fresh weights, see load_ranker
@@ -41,15 +44,13 @@ class Ranker(nn.Module):
         prepare_encoder(self, classifier.base_model)  # type: ignore[arg-type]
 
     def forward(self, **inputs: Any) -> torch.Tensor:
-        """Logits ``[n]`` of a packed batch, see encode.EncodedPairs.pack."""
+        """Returns logits ``[n]`` of a packed batch, see encode.EncodedPairs.pack."""
         hidden = encode_packed(self.classifier.base_model, inputs)  # type: ignore[arg-type]
         return self.family.pair_logits(self.classifier, hidden[inputs["starts"][:-1].long()]).float()
 
 
-def load_ranker(
-    name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fresh_head: bool = False
-) -> tuple[Ranker, list[str]]:
-    """The model to fine-tune, in fp32, and lines that say what of it is new.
+def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fresh_head: bool = False) -> Ranker:
+    """Returns the model to fine-tune, in fp32, and logs which of its weights are new.
 
     name_or_dir:    a release, an adapter beside its base, another weights folder, a hub name, or a folder with a
                     config alone, from which training starts from scratch. A head of two labels is folded into one logit
@@ -61,7 +62,9 @@ def load_ranker(
     """
     silence_transformers()
     if is_adapter(name_or_dir):
-        return _load_adapter(name_or_dir, fresh_head)
+        if fresh_head:
+            raise KinspanError(f"--fresh_head does not go with the adapter {name_or_dir}")
+        return Ranker(load_adapted(name_or_dir, attn_implementation=attention.NAME))
     config = load_config(name_or_dir)
     options: dict[str, Any] = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
     # Not the seed itself: from it pre-training may have drawn the very head that its encoder was trained with.
@@ -69,64 +72,43 @@ def load_ranker(
     if holds_no_weights(name_or_dir):
         classifier = AutoModelForSequenceClassification.from_config(**options, trust_remote_code=False)
         start_at_base_rate(classifier, positive_share)
-        return Ranker(classifier), [f"{name_or_dir} holds no weights: the model starts from scratch"]
+        log.info("%s holds no weights: the model starts from scratch", name_or_dir)
+        return Ranker(classifier)
     num_labels = 1 if fresh_head else _count_labels(name_or_dir)
     if num_labels == 2:
         config.num_labels = 2
     options["ignore_mismatched_sizes"] = fresh_head  # a head of several labels
     classifier, missing = load_part(AutoModelForSequenceClassification, name_or_dir, options)
-    notes = []
     if num_labels == 2:
         fold_two_labels(classifier)
-        notes.append("the two labels of the head are folded into one logit: label 1 less label 0")
+        log.info("the two labels of the head are folded into one logit: label 1 less label 0")
     if fresh_head:
         redraw_head(classifier, FRESH_SEED + seed)
-        notes.append("the head starts fresh, as --fresh_head asks: everything above the encoder is drawn anew")
-    elif missing:
-        notes.append(f"the head starts fresh ({len(missing)} tensors are not in {name_or_dir})")
     if fresh_head or missing:
+        log.info("the pair head of %s starts fresh", name_or_dir)
         start_at_base_rate(classifier, positive_share)
-    return Ranker(classifier), notes
-
-
-def _load_adapter(folder: str, fresh_head: bool) -> tuple[Ranker, list[str]]:
-    if fresh_head:
-        raise KinspanError(f"--fresh_head does not go with the adapter {folder}, whose pair head was trained with it")
-    return Ranker(load_adapted(folder, attn_implementation=attention.NAME)), []
+    return Ranker(classifier)
 
 
 def check_plain(ranker: Ranker, name_or_dir: str) -> None:
     """Raises KinspanError where a model holds bottlenecks: no fine-tuned folder could, as ``transformers`` reads it."""
     if any(isinstance(module, AdaptedNorm) for module in ranker.modules()):
-        raise KinspanError(
-            f"--model {name_or_dir} is an adapter of bottlenecks, which ranks as it is and cannot be fine-tuned here: "
-            "fine-tune its base, or an adapter of LoRA, which becomes a plain model"
-        )
+        raise KinspanError(f"--model {name_or_dir}: bottlenecks cannot be fine-tuned: give their base, or LoRA")
 
 
 def _count_labels(name_or_dir: str) -> int:
-    """1 or 2, where 1 stands for no head as well. Raises KinspanError for a head of more labels."""
+    """Returns 1 or 2, where 1 stands for no head as well. Raises KinspanError for a head of more labels."""
     own = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     architecture = next(iter(own.architectures or []), "")
     if not architecture.endswith("ForSequenceClassification"):
         return 1
     if own.num_labels > 2:
-        raise KinspanError(
-            f"--model {name_or_dir} has a head of {own.num_labels} labels, where answers need one or two: "
-            "--fresh_head replaces it"
-        )
+        raise KinspanError(f"--model {name_or_dir} has {own.num_labels} labels: --fresh_head replaces its head")
     return int(own.num_labels)
 
 
-def check_takes(ranker: Ranker, tokenizer: Any, name_or_dir: str, max_length: int) -> None:
-    """Raises KinspanError where the model has too few positions for pairs of ``max_length`` tokens, or too few rows in
-    its embedding table for the tokenizer's ids."""
-    name = shorten_name(name_or_dir)
-    check_fits(name, ranker.classifier, tokenizer, max_length)
-
-
 def load_own_tokenizer(name_or_dir: str) -> Any:
-    """The tokenizer as the folder has it, so that scores equal those of CrossEncoder.
+    """Returns the tokenizer as the folder has it, so that scores equal those of CrossEncoder.
 
     Raises KinspanError where there is none, or none with a fast implementation.
     """
@@ -134,15 +116,19 @@ def load_own_tokenizer(name_or_dir: str) -> Any:
 
 
 def find_max_length(tokenizer: Any, model: Any) -> int:
-    """The most tokens of a pair that a folder states, as CrossEncoder reads it: the tokenizer's, where that is a number
-    that the model has positions for, and else all its positions; 512 where it states neither."""
+    """Returns the most tokens of a pair that a folder states, as CrossEncoder reads it.
+
+    That is the tokenizer's number, where the model has positions for it, and else all its positions; 512 without any.
+    """
     known = [n for n in (tokenizer.model_max_length, count_positions(model)) if n is not None and n < UNLIMITED]
     return min(known, default=512)
 
 
 def find_trained_length(name_or_dir: str) -> int | None:
-    """The most tokens that a folder says it was trained on: a release's facts do, or a tokenizer's number below what
-    the model has positions for. None of any other model, whose number is what it can read at most."""
+    """Returns the most tokens that a folder says it was trained on; None where it does not say.
+
+    A release's facts do, or a tokenizer's number below what the model has positions for.
+    """
     folder = Path(name_or_dir)
     if (folder / FACTS).is_file():
         return read_object(folder / FACTS, "release it again").get("max_length")
@@ -170,5 +156,5 @@ def save_ranker(config: Any, tokenizer: Any, max_length: int, weights: dict[str,
 
 def silence_transformers() -> None:
     """Silences what transformers prints while it loads."""
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()

@@ -4,6 +4,7 @@ Texts are kept as token ids, equal ones once, and any of them make a packed batc
 pool of answers cost the tokens of the pool.
 """
 
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,22 +19,21 @@ from torch import nn
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, lay_out
-from data_pipeline.tokenizers import PairTemplate, read_text_template, shorten_name
+from data_pipeline.tokenizers import PairTemplate, read_text_template
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
-from pretrain.modeling.default_model import name_installed
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.pair_model import holds_no_weights
-from pretrain.modeling.scorer import check_fits
 from pretrain.modeling.siamese.model import load_siamese_model, pool_mean
 from pretrain.release.folder import write_max_length
 from pretrain.release.siamese import fill_siamese_folder
 
 from .bi_encoder import ANSWER, QUERY, find_prompt, has_modules, load_bi_encoder
-from .encode import group_by_length, move_row, say_cut
+from .encode import TokenizedTexts, group_by_length, move_row, tokenise_texts
 from .ranker import FRESH_SEED, silence_transformers
 from .score import BATCH_TOKENS, run_batches
-from .token_ids import TokenizedTexts, tokenise_texts
+
+log = logging.getLogger(__name__)
 
 
 class SiameseRanker(nn.Module):
@@ -49,12 +49,12 @@ class SiameseRanker(nn.Module):
         return self.encoder.config
 
     def forward(self, **inputs: Any) -> torch.Tensor:
-        """Vectors ``[n, hidden]`` float32 of length 1, of a packed batch of single texts; see EncodedTexts.pack."""
+        """Returns vectors ``[n, hidden]`` float32 of length 1 of a packed batch, see EncodedTexts.pack."""
         return F.normalize(pool_mean(encode_packed(self.encoder, inputs), inputs["starts"]), dim=-1)
 
 
-def load_siamese_ranker(name_or_dir: str, seed: int) -> tuple[SiameseRanker, list[str]]:
-    """The encoder to fine-tune, in fp32, and lines that say what of it is new.
+def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
+    """Returns the encoder to fine-tune, in fp32, and logs which parts of the model are new or left out.
 
     name_or_dir: any model whose encoder can be trained here: a bi-encoder, a release, another weights folder, a hub
                  name, or a folder with a config alone, from which training starts from scratch
@@ -66,14 +66,16 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> tuple[SiameseRanker, lis
     if is_adapter(name_or_dir):
         raise KinspanError(f"--model {name_or_dir} is an adapter: --loss contrastive trains a whole encoder")
     model, _ = load_siamese_model(name_or_dir, FRESH_SEED + seed)  # its masked-LM head is not used
-    scratch = holds_no_weights(name_or_dir)
-    notes = [f"{shorten_name(name_or_dir)} holds no weights: the model starts from scratch"] if scratch else []
-    return SiameseRanker(model.encoder), [*notes, *describe_left_out(name_or_dir)]
+    if holds_no_weights(name_or_dir):
+        log.info("%s holds no weights: the model starts from scratch", name_or_dir)
+    elif untrained := list_untrained_parts(name_or_dir):
+        log.warning("%s is trained without %s", name_or_dir, ", ".join(untrained))
+    return SiameseRanker(model.encoder)
 
 
-def describe_left_out(name_or_dir: str) -> list[str]:
-    """A line that says what of a model of sentence-transformers is not trained further: prompts, any other pooling than
-    the mean, and modules behind it."""
+def list_untrained_parts(name_or_dir: str) -> list[str]:
+    """Returns the parts of a model of sentence-transformers that are not trained further: prompts, any other pooling
+    than the mean, and modules behind it."""
     if not has_modules(name_or_dir):
         return []
     try:
@@ -86,15 +88,7 @@ def describe_left_out(name_or_dir: str) -> list[str]:
         lost.append(f"its pooling ({model[modules.index('Pooling')].pooling_mode})")
     if find_prompt(model, QUERY) or find_prompt(model, ANSWER):
         lost.append("its prompts")
-    name = shorten_name(name_installed(name_or_dir))
-    return [f"{name} is trained without {', '.join(lost)}: a vector is the mean over the tokens"] if lost else []
-
-
-def check_takes_texts(ranker: SiameseRanker, tokenizer: Any, name_or_dir: str, max_length: int) -> None:
-    """Raises KinspanError where the model has too few positions for texts of ``max_length`` tokens, or too few rows in
-    its embedding table for the tokenizer's ids."""
-    name = shorten_name(name_or_dir)
-    check_fits(name, ranker.encoder, tokenizer, max_length)
+    return lost
 
 
 @dataclass(frozen=True)
@@ -114,7 +108,7 @@ class EncodedTexts:
     lengths: np.ndarray
 
     def pack(self, numbers: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """These texts, one after another, as the inputs of pretrain.modeling.encoder.encode_packed."""
+        """Returns these texts, one after another, as the inputs of pretrain.modeling.encoder.encode_packed."""
         lengths = self.lengths[numbers] - self.template.num_special
         row = lay_out(self.template, (lengths,))
         copy_runs(row.ids, row.text_starts[0], self.texts.ids, self.texts.starts[numbers], lengths)
@@ -122,7 +116,7 @@ class EncodedTexts:
 
 
 def encode_texts(data: AnswerSet, tokenizer: Any, max_length: int) -> EncodedTexts:
-    """Every text's ids equal ``tokenizer(text, truncation=True, max_length=max_length, split_special_tokens=True)``.
+    """Encodes all texts; ids equal ``tokenizer(text, truncation=True, max_length=..., split_special_tokens=True)``.
 
     Raises KinspanError where ``max_length`` leaves no room for a text.
     """
@@ -141,10 +135,10 @@ def encode_texts(data: AnswerSet, tokenizer: Any, max_length: int) -> EncodedTex
     return EncodedTexts(texts, first[1][first[2]], numbers, template, lengths)
 
 
-def describe_cut_texts(texts: EncodedTexts, data: AnswerSet, max_length: int) -> list[str]:
-    """A line that says how many pairs have a text that is cut, where any has; ``texts`` are those of ``data``."""
+def find_cut_pairs(texts: EncodedTexts, data: AnswerSet) -> np.ndarray:
+    """Returns whether each pair has a text that is cut, ``[N]``; ``texts`` are those of ``data``."""
     cut = texts.texts.lengths + texts.template.num_special > texts.lengths
-    return say_cut(data, cut[texts.questions[data.question_of]] | cut[texts.answers], max_length)
+    return cut[texts.questions[data.question_of]] | cut[texts.answers]
 
 
 def score_texts(
@@ -156,7 +150,7 @@ def score_texts(
     what: str,
     mark: Callable[[str], None] = lambda place: None,
 ) -> np.ndarray:
-    """The cosine of every row's candidate to its question, ``[N]`` float64; each text is embedded once.
+    """Returns the cosine of every row's candidate to its question, ``[N]`` float64; each text is embedded once.
 
     texts: those of ``data``
     width: numbers of a vector

@@ -13,7 +13,7 @@ from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.comparison import BI_ENCODER, CROSS_ENCODER, START, warn_of_baselines
 from finetune.evaluation.metrics import METRICS, RETRIEVAL_METRICS, compute_means, compute_question_metrics
 from finetune.ranking.bi_encoder import is_bi_encoder
-from finetune.ranking.score import score_answers
+from finetune.ranking.model import score_answers
 from pretrain.engine.ranks import broadcast_from_rank_0
 from pretrain.modeling.pair_model import holds_no_weights
 

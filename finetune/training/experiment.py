@@ -25,8 +25,8 @@ from finetune.evaluation.metrics import (
     compute_run_metrics,
 )
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
+from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import find_trained_length
-from finetune.ranking.score import score_answers
 from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.reports.facts import add_baselines, describe_surroundings, name_model, write_card
 from pretrain.engine.log import complete_lines
@@ -181,7 +181,7 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
         return figures
     figures = {"of": measured_on}
     for split in data.measured:
-        scores = score_answers(str(folder / BEST), split, experiment.config.max_length, say=experiment.say)
+        scores = score_answers(str(folder / BEST), split, experiment.config.max_length)
         figures[split.split] = compute_means(compute_question_metrics(split, scores, metrics))
         if experiment.ranks.rank == 0:
             write_predictions(folder / split.split, split, scores, tag)

@@ -4,6 +4,7 @@ A pair of a question and one of its candidates has the number of the candidate's
 another one is a pair too, whose number is beyond those of the rows; see finetune.data.answers.number_pairs.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ import numpy as np
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.random_bits import make_philox_key
 from finetune.data.answers import AnswerSet, number_pairs
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -149,13 +152,11 @@ def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups
     return Groups(np.concatenate(groups), np.cumsum([0] + [len(g) for g in groups]))
 
 
-def describe_unlisted(data: AnswerSet) -> list[str]:
-    """Says in a line how many questions ``draw_lists`` passes over, where it passes over any."""
+def log_unlisted(data: AnswerSet) -> None:
+    """Logs how many questions ``draw_lists`` passes over, where it passes over any."""
     wrong = np.bincount(data.question_of, weights=data.distinct.wrong, minlength=data.num_questions)
-    count = int(((wrong == 0) | (data.positives == 0)).sum())
-    of_all = f"{count:,} of {data.num_questions:,} questions"
-    lack = "lack a right or a wrong candidate: this loss does not train on them"
-    return [f"{data.name} {data.split}: {of_all} {lack}"] if count else []
+    if count := int(((wrong == 0) | (data.positives == 0)).sum()):
+        log.warning("%s of %s questions lack a right or a wrong candidate: not trained on", count, data.num_questions)
 
 
 def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) -> Groups:

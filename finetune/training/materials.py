@@ -9,26 +9,26 @@ import numpy as np
 import torch
 
 from finetune.data.answers import AnswerSet
-from finetune.ranking.encode import describe_cut, encode_pairs
-from finetune.ranking.ranker import Ranker, check_plain, check_takes, load_own_tokenizer, load_ranker, save_ranker
+from finetune.ranking.encode import encode_pairs, find_cut, log_cut
+from finetune.ranking.ranker import Ranker, check_plain, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_pairs
 from finetune.ranking.siamese import (
     SiameseRanker,
-    check_takes_texts,
-    describe_cut_texts,
     encode_texts,
+    find_cut_pairs,
     load_siamese_ranker,
     save_siamese_ranker,
     score_texts,
 )
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
+from pretrain.modeling.scorer import check_fits
 
 from . import losses
 from .config import CONTRASTIVE, LISTED, TEMPERATURE, FinetuneConfig, get_max_length
 from .contrast import SiameseTrainer, update_bi_encoder
 from .engine import Ranks
-from .groups import describe_unlisted
+from .groups import log_unlisted
 from .plan import FitPlan, TrainingStage, largest_group, plan_stage
 from .update import Loss, Trainer, update_ranker
 
@@ -44,7 +44,6 @@ class RankerSetup:
     measure:  tokens of rows of the training set
     measured: for each dev set, and "test" if it is measured at each validation, the answers and what scores them
     save:     writes weights to a folder, which others load as a ranker
-    notes:    lines that say what of the model is new
     """
 
     ranker: Ranker | SiameseRanker
@@ -54,7 +53,6 @@ class RankerSetup:
     measure: Callable[[np.ndarray], np.ndarray]
     measured: dict[str, tuple[AnswerSet, Scoring]]
     save: Callable[[dict[str, torch.Tensor], Path], None]
-    notes: list[str]
 
 
 def load_materials(config: FinetuneConfig, stage: TrainingStage, seed: int, ranks: Ranks) -> RankerSetup:
@@ -70,17 +68,18 @@ def _load_cross_encoder(
     config: FinetuneConfig, stage: TrainingStage, seed: int, plan: FitPlan, layout: Layout, rank: int
 ) -> RankerSetup:
     fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
-    ranker, notes = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
+    ranker = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
     check_plain(ranker, stage.model)
     tokenizer = load_own_tokenizer(stage.model)
-    check_takes(ranker, tokenizer, stage.model, get_max_length(config))
+    check_fits(stage.model, ranker.classifier, tokenizer, get_max_length(config))
     pairs = encode_pairs(stage.train, tokenizer, get_max_length(config))
-    notes.extend(describe_cut(pairs, stage.train))
-    notes.extend(describe_unlisted(stage.train) if config.loss in LISTED else [])
+    log_cut(stage.train, find_cut(pairs), get_max_length(config))
+    if config.loss in LISTED:
+        log_unlisted(stage.train)
 
     def prepare(data: AnswerSet) -> Scoring:
         encoded = encode_pairs(data, tokenizer, get_max_length(config))
-        notes.extend(describe_cut(encoded, data))
+        log_cut(data, find_cut(encoded), get_max_length(config))
         return lambda model, device, **options: score_pairs(model, encoded, device, **options)
 
     trainer = Trainer(
@@ -94,23 +93,22 @@ def _load_cross_encoder(
         measure=pairs.measure,
         measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
         save=partial(save_ranker, ranker.classifier.config, tokenizer, get_max_length(config)),
-        notes=notes,
     )
 
 
 def _load_bi_encoder(
     config: FinetuneConfig, stage: TrainingStage, seed: int, plan: FitPlan, layout: Layout, rank: int
 ) -> RankerSetup:
-    ranker, notes = load_siamese_ranker(stage.model, seed)
+    ranker = load_siamese_ranker(stage.model, seed)
     tokenizer = load_own_tokenizer(stage.model)
-    check_takes_texts(ranker, tokenizer, stage.model, get_max_length(config))
+    check_fits(stage.model, ranker.encoder, tokenizer, get_max_length(config))
     texts = encode_texts(stage.train, tokenizer, get_max_length(config))
-    notes.extend(describe_cut_texts(texts, stage.train, get_max_length(config)))
+    log_cut(stage.train, find_cut_pairs(texts, stage.train), get_max_length(config))
     width = int(ranker.config.hidden_size)
 
     def prepare(data: AnswerSet) -> Scoring:
         encoded = encode_texts(data, tokenizer, get_max_length(config))
-        notes.extend(describe_cut_texts(encoded, data, get_max_length(config)))
+        log_cut(data, find_cut_pairs(encoded, data), get_max_length(config))
         return lambda model, device, **options: score_texts(model, data, encoded, width, device, **options)
 
     trainer = SiameseTrainer(
@@ -130,7 +128,6 @@ def _load_bi_encoder(
         measure=trainer.measure,
         measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
         save=partial(save_siamese_ranker, ranker.config, tokenizer, get_max_length(config)),
-        notes=notes,
     )
 
 

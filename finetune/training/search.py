@@ -15,12 +15,12 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
 from finetune.data.filters import filter_questions
 from finetune.evaluation.metrics import MAP
+from finetune.ranking.fusion import split_folds
 from pretrain.engine.log import complete_lines
 from pretrain.engine.ranks import broadcast_from_rank_0
 
 from .config import FinetuneConfig
 from .engine import Ranks
-from .groups import make_generator
 from .plan import BEST, DEV
 from .stages import Data, make_target_stage
 from .train import train_ranker
@@ -28,12 +28,6 @@ from .train import train_ranker
 Curve = tuple[np.ndarray, np.ndarray]  # the epochs and the MAP of a run's validations
 
 SEED = 0
-FOLDS_KEY = 2**33  # of the random numbers that assign questions to folds
-
-
-def split_folds(num_questions: int, num_folds: int) -> np.ndarray:
-    """Returns the fold of each question, ``[Q]``; the sizes of the folds differ by one at most."""
-    return make_generator(SEED, FOLDS_KEY).permutation(np.arange(num_questions) % num_folds)
 
 
 def search_settings(

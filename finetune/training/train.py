@@ -333,7 +333,7 @@ def _start_run(
             print(line, flush=True)
 
     plan, checkpoints = materials.plan, folder / CHECKPOINTS
-    say(*materials.notes, describe_plan(config, stage, plan))
+    say(describe_plan(config, stage, plan))
     background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
     writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background, tell=lambda line: run.say(line))
     found = find_resumable(checkpoints, say)

@@ -25,7 +25,7 @@ from finetune.data.filters import CLEAN, describe_left_out, filter_questions
 from finetune.data.registry import find_measure, load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import MAP, P_1, TITLES, compute_question_metrics
-from finetune.ranking.score import score_answers
+from finetune.ranking.model import score_answers
 from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
 
 TF_IDF = "TF-IDF"
@@ -121,7 +121,7 @@ def measure_matrix(
         return float(np.mean(read_object(path, "delete it to have it measured again")[target.metric]))
 
     def measure_model(name: str, model: str) -> list[float]:
-        return [measure(name, model, lambda data: score_answers(model, data, max_length, say=say), t) for t in targets]
+        return [measure(name, model, lambda data: score_answers(model, data, max_length), t) for t in targets]
 
     values = {name: np.array(measure_model(name, model)) for name, model in sources.items()}
     untrained = {BM25: score_bm25, TF_IDF: score_tf_idf}
@@ -129,9 +129,7 @@ def measure_matrix(
     if in_domain:
         own = [(t, in_domain.get(t.name)) for t in targets]
         cells = [
-            measure(IN_DOMAIN, model, partial(score_answers, model, max_length=max_length, say=say), t)
-            if model
-            else np.nan
+            measure(IN_DOMAIN, model, partial(score_answers, model, max_length=max_length), t) if model else np.nan
             for t, model in own
         ]
         baselines[IN_DOMAIN] = np.array(cells)

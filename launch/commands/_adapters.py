@@ -145,7 +145,7 @@ def merge_adapter(folder: str, output: Path) -> None:
     parts, base = read_spec(Path(folder))
     if parts[0].kind != "lora":
         raise KinspanError(f"--adapters {folder} is of bottlenecks, which no plain model has a place for: rank with it")
-    ranker, _ = load_ranker(folder)
+    ranker = load_ranker(folder)
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
         tokenizer = load_own_tokenizer(folder)

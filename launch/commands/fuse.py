@@ -1,7 +1,6 @@
 """Learns to add up the scores of several rankers: BM25, a bi-encoder, a cross-encoder."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from data_pipeline.core.command_line import parse
@@ -42,7 +41,6 @@ class FuseConfig:
 def main() -> None:
     config = parse(FuseConfig, DESCRIPTION, EPILOG)
     expect_data(config.data)
-    from finetune.fuse import fuse_file  # after the flags: torch takes seconds to import
+    from finetune.ranking.fuse import fuse_file  # after the flags: torch takes seconds to import
 
-    say = partial(print, flush=True)
-    fuse_file(config.parts, config.data, Path(config.output_dir), config.columns, config.max_length, say)
+    print(fuse_file(config.parts, config.data, Path(config.output_dir), config.columns, config.max_length))

@@ -74,10 +74,11 @@ def main() -> None:
             say=partial(print, flush=True),
         )
         return
-    from finetune.rank import rank_file
+    from finetune.ranking.rank import rank_file
 
     output = Path(config.output_dir)
     rank_file(config.model, Path(str(config.data)), output, config.columns, config.max_length, config.precision)
+    print(f"{output} has run.txt and ranking.jsonl")
 
 
 def _check(config: RankConfig) -> None:

@@ -196,7 +196,7 @@ def test_lora_merges_into_a_plain_model(config, tmp_path):
     runs = plan_runs(config(adapter="lora", corpus=config().corpus[:1]), None)
     train_all(runs, lambda line: None)
     merge_adapter(str(tmp_path / "out/beer/release"), tmp_path / "merged")
-    adapted, merged = (load_ranker(str(tmp_path / where))[0] for where in ("out/beer/release", "merged"))
+    adapted, merged = (load_ranker(str(tmp_path / where)) for where in ("out/beer/release", "merged"))
     one, two = adapted.state_dict(), merged.state_dict()
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)

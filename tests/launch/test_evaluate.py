@@ -124,13 +124,13 @@ def scored(monkeypatch):
     """Models by name: one that knows, one that is always wrong. What was asked of them."""
     asked = []
 
-    def score_answers(name, data, max_length=128, batch_tokens=None, precision="fp32", say=print):
+    def score_answers(name, data, max_length=128, batch_tokens=None, precision="fp32"):
         asked.append((name, data.num_questions, max_length))
         noise = np.random.default_rng(0).random(data.num_pairs) / 2
         return {"knows": data.labels + noise, "wrong": noise - data.labels, "breaks": noise * np.nan}[Path(name).name]
 
     monkeypatch.setattr("data_pipeline.core.command_line.expect_model", lambda name: None)
-    monkeypatch.setitem(sys.modules, "finetune.ranking.score", SimpleNamespace(score_answers=score_answers))
+    monkeypatch.setitem(sys.modules, "finetune.ranking.model", SimpleNamespace(score_answers=score_answers))
     return asked
 
 

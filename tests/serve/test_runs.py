@@ -9,7 +9,7 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import compute_run_metrics, rank_run
 from finetune.evaluation.trec import read_run, write_run
-from finetune.ranking.score import score_answers
+from finetune.ranking.model import score_answers
 from serve.building import build_index, remove_answers
 from serve.questions import BM25
 from serve.rerank import make_candidates

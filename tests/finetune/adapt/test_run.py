@@ -26,7 +26,7 @@ from finetune.adapt.run import (
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
-from finetune.ranking.score import score_answers
+from finetune.ranking.model import score_answers
 from pretrain.modeling.default_model import default_model
 
 

