@@ -15,15 +15,9 @@ from data_pipeline.core.settings import ABOVE_0, FROM_0_TO_1, FROM_0_TO_BELOW_1,
 from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
 from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
+from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS, get_reader
-from data_pipeline.prepare.rejection import ALLOW_REJECTED
-from data_pipeline.prepare.summary import (
-    check_trainable,
-    describe_oddities,
-    describe_rejected,
-    find_lacks,
-    format_counts,
-)
+from data_pipeline.prepare.summary import check_trainable, format_counts, list_lacks, list_oddities
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import NAMES, load_split
@@ -40,9 +34,9 @@ files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data s
   .xml.bz2          a dump of Wikipedia; Posts.xml: a forum of StackExchange; see docs/corpora.md for all of them
 Without --input: the documentation of Python and of the pinned packages ({PYTHON_DOCS}).
 
-The same command again goes on where it was interrupted: what is done lies in OUTPUT_DIR/partial, with a log of each
-task. What comes out is the same for any number of workers, on one machine, on Slurm and on Ray. Beside the corpus,
-report.html shows what was read and dropped, with examples, and documents to read.
+The same command again goes on where it was interrupted: finished work lies in OUTPUT_DIR/partial. The result is the
+same for any number of workers, on one machine, on Slurm and on Ray. Beside the corpus, summary.txt shows what was read
+and dropped, with examples.
 
 Duplicates: a document or a paragraph that repeats an earlier one word for word is dropped, and so is, everywhere, a
 paragraph that stands in many documents, such as a site's footer: both cost a few percent of the time, and what repeats
@@ -111,12 +105,7 @@ class PrepareConfig:
     decontaminate: list[str] = setting([])
     """Drop documents that hold a sentence of 8 words or more of a test set: files of sentences (.txt, .tsv, .jsonl), or
     data sets, whose test split is taken, such as wikiqa=FOLDER."""
-    allow_damaged: bool = setting(False)
-    """Go without the rest of a file that cannot be read to its end."""
-    allow_skipped: bool = setting(False)
-    """Go without files in folders and archives that are of no known format or need a library that is not installed,
-    without tables that have no text, and without links that lead nowhere."""
-    allow_rejected: float | None = setting(None, FROM_0_TO_1, help=ALLOW_REJECTED)
+    max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
     licence: str = setting("")
     """Licence of the input, for the manifest and model cards."""
 
@@ -164,9 +153,7 @@ def main() -> None:
         config.num_workers,
         config.shard_tokens,
         config.licence,
-        allow_damaged=config.allow_damaged,
-        allow_skipped=config.allow_skipped,
-        allow_rejected=config.allow_rejected,
+        max_rejected=config.max_rejected,
         duplicates=config.duplicates,
         boilerplate=config.boilerplate,
         decontaminate=_read_test_sentences(config.decontaminate),
@@ -176,17 +163,12 @@ def main() -> None:
     if result.reused:
         print(f"{output} already holds this corpus: nothing to do")
     else:
-        print(format_counts(result.tally, result.manifest, result.skipped))
-        print("anchors: texts that an objective of kinspan pretrain makes pairs for; docs/objectives.md explains each")
+        print(format_counts(result.tally, result.read, result.manifest))
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
         print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.3g} MB/s)")
-        print(f"report: {output}/report.html")
-        if rejected := describe_rejected(output, result.tally):
-            print(f"note: {rejected}")
-        for oddity in describe_oddities(result.tally):
-            print(f"note: {oddity}")
-    for lack in find_lacks(result.manifest, OBJECTIVES):
-        print(f"note: {lack}")
+        print(f"{output}/summary.txt has examples of what was dropped")
+    for note in [*list_oddities(result.tally, result.read), *list_lacks(result.manifest, OBJECTIVES)]:
+        print(f"note: {note}")
     check_trainable(result.manifest, f"the corpus in {output}")
 
 

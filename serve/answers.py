@@ -12,7 +12,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document
-from data_pipeline.prepare.read import read_input
+from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG, read_input
 from data_pipeline.prepare.readers import parse_record
 from finetune.data.builders.forum import ForumQuestion, read_questions
 from finetune.data.dataset import MissingSplit
@@ -112,7 +112,7 @@ def _open_source(source: str, columns: dict[str, str], say: Say, all_answers: bo
     if name in (FORUM, DOCUMENTS) and place:
         if name == DOCUMENTS:
             return _read_documents(place, say)
-        return _take_answers(read_questions([place], say, may_reject=False), all_answers, say)
+        return _take_answers(read_questions([place], MAX_REJECTED_WITHOUT_FLAG), all_answers, say)
     if name in NAMES and place:
         return _read_data_set(source, say)
     if beir:
@@ -270,8 +270,9 @@ def _read_documents(place: str, say: Say) -> Iterator[Answer]:
         kept += len(texts)
         return [Answer(name(document, n, text), text, title=document.title) for n, text in enumerate(texts, 1)]
 
-    nothing = "no paragraph of running text, and no answer of a forum, in it"
-    answers = read_input([place], parse_record, make, say, nothing, may_reject=False)
+    answers = read_input([place], parse_record, make, MAX_REJECTED_WITHOUT_FLAG)
+    if not answers:
+        raise KinspanError(f"{DOCUMENTS}={place}: no paragraph of running text, and no answer of a forum")
     if dropped := tally.counts["paragraphs read"] - kept:
         say(f"{dropped:,} of {dropped + kept:,} paragraphs are short or no running text: left out")
     if shared := sum(taken.values()) - len(taken):

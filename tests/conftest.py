@@ -120,7 +120,7 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 PLOTS = {
-    "data_pipeline.core.plots": ("plot_bars", "plot_curves"),
+    "data_pipeline.core.plots": ("plot_curves",),
 }
 
 

@@ -12,7 +12,6 @@ from itertools import cycle
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
@@ -106,18 +105,6 @@ def plot_curves(
             axes.axvline(mark, color=_INK, alpha=0.45, linewidth=1, linestyle="--")
         names = " ".join(f'<span style="color:{c}">\u25cf</span> {escape(n)}' for n, c in zip(curves, cycle(COLOURS)))
         return f'{render_figure(figure, label)}<div class="muted">{names}</div>'
-
-
-def plot_bars(values: Sequence[float], first: int, step: int, label: str) -> str:
-    """Plot a histogram whose bars cover ``step`` whole numbers each, from ``first`` on."""
-    with matplotlib.rc_context(SMALL_STYLE):
-        figure = Figure(SMALL)
-        axes = figure.subplots()
-        axes.bar(first + step * np.arange(len(values)), values, 0.9 * step, align="edge", color=COLOURS[0])
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(5, integer=True))
-            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        return render_figure(figure, label)
 
 
 def render_figure(figure: Figure, label: str) -> str:

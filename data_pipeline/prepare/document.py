@@ -2,10 +2,6 @@
 
 from dataclasses import dataclass, field
 
-# How reasons begin in rejected.jsonl
-UNREADABLE = "cannot read on"  # the rest of a file
-SKIPPED = "skipped"  # a file in an archive: a link, of no known format, or one that needs a library
-
 
 @dataclass(frozen=True)
 class Document:
@@ -51,8 +47,4 @@ class Omitted(Rejected):
 
 
 class Unreadable(Rejected):
-    """The rest of a file cannot be read: nobody knows how many documents it holds."""
-
-
-class Skipped(Unreadable):
-    """A file inside an archive is a link, of no known format, or needs an absent library: --allow_skipped."""
+    """A file, or the rest of it, cannot be read: it is damaged, of no known format, or needs an absent library."""

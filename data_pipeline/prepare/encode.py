@@ -1,8 +1,15 @@
-"""Records become token ids, in worker processes: parse, clean, split into sentences, tokenise."""
+"""Encodes input tasks, the first stage: records are parsed, cleaned, split into sentences and tokenised."""
 
 import hashlib
-from dataclasses import dataclass, replace
+import os
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,22 +21,135 @@ from data_pipeline.tokenizers import check_joins
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, clean_or_drop, normalise, split_sentences
 from .document import Document, Omitted, Rejected
-from .read import parse_counted
+from .near import write_signatures
+from .plan import load_plan
+from .read import ReadTally, parse_counted
 from .readers.reader import Record, measure_content
-from .rejection import ReadTally
-from .spill import KEY_BYTES, hash_string, make_chunk_schema
+from .spill import KEY_BYTES, SpillWriter, hash_string, make_chunk_schema
+from .tasks import Progress, measure_peak
 
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
+THREADS = "TOKENIZERS_PARALLELISM"
+CHUNK_BYTES = 1 << 20  # of raw records that are encoded together
+
+
+def encode_inputs(plan_file: Path, number: int, progress: Progress) -> None:
+    """Encodes the input task of a number, unless its output is there. ``plan_file`` is of a PreparePlan."""
+    plan = load_plan(plan_file)
+    task = plan.tasks[number]
+    if (plan.encoded / f"{task.key}.json").exists():
+        return
+    writer = SpillWriter(plan.encoded, task.key, plan.wide)
+    tally, read = Tally(), ReadTally()
+
+    def encode() -> Iterator[str]:
+        """Yields the text of each kept document, after it was written."""
+        encoder = load_encoder(plan_file)
+        for chunk in cut_chunks(task.read()):
+            encoded = encoder(chunk, read)
+            tally.add(encoded.tally)
+            writer.reject(encoded.rejected)
+            if encoded.rows is not None:
+                writer.add(encoded.rows, encoded.documents, encoded.paragraphs)
+            progress.add(encoded.tally.counts["documents read"])
+            yield from ("\n".join(paragraphs) for paragraphs in encoded.texts)
+
+    with use_one_thread():
+        if plan.near:
+            _write_signatures(plan.signatures(task.key), encode())
+        else:
+            deque(encode(), maxlen=0)
+    writer.finish({"tally": vars(tally), "read": asdict(read), "peak_bytes": measure_peak()})
+
+
+def _write_signatures(folder: Path, texts: Iterator[str]) -> None:
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(partial, ignore_errors=True)
+    write_signatures(texts, partial)
+    shutil.rmtree(folder, ignore_errors=True)  # of a task that was killed between this and its end
+    partial.replace(folder)
+
+
+@lru_cache(maxsize=1)
+def load_encoder(plan_file: Path) -> "Encoder":
+    """Loads the encoder that all tasks of a process share."""
+    plan = load_plan(plan_file)
+    sentences = [" ".join(sentence.split()) for sentence in plan.decontaminate]
+    tokenizer = plan.tokenizer_file.read_text(encoding="utf-8")
+    return Encoder(tokenizer, plan.tokenizer_name, plan.rules, plan.wide, Benchmark(sentences) if sentences else None)
+
+
+def cut_chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
+    """Cuts records into chunks of about CHUNK_BYTES."""
+    chunk: list[Record] = []
+    size = 0
+    for record in records:
+        chunk.append(record)
+        size += measure_content(record.content)
+        if size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+@contextmanager
+def use_one_thread() -> Iterator[None]:
+    """Lets the tokenizer work in one thread: there is a process for each core."""
+    before = os.environ.get(THREADS)
+    os.environ[THREADS] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[THREADS]
+        else:
+            os.environ[THREADS] = before
+
+
+def is_held_out(name: str, share: float) -> bool:
+    """Decides by a hash, so that the split stays as it is when a corpus is sharded anew or grows."""
+    digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") < share * 2**64
+
+
+def name_split(document: Document, text: int) -> str:
+    """Names what decides a document's split: its group, or else its id and the hash of its text.
+
+    A group, which is questions that links connect, is held out together or not at all. An id alone would not do: a
+    collection may give one id to all its documents.
+    """
+    return document.group or f"{document.id}\n{text}"
+
+
+def make_key(document: Document, text: int) -> bytes:
+    """Makes what decides a document's place in the corpus: a hash of its id, its source and the hash of its text.
+
+    Of a post, the first half is a hash of its group alone, so that a question and its duplicates stand side by side.
+    """
+    name = f"{document.id}\n{document.source}\n{text}".encode("utf-8", "replace")
+    if not document.is_post:
+        return hashlib.blake2b(name, digest_size=KEY_BYTES).digest()
+    group = f"{document.group or document.id}\n{document.source}".encode("utf-8", "replace")
+    halves = (hashlib.blake2b(part, digest_size=KEY_BYTES // 2).digest() for part in (group, name))
+    return b"".join(halves)
+
+
+def hash_text(document: Document, paragraphs: list[int]) -> int:
+    """Hashes all kept text of a document, given the hashes of its paragraphs."""
+    more = [*document.answers, document.title] if document.title_is_text else document.answers
+    parts = [*paragraphs, *(hash_string(normalise(text)) for text in more)]
+    return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
 
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """What becomes of a chunk of records.
+    """The outcome of a chunk of records.
 
     rows:       the D kept documents, with the columns of ``spill.make_chunk_schema``; None where there are none
     documents:  ``[D]`` uint64, a hash of each document's text
     paragraphs: ``[P]`` uint64, a hash of each paragraph of ``texts``
-    rejected:   ``{file, line, reason, bytes}`` of each broken record
+    rejected:   ``{file, line, reason, bytes}`` of each rejected record
     """
 
     rows: pa.RecordBatch | None
@@ -38,60 +158,6 @@ class EncodedChunk:
     texts: list[list[str]]
     tally: Tally
     rejected: list[dict]
-
-
-def is_held_out(document_id: str, share: float) -> bool:
-    """Decide by a hash of the id, so that the split stays as it is when a corpus is sharded anew or grows."""
-    digest = hashlib.blake2b(document_id.encode("utf-8", "replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "little") < share * 2**64
-
-
-def name_group(document: Document) -> str:
-    """Name the documents that are kept together, in one split and side by side: questions that links connect."""
-    return document.group or document.id
-
-
-def name_text(document_id: str, text: int) -> str:
-    """Name a document whose id many others have, given the hash of its text."""
-    return f"{document_id}\n{text}"
-
-
-def make_key(document: Document, text: int) -> bytes:
-    """Make what decides a document's place in the corpus: a hash of its id, its source and the hash of its text.
-
-    The text has its part in it, because a collection may give one id to all its documents. Of a post, the first half
-    is a hash of its group alone, so that a question and its duplicates come to stand side by side.
-    """
-    name = f"{document.id}\n{document.source}\n{text}".encode("utf-8", "replace")
-    if not document.is_post:
-        return hashlib.blake2b(name, digest_size=KEY_BYTES).digest()
-    group = f"{name_group(document)}\n{document.source}".encode("utf-8", "replace")
-    halves = (hashlib.blake2b(part, digest_size=KEY_BYTES // 2).digest() for part in (group, name))
-    return b"".join(halves)
-
-
-def hash_text(document: Document, paragraphs: list[int]) -> int:
-    """Hash all that is kept of a document's text, given the hashes of its paragraphs."""
-    others = [*document.answers, document.title] if document.title_is_text else document.answers
-    parts = [*paragraphs, *(hash_string(normalise(other)) for other in others)]
-    return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
-
-
-def _parse_records(records: list[Record], tally: Tally, read: ReadTally) -> tuple[list[Document], list[dict]]:
-    """Parse records to documents, and to an entry of ``rejected.jsonl`` for each that is none."""
-    documents: list[Document] = []
-    rejected = []
-    for record in records:
-        size = measure_content(record.content)
-        found = parse_counted(record, size, read)
-        if isinstance(found, Omitted):
-            tally.counts[f"records omitted: {found}"] += 1
-        elif isinstance(found, Rejected):
-            rejected.append({"file": record.file, "line": record.line, "reason": str(found), "bytes": size})
-        else:
-            documents += found
-        tally.counts["bytes read"] += size
-    return documents, rejected
 
 
 class Encoder:
@@ -111,27 +177,39 @@ class Encoder:
 
     def __call__(self, records: list[Record], read: ReadTally) -> EncodedChunk:
         tally = Tally()
-        documents, rejected = _parse_records(records, tally, read)
-        tally.counts["records rejected"] += len(rejected)
-        tally.counts["bytes rejected"] += sum(entry["bytes"] for entry in rejected)
-        tally.counts["documents cut off a longer text"] += sum(document.is_part for document in documents)
-        if self.rules.title_texts:
-            documents = [replace(document, title_is_text=True) for document in documents]
+        documents, rejected = self._parse(records, tally, read)
         cleaned = [(document, clean_or_drop(document, self.rules, tally)) for document in documents]
         kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs is not None]
         if self.benchmark and kept:
             kept = self._drop_known(self.benchmark, kept, tally)
-        nested = [(document, [split_sentences(p) for p in paragraphs]) for document, paragraphs in kept]
         hashes = [[hash_string(p) for p in paragraphs] for _, paragraphs in kept]
         texts = [hash_text(document, of_paragraphs) for (document, _), of_paragraphs in zip(kept, hashes, strict=True)]
         return EncodedChunk(
-            self._make_rows(nested, [paragraphs for _, paragraphs in kept], texts) if kept else None,
+            self._make_rows(kept, texts) if kept else None,
             np.array(texts, dtype=np.uint64),
             np.fromiter(chain.from_iterable(hashes), dtype=np.uint64),
             [paragraphs for _, paragraphs in kept],
             tally,
             rejected,
         )
+
+    def _parse(self, records: list[Record], tally: Tally, read: ReadTally) -> tuple[list[Document], list[dict]]:
+        """Parses records to documents, and to an entry of ``rejected.jsonl`` for each that is rejected."""
+        documents: list[Document] = []
+        rejected = []
+        for record in records:
+            parsed = parse_counted(record, read)
+            if isinstance(parsed, Omitted):
+                tally.counts[f"records omitted: {parsed}"] += 1
+            elif isinstance(parsed, Rejected):
+                size = measure_content(record.content)
+                rejected.append({"file": record.file, "line": record.line, "reason": str(parsed), "bytes": size})
+            else:
+                documents += parsed
+        tally.counts["documents cut off a longer text"] += sum(document.is_part for document in documents)
+        if self.rules.title_texts:
+            documents = [replace(document, title_is_text=True) for document in documents]
+        return documents, rejected
 
     @staticmethod
     def _drop_known(
@@ -144,28 +222,24 @@ class Encoder:
             tally.add_sample(WITH_BENCHMARK, f"{kept[number][0].title or kept[number][0].id}: {sentence}")
         return [document for number, document in enumerate(kept) if number not in found]
 
-    def _make_rows(
-        self, kept: list[tuple[Document, list[list[str]]]], texts: list[list[str]], hashes: list[int]
-    ) -> pa.RecordBatch:
-        """Tokenise all sentences of the chunk at once and nest their ids by document, paragraph and sentence."""
-        if not self._joins:
-            self._check_joins([s for _, nested in kept[:20] for sentences in nested for s in sentences][:200])
-        paragraphs = self._tokenise([sentences for _, nested in kept for sentences in nested])
-        starts = _accumulate_offsets([len(n) for _, n in kept])
+    def _make_rows(self, kept: list[tuple[Document, list[str]]], hashes: list[int]) -> pa.RecordBatch:
+        """Tokenises all sentences of the chunk at once and nests their ids by document, paragraph and sentence."""
         documents = [document for document, _ in kept]
+        texts = [paragraph for _, paragraphs in kept for paragraph in paragraphs]
+        sentences = [split_sentences(text) for text in texts]
+        if not self._joins:
+            self._check_joins([s for of_text in sentences for s in of_text][:200])
+        starts = _accumulate_offsets([len(paragraphs) for _, paragraphs in kept])
         share = self.rules.validation_share
-        held_out = [  # see spill.find_held_out
-            is_held_out(name_group(d), share) + 2 * is_held_out(name_text(d.id, text), share)
-            for d, text in zip(documents, hashes, strict=True)
-        ]
+        held_out = [is_held_out(name_split(d, text), share) for d, text in zip(documents, hashes, strict=True)]
         columns = [pa.array([normalise(getattr(d, name)) for d in documents]) for name in ("id", "title", "source")]
-        columns += [pa.array(held_out, pa.uint8()), *self._make_optional(documents)]
-        columns.append(pa.ListArray.from_arrays(starts, paragraphs))
+        columns += [pa.array(held_out).cast(pa.uint8()), *self._make_optional(documents)]
+        columns.append(pa.ListArray.from_arrays(starts, self._tokenise(sentences)))
         keys = [make_key(document, text) for document, text in zip(documents, hashes, strict=True)]
-        chars = pa.array(np.fromiter(map(len, chain.from_iterable(texts)), dtype=np.uint32))
-        least = [1 if d.is_post else self.rules.min_document_chars for d in documents]
+        chars = pa.array(np.fromiter(map(len, texts), dtype=np.uint32))
         columns += [pa.array(keys, pa.binary(KEY_BYTES)), pa.ListArray.from_arrays(starts, chars)]
-        columns.append(pa.array(least, pa.uint32()))
+        min_chars = [1 if d.is_post else self.rules.min_document_chars for d in documents]
+        columns.append(pa.array(min_chars, pa.uint32()))
         return pa.RecordBatch.from_arrays(columns, schema=make_chunk_schema(self.wide))
 
     def _check_joins(self, sentences: list[str]) -> None:
@@ -176,7 +250,7 @@ class Encoder:
         self._joins = True
 
     def _make_optional(self, documents: list[Document]) -> list[pa.Array]:
-        """Make the columns that only some readers give, see corpus.OPTIONAL_COLUMNS; they may be empty."""
+        """Makes the columns that only some readers give, see corpus.OPTIONAL_COLUMNS; they may be empty."""
         titles = [normalise(d.title) if d.title_is_text else "" for d in documents]
         answers = [normalise(answer) for d in documents for answer in d.answers]
         return [
@@ -190,7 +264,7 @@ class Encoder:
         ]
 
     def _tokenise(self, texts: list[list[str]]) -> pa.ListArray:
-        """Tokenise texts, which are lists of sentences, to ids nested by text and sentence.
+        """Tokenises texts, which are lists of sentences, to ids nested by text and sentence.
 
         A sentence whose characters the tokenizer drops has no ids and is not stored.
         """

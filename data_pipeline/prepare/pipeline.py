@@ -1,58 +1,66 @@
-"""Documents become a corpus: they are read, cleaned, split, tokenised, freed of duplicates, shuffled and written.
+"""Prepares a corpus: documents are read, cleaned, split, tokenised, freed of duplicates, shuffled and written.
 
 The steps are stages of independent tasks (``tasks.py``), which run on this machine, on Slurm or on Ray:
 
-1. Each input task encodes its files, or its part of a file, into buckets by a hash of each document's id.
-2. Ranges of hashes are searched for documents and paragraphs that occur more than once.
-3. Each bucket is freed of them, shuffled in memory and written as shards.
+1. Each input task encodes its files, or its part of a file (``encode.py``).
+2. Ranges of hashes are searched for documents and paragraphs that occur more than once (``duplicates.py``).
+3. Each bucket, a range of documents, is freed of them, shuffled in memory and written as shards (``write.py``).
 
-The manifest is written last. Until then, what is done lies in the folder ``partial``, and the same command goes on
-from there. What comes out depends on the inputs and the settings alone.
+The manifest is written last. Until then, finished work lies in the folder ``partial``, and the same command goes on
+from there. The result depends on the inputs and the settings alone.
 """
 
 import json
+import logging
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from data_pipeline import tokenizers
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import describe_write_error, lock_file
+from data_pipeline.core.files import describe_write_error, lock_file, write_atomically
 from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus
 from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
+from .duplicates import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, find_documents, find_paragraphs
+from .encode import encode_inputs
+from .near import NUM_BANDS, decide_documents, find_matches, link_signatures
 from .plan import PreparePlan
-from .readers import PYTHON_DOCS, InputFile, find_input_files, refuse_own_output
-from .rejection import Allowed, ReadTally, refuse_missing, refuse_rejected
-from .report import write_report
-from .stages import encode_all, write_all
-from .tasks import Engine
-from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest
+from .read import MAX_REJECTED, ReadTally, refuse_rejected
+from .readers import PYTHON_DOCS, FoundFiles, InputFile, check_unchanged, find_input_files, refuse_own_output
+from .spill import Spills
+from .summary import format_summary
+from .tasks import Engine, Stage
+from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest, write_shards
+
+logger = logging.getLogger(__name__)
 
 BOILERPLATE = 10  # documents with a paragraph from which on it is removed from all of them
 LICENCES = {PYTHON_DOCS: ("PSF-2.0, and that of each installed package", "docstrings of Python and its packages")}
-CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json", "report.html")
+CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json", "summary.txt")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What ``prepare`` did.
+    """The result of ``prepare``.
 
-    reused:     the folder already held this corpus, and the tally is empty
-    skipped:    files that were left out, by suffix
+    reused:     whether the folder already held this corpus; then the tallies are empty
     stages:     the seconds that each stage took
     peak_bytes: the most memory that its process had taken by the end of each input task, and of each bucket
     """
 
     manifest: Manifest
     tally: Tally
+    read: ReadTally
     seconds: float
     reused: bool = False
-    skipped: Counter[str] = field(default_factory=Counter)
     stages: dict[str, float] = field(default_factory=dict)
     peak_bytes: list[int] = field(default_factory=list)
 
@@ -67,17 +75,14 @@ def prepare(
     shard_tokens: int = SHARD_TOKENS,
     licence: str = "",
     quiet: bool = False,
-    allow_damaged: bool = False,
-    allow_skipped: bool = False,
-    allow_rejected: float | None = None,
-    may_allow: bool = True,
+    max_rejected: float = MAX_REJECTED,
     duplicates: str = "exact",
     boilerplate: int = BOILERPLATE,
     decontaminate: list[str] | None = None,
     executor: str = "local",
     sbatch: list[str] | None = None,
 ) -> Prepared:
-    """Write a corpus folder. The flags of ``launch/prepare.py`` say what the arguments are.
+    """Writes a corpus folder. The flags of ``launch/prepare.py`` say what the arguments are.
 
     Where ``output`` already holds the corpus of the same inputs and settings, it is left as it is.
 
@@ -88,16 +93,13 @@ def prepare(
         num_workers: tasks that run at the same time; one runs in this process
         shard_tokens: about how many tokens a shard holds
         licence: of the inputs, for the manifest
-        allow_damaged: go without the rest of a file that cannot be read to its end
-        allow_skipped: go without the files of folders and archives that cannot be read, and links that lead nowhere
-        allow_rejected: the share of the bytes that may be rejected, see ``rejection``; None: 1%, and of no file all
-        may_allow: whether the command has flags for these three, which messages then advise
+        max_rejected: the share of the bytes that may be rejected, see ``read``
         duplicates: "exact" drops documents and paragraphs that repeat earlier ones, "near" also documents much like an
             earlier one, "keep" nothing
-        boilerplate: a paragraph that stands in so many documents is dropped from all of them; 0 for never
+        boilerplate: a paragraph of so many documents is dropped from all of them; 0 for never
         decontaminate: sentences of test sets; a document that holds one is dropped
         executor: "local", "slurm" or "ray"
-        sbatch: what Slurm's jobs ask for, each ``NAME=VALUE``, with a partition and a time
+        sbatch: options of Slurm's jobs, each ``NAME=VALUE``, with a partition and a time
 
     Raises KinspanError where an input or the tokenizer cannot be used, a task fails, or no document is kept.
     """
@@ -109,70 +111,67 @@ def prepare(
     check_rules(rules)
     refuse_own_output(inputs, folder)
     engine = Engine(executor, num_workers, sbatch or [], quiet)
-    files, skipped = find_input_files(inputs, allow_skipped)
+    found = find_input_files(inputs)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     described = tokenizers.describe_tokenizer(tokenizer)
     settings = {**asdict(rules), "shard_tokens": shard_tokens, "duplicates": duplicates, "boilerplate": boilerplate}
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
-    request = {"inputs": _identify_inputs(files), "settings": settings, "tokenizer": described["fingerprint"]}
-    allowed = Allowed(allow_damaged, allow_skipped, allow_rejected, may_allow)
-    old = _find_finished(folder, request, allowed)
-    if old:
-        _refuse_other_licence(old, licence, folder)
+    request = {"inputs": _identify_inputs(found.files), "settings": settings, "tokenizer": described["fingerprint"]}
+    if finished := _find_finished(folder, request, max_rejected):
+        _refuse_other_licence(finished, licence, folder)
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
-        return Prepared(old, Tally(), time.monotonic() - began, reused=True, skipped=skipped)
-    partial = folder / "partial"
+        return Prepared(finished, Tally(), ReadTally(), time.monotonic() - began, reused=True)
+    _refuse_unknown(found, max_rejected)
+    work = folder / "partial"
     try:
-        _make_partial_folder(folder, partial)
+        _make_partial_folder(folder, work)
         in_use = f"--output_dir {folder}: another run is writing there: wait for its end, or choose another folder"
-        with lock_file(partial / "lock", in_use), engine:
+        with lock_file(work / "lock", in_use), engine:
             name, unknown = tokenizers.shorten_name(tokenizer.name_or_path), tokenizer.unk_token_id
             known = name, described["fingerprint"], len(tokenizer), unknown
-            plan = PreparePlan(partial, files, settings, rules, *known, objectives, decontaminate or [])
-            done = encode_all(plan, tokenizers.serialize_backend(tokenizer), engine, allowed)
-            write_all(plan, engine, done)
-            manifest = _make_manifest(done.shards, described, settings, done.tally, inputs, licence)
-            (partial / "request.json").write_text(json.dumps({**request, "read": done.read.to_json()}))
-            tokenizer.save_pretrained(str(partial / "tokenizer"))
-            write_report(partial, manifest, done.tally)
-            _move_parts(partial, folder)
+            plan = PreparePlan(work, found.files, settings, rules, *known, objectives, decontaminate or [])
+            encoded = _encode(plan, tokenizers.serialize_backend(tokenizer), engine, found, max_rejected)
+            dedup_status, removed, num_ranges = _find_duplicates(plan, engine, encoded)
+            shards = _write_shards(plan, engine, encoded, dedup_status, removed, num_ranges)
+            manifest = _make_manifest(shards, described, settings, encoded.tally, licence)
+            write_atomically(work / "request.json", json.dumps({**request, "read": asdict(encoded.read)}))
+            write_atomically(work / "summary.txt", format_summary(encoded.tally, encoded.read, manifest))
+            tokenizer.save_pretrained(str(work / "tokenizer"))
+            _move_parts(work, folder)
             write_manifest(manifest, folder)
     except OSError as error:
         raise KinspanError(f"--output_dir {describe_write_error(folder, error)}") from error
     finally:
         if (folder / "manifest.json").exists():
-            shutil.rmtree(partial, ignore_errors=True)
-    return Prepared(manifest, done.tally, time.monotonic() - began, False, skipped, engine.seconds, done.peak_bytes)
+            shutil.rmtree(work, ignore_errors=True)
+    seconds = time.monotonic() - began
+    return Prepared(manifest, encoded.tally, encoded.read, seconds, False, engine.seconds, encoded.peak_bytes)
+
+
+# Before any work ------------------------------------------------------------------------------------------
 
 
 def _identify_inputs(files: list[InputFile]) -> list[list]:
-    """Describe the inputs without reading them: the name, size and modification time of each file."""
+    """Describes the inputs without reading them: the name, size and modification time of each file."""
     return [[str(Path(f.name).resolve()) if Path(f.name).exists() else f.name, f.size, f.modified] for f in files]
 
 
-def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | None:
-    """Return the manifest of a corpus that is already there, whole, and what this request would make; else None.
+def _find_finished(folder: Path, request: dict, max_rejected: float) -> Manifest | None:
+    """Returns the manifest of a complete corpus of this request; None where there is none, or a damaged one.
 
-    Raises KinspanError where the folder holds the corpus of another request, or one that lacks text which is not
-    allowed to be missing: the rest of a damaged file, a file of an archive, or too many rejected records.
+    Raises KinspanError where the folder holds the corpus of another request, or too much of its input was rejected.
     """
     if not (folder / "manifest.json").exists():
         return None
     try:
         made = json.loads((folder / "request.json").read_text())
-        read = made.pop("read", ReadTally().to_json())
-        same = made == request
-    except (OSError, ValueError, AttributeError):
-        same = False
-    if not same:
-        raise KinspanError(
-            f"--output_dir {folder} already holds another corpus (other inputs, settings or tokenizer): "
-            "choose another folder, or delete it first"
-        )
-    holds = f"--output_dir {folder} holds this corpus, but --input"
-    refuse_rejected(ReadTally.from_json(read), allowed.rejected, holds, allowed.may_allow)
-    refuse_missing(folder, allowed, is_finished=True)
+        read = ReadTally(**made.pop("read"))
+    except (OSError, ValueError, TypeError, KeyError):
+        made = None
+    if made != request:
+        raise KinspanError(f"--output_dir {folder} holds another corpus: choose another folder, or delete it first")
+    refuse_rejected(read, max_rejected)
     try:
         manifest = Corpus(folder).manifest
         if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):
@@ -185,36 +184,189 @@ def _find_finished(folder: Path, request: dict, allowed: Allowed) -> Manifest | 
 
 
 def _refuse_other_licence(manifest: Manifest, licence: str, folder: Path) -> None:
-    """Raise KinspanError where a licence is given, and the corpus that is there was prepared with another one."""
     stated = {source["licence"] for source in manifest.sources if source["name"] not in LICENCES}
     if licence and stated - {licence}:
-        raise KinspanError(
-            f"--licence {licence}: --output_dir {folder} already holds this corpus, with the licence "
-            f"{', '.join(sorted(stated))}: leave the flag out, or delete the folder to prepare it again"
-        )
+        raise KinspanError(f"--licence {licence}: --output_dir {folder} holds this corpus with {', '.join(stated)}")
+
+
+def _refuse_unknown(found: FoundFiles, max_rejected: float) -> None:
+    """Raises KinspanError where too large a share of the input is files of no known format."""
+    read = ReadTally()
+    for file in found.files:
+        read.count(file.size)
+    read.reject_unknown(found)
+    refuse_rejected(read, max_rejected)
 
 
 def _make_partial_folder(folder: Path, partial: Path) -> None:
-    """Make the folder ``partial``, or take up what an interrupted run left there. Anything else is refused."""
+    """Makes the folder ``partial``, or takes up that of an interrupted run. Anything else is refused."""
     folder.mkdir(parents=True, exist_ok=True)
     there = {p.name for p in folder.iterdir()}
-    others = there - {"partial", "manifest.json.tmp", *CORPUS_PARTS} if "partial" in there else there
-    if others:
-        raise KinspanError(f"--output_dir {folder} is not empty (it has {sorted(others)[0]}): choose another folder")
+    foreign = there - {"partial", "manifest.json.tmp", *CORPUS_PARTS} if "partial" in there else there
+    if foreign:
+        raise KinspanError(f"--output_dir {folder} is not empty (it has {min(foreign)}): choose another folder")
     partial.mkdir(exist_ok=True)
 
 
-def _move_parts(partial: Path, folder: Path) -> None:
-    """Move what is finished to its place. Whatever an interrupted move left there gives way."""
-    for name in CORPUS_PARTS:
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
-        (partial / name).replace(folder / name)
+# 1. Encoding ----------------------------------------------------------------------------------------------
 
 
-def _make_manifest(
-    shards: list[ShardInfo], tokenizer: dict, settings: dict, tally: Tally, inputs: list[str], licence: str
-) -> Manifest:
+@dataclass(frozen=True)
+class Encoded:
+    """What the input tasks have left; ``filled`` names the optional columns with content."""
+
+    spills: Spills
+    num_paragraphs: int
+    filled: set[str]
+    tally: Tally
+    read: ReadTally
+    peak_bytes: list[int]
+
+
+def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, found: FoundFiles, max_rejected: float) -> Encoded:
+    """Runs the first stage, and gathers what was counted and rejected.
+
+    Raises KinspanError where no document is kept, too much is rejected, or a file was changed meanwhile.
+    """
+    _clear_remains(plan)
+    plan.run.mkdir(exist_ok=True)
+    write_atomically(plan.tokenizer_file, tokenizer)
+    plan.write()
+    names, sizes = [task.name for task in plan.tasks], [task.size for task in plan.tasks]
+    work = partial(encode_inputs, plan.file)
+    engine.run(Stage("tokenising", work, plan.run / "encode", names, sizes, "documents"))
+    check_unchanged(plan.files)
+    encoded = _gather(plan)
+    encoded.read.reject_unknown(found)
+    for suffix, count in found.passed_over.items():
+        encoded.tally.counts[f"files passed over: {suffix}"] += count
+    try:
+        refuse_rejected(encoded.read, max_rejected)
+    except KinspanError:
+        _forget_unread(plan)
+        raise
+    if not sum(encoded.spills.counts):
+        read = encoded.tally.counts["documents read"]
+        raise KinspanError(f"--input: no document is kept: {read:,} were read, and all are too short or dropped")
+    return encoded
+
+
+def _clear_remains(plan: PreparePlan) -> None:
+    """Removes what runs of other inputs or settings have left, and unfinished files of killed tasks."""
+    for path in plan.folder.glob("run-*"):
+        if path != plan.run:
+            shutil.rmtree(path)
+    keys = {task.key for task in plan.tasks}
+    for path in plan.encoded.glob("*"):
+        if path.name.partition(".")[0] not in keys or path.suffix == ".tmp":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _forget_unread(plan: PreparePlan) -> None:
+    """Has those input tasks done again that could not read something: what kept them from it may be gone, though the
+    file is as it was, such as a store that did not answer or a library that was not installed."""
+    for task in plan.tasks:
+        facts = plan.encoded / f"{task.key}.json"
+        if json.loads(facts.read_text())["read"]["unread"]:
+            facts.unlink()
+    shutil.rmtree(plan.run)
+
+
+def _gather(plan: PreparePlan) -> Encoded:
+    """Adds up what the input tasks have counted, and joins their rejected records in ``rejected.jsonl``."""
+    keys = [task.key for task in plan.tasks]
+    tally, read, counts, filled, peaks, num_paragraphs = Tally(), ReadTally(), [], set(), [], 0
+    for key in keys:
+        facts = json.loads((plan.encoded / f"{key}.json").read_text(encoding="utf-8"))
+        tally.add(load_tally(facts["tally"]))
+        read.add(ReadTally(**facts["read"]))
+        counts.append(facts["documents"])
+        num_paragraphs += facts["paragraphs"]
+        filled |= set(facts["filled"])
+        peaks.append(facts["peak_bytes"])
+    with (plan.folder / "rejected.jsonl").open("wb") as file:
+        for key in keys:
+            with (plan.encoded / f"{key}.rejected.jsonl").open("rb") as part:
+                shutil.copyfileobj(part, file)
+    return Encoded(Spills(plan.encoded, keys, counts), num_paragraphs, filled, tally, read, peaks)
+
+
+def load_tally(fields: dict[str, Any]) -> Tally:
+    """Makes a tally of its fields as JSON has them."""
+    return Tally(Counter(fields["counts"]), Counter(fields["sources"]), fields["samples"])
+
+
+# 2. Duplicates --------------------------------------------------------------------------------------------
+
+
+def _find_duplicates(plan: PreparePlan, engine: Engine, encoded: Encoded) -> tuple[Path, Path, int]:
+    """Decides which documents and paragraphs are dropped.
+
+    Returns the file of the documents' status, the folder of the removed paragraphs, and how many files it has.
+    """
+    spills, status, removed = encoded.spills, plan.run / "dedup_status.npy", plan.run / "paragraphs"
+    is_exact = plan.settings["duplicates"] != "keep"
+    if is_exact:
+        count = -(-sum(spills.counts) // RANGE_DOCUMENTS)
+        _run(engine, "finding repeated documents", plan.run / "documents", count, find_documents, spills)
+    if plan.near:
+        signatures, matches = plan.run / "signatures", plan.run / "matches"
+        link_signatures([plan.signatures(key) for key in spills.keys], signatures)
+        names = [f"band {number + 1}" for number in range(NUM_BANDS)]
+        work = partial(find_matches, signatures, matches)
+        engine.run(Stage("finding near-duplicates", work, plan.run / "near", names))
+    if not status.exists():
+        exact = plan.run / "documents" if is_exact else None
+        decide_documents(spills, exact, plan.run / "matches" if plan.near else None, status)
+    count = max(1, -(-encoded.num_paragraphs // RANGE_PARAGRAPHS)) if is_exact else 0
+    if is_exact:
+        boilerplate = plan.settings["boilerplate"]
+        work = partial(find_paragraphs, spills, status, plan.buckets, boilerplate)
+        _run(engine, "finding repeated paragraphs", removed, count, work)
+    return status, removed, count
+
+
+def _run(engine: Engine, title: str, folder: Path, count: int, work: Callable[..., None], *arguments: Any) -> None:
+    """Runs a stage of ``count`` ranges of hashes, whose results lie in its folder, too."""
+    names = [f"part {number + 1} of {count}" for number in range(count)]
+    engine.run(Stage(title, partial(work, *arguments, folder, count), folder, names))
+
+
+# 3. Shards ------------------------------------------------------------------------------------------------
+
+
+def _write_shards(
+    plan: PreparePlan, engine: Engine, encoded: Encoded, dedup_status: Path, removed: Path, num_ranges: int
+) -> list[ShardInfo]:
+    """Writes the buckets, and gives their shards their final names; adds to the tally of ``encoded``."""
+    count = plan.buckets.count
+    work = partial(write_shards, plan.file, encoded.spills, dedup_status, removed, num_ranges, encoded.filled)
+    names = [f"bucket {number + 1} of {count}" for number in range(count)]
+    engine.run(Stage("writing shards", work, plan.run / "shards", names))
+    target = plan.folder / "shards"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    shards: list[ShardInfo] = []
+    for bucket in range(count):
+        facts = json.loads((plan.run / f"buckets/{bucket:05d}.json").read_text(encoding="utf-8"))
+        encoded.tally.add(load_tally(facts["tally"]))
+        encoded.peak_bytes.append(facts["peak_bytes"])
+        for info in facts["shards"]:
+            name = f"shards/{len(shards):05d}.arrow"
+            _link(plan.run / "buckets" / info["file"], plan.folder / name)
+            shards.append(ShardInfo(**{**info, "file": name}))
+    return shards
+
+
+def _link(source: Path, target: Path) -> None:
+    """Gives a file a second name, so that nothing is lost if this is interrupted; copies it where that cannot be."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _make_manifest(shards: list[ShardInfo], tokenizer: dict, settings: dict, tally: Tally, licence: str) -> Manifest:
     totals = {
         k: sum(getattr(s, k) for s in shards) for k in ("documents", "paragraphs", "sentences", "tokens", "bytes")
     }
@@ -224,3 +376,11 @@ def _make_manifest(
         sources.append({"name": name, "licence": known, "origin": origin, "documents": documents})
     fingerprint = fingerprint_corpus(shards, tokenizer["fingerprint"])
     return Manifest(tokenizer, settings, sources, shards, totals, fingerprint)
+
+
+def _move_parts(partial: Path, folder: Path) -> None:
+    """Moves the finished parts to their place. Those of an interrupted move give way."""
+    for name in CORPUS_PARTS:
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+        (partial / name).replace(folder / name)

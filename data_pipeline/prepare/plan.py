@@ -1,30 +1,118 @@
-"""What a run of ``prepare`` is to do, for all of its processes and machines."""
+"""Plans a run of ``prepare``: input files become tasks, by their sizes alone, and documents go into buckets."""
 
 import hashlib
 import json
 import pickle
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data_pipeline.sampling.pairs import Objective
 
 from .cleaning import Rules
-from .inputs import InputTask, count_buckets, cut_tasks, estimate_total
-from .readers import InputFile
+from .document import Omitted
+from .readers import FilePart, InputFile, Record, find_parts, read_records
+from .readers.reader import estimate_text
 from .spill import Buckets
 
-OUTPUT_VERSION = 4  # of what the first stage leaves; another version is not taken up
+OUTPUT_VERSION = 5  # of the files that the first stage leaves; those of another version are not taken up
+MIN_GROUP, MAX_GROUP = 1 << 20, 1 << 26  # bytes of small files that are one task together
+MIN_BUCKET, MAX_BUCKET = 1 << 25, 1 << 28  # bytes of text whose documents are shuffled in memory at a time
+BYTES_PER_TOKEN = 4.5  # of text, about
+
+
+class Piece(NamedTuple):
+    """A file, or a part of it."""
+
+    file: InputFile
+    part: FilePart | None
+
+
+@dataclass(frozen=True)
+class InputTask:
+    """What one task reads, in this order.
+
+    key:  names its output: a hash of what is read, and of all settings that decide the output
+    size: about how many bytes of text
+    """
+
+    key: str
+    size: int
+    pieces: list[Piece]
+
+    @property
+    def name(self) -> str:
+        file, part = self.pieces[0]
+        return f"{file.name}, part {part.begin}-{part.end}" if part else file.name
+
+    def read(self) -> Iterator[Record]:
+        """Yields the records of all pieces. A file without any comes as a record, too, which says so."""
+        for file, part in self.pieces:
+            is_empty = True
+            for record in read_records(file.name, part, file.called, file.size):
+                is_empty = False
+                yield record
+            if is_empty and (part is None or not part.begin):
+                yield Record(file.name, 1, Omitted("a file in which there is no record", file.size), file.called)
+
+
+def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
+    """Cuts the files into parts where their readers can, and joins small ones, in their order.
+
+    Which small files end a group is told by hashes of their names, about two in a full one, so that the groups before
+    and after a file stay as they are when it is added.
+
+    settings: everything else that decides a task's output
+    """
+    pieces: list[tuple[Piece, int]] = []
+    for file in files:
+        parts = find_parts(file.name, file.size)
+        size = max(1, estimate_text(file.name, file.size) // max(1, len(parts)))
+        pieces += [(Piece(file, part), size) for part in parts]
+    wanted = min(max(sum(size for _, size in pieces) // 1024, MIN_GROUP), MAX_GROUP)
+    limit = 1 << (wanted.bit_length() - 1)  # a power of two: it stays as it is when the input grows a little
+    groups: list[list[Piece]] = []
+    sizes: list[int] = []
+    is_full = True
+    for piece, size in pieces:
+        if not is_full and sizes[-1] + size <= limit:
+            groups[-1].append(piece)
+            sizes[-1] += size
+        else:
+            groups.append([piece])
+            sizes.append(size)
+        name = piece.file.name.encode("utf-8", "surrogateescape")
+        is_full = zlib.crc32(name) / 2**32 * limit < 2 * size
+    return [InputTask(_make_key(group, settings), size, group) for group, size in zip(groups, sizes, strict=True)]
+
+
+def _make_key(pieces: list[Piece], settings: str) -> str:
+    described = [(asdict(file), part and asdict(part)) for file, part in pieces]
+    text = json.dumps([settings, described], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+
+def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buckets:
+    """Decides into how many buckets documents of either split go, by the size of the input alone.
+
+    A bucket is shuffled in memory, and becomes a shard or a few.
+    """
+    bucket = max(min(max(total // 1024, MIN_BUCKET), MAX_BUCKET), int(shard_tokens * BYTES_PER_TOKEN))
+    return Buckets(max(1, -(-total // bucket)), max(1, round(total * validation_share / bucket)))
 
 
 @dataclass(frozen=True)
 class PreparePlan:
-    """What is to be done, and where.
+    """The settings of a run, and the folders of its stages, for all of its processes and machines.
 
-    folder:        what is done so far
+    folder:        of unfinished work
     settings:      those of the manifest
-    fingerprint:   of the tokenizer, which has ``vocabulary`` tokens, one of which may stand for ``unknown`` text
+    fingerprint:   of the tokenizer
+    vocabulary:    how many tokens it has
+    unknown:       its id of unknown text; None where there is none
     decontaminate: sentences of test sets
     """
 
@@ -50,19 +138,20 @@ class PreparePlan:
 
     @cached_property
     def buckets(self) -> Buckets:
-        share = self.rules.validation_share
-        return count_buckets(estimate_total(self.files), self.settings["shard_tokens"], share)
+        total = sum(estimate_text(file.name, file.size) for file in self.files)
+        return count_buckets(total, self.settings["shard_tokens"], self.rules.validation_share)
 
     @cached_property
     def tasks(self) -> list[InputTask]:
         """The input tasks. Their keys depend on what decides their output, and on nothing else."""
-        own = {k: v for k, v in self.settings.items() if k not in ("shard_tokens", "duplicates", "boilerplate")}
-        decides = [OUTPUT_VERSION, own, self.fingerprint, self.wide, self.near]
+        later = ("shard_tokens", "duplicates", "boilerplate")
+        settings = {name: value for name, value in self.settings.items() if name not in later}
+        decides = [OUTPUT_VERSION, settings, self.fingerprint, self.wide, self.near]
         return cut_tasks(self.files, json.dumps(decides, sort_keys=True))
 
     @property
     def encoded(self) -> Path:
-        """The folder of what the first stage leaves."""
+        """The folder of the first stage's output."""
         return self.folder / "encoded"
 
     @cached_property
@@ -72,26 +161,20 @@ class PreparePlan:
         return self.folder / f"run-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @property
-    def shared(self) -> Path:
-        """The file of which documents share their id with many."""
-        return self.run / "shared.npy"
-
-    @property
     def tokenizer_file(self) -> Path:
         return self.run / "tokenizer.json"
-
-    @property
-    def bucket_folder(self) -> Path:
-        """The folder of the shards by bucket, see ``write_shards``."""
-        return self.run / "buckets"
 
     @property
     def file(self) -> Path:
         """The file of this plan, which ``load_plan`` reads."""
         return self.run / "plan.pickle"
 
+    def signatures(self, key: str) -> Path:
+        """The folder of the signatures of an input task's documents, for near-duplicates."""
+        return self.encoded / f"{key}.signatures"
+
     def write(self) -> None:
-        """Write ``file``, with the input tasks and buckets, which are then the same for all."""
+        """Writes ``file``, with the input tasks and buckets, which are then the same for all."""
         assert self.tasks
         assert self.buckets
         partial = self.file.with_suffix(".tmp")  # jobs of Slurm may be reading the file
@@ -101,5 +184,5 @@ class PreparePlan:
 
 @lru_cache(maxsize=2)
 def load_plan(path: Path) -> PreparePlan:
-    """Load a plan; a process reads it once, so its path names its content."""
+    """Loads a plan; a process reads it once, so its path names its content."""
     return pickle.loads(path.read_bytes())

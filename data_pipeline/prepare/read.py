@@ -1,85 +1,143 @@
-"""Counts records as they are parsed, and reads an input in this process, for what needs its texts and no corpus."""
+"""Reads documents, and counts what is rejected: one rule, ``--max_rejected``, for all commands that read documents.
 
+Rejected are broken records, files of no known format, and the rest of a file that cannot be read. Bytes are those of
+``readers.reader.measure_content``; for what cannot be read they are estimated from the size of the file.
+"""
+
+import json
+import logging
 from collections import Counter
-from collections.abc import Callable
-from itertools import chain
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.progress import show_progress
 
-from .document import Document, Omitted, Rejected, Skipped, Unreadable
-from .readers.files import find_input_files, format_skipped
+from .document import Document, Omitted, Rejected, Unreadable
+from .readers.files import FoundFiles, find_input_files
 from .readers.reader import Record, measure_content
 from .readers.registry import parse_record, read_records
-from .rejection import ReadTally, format_bytes, refuse_rejected
+
+logger = logging.getLogger(__name__)
+
+MAX_REJECTED = 0.01  # of the bytes that are read
+MAX_REJECTED_HELP = (
+    "Share of the input's bytes that may be rejected: broken records, files that cannot be read to their end, files of "
+    "no known format."
+)
+MAX_REJECTED_WITHOUT_FLAG = 0.5  # of the bytes, in commands that do not have --max_rejected
+MAX_FILES = 1000  # whose losses are counted one by one: a broken archive may have millions
 
 Made = TypeVar("Made")
 Parse = Callable[[Record], list[Document]]
 
 
-def parse_counted(record: Record, size: int, read: ReadTally, parse: Parse = parse_record) -> list[Document] | Rejected:
-    """The documents of a record of ``size`` bytes, or why there are none.
+@dataclass
+class ReadTally:
+    """Counts records and bytes. The tallies of tasks add up.
 
-    ``read`` counts it. What could not be read to its end, or is of no known format, has flags of its own, and is not
-    counted.
+    losses: by file, its rejected bytes and the first reason; those of the files that lost most
+    unread: whether something could not be read that another try might read
     """
+
+    records: int = 0
+    bytes: int = 0
+    rejected: int = 0
+    rejected_bytes: int = 0
+    losses: dict[str, tuple[int, str]] = field(default_factory=dict)
+    unread: bool = False
+
+    def count(self, size: int) -> None:
+        """Counts a record of ``size`` bytes."""
+        self.records += 1
+        self.bytes += size
+
+    def reject(self, file: str, size: int, reason: str) -> None:
+        """Counts a rejected record of a file; its size is at least 1, so that it shows."""
+        self.count(max(1, size))
+        self.rejected += 1
+        self.rejected_bytes += max(1, size)
+        self._add_losses({file: (max(1, size), reason)})
+
+    def reject_unknown(self, found: FoundFiles) -> None:
+        """Counts the files that no reader knows."""
+        for file, reason in found.unknown:
+            self.reject(file.name, file.size, reason)
+
+    def add(self, more: "ReadTally") -> None:
+        self.records += more.records
+        self.bytes += more.bytes
+        self.rejected += more.rejected
+        self.rejected_bytes += more.rejected_bytes
+        self.unread |= more.unread
+        self._add_losses(more.losses)
+
+    def _add_losses(self, losses: dict[str, tuple[int, str]]) -> None:
+        for name, (size, reason) in losses.items():
+            before, first = self.losses.get(name, (0, reason))
+            self.losses[name] = before + size, first
+        if len(self.losses) > 2 * MAX_FILES:
+            self.losses = dict(sorted(self.losses.items(), key=lambda item: -item[1][0])[:MAX_FILES])
+
+
+def refuse_rejected(read: ReadTally, max_rejected: float) -> None:
+    """Raises KinspanError, which names the file that lost most, where too large a share was rejected."""
+    share = read.rejected_bytes / max(1, read.bytes)
+    if share > max_rejected:
+        name, (_, reason) = max(read.losses.items(), key=lambda item: item[1][0])
+        raise KinspanError(f"--max_rejected {max_rejected:g}: {share:.2%} of the input is rejected; {name}: {reason}")
+
+
+def parse_counted(record: Record, read: ReadTally, parse: Parse = parse_record) -> list[Document] | Rejected:
+    """Makes the documents of a record, or returns the reason why there are none; ``read`` counts it."""
+    size = measure_content(record.content)
     try:
-        found = parse(record)
-    except Rejected as reason:
-        if not isinstance(reason, Unreadable):
-            read.count(record.file, 0, size, str(reason), is_rejected=not isinstance(reason, Omitted))
+        documents = parse(record)
+    except Omitted as reason:
+        read.count(size)
         return reason
-    read.count(record.file, len(found), size)
-    return found
+    except Rejected as reason:
+        read.reject(record.file, size, f"record {record.line}: {reason}")
+        read.unread |= isinstance(reason, Unreadable)
+        return reason
+    read.count(size)
+    return documents
+
+
+def list_rejected(path: Path) -> Iterator[dict[str, Any]]:
+    """Lists the entries of a rejected.jsonl; none where there is no file."""
+    if path.exists():
+        with path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)
 
 
 def read_input(
-    inputs: list[str],
-    parse: Parse,
-    make: Callable[[Document], list[Made]],
-    say: Callable[[str], None],
-    nothing: str,
-    allow_rejected: float | None = None,
-    may_reject: bool = True,
+    inputs: list[str], parse: Parse, make: Callable[[Document], list[Made]], max_rejected: float = MAX_REJECTED
 ) -> list[Made]:
-    """Everything that is made of the documents of an input, without links and files of no known format, as is said.
+    """Reads an input in this process, for what needs its texts and no corpus.
 
-    parse:   the documents of a record; it raises Rejected or Omitted where there is none
-    make:    what a document comes to, which may be nothing
-    say:     is told of the records that are not as they must be, and of those that are omitted
-    nothing: what is wrong where there is nothing in all of the input
-    allow_rejected: the share of the bytes that may be rejected, see ``rejection``
-    may_reject: whether the command has --allow_rejected, which messages then advise
+    parse: makes the documents of a record, or raises Rejected or Omitted
+    make:  makes any number of things of a document
 
-    Raises KinspanError where a file cannot be read to its end, where nothing is found or too much is rejected.
+    Raises KinspanError where too much is rejected.
     """
-    files, skipped = find_input_files(inputs, allow_skipped=True)
-    if skipped:
-        say(f"left out files that cannot be read: {format_skipped(skipped)}")
-    found: list[Made] = []
-    rejected: list[str] = []
-    omitted: Counter[str] = Counter()
-    read = ReadTally()
-    for file in files:
-        for record in show_progress("reading", "records", read_records(file.name, called=file.called)):
-            parsed = parse_counted(record, measure_content(record.content), read, parse)
-            if isinstance(parsed, Skipped | Omitted):
+    found = find_input_files(inputs)
+    made: list[Made] = []
+    omitted, read = Counter[str](), ReadTally()
+    read.reject_unknown(found)
+    for file in found.files:
+        for record in show_progress("reading", "records", read_records(file.name, None, file.called, file.size)):
+            parsed = parse_counted(record, read, parse)
+            if isinstance(parsed, Omitted):
                 omitted[str(parsed)] += 1
-            elif isinstance(parsed, Unreadable):
-                raise KinspanError(f"{record.file}: {parsed}") from parsed
-            elif isinstance(parsed, Rejected):
-                rejected.append(f"{record.file}, record {record.line}: {parsed}")
-            else:
-                found += chain.from_iterable(map(make, parsed))
-    if not found:
-        first = f"; rejected: {len(rejected):,} records; the first is {rejected[0]}" if rejected else ""
-        first = first or "".join(f"; omitted: {reason}" for reason in list(omitted)[:1])
-        raise KinspanError(f"{' '.join(inputs)}: {nothing}{first}")
-    refuse_rejected(read, allow_rejected, " ".join(inputs), may_reject)
-    if rejected:
-        sizes = f"{format_bytes(read.total['rejected_bytes'])} of {format_bytes(read.total['bytes'])}"
-        say(f"rejected: {len(rejected):,} records ({sizes}); the first is {rejected[0]}")
+            elif not isinstance(parsed, Rejected):
+                made += [thing for document in parsed for thing in make(document)]
+    refuse_rejected(read, max_rejected)
+    if read.rejected:
+        name, (_, reason) = next(iter(read.losses.items()))
+        logger.info(f"rejected {read.rejected:,} records ({read.rejected_bytes:,} bytes); {name}: {reason}")
     for reason, count in omitted.items():
-        say(f"omitted {count:,} record{'s' * (count > 1)}: {reason}")
-    return found
+        logger.info(f"omitted {count:,} records: {reason}")
+    return made

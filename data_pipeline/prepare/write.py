@@ -1,4 +1,4 @@
-"""A bucket of encoded documents becomes shuffled Arrow shards; and the manifest."""
+"""Writes a bucket of encoded documents as shuffled Arrow shards, and the manifest."""
 
 import json
 import os
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Tokenizer
 
 from data_pipeline.core.files import hash_file, write_atomically
 from data_pipeline.corpus import OPTIONAL_COLUMNS, SPLITS, Manifest, ShardInfo, map_shard
@@ -16,106 +15,85 @@ from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
 
 from .cleaning import Tally
-from .duplicates.exact import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, TOO_SHORT, Inputs, read_removed
+from .duplicates import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, read_removed
 from .plan import load_plan
-from .spill import HIDDEN_COLUMNS, Spill, read_bucket, read_keys
+from .spill import HIDDEN_COLUMNS, Spills, make_spill_schema, read_keys
 from .tasks import Progress, measure_peak
 
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
-SHARED_IDS = "documents that share their id"
 UNKNOWN_TOKENS = "tokens that stand for unknown text"
-LENGTHS = ("tokens per sentence", "sentences per paragraph", "paragraphs per document")
-MAX_LENGTH = 200  # longer ones are counted as this long
-SAMPLED = 20  # documents or paragraphs of a bucket that are looked at for the report's samples, by reason
-SAMPLE_CHARS = 300  # of each
 
 
 def write_shards(
     plan_file: Path,
-    spills: list[Spill],
-    inputs: Inputs,
-    fate_file: Path,
+    spills: Spills,
+    dedup_status: Path,
     removed: Path,
     num_ranges: int,
-    columns: list[str],
+    filled: set[str],
     number: int,
     progress: Progress,
 ) -> None:
-    """Write the shards of one bucket: its documents without what is removed, in the order of their keys.
+    """Writes the shards of one bucket: its documents without repeated text, in the order of their keys.
 
     So the result depends neither on the order in which tasks ran nor on the number of workers. The task of number k
-    leaves ``00k-000.arrow`` and so on, and ``00k.json``.
+    leaves ``buckets/0000k-000.arrow`` and so on, and ``buckets/0000k.json``.
 
-    fate_file: what becomes of each document, see ``near.decide`` and ``survivors``
-    removed:   the folder of what ``find_paragraphs`` found, in ``num_ranges`` files
+    dedup_status: the file of ``near.decide_documents``
+    removed:      the folder of ``duplicates.find_paragraphs``, with ``num_ranges`` files
+    filled:       the optional columns with content
     """
     plan = load_plan(plan_file)
-    output, buckets = plan.bucket_folder, plan.buckets
+    output, buckets = plan.run / "buckets", plan.buckets
     output.mkdir(parents=True, exist_ok=True)
-    is_shared = np.load(plan.shared, mmap_mode="r")
-    rows, task_of = read_bucket(spills, buckets, number, plan.wide, inputs.starts, is_shared)
+    rows, task_of = spills.read_bucket(*buckets.find_range(number))
     tally, infos = Tally(), []
     if rows is not None:
-        document = inputs.starts[task_of] + rows.column("number").to_numpy()
-        dedup_status = np.load(fate_file, mmap_mode="r")[document]
+        document = spills.starts[task_of] + rows.column("number").to_numpy()
+        status = np.load(dedup_status, mmap_mode="r")[document]
         why = find_places(rows, task_of, read_removed(removed, num_ranges, number))
-        rows, kept = _drop(rows, dedup_status, why, plan.tokenizer_file, tally)
-        progress.add(len(document) - len(kept))
+        rows, kept = _drop(rows, status, why, tally)
         keys = read_keys(rows.column("key"))
-        order = np.lexsort((document[kept], keys[:, 1], keys[:, 0]))
-        rows = rows.take(pa.array(order))
+        rows = rows.take(pa.array(np.lexsort((document[kept], keys[:, 1], keys[:, 0]))))
         _count_rows(rows, plan.unknown, tally)
-        _count_shared(rows, is_shared[document[kept][order]], tally)
+        columns = name_columns(make_spill_schema(plan.wide), filled)
         for k, part in enumerate(_cut(rows, plan.settings["shard_tokens"])):
             path = output / f"{number:05d}-{k:03d}.arrow"
             write_shard(part.select(columns), path)
             infos.append(asdict(describe_shard(path, SPLITS[number >= buckets.train], plan.objectives)))
-            progress.add(part.num_rows)
     facts = {"shards": infos, "tally": vars(tally), "peak_bytes": measure_peak()}
     write_atomically(output / f"{number:05d}.json", json.dumps(facts))
 
 
-def _drop(
-    rows: pa.RecordBatch, dedup_status: np.ndarray, why: np.ndarray, tokenizer: Path, tally: Tally
-) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Take away repeated paragraphs, and documents that are repeated or too short without them; say which stay."""
-    paragraphs, starts = rows.column("tokens").flatten(), _starts(rows.column("tokens")).tolist()
-    decoder = Tokenizer.from_file(str(tokenizer))
+def _drop(rows: pa.RecordBatch, status: np.ndarray, why: np.ndarray, tally: Tally) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Takes away repeated paragraphs, and documents that are repeated or too short without them.
 
-    def read(paragraph: int) -> str:
-        ids = [token for sentence in paragraphs[paragraph].as_py() for token in sentence]
-        text = decoder.decode(ids[:SAMPLE_CHARS], skip_special_tokens=False).strip()
-        return text if len(text) <= SAMPLE_CHARS else text[:SAMPLE_CHARS] + " ..."
-
-    for reason, name in (
-        (DUPLICATE, "documents that repeat another"),
-        (NEAR_DUPLICATE, "documents much like another"),
-        (TOO_SHORT, "documents too short without repeated paragraphs"),
-    ):
-        numbers = np.flatnonzero(dedup_status == reason).tolist()
-        tally.counts[name] += len(numbers)
-        for number in numbers[:SAMPLED]:
-            title = rows.column("title")[number].as_py() or rows.column("id")[number].as_py()
-            text = read(starts[number]) if starts[number] < starts[number + 1] else ""  # a question may have no body
-            tally.add_sample(name, f"{title}: {text}")
-    for reason, name in (
-        (REPEATED, "paragraphs that repeat another"),
-        (BOILERPLATE, "paragraphs in many documents"),
-    ):
-        numbers = np.flatnonzero(why == reason).tolist()
-        tally.counts[name] += len(numbers)
-        for number in numbers[:SAMPLED]:
-            tally.add_sample(name, read(number))
-    stay = np.flatnonzero(dedup_status == KEPT)
-    left, paragraphs_left = remove_paragraphs(rows, why == KEPT)
-    tally.counts["paragraphs of dropped documents"] += int(np.delete(paragraphs_left, stay).sum())
-    return left.take(pa.array(stay)), stay
+    Returns the rows that stay, and their numbers.
+    """
+    starts = _starts(rows.column("tokens"))
+    chars = np.concatenate([[0], np.cumsum(rows.column("chars").flatten().to_numpy() * (why == 0), dtype=np.int64)])
+    rows, lengths = remove_paragraphs(rows, why == 0)
+    min_chars = np.maximum(1, rows.column("min_chars").to_numpy())
+    is_short = (lengths < np.diff(starts)) & (np.diff(chars[starts]) < min_chars)
+    stays = (status == KEPT) & ~is_short
+    tally.counts.update(
+        {
+            "documents that repeat another": int((status == DUPLICATE).sum()),
+            "documents much like another": int((status == NEAR_DUPLICATE).sum()),
+            "documents too short without repeated paragraphs": int(((status == KEPT) & is_short).sum()),
+            "paragraphs that repeat another": int((why == REPEATED).sum()),
+            "paragraphs in many documents": int((why == BOILERPLATE).sum()),
+            "paragraphs of dropped documents": int(lengths[~stays].sum()),
+        }
+    )
+    kept = np.flatnonzero(stays)
+    return rows.take(pa.array(kept)), kept
 
 
 def _cut(rows: pa.RecordBatch, shard_tokens: int) -> list[pa.RecordBatch]:
-    """Cut a bucket into shards of about ``shard_tokens``, each with about as many documents. A group, which has one
-    first half of its key, stays whole."""
+    """Cuts a bucket into shards of about ``shard_tokens``, each with about as many documents. A group, which has one
+    first half of its key, stays in one piece."""
     if not rows.num_rows:
         return []
     tokens = len(rows.column("tokens").flatten().flatten().flatten())
@@ -128,13 +106,13 @@ def _cut(rows: pa.RecordBatch, shard_tokens: int) -> list[pa.RecordBatch]:
 
 
 def _starts(column: pa.ListArray) -> np.ndarray:
-    """The offsets of a list column, from 0 on, whatever it is a slice of."""
+    """Returns the offsets of a list column, from 0 on, whatever it is a slice of."""
     offsets = column.offsets.to_numpy()
     return offsets - offsets[0]
 
 
 def find_places(rows: pa.RecordBatch, task_of: np.ndarray, removed: np.ndarray) -> np.ndarray:
-    """Find which paragraphs of the rows are removed, and why: ``[paragraphs]`` uint8, 0 for those that stay."""
+    """Finds which paragraphs of the rows are removed, and why: ``[paragraphs]`` uint8, 0 for those that stay."""
     starts = _starts(rows.column("tokens"))
     why = np.zeros(starts[-1], dtype=np.uint8)
     row_keys = (task_of.astype(np.uint64) << np.uint64(32)) | rows.column("number").to_numpy()
@@ -145,7 +123,7 @@ def find_places(rows: pa.RecordBatch, task_of: np.ndarray, removed: np.ndarray) 
 
 
 def remove_paragraphs(rows: pa.RecordBatch, kept: np.ndarray) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Remove the paragraphs that are not ``kept``, ``[paragraphs]`` bool; count those that each document has left."""
+    """Removes the paragraphs that are not ``kept``, ``[paragraphs]`` bool; counts those that each document has left."""
     column = rows.column("tokens")
     starts = np.concatenate([[0], np.cumsum(kept)])[_starts(column)].astype(np.int32)
     if not kept.all():
@@ -158,45 +136,34 @@ def remove_paragraphs(rows: pa.RecordBatch, kept: np.ndarray) -> tuple[pa.Record
 
 
 def _count_rows(rows: pa.RecordBatch, unknown: int | None, tally: Tally) -> None:
-    """Count what is kept, in total and by source, and how many of the tokens are the one for what is ``unknown``."""
+    """Counts what is kept, in total and by source, and the tokens of ``unknown`` text."""
     paragraphs = rows.column("tokens").flatten()
-    sentences = paragraphs.flatten()
-    tokens = sentences.flatten().to_numpy()
+    tokens = paragraphs.flatten().flatten().to_numpy()
     tally.counts.update(
         {
             "documents kept": rows.num_rows,
             "documents held out for validation": int(rows.column("held_out").to_numpy().sum()),
             "paragraphs kept": len(paragraphs),
-            "sentences kept": len(sentences),
+            "sentences kept": len(paragraphs.flatten()),
             "tokens kept": len(tokens),
             UNKNOWN_TOKENS: int((tokens == unknown).sum()) if unknown is not None else 0,
         }
     )
-    for name, column in zip(LENGTHS, (sentences, paragraphs, rows.column("tokens")), strict=True):
-        lengths = np.minimum(column.value_lengths().to_numpy(), MAX_LENGTH)
-        tally.lengths[name] = np.bincount(lengths, minlength=MAX_LENGTH + 1).tolist()
     for pair in rows.column("source").value_counts().to_pylist():
         tally.sources[pair["values"]] = pair["counts"]
 
 
-def _count_shared(rows: pa.RecordBatch, is_shared: np.ndarray, tally: Tally) -> None:
-    """Count the documents that share their id with many, ``[documents]`` bool, and name such an id."""
-    tally.counts[SHARED_IDS] += int(is_shared.sum())
-    for number in np.flatnonzero(is_shared)[:SAMPLED].tolist():
-        tally.add_sample(SHARED_IDS, rows.column("id")[number].as_py())
-
-
 def write_shard(rows: pa.RecordBatch, path: Path) -> None:
-    """Write one uncompressed record batch: only then are its offsets an index that can be memory-mapped."""
-    (whole,) = pa.Table.from_batches([rows]).combine_chunks().to_batches()
+    """Writes one uncompressed record batch: only then are its offsets an index that can be memory-mapped."""
+    (batch,) = pa.Table.from_batches([rows]).combine_chunks().to_batches()
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
-        writer.write_batch(whole)
+        writer.write_batch(batch)
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def describe_shard(path: Path, split: str, objectives: dict[str, Objective]) -> ShardInfo:
-    """Describe a shard as the manifest does."""
+    """Describes a shard as the manifest does."""
     shard = map_shard(path)
     fitting = {name: o for name, o in objectives.items() if not o.column or o.column in shard.rows.schema.names}
     return ShardInfo(
@@ -213,13 +180,13 @@ def describe_shard(path: Path, split: str, objectives: dict[str, Objective]) -> 
 
 
 def name_columns(schema: pa.Schema, filled: set[str]) -> list[str]:
-    """Name the columns of the shards: those that every corpus has, and of the others those that hold something."""
+    """Names the columns of the shards: those of every corpus, and of the optional ones those with content."""
     return [
         name for name in schema.names if name not in HIDDEN_COLUMNS and (name not in OPTIONAL_COLUMNS or name in filled)
     ]
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """Writes the manifest, last of all: only a whole corpus opens."""
+    """Writes the manifest, last of all: only a complete corpus opens."""
     text = manifest.to_json().encode("utf-8", errors="backslashreplace").decode()  # names of files may hold any bytes
     write_atomically(folder / "manifest.json", text)

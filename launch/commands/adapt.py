@@ -70,7 +70,7 @@ class AdaptConfig:
 
 def main() -> None:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
-    find_input_files(config.documents, allow_skipped=True)  # first, since torch takes seconds to import
+    find_input_files(config.documents)  # first, since torch takes seconds to import
     if config.questions:
         expect_questions(config.questions)
     from finetune.adapt.page import format_result
@@ -88,7 +88,8 @@ def prepare_documents(documents: list[str], model: str, folder: Path, without: l
     """
     from data_pipeline.prepare.cleaning import Rules
     from data_pipeline.prepare.pipeline import prepare
-    from data_pipeline.prepare.summary import check_trainable, describe_dropped, describe_oddities, describe_rejected
+    from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG
+    from data_pipeline.prepare.summary import check_trainable, list_oddities
 
     rules = Rules(validation_share=HELD_OUT)
     result = prepare(
@@ -97,19 +98,15 @@ def prepare_documents(documents: list[str], model: str, folder: Path, without: l
         folder,
         OBJECTIVES,
         rules,
-        allow_skipped=True,
-        may_allow=False,
+        max_rejected=MAX_REJECTED_WITHOUT_FLAG,
         decontaminate=without,
         quiet=not sys.stderr.isatty(),
     )
-    for kind, count in result.skipped.most_common(5):
-        log.info("left out %s files that cannot be read: %s", count, kind)
-    if not result.reused and (rejected := describe_rejected(folder, result.tally)):
-        log.info(rejected)
     if not without:  # else it was said before
-        for line in filter(None, [describe_dropped(result.tally), *describe_oddities(result.tally)]):
-            log.info(line)
-    check_trainable(result.manifest, f"--documents {' '.join(documents)}", has_flags=False)
+        for note in list_oddities(result.tally, result.read):
+            log.info(note)
+        log.info("%s has examples of what was left out", folder / "summary.txt")
+    check_trainable(result.manifest, f"--documents {' '.join(documents)}")
     return result.manifest.totals
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import FROM_0_TO_1, REQUIRED, WORKERS, setting
-from data_pipeline.prepare.rejection import ALLOW_REJECTED, format_bytes
+from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
 from finetune.data.asnq import ASNQ, PAPER_GRADE_COUNTS
 from finetune.data.builders.asnq import QuestionTally, build_asnq
 from finetune.data.builders.natural_questions import LABELS
@@ -47,7 +47,7 @@ class BuildAsnqConfig:
     split_questions: list[str] = setting([])
     """Two files with the questions of dev and of test, one per line: the published unique.dev and unique.test. Without
     it: a hash of the question puts half of them into each."""
-    allow_rejected: float | None = setting(None, FROM_0_TO_1, help=ALLOW_REJECTED)
+    max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
     num_workers: int = setting(1, WORKERS)
     """Processes that cut pages into sentences."""
 
@@ -63,8 +63,8 @@ def as_text(name: str, tally: QuestionTally) -> str:
         lines.append(f"  {label}  {MEANING[label]:<50}" + "".join(f"{count:>14,}" for count in counts))
     questions = [tally.questions[split] for split in splits] + [ASNQ.paper_counts[name, RAW][0].questions]
     lines.append(f"  {'questions':<53}" + "".join(f"{count:>14,}" for count in questions))
-    if rejected := tally.read.total["rejected"]:
-        sizes = f"{format_bytes(tally.read.total['rejected_bytes'])} of {format_bytes(tally.read.total['bytes'])}"
+    if rejected := tally.read.rejected:
+        sizes = f"{tally.read.rejected_bytes:,} of {tally.read.bytes:,} bytes"
         lines.append(f"  {rejected:,} lines could not be parsed ({sizes}); the first: {tally.first_rejected}")
     return "\n".join(lines)
 
@@ -77,7 +77,7 @@ def main() -> None:
         config.output_dir,
         config.num_workers,
         config.split_questions,
-        config.allow_rejected,
+        config.max_rejected,
     )
     for name, tally in tallies.items():
         print(as_text(name, tally))

@@ -10,7 +10,7 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
-from data_pipeline.prepare.rejection import ALLOW_REJECTED
+from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
 from finetune.data.builders.forum import CANDIDATES, KINDS, SPLITS, build_forum_set, read_questions
 
 DESCRIPTION = """Builds a data set of answer selection from a forum, as LAS was made (Rücklé et al., 2019).
@@ -47,7 +47,7 @@ class BuildLasConfig:
     """What is to be found."""
     candidates: int = setting(CANDIDATES, AT_LEAST_2)
     """Candidates of a question, the right one among them."""
-    allow_rejected: float | None = setting(None, FROM_0_TO_1, help=ALLOW_REJECTED)
+    max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
     dev_share: float = setting(0.15, FROM_0_TO_BELOW_1)
     """Share of the questions that are for dev."""
     test_share: float = setting(0.15, FROM_0_TO_BELOW_1)
@@ -59,7 +59,7 @@ def main() -> None:
     shares = {"dev": config.dev_share, "test": config.test_share}
     if sum(shares.values()) >= 1:
         raise KinspanError("--dev_share and --test_share: together they must be below 1")
-    questions = read_questions(config.input, print, config.allow_rejected)
+    questions = read_questions(config.input, config.max_rejected)
     print(f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer")
     groups = Counter(question.group for question in questions)
     connected = [size for size in groups.values() if size > 1]

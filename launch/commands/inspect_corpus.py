@@ -18,8 +18,8 @@ from pretrain.planning.defaults import default_corpus
 
 DESCRIPTION = """Shows what a corpus holds. Without --id, --sample or --search: its counts.
 
-Texts are what the tokenizer gives back: an uncased one, for example, has lost the capitals. report.html in the folder
-of the corpus has more: lengths, what was dropped, and examples of it."""
+Texts are what the tokenizer gives back: an uncased one, for example, has lost the capitals. summary.txt in the folder
+of the corpus has what was dropped, with examples."""
 
 EPILOG = """examples:
   kinspan show corpus --corpus corpora/docs

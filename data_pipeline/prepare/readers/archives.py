@@ -33,9 +33,8 @@ def unpack_zip(source: SourceFile, part: FilePart | None, is_read: Callable[[str
                 return make_source(beside) if beside else None
 
             is_link = stat.S_ISLNK(info.external_attr >> 16)
-            return SourceFile(
-                f"{source.name}::{info.filename}", lambda: _open_member(archive, info), find_beside, is_link
-            )
+            name = f"{source.name}::{info.filename}"
+            return SourceFile(name, lambda: _open_member(archive, info), find_beside, info.compress_size, is_link)
 
         for info in files[part.begin : part.end] if part else files:
             yield make_source(info)
@@ -70,7 +69,7 @@ def unpack_tar(source: SourceFile, part: FilePart | None, is_read: Callable[[str
                 continue
             name = f"{source.name}::{info.name}"
             if is_link or not is_read(name):
-                yield SourceFile(name, _open_nothing, is_link=is_link)
+                yield SourceFile(name, _open_nothing, size=info.size, is_link=is_link)
                 continue
             member = archive.extractfile(info)
             assert member is not None
@@ -78,7 +77,7 @@ def unpack_tar(source: SourceFile, part: FilePart | None, is_read: Callable[[str
                 shutil.copyfileobj(member, copy, 1 << 20)
             if path.stat().st_size < info.size:
                 raise EOFError(f"{info.name} ends too early")
-            yield SourceFile(name, lambda: path.open("rb"))
+            yield SourceFile(name, lambda: path.open("rb"), size=info.size)
 
 
 class _Header(tarfile.TarInfo):
@@ -117,7 +116,12 @@ def unpack_7z(source: SourceFile, part: FilePart | None, is_read: Callable[[str]
             yield (
                 _open_unpacked(source.name, Path(folder), path)
                 if path.is_file()
-                else SourceFile(f"{source.name}::{info.filename}", _open_nothing, is_link=info.is_symlink)
+                else SourceFile(
+                    f"{source.name}::{info.filename}",
+                    _open_nothing,
+                    size=info.uncompressed or 0,
+                    is_link=info.is_symlink,
+                )
             )
 
 
@@ -126,4 +130,5 @@ def _open_unpacked(archive: str, top: Path, path: Path) -> SourceFile:
         beside = path.with_name(name)
         return _open_unpacked(archive, top, beside) if beside.is_file() else None
 
-    return SourceFile(f"{archive}::{path.relative_to(top)}", lambda: path.open("rb"), find_beside)
+    name = f"{archive}::{path.relative_to(top)}"
+    return SourceFile(name, lambda: path.open("rb"), find_beside, path.stat().st_size)

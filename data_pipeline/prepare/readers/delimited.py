@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import IO, Any
 
-from data_pipeline.prepare.document import Rejected, Skipped
+from data_pipeline.prepare.document import Rejected, Unreadable
 
 from . import reader
 from .compression import is_compressed, open_source
-from .reader import FilePart, Reader, SourceFile, find_utf_16, measure_content, pass_rest, reject_utf_16
+from .reader import FilePart, Reader, SourceFile, estimate_text, find_utf_16, measure_content, pass_rest, reject_utf_16
 from .tables import parse_row
 
 COLUMNS = ("id", "title", "text")
@@ -40,7 +40,7 @@ def _read_rows(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
         repeated = [f'more than one column "{name}"' for name in COLUMNS if header.count(name) > 1]
         lacking = [f'no column "text"; it has {", ".join(header)[:100]}'] if "text" not in header else []
         for why in [*repeated, *lacking][:1]:
-            yield 1, Skipped(f"skipped: the first row names {why}; rename one")
+            yield 1, Unreadable(f"the first row names {why}", estimate_text(source.name, source.size))
             return
         try:
             for row in filter(None, rows):  # a blank line is no row

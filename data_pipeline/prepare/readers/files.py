@@ -1,30 +1,32 @@
-"""Finding the files of ``--input``: paths, globs, folders and URLs."""
+"""Finds the files of ``--input``: paths, globs, folders and URLs."""
 
 import glob
+import logging
 import os
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 from data_pipeline.core.errors import KinspanError, quote_error
 
 from . import huggingface, python_docs
 from .compression import is_compressed, is_url
 from .registry import (
-    FORMATS,
     PYTHON_DOCS,
-    can_read,
-    find_missing,
+    find_obstacle,
     find_reader,
     get_reader,
     is_companion,
+    is_no_document,
     split_prefix,
 )
+
+logger = logging.getLogger(__name__)
 
 # What stores call a file's state, or the time of its last change: S3, HTTP, Google's, Azure's and local ones.
 _STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created")
@@ -34,10 +36,10 @@ _STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "up
 class InputFile:
     """A file to read, and what tells whether it has changed.
 
-    name:     is a path or a URL, with the reader's name before it where the input names one
-    size:     is in bytes, as it is stored
-    modified: is the time of its last change, or what a store says in its place
-    called:   is what names it in the ids of its documents, see ``reader.name_record``
+    name:     a path or a URL, with the reader's name before it where the input names one
+    size:     in bytes, as it is stored
+    modified: the time of its last change, or what a store says in its place
+    called:   names it in the ids of its documents, see ``reader.name_record``
     """
 
     name: str
@@ -46,57 +48,72 @@ class InputFile:
     called: str = ""
 
 
-def find_input_files(inputs: list[str], allow_skipped: bool = False) -> tuple[list[InputFile], Counter[str]]:
-    """Find the files that ``--input`` names: paths, globs, folders (searched through), URLs, ``hf:NAME``, or
+class FoundFiles(NamedTuple):
+    """The files of an input.
+
+    unknown:     files in folders that cannot be read, with the reason
+    passed_over: how many files in folders, by suffix, are no documents, such as pictures
+    """
+
+    files: list[InputFile]
+    unknown: list[tuple[InputFile, str]]
+    passed_over: Counter[str]
+
+
+def find_input_files(inputs: list[str]) -> FoundFiles:
+    """Finds the files that ``--input`` names: paths, globs, folders (searched through), URLs, ``hf:NAME``, or
     ``python-docs``. A path may have the name of its reader before it: ``bookcorpus:books/``.
 
-    They are sorted within each input, and each file comes once. With them come the numbers of the files in folders
-    that cannot be read, by suffix, and of the links there that lead nowhere.
-
-    Raises KinspanError for an input that names nothing, for a named file that cannot be read, for a folder that cannot
-    be searched, and, unless ``allow_skipped``, for a folder that holds files that cannot be read or links to nothing.
+    They are sorted within each input, and each file comes once. Raises KinspanError for an input that names nothing,
+    for a named file that cannot be read, and for a folder that cannot be searched or holds no file that can be read.
     """
     files: dict[str, InputFile] = {}
-    skipped: set[str] = set()
+    unknown: dict[str, tuple[InputFile, str]] = {}
+    passed_over: dict[str, str] = {}
     for given in inputs:
         key, name = split_prefix(given)
         if given == PYTHON_DOCS:
-            files[given] = InputFile(given, python_docs.SOURCE_BYTES, _describe_docs())
+            files[given] = InputFile(given, python_docs.SOURCE_BYTES, python_docs.describe_versions())
+            if differences := python_docs.describe_differences():
+                logger.info(f"the default corpus is read from other versions than its published figures: {differences}")
             continue
         if key == huggingface.PREFIX:
             if not name:
-                raise KinspanError(f"{given}: name a data set behind it, as in hf:NAME, hf:NAME:CONFIG:SPLIT")
+                raise KinspanError(f"{given}: give hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT")
             files[given] = InputFile(given, 0, huggingface.stamp(name))
             continue
         if key:
-            get_reader(key)  # which says so where it cannot be loaded
+            get_reader(key)  # which raises where it cannot be loaded
             name = name if "/" in name else f"./{name}"  # so that the file's own name has no prefix
         prefix = f"{key}:" if key else ""
         places = _UrlPlaces(name) if is_url(name) else _LocalPlaces(name)
         for place in places.found:
             if places.is_folder(place):
-                inside = places.list_files(place)
-                taken = (p for p in inside if not (key and is_companion(p, key)))  # a named reader takes all others
-                known = [p for p in taken if can_read(prefix + p) and places.exists(p)]
-                others = sorted(p for p in {*inside} - {*known} if not is_companion(p, key))
-                if inside and not known and not others:
-                    raise KinspanError(
-                        f"{place}: no file in this folder holds documents; {inside[0]} only belongs to one that does"
-                    )
-                _refuse_missing_text(place, prefix, known, others, allow_skipped)
-                files.update({prefix + places.identify(p): places.describe(prefix, p) for p in known})
-                skipped.update(prefix + p for p in others)
+                is_empty = True
+                for path in places.list_files(place):
+                    if is_companion(path, key):
+                        continue
+                    reason = find_obstacle(prefix + path) if places.exists(path) else "a link to nothing"
+                    if not reason:
+                        is_empty = False
+                        files[prefix + places.identify(path)] = places.describe(prefix, path)
+                    elif is_no_document(path[len(place) :]):
+                        passed_over[path] = _name_suffix(path)
+                    else:
+                        unknown[path] = places.describe(prefix, path), reason
+                if is_empty:
+                    raise KinspanError(f"{place}: no file in this folder is of a known format")
             elif not places.exists(place):
                 raise KinspanError(f"{given}: no such file")
-            elif not can_read(prefix + place):
-                raise KinspanError(f"{prefix}{place}: {_explain(prefix + place)}")
+            elif reason := find_obstacle(prefix + place):
+                raise KinspanError(f"{prefix}{place}: {reason}")
             else:
                 files[prefix + places.identify(place)] = places.describe(prefix, place)
-    return _call_apart(list(files.values())), Counter(map(_name_suffix, skipped))
+    return FoundFiles(_call_apart(list(files.values())), list(unknown.values()), Counter(passed_over.values()))
 
 
 def refuse_own_output(inputs: list[str], folder: Path) -> None:
-    """Raise KinspanError where an input is a folder that the output lies in, which the next run would read as well."""
+    """Raises KinspanError where an input is a folder that the output lies in: the next run would read it as well."""
     for given in inputs:
         name = split_prefix(given)[1]
         for place in [] if is_url(name) else map(Path, expand_glob(name)):
@@ -105,7 +122,7 @@ def refuse_own_output(inputs: list[str], folder: Path) -> None:
 
 
 def _call_apart(files: list[InputFile]) -> list[InputFile]:
-    """Have files of the same name called by their paths below the folder that these have in common."""
+    """Has files of the same name called by their paths below the folder that these have in common."""
     alike: dict[str, list[list[str]]] = {}
     paths = [split_prefix(file.name)[1].split("/") for file in files]
     for path in paths:
@@ -122,7 +139,7 @@ def _count_common(first: list[str], last: list[str]) -> int:
 
 
 def check_unchanged(files: list[InputFile]) -> None:
-    """Raise KinspanError where a local file is another than when it was found: parts of it were cut by its old size."""
+    """Raises KinspanError where a local file has changed since it was found: its parts were cut by its old size."""
     for file in files:
         prefix, name = split_prefix(file.name)
         if prefix == huggingface.PREFIX or file.name == PYTHON_DOCS or is_url(name):
@@ -132,24 +149,13 @@ def check_unchanged(files: list[InputFile]) -> None:
             raise KinspanError(f"{file.name} was changed while it was read: give the same command again")
 
 
-def _describe_docs() -> str:
-    """Name the versions that the default corpus is read from, and say so where they are others than it is meant for."""
-    if other := python_docs.describe_differences():
-        print(f"note: the default corpus, and with it its figures, will differ, because of {other}", file=sys.stderr)
-    return python_docs.describe_versions()
-
-
-def _explain(name: str) -> str:
-    return find_missing(name) or f"not a known format; known are {FORMATS}; or name its reader, as in txt:FILE"
-
-
 def expand_glob(name: str) -> list[str]:
-    """List what a local name or glob stands for; what is there by this very name is no glob, such as ``a[1].txt``."""
+    """Lists what a local name or glob stands for; a path that exists is no glob, such as ``a[1].txt``."""
     return [name] if os.path.lexists(name) else sorted(glob.glob(name, recursive=True))
 
 
 class _LocalPlaces:
-    """What a local name or glob stands for."""
+    """The files and folders of a local name or glob."""
 
     def __init__(self, name: str) -> None:
         self.found = expand_glob(name) or [name]
@@ -167,14 +173,16 @@ class _LocalPlaces:
         return [str(path) for path in _list_files(Path(folder))]
 
     def describe(self, prefix: str, name: str) -> InputFile:
-        """Describe a file. That it has changed also shows in the files that its reader reads beside it."""
+        """Describes a file. A change also shows in the files that its reader reads beside it."""
+        if not os.path.exists(name):
+            return InputFile(prefix + name, 0, "")
         reader = find_reader(prefix + name)
         folder = os.path.dirname(name) or "."
         beside = reader.companions if reader else ""
         try:
             stat = os.stat(name)
-            others = [other for other in (sorted(os.listdir(folder)) if beside else []) if re.match(beside, other)]
-            times = [stat.st_mtime_ns, *(os.stat(os.path.join(folder, other)).st_mtime_ns for other in others)]
+            companions = [file for file in (sorted(os.listdir(folder)) if beside else []) if re.match(beside, file)]
+            times = [stat.st_mtime_ns, *(os.stat(os.path.join(folder, file)).st_mtime_ns for file in companions)]
             if prefix.endswith(".py:"):
                 times.append(os.stat(prefix[:-1]).st_mtime_ns)
         except OSError as error:
@@ -183,7 +191,7 @@ class _LocalPlaces:
 
 
 class _UrlPlaces:
-    """What a URL or a pattern of URLs stands for, by fsspec."""
+    """The files and folders of a URL or a pattern of URLs, by fsspec."""
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -226,28 +234,8 @@ class _UrlPlaces:
         return InputFile(prefix + url, int(info.get("size") or 0), str(next(filter(None, stamps), "")))
 
 
-def _refuse_missing_text(folder: str, prefix: str, known: list[str], others: list[str], allow_skipped: bool) -> None:
-    """Raises KinspanError where a folder has no file that can be read, or, unless ``allow_skipped``, others too."""
-    kinds = count_suffixes(prefix + name for name in others)
-    if not known:
-        raise KinspanError(f"{folder}: no file in this folder is of a known format ({kinds}); known are {FORMATS}")
-    if allow_skipped:
-        return
-    if broken := [name for name in others if not is_url(name) and not os.path.exists(name)]:
-        raise KinspanError(
-            f"{folder}: {broken[0]} is a link to nothing (the folder has {len(broken)} of them), so text would "
-            "be missing: mend it, remove it, or give --allow_skipped to leave it out"
-        )
-    if others:
-        raise KinspanError(
-            f"{folder}: {kinds} in this folder cannot be read, so their text would be missing (the first is "
-            f"{others[0]}); known formats are {FORMATS}: convert them, name the files to read, name their reader, as "
-            "in txt:FOLDER, or give --allow_skipped to leave them out"
-        )
-
-
 def _list_files(folder: Path) -> list[Path]:
-    """List all files below a folder, sorted, with the links that lead nowhere.
+    """Lists all files below a folder, sorted, with the links that lead nowhere.
 
     Links to folders are followed, after all that are there without one; each folder is listed once, so no loop of links
     goes on for ever. Raises KinspanError where a folder cannot be searched.
@@ -274,21 +262,6 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _name_suffix(name: str) -> str:
-    """Name the suffix by which a file's format is known, such as ``.csv.gz``, and the library that reading it lacks; or
-    say that it is a broken link. ``name`` may begin with its reader's."""
-    path = Path(split_prefix(name)[1])
-    if not is_url(name) and not path.exists():
-        return "link to nothing"
-    suffix = (Path(path.stem).suffix + path.suffix if is_compressed(name) else path.suffix) or "no suffix"
-    return ", ".join(filter(None, [suffix, find_missing(name)]))
-
-
-def count_suffixes(names: Iterable[str]) -> str:
-    """Say how many files there are of each suffix: ``60 files (.html), 59 files (.md)``."""
-    return format_skipped(Counter(map(_name_suffix, names)))
-
-
-def format_skipped(skipped: Counter[str]) -> str:
-    """Say how many files were skipped, by suffix, the most frequent first."""
-    ordered = sorted(skipped.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{number} file{'s' * (number > 1)} ({suffix})" for suffix, number in ordered) or "it is empty"
+    """Names the suffix by which a file's format is known, such as ``.csv.gz``."""
+    path = Path(name)
+    return (Path(path.stem).suffix + path.suffix if is_compressed(name) else path.suffix) or path.name

@@ -9,6 +9,8 @@ from data_pipeline.prepare.document import Document, Rejected
 
 MAX_RECORD_BYTES = 64 << 20  # a longer line, row, page or file is rejected, so that memory stays bounded
 PART_BYTES = 64 << 20  # about how much of a large file one part holds
+EXPANSION = 4  # about how many bytes of text one byte of a compressed file holds
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".7z", ".zip", ".parquet", ".docx", ".pdf")  # suffixes of such files
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 
 
@@ -47,12 +49,14 @@ class SourceFile:
 
     open:        opens its bytes as they are stored, from the start
     find_beside: finds another file of the same folder by its name; None where there is none
+    size:        in bytes, as it is stored; 0 where it is not known
     is_link:     whether it is a link in an archive, which is not followed
     """
 
     name: str
     open: Callable[[], IO[bytes]]
     find_beside: Callable[[str], "SourceFile | None"] = _find_nothing
+    size: int = 0
     is_link: bool = False
 
 
@@ -80,6 +84,11 @@ class Reader:
     ignored: str = ""
     modules: tuple[str, ...] = field(default=())
     extra: str = ""
+
+
+def estimate_text(name: str, size: int) -> int:
+    """Estimates how many bytes of text a file of this name and size holds."""
+    return size * (EXPANSION if name.lower().endswith(PACKED) else 1)
 
 
 def group_parts(sizes: Sequence[int]) -> list[FilePart]:

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import describe_write_error, load_python
-from data_pipeline.prepare.document import UNREADABLE, Document, Rejected, Skipped, Unreadable
+from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
 from . import books, delimited, huggingface, jsonl, python_docs, tables, text
 from .archives import MAX_DEPTH, Unpack, split_zip, unpack_7z, unpack_tar, unpack_zip
 from .compression import COMPRESSED_SUFFIXES, is_compressed, is_url, open_file
 from .documents import docx, markdown, pdf
 from .forums import questions, stackexchange
-from .reader import FilePart, Reader, Record, SourceFile, name_file
+from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
 from .web import html, warc
 from .wikipedia import dump, extracted
 
@@ -62,6 +62,12 @@ ARCHIVES: dict[str, Unpack] = {
     ".7z": unpack_7z,
 }
 _OF_SYSTEMS = r"(?i)\._.*|\.DS_Store|Thumbs\.db|desktop\.ini"  # which macOS and Windows leave in folders
+# Files that stand beside documents and are none: pictures, sound, fonts, styles, programs and their settings
+_NO_DOCUMENTS = re.compile(
+    r"(?i)\.(?:png|jpe?g|gif|svg|webp|ico|bmp|tiff?|drawio|dot|mp[34]|wav|ogg|webm|woff2?|[to]tf|eot|s?css|less|js|mjs|ts"
+    r"|map|lock|pyi?|pyc|ipynb|[ch]|cc|[ch]pp|rs|go|java|sh|bat|ps1|cfg|ini|toml|ya?ml|inv)"
+)
+_NO_DOCUMENT_NAMES = re.compile(r"Makefile|Dockerfile|package(-lock)?\.json|CNAME|\..*")
 _OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # a compressed tar without a suffix that says so
 
 
@@ -135,7 +141,7 @@ def get_reader(key: str) -> Reader:
         return _load_reader(key)
     reader = READERS.get(key) or READERS.get(f".{key}")
     if reader is None:
-        raise KinspanError(f"--reader {key}: there is no such reader; there are {', '.join(READERS)}, and my_reader.py")
+        raise KinspanError(f"--reader {key}: there is no such reader")
     return reader
 
 
@@ -149,21 +155,24 @@ def is_companion(name: str, key: str = "") -> bool:
     return any(re.fullmatch(pattern, _strip(name)) for pattern in patterns)
 
 
-def find_missing(name: str) -> str:
-    """Say how to install the libraries that reading a file needs; nothing where they are there."""
+def is_no_document(name: str) -> bool:
+    """Tells whether a file, by its name or by that of a hidden folder, is passed over beside documents."""
+    parts = re.split(r"/|::", split_prefix(name)[1])
+    is_hidden = any(part.startswith(".") and part.strip(".") for part in parts[:-1])
+    return is_hidden or bool(_NO_DOCUMENTS.fullmatch(Path(name).suffix) or _NO_DOCUMENT_NAMES.fullmatch(parts[-1]))
+
+
+def find_obstacle(name: str) -> str:
+    """Says why a file cannot be read: its format is not known, or a library is missing; "" where it can."""
     modules: tuple[str, ...]
     if find_archive(name):
         modules, extra = (("py7zr",), "forums") if name.lower().endswith(".7z") else ((), "")
+    elif reader := find_reader(name):
+        modules, extra = reader.modules, reader.extra
     else:
-        reader = find_reader(name)
-        modules, extra = (reader.modules, reader.extra) if reader else ((), "")
+        return "not a known format"
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     return f"needs {missing[0]}: pip install 'kinspan[{extra}]'" if missing else ""
-
-
-def can_read(name: str) -> bool:
-    """Whether a file can be read, as an archive or as documents."""
-    return (find_archive(name) is not None or find_reader(name) is not None) and not find_missing(name)
 
 
 def find_parts(name: str, size: int) -> list[FilePart | None]:
@@ -180,31 +189,32 @@ def find_parts(name: str, size: int) -> list[FilePart | None]:
     return list(reader.split(split_prefix(name)[1], size)) if reader and reader.split else [None]
 
 
-def open_input(name: str) -> SourceFile:
-    """Open a file on a disk or behind a URL as a source."""
+def open_input(name: str, size: int = 0) -> SourceFile:
+    """Opens a file on a disk or behind a URL as a source; ``size`` is that of the latter."""
 
     def find_beside(beside: str) -> SourceFile | None:
-        other = f"{path.rpartition('/')[0]}/{beside}" if "/" in path else beside
-        if is_url(other):
+        path_beside = f"{path.rpartition('/')[0]}/{beside}" if "/" in path else beside
+        if is_url(path_beside):
             import fsspec
 
-            filesystem, inside = fsspec.url_to_fs(other)
-            return open_input(other) if filesystem.exists(inside) else None
-        return open_input(other) if Path(other).is_file() else None
+            filesystem, inside = fsspec.url_to_fs(path_beside)
+            return open_input(path_beside) if filesystem.exists(inside) else None
+        return open_input(path_beside) if Path(path_beside).is_file() else None
 
     _, path = split_prefix(name)
-    return SourceFile(name, lambda: open_file(path), find_beside)
+    size = size or (Path(path).stat().st_size if Path(path).is_file() else 0)
+    return SourceFile(name, lambda: open_file(path), find_beside, size)
 
 
-def read_records(name: str | Path, part: FilePart | None = None, called: str = "") -> Iterator[Record]:
-    """Yield the raw records of a file, or of a part of it; those of the files in it, where it is an archive.
+def read_records(name: str | Path, part: FilePart | None = None, called: str = "", size: int = 0) -> Iterator[Record]:
+    """Yields the raw records of a file, or of a part of it; of an archive, those of the files in it.
 
     called: as in ``Record``
+    size:   of a file behind a URL
 
-    Where it cannot be read on, the last record holds the error as Unreadable. A link, and what is of no known format,
-    in an archive is a record that holds Skipped.
+    Where it cannot be read on, the last record holds the error as Unreadable, which counts for the whole file.
     """
-    yield from _read_source(open_input(str(name)), part, called)
+    yield from _read_source(open_input(str(name), size), part, called)
 
 
 def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iterator[Record]:
@@ -212,7 +222,7 @@ def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iter
     line = 0
     try:
         if unpack:
-            for member in unpack(source, part, lambda name: can_read(name) or is_companion(name)):
+            for member in unpack(source, part, lambda name: not find_obstacle(name) or is_companion(name)):
                 line += 1
                 yield from _read_member(member, line)
             if not line and not part:
@@ -225,24 +235,26 @@ def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iter
         raise
     except Exception as error:  # truncated archives, broken parquet, permissions: each library has its own
         if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of the disk here, not of the file
-            raise KinspanError(
-                f"the folder for temporary files, {describe_write_error(Path(tempfile.gettempdir()), error)}; make "
-                "room, or set TMPDIR to another folder"
-            ) from error
-        reason = f"{type(error).__name__}: {quote_error(error)}"
-        yield Record(source.name, line + 1, Unreadable(f"{UNREADABLE}: {reason}"))
+            folder = Path(tempfile.gettempdir())
+            raise KinspanError(f"TMPDIR: {describe_write_error(folder, error)}") from error
+        reason = f"cannot read on: {type(error).__name__}: {quote_error(error)}"
+        yield Record(source.name, line + 1, Unreadable(reason, estimate_text(source.name, source.size)))
 
 
 def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
-    if member.is_link:
-        yield Record(member.name, number, Skipped("skipped: it is a link, which is not followed in an archive"))
-    elif (key := split_prefix(member.name)[0]) and is_companion(member.name, key):
+    key = split_prefix(member.name)[0]
+    if is_companion(member.name, key):
         return
-    elif can_read(member.name) and member.name.count("::") <= MAX_DEPTH:
+    if member.is_link:
+        reason: Rejected = Omitted("a link in an archive")
+    elif not (obstacle := find_obstacle(member.name)) and member.name.count("::") <= MAX_DEPTH:
         yield from _read_source(member, None, member.name.rpartition("::")[2])
-    elif not is_companion(member.name):
-        reason = find_missing(member.name) or f"its format is not known; known are {FORMATS}"
-        yield Record(member.name, number, Skipped(f"skipped: {reason}"))
+        return
+    elif is_no_document(name_file(member.name)):
+        reason = Omitted("a picture, a font, a style or a program", member.size)
+    else:
+        reason = Unreadable(obstacle or "too many archives in archives", estimate_text(member.name, member.size))
+    yield Record(member.name, number, reason)
 
 
 def parse_record(record: Record) -> list[Document]:

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from data_pipeline.prepare.document import Document, Rejected, Skipped
+from data_pipeline.prepare.document import Document, Rejected, Unreadable
 
 from .compression import open_file
 from .jsonl import parse_fields
-from .reader import FilePart, Reader, Record, SourceFile, group_parts
+from .reader import FilePart, Reader, Record, SourceFile, estimate_text, group_parts
 
 COLUMNS = ("id", "title", "paragraphs", "text")
 _WHOLE = FilePart(0, sys.maxsize)
@@ -33,7 +33,7 @@ def _read_row_groups(source: SourceFile, part: FilePart | None) -> Iterator[tupl
     part = part or _WHOLE
     with source.open() as opened, pq.ParquetFile(opened) as file:
         names = [name for name in COLUMNS if name in file.schema_arrow.names]
-        if refused := _refuse_columns(file.schema_arrow):
+        if refused := _refuse_columns(file.schema_arrow, source):
             yield 1, refused
             return
         groups = range(file.metadata.num_row_groups)
@@ -56,7 +56,7 @@ def _read_batches(source: SourceFile, part: FilePart | None) -> Iterator[tuple[i
         else:
             stream = pa.ipc.open_stream(opened)
             schema, batches = stream.schema, iter(stream)
-        if refused := _refuse_columns(schema):
+        if refused := _refuse_columns(schema, source):
             yield 1, refused
             return
         for batch in batches:
@@ -67,17 +67,15 @@ def _read_batches(source: SourceFile, part: FilePart | None) -> Iterator[tuple[i
                     yield number, row
 
 
-def _refuse_columns(schema: pa.Schema) -> Skipped | None:
+def _refuse_columns(schema: pa.Schema, source: SourceFile) -> Unreadable | None:
     """Refuse a table that has no text, at once and as a whole: its rows are not broken one by one."""
     types = {field.name: field.type for field in schema}
     lists = types.get("paragraphs", pa.null())
     if _is_text(types.get("text", pa.null())) or (hasattr(lists, "value_type") and _is_text(lists.value_type)):
         return None
     found = ", ".join(f"{name} ({kind})" for name, kind in types.items())
-    return Skipped(
-        f'skipped: it has neither a column "text" of strings nor "paragraphs" of lists of strings, but {found[:200]}; '
-        "rename or convert one"
-    )
+    size = estimate_text(source.name, source.size)
+    return Unreadable(f'no column "text" of strings or "paragraphs" of lists of strings, but {found[:200]}', size)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -14,11 +14,11 @@ from data_pipeline.core.executors import map_chunks
 from data_pipeline.core.files import make_folder
 from data_pipeline.core.progress import show_progress
 from data_pipeline.prepare.document import Unreadable
-from data_pipeline.prepare.encode_inputs import cut_chunks
+from data_pipeline.prepare.encode import cut_chunks
+from data_pipeline.prepare.read import MAX_REJECTED, ReadTally, refuse_rejected
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 from data_pipeline.prepare.readers.reader import Record
 from data_pipeline.prepare.readers.registry import read_records
-from data_pipeline.prepare.rejection import ReadTally, refuse_rejected
 from finetune.data.tables import read_lines
 
 from .natural_questions import KEPT, LABELS, OUTCOMES, BuiltQuestion, build_chunk
@@ -52,14 +52,14 @@ def build_asnq(
     output: str | Path,
     num_workers: int = 1,
     split_questions: list[str] | None = None,
-    allow_rejected: float | None = None,
+    max_rejected: float = MAX_REJECTED,
 ) -> dict[str, QuestionTally]:
     """Writes train.tsv from the ``train`` files, and dev.tsv and test.tsv from ``dev``; one list may be empty.
 
     split_questions: two files with the questions of dev and of test, one per line, as Soldaini and Moschitti, 2020,
                      published theirs (unique.dev and unique.test). Without them, the questions are ordered by a hash
                      and halved
-    allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
+    max_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/read.py
 
     Questions stand in the order of the files, whatever the number of workers. A file is written whole or not at all.
 
@@ -81,7 +81,7 @@ def build_asnq(
         with ExitStack() as stack:
             files = {split: stack.enter_context(path.open("wb")) for split, path in temporary.items()}
             for name, tally in tallies.items():
-                kept = _build(name, inputs[name], num_workers, allow_rejected, tally)
+                kept = _build(name, inputs[name], num_workers, max_rejected, tally)
                 for split, question in _divide(kept, lists, tally) if name == "dev" else (("train", q) for q in kept):
                     files[split].write(question.lines)
                     tally.count(split, question.counts)
@@ -135,7 +135,7 @@ def _read(files: list[Path], bar: Any) -> Iterator[Record]:
 
 
 def _build(
-    name: str, files: list[Path], num_workers: int, allow_rejected: float | None, tally: QuestionTally
+    name: str, files: list[Path], num_workers: int, max_rejected: float, tally: QuestionTally
 ) -> Iterator[BuiltQuestion]:
     """Passes each kept question to ``write``, in order.
 
@@ -146,10 +146,11 @@ def _build(
         for built in map_chunks(_make_worker, (), cut_chunks(_read(files, bar)), num_workers):
             for question in built:
                 reason = "" if question.outcome in OUTCOMES else question.outcome
-                tally.read.count(question.file, not reason, question.size, reason, is_rejected=bool(reason))
                 if reason:
+                    tally.read.reject(question.file, question.size, f"line {question.number}: {reason}")
                     tally.first_rejected = tally.first_rejected or f"{question.file} line {question.number}: {reason}"
                     continue
+                tally.read.count(question.size)
                 digest = _hash_question(question.question)
                 is_repeated = question.outcome == KEPT and digest in seen
                 tally.outcomes[REPEATED if is_repeated else question.outcome] += 1
@@ -157,13 +158,12 @@ def _build(
                     seen.add(digest)
                     yield question
             bar.update(len(built))
-    tally.read.close()
     if not seen:
         reasons = [f"{n:,} {reason}" for reason, n in tally.outcomes.items()]
-        bad = tally.read.total["rejected"]
+        bad = tally.read.rejected
         reasons += [f"{bad:,} bad lines; first: {tally.first_rejected}"] if bad else []
         raise KinspanError(f"--{name}: no question was kept of {len(files)} files: {', '.join(reasons) or 'empty'}")
-    refuse_rejected(tally.read, allow_rejected, f"--{name}")
+    refuse_rejected(tally.read, max_rejected)
 
 
 def _make_worker() -> Callable[..., Any]:

@@ -11,6 +11,7 @@ candidate. It is right where the link says so, and no candidate otherwise.
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,15 +27,16 @@ from data_pipeline.core.progress import show_progress
 from data_pipeline.matching import pair_up
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document, Rejected
-from data_pipeline.prepare.duplicates.exact import SHARED_ID
-from data_pipeline.prepare.encode import hash_text, is_held_out, name_group, name_text
-from data_pipeline.prepare.read import read_input
+from data_pipeline.prepare.encode import hash_text, is_held_out, name_split
+from data_pipeline.prepare.read import MAX_REJECTED, read_input
 from data_pipeline.prepare.readers.reader import Record
 from data_pipeline.prepare.readers.registry import parse_record
 from data_pipeline.prepare.spill import hash_string
 from finetune.data.answers import fold_text
 
 from .pools import SPLITS, rank_best
+
+logger = logging.getLogger(__name__)
 
 CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
 
@@ -64,45 +66,32 @@ class ForumQuestion:
         return self.answers[self.accepted] if self.accepted >= 0 else ""
 
 
-def read_questions(
-    inputs: list[str],
-    say: Callable[[str], None] = lambda note: None,
-    allow_rejected: float | None = None,
-    may_reject: bool = True,
-) -> list[ForumQuestion]:
-    """All questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as kinspan prepare cleans them.
+def read_questions(inputs: list[str], max_rejected: float = MAX_REJECTED) -> list[ForumQuestion]:
+    """Reads all questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as kinspan prepare cleans them.
 
-    say: is told of the records that are not as they must be, and of those that are no questions
-    allow_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/rejection.py
-    may_reject: whether the command has a flag for it
+    max_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/read.py
 
-    Raises KinspanError where a file cannot be read to its end, there is no question in the input, too much of it is
-    rejected, questions share an id, or a link leads from one file to another, since the groups of duplicates are those
-    of each file.
+    Raises KinspanError where there is no question in the input, too much of it is rejected, equal questions share an
+    id, or a link leads from one file to another, since the groups of duplicates are those of each file.
     """
-    nothing = "no questions in it: name a forum's Posts.xml, its .7z or questions:FILE.jsonl"
-    found = read_input(inputs, _parse_questions, _make_questions, say, nothing, allow_rejected, may_reject=may_reject)
-    found = _part_shared_ids(found, say)
-    _check_links(found)
-    return found
+    questions = _part_shared_ids(read_input(inputs, _parse_questions, _make_questions, max_rejected))
+    if not questions:
+        raise KinspanError(f"{' '.join(inputs)}: no questions in it: give a Posts.xml, its .7z or questions:FILE.jsonl")
+    _check_links(questions)
+    return questions
 
 
-def _part_shared_ids(questions: list[ForumQuestion], say: Callable[[str], None]) -> list[ForumQuestion]:
-    """Give each question an id and a group of its own where SHARED_ID or more texts have one id, as in preparing."""
+def _part_shared_ids(questions: list[ForumQuestion]) -> list[ForumQuestion]:
+    """Gives each question its own id where different questions have the same one."""
     texts: dict[str, set[int]] = {}
     for question in questions:
         texts.setdefault(question.id, set()).add(question.text)
-    shared = {name for name, of_name in texts.items() if len(of_name) >= SHARED_ID}
-    if not shared:
-        return questions
-    count = sum(question.id in shared for question in questions)
-    say(
-        f"{count:,} questions share their id with many others, such as {min(shared)!r}: each is told from the others, "
-        "and assigned to a split, by a hash of id and text"
-    )
-    return [
-        replace(q, id=f"{q.id}#{q.text:x}", group=name_text(q.id, q.text)) if q.id in shared else q for q in questions
-    ]
+    shared = {name for name, of_name in texts.items() if len(of_name) > 1}
+    if linked := shared.intersection(link for question in questions for link in question.links):
+        raise KinspanError(f"question {min(linked)!r}: links lead to it, and several questions have this id")
+    if shared:
+        logger.info(f"{len(shared):,} ids are shared, such as {min(shared)!r}: a hash of its text is added to each")
+    return [replace(q, id=f"{q.id}#{q.text:x}") if q.id in shared else q for q in questions]
 
 
 def _check_links(questions: Sequence[ForumQuestion]) -> None:
@@ -135,6 +124,7 @@ def _parse_questions(record: Record) -> list[Document]:
 
 def _make_questions(document: Document) -> list[ForumQuestion]:
     paragraphs = clean(document, Rules(), Tally())
+    text = hash_text(document, list(map(hash_string, paragraphs)))
     body = " ".join(paragraphs)
     title = normalise(document.title)
     question = ForumQuestion(
@@ -144,8 +134,8 @@ def _make_questions(document: Document) -> list[ForumQuestion]:
         tuple(map(normalise, document.answers)),
         -1 if document.accepted is None else document.accepted,
         tuple(document.links),
-        name_group(document),
-        hash_text(document, list(map(hash_string, paragraphs))),
+        name_split(document, text),
+        text,
     )
     return [question]
 
@@ -176,7 +166,7 @@ def build_forum_set(
     A split whose share is 0 has no file; one of an earlier call is removed.
 
     kind:   of KINDS
-    shares: of "dev" and "test". Which questions they are is told by a hash of their ids: kinspan prepare with a
+    shares: of "dev" and "test". Which questions they are is told by a hash of id and text: kinspan prepare with a
             --validation_share of both together holds out the same ones
     candidates: of a question, the right one among them
 

@@ -1,9 +1,4 @@
-import json
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,21 +7,18 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import hash_file
 from data_pipeline.corpus import SPLITS, Corpus
-from data_pipeline.prepare import encode_inputs as encode_module
+from data_pipeline.prepare import encode as encode_module
 from data_pipeline.prepare import pipeline as prepare_module
-from data_pipeline.prepare import stages as stages_module
 from data_pipeline.prepare import write as write_module
 from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, clean, split_sentences
 from data_pipeline.prepare.document import Document
-from data_pipeline.prepare.encode import is_held_out
-from data_pipeline.prepare.pipeline import CORPUS_PARTS, prepare
+from data_pipeline.prepare.pipeline import CORPUS_PARTS
 from data_pipeline.prepare.plan import PreparePlan
-from data_pipeline.prepare.summary import describe_oddities
+from data_pipeline.prepare.summary import list_oddities
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
 from tests.synthetic import short_tokenizer
 
-ROOT = Path(__file__).resolve().parents[3]
 NUM_DOCUMENTS = 30
 
 
@@ -144,10 +136,6 @@ def test_other_programs_can_open_a_shard(tiny_corpus):
     assert sum(len(s) for row in table for p in row["tokens"] for s in p) == info.tokens
 
 
-def test_tokens_take_two_bytes_where_the_vocabulary_allows(tiny_corpus):
-    assert Corpus(tiny_corpus).shard(0).tokens.dtype == np.uint16
-
-
 def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path, source, helpers, make_stream, monkeypatch):
     helpers.prepare([source], short_tokenizer(), tmp_path / "narrow")
     monkeypatch.setattr(PreparePlan, "wide", True)
@@ -182,49 +170,9 @@ def test_more_shards_than_documents_are_not_asked_for(tmp_path, documents, helpe
     assert make_stream(tmp_path / "out", split="train").batch(0, 20).num_pairs == 20
 
 
-def test_held_out_documents_are_the_same_in_shards_of_another_size(tmp_path, source, helpers):
-    held_out = []
-    for number, shard_tokens in enumerate((1 << 24, 2000)):
-        folder = tmp_path / str(number)
-        helpers.prepare([source], short_tokenizer(), folder, shard_tokens=shard_tokens, validation_share=0.3)
-        held_out.append({name for name, (_, h, _) in stored(Corpus(folder)).items() if h})
-    assert held_out[0] == held_out[1]
-    ids = [json.loads(line)["id"] for line in source.read_text().splitlines()]
-    assert held_out[0] == {i for i in ids if is_held_out(i, 0.3)}
-    assert 0 < len(held_out[0]) < NUM_DOCUMENTS
-
-
-def test_held_out_documents_stay_so_when_others_join_them(tmp_path, documents, helpers):
-    held_out = []
-    for number, some in enumerate((documents, documents[5:20])):
-        source = helpers.write_jsonl(tmp_path / f"{number}.jsonl", some)
-        helpers.prepare([source], short_tokenizer(), tmp_path / str(number), validation_share=0.3)
-        held_out.append({name for name, (_, h, _) in stored(Corpus(tmp_path / str(number))).items() if h})
-    assert held_out[1] == held_out[0] & {d["id"] for d in documents[5:20]}
-
-
-@pytest.mark.parametrize("name", ["news", "None"])
-def test_documents_that_share_an_id_are_held_out_one_by_one(tmp_path, helpers, name):
-    documents = [{**d, "id": name} for d in helpers.synthetic_documents(300, seed="shared")]
-    documents += [{**d, "id": f"{name}-{k}"} for k, d in enumerate(helpers.synthetic_documents(20, seed="own"))]
-    source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
-    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", validation_share=0.3, shard_tokens=20_000)
-    assert result.tally.counts["documents that share their id"] == 300
-    assert f"300 documents share their id with many others, such as {name!r}" in describe_oddities(result.tally)[0]
-    held_out = []
-    for info, shard in ((s, Corpus(tmp_path / "out").shard(k)) for k, s in enumerate(result.manifest.shards)):
-        column = shard.rows.column("held_out").to_pylist()
-        assert set(column) == {int(info.split == "validation")}
-        held_out += [i for i, h in zip(shard.rows.column("id").to_pylist(), column, strict=True) if h]
-    assert 60 < held_out.count(name) < 120
-    own = [f"{name}-{k}" for k in range(20)]
-    assert [i for i in own if i in held_out] == [i for i in own if is_held_out(i, 0.3)]
-    assert result.manifest.totals["documents"] == 320
-
-
 def test_text_that_the_tokenizer_does_not_know_is_counted_and_said(tmp_path, documents, helpers):
     known = helpers.prepare([helpers.write_jsonl(tmp_path / "en.jsonl", documents)], short_tokenizer(), tmp_path / "en")
-    assert not describe_oddities(known.tally)
+    assert not list_oddities(known.tally, known.read)
     written = [{**d, "paragraphs": [f"\U00012000 \U00012001. {p}" for p in d["paragraphs"]]} for d in documents]
     source = helpers.write_jsonl(tmp_path / "in.jsonl", written)
     result = helpers.prepare([source], short_tokenizer(), tmp_path / "out")
@@ -232,34 +180,7 @@ def test_text_that_the_tokenizer_does_not_know_is_counted_and_said(tmp_path, doc
     corpus = Corpus(tmp_path / "out")
     tokens = [t for k in range(len(corpus.manifest.shards)) for t in corpus.shard(k).tokens.tolist()]
     assert tokens.count(unknown) == result.tally.counts["tokens that stand for unknown text"] > 0
-    assert f"{tokens.count(unknown) / len(tokens):.1%} of the tokens" in describe_oddities(result.tally)[0]
-
-
-@pytest.mark.parametrize("given", ["docs", "*", "docs/../docs"])
-def test_an_output_folder_in_an_input_is_refused(tmp_path, documents, helpers, monkeypatch, given):
-    (tmp_path / "docs").mkdir()
-    helpers.write_jsonl(tmp_path / "docs/in.jsonl", documents)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        KinspanError, match=r"--output_dir .*docs/corpus lies in .*docs, which is read: choose one outside"
-    ):
-        helpers.prepare([given], short_tokenizer(), tmp_path / "docs/corpus")
-    assert not (tmp_path / "docs/corpus").exists()
-
-
-def test_options_of_slurm_without_slurm_are_refused(source, tmp_path, helpers):
-    with pytest.raises(KinspanError, match="--sbatch says what Slurm's jobs ask for: give --executor slurm"):
-        helpers.prepare([source], short_tokenizer(), tmp_path / "out", sbatch=["partition=cpu"])
-
-
-def test_a_few_versions_of_a_page_stay_together(tmp_path, helpers):
-    documents = [{**d, "id": f"page-{k // 5}"} for k, d in enumerate(helpers.synthetic_documents(40, seed="pages"))]
-    source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
-    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", validation_share=0.5)
-    assert result.tally.counts["documents held out for validation"] == 5 * sum(
-        is_held_out(f"page-{k}", 0.5) for k in range(8)
-    )
-    assert not describe_oddities(result.tally)
+    assert f"{tokens.count(unknown) / len(tokens):.1%} of the tokens" in list_oddities(result.tally, result.read)[0]
 
 
 def test_the_corpus_may_be_moved(tmp_path, source, helpers, make_stream):
@@ -267,6 +188,33 @@ def test_the_corpus_may_be_moved(tmp_path, source, helpers, make_stream):
     before = make_stream(tmp_path / "out").batch(0, 20).input_ids
     (tmp_path / "out").rename(tmp_path / "moved")
     assert np.array_equal(make_stream(tmp_path / "moved").batch(0, 20).input_ids, before)
+
+
+def find_held_out(folder):
+    return {name for name, (_, h, _) in stored(Corpus(folder)).items() if h}
+
+
+def test_a_hash_of_id_and_text_holds_out_whatever_else_is_there(tmp_path, documents, helpers):
+    source, few = (
+        helpers.write_jsonl(tmp_path / "in.jsonl", documents),
+        helpers.write_jsonl(tmp_path / "few.jsonl", documents[5:20]),
+    )
+    settings = {"validation_share": 0.3}
+    helpers.prepare([source], short_tokenizer(), tmp_path / "one", **settings)
+    helpers.prepare([source], short_tokenizer(), tmp_path / "small", shard_tokens=2000, **settings)
+    helpers.prepare([few], short_tokenizer(), tmp_path / "few", **settings)
+    held_out = find_held_out(tmp_path / "one")
+    assert held_out == find_held_out(tmp_path / "small")
+    assert 0 < len(held_out) < NUM_DOCUMENTS
+    assert find_held_out(tmp_path / "few") == held_out & {d["id"] for d in documents[5:20]}
+
+
+def test_documents_of_one_id_are_held_out_one_by_one(tmp_path, helpers):
+    documents = [{**d, "id": "news"} for d in helpers.synthetic_documents(300, seed="shared")]
+    source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
+    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", validation_share=0.3)
+    assert 60 < result.tally.counts["documents held out for validation"] < 120
+    assert result.manifest.totals["documents"] == 300
 
 
 # Running again --------------------------------------------------------------------------------------------
@@ -279,50 +227,6 @@ def test_running_again_says_reused_and_changes_nothing(tmp_path, source, helpers
     assert (first.reused, second.reused) == (False, True)
     assert second.manifest == first.manifest
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*")} == before
-
-
-def test_a_corpus_of_another_licence_is_not_taken_for_the_one_asked_for(tmp_path, source, helpers):
-    helpers.prepare([source], short_tokenizer(), tmp_path / "out", licence="MIT")
-    for licence in ("", "MIT"):
-        assert helpers.prepare([source], short_tokenizer(), tmp_path / "out", licence=licence).reused
-    with pytest.raises(KinspanError, match=r"--licence CC0: .* already holds this corpus, with the licence MIT"):
-        helpers.prepare([source], short_tokenizer(), tmp_path / "out", licence="CC0")
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"validation_share": 0.5},
-        {"min_paragraph_chars": 10},
-        {"min_document_chars": 10},
-        {"shard_tokens": 1000},
-        {"inputs": 1},
-    ],
-    ids=lambda other: next(iter(other)),
-)
-def test_other_settings_on_the_same_output_are_an_error(tmp_path, source, documents, helpers, other):
-    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
-    inputs = [source]
-    if other.pop("inputs", None):
-        inputs.append(helpers.write_jsonl(tmp_path / "more.jsonl", documents))
-    before = hashes(tmp_path / "out")
-    with pytest.raises(KinspanError, match="already holds another corpus") as error:
-        helpers.prepare(inputs, short_tokenizer(), tmp_path / "out", **other)
-    assert "\n" not in str(error.value)
-    assert hashes(tmp_path / "out") == before
-
-
-def test_a_changed_input_file_is_another_input(tmp_path, source, documents, helpers):
-    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
-    helpers.write_jsonl(source, documents[:-1])
-    with pytest.raises(KinspanError, match="already holds another corpus"):
-        helpers.prepare([source], short_tokenizer(), tmp_path / "out")
-
-
-def test_another_tokenizer_on_the_same_output_is_an_error(tmp_path, source, shared, helpers):
-    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
-    with pytest.raises(KinspanError, match="already holds another corpus"):
-        helpers.prepare([source], shared / "tokenizers/roberta-base-tokenizer", tmp_path / "out")
 
 
 @pytest.mark.parametrize("what", ["a shard is missing", "a shard was cut", "the manifest is damaged"])
@@ -341,12 +245,58 @@ def test_preparing_again_mends_what_an_error_says_it_mends(tmp_path, source, goo
     assert len(stored(Corpus(tmp_path / "out"))) == NUM_DOCUMENTS
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path, source, helpers):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/thesis.tex").write_text("precious")
-    with pytest.raises(KinspanError, match=r"is not empty \(it has thesis.tex\)"):
+REFUSED = [
+    ({"shard_tokens": 1 << 30}, "--shard_tokens"),
+    ({"boilerplate": 1}, "--boilerplate"),
+    ({"sbatch": ["partition=cpu"]}, "--sbatch"),
+    ({"output": "file/out"}, "--output_dir"),
+    ({"output": "taken"}, "--output_dir .*taken"),
+    ({"output": "docs/corpus"}, "--output_dir .*docs/corpus"),
+    *(
+        ({"output": "done", **changed}, "--output_dir .*done")
+        for changed in (
+            {"validation_share": 0.5},
+            {"min_paragraph_chars": 10},
+            {"shard_tokens": 1000},
+            {"inputs": ["docs", "more.jsonl"]},
+            {"tokenizer": "tokenizers/roberta-base-tokenizer"},
+        )
+    ),
+    ({"output": "done", "licence": "CC0"}, "--licence CC0"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(documents, helpers, tmp_path_factory):
+    """A folder with documents, and with output folders that are in use."""
+    folder = tmp_path_factory.mktemp("refused")
+    for name in ("docs", "taken"):
+        (folder / name).mkdir()
+    (folder / "file").touch()
+    (folder / "taken/thesis.tex").write_text("precious")
+    helpers.write_jsonl(folder / "docs/in.jsonl", documents)
+    helpers.write_jsonl(folder / "more.jsonl", documents)
+    helpers.prepare([folder / "docs"], short_tokenizer(), folder / "done", licence="MIT")
+    return folder
+
+
+@pytest.mark.parametrize(("changed", "flag"), REFUSED, ids=lambda case: str(case))
+def test_what_is_refused_names_the_flag_and_changes_nothing(place, helpers, shared, changed, flag):
+    before = sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*"))
+    options = {"licence": "MIT", **changed}
+    inputs = [place / name for name in options.pop("inputs", ["docs"])]
+    tokenizer = shared / options.pop("tokenizer") if "tokenizer" in options else short_tokenizer()
+    with pytest.raises(KinspanError, match=flag) as error:
+        helpers.prepare(inputs, tokenizer, place / options.pop("output", "new"), **options)
+    assert "\n" not in str(error.value)
+    assert sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*")) == before
+
+
+def test_a_changed_input_file_is_another_input(tmp_path, source, documents, helpers):
+    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
+    helpers.write_jsonl(source, documents[:-1])
+    with pytest.raises(KinspanError, match="--output_dir"):
         helpers.prepare([source], short_tokenizer(), tmp_path / "out")
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
 # Interrupted runs -----------------------------------------------------------------------------------------
@@ -368,12 +318,10 @@ def interrupt_after(function, calls):
 
 INTERRUPTED = {
     "while tokenising": (encode_module, "cut_chunks", 1),
-    "between input tasks": (encode_module, "load_encoder", 1),
-    "before duplicates are found": (stages_module, "_gather", 1),
+    "before duplicates are found": (prepare_module, "check_unchanged", 1),
     "between shards": (write_module, "write_shard", 2),
-    "after the shards": (prepare_module, "write_all", 1),
+    "after the shards": (prepare_module, "fingerprint_corpus", 1),
     "after the manifest": (prepare_module, "write_manifest", 1),
-    "before the manifest": (prepare_module, "_move_parts", 1),
 }
 
 
@@ -402,54 +350,7 @@ def test_what_a_killed_run_left_behind_is_no_obstacle(tmp_path, source, helpers)
     (tmp_path / "out/shards/00099.arrow").write_bytes(b"half")
     helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     assert not (tmp_path / "out/partial").exists()
-    assert [p.name for p in (tmp_path / "out/shards").iterdir()] == ["00000.arrow"]
-
-
-@pytest.mark.timeout(120)
-def test_workers_that_cannot_start_are_an_error_and_no_endless_wait(tmp_path, source, documents, helpers):
-    """A worker process imports the main module; one that is read from standard input it cannot find."""
-    other = helpers.write_jsonl(tmp_path / "other.jsonl", documents[:3])
-    program = f"""
-        from data_pipeline.prepare.pipeline import CORPUS_PARTS, prepare
-        from data_pipeline.core.errors import KinspanError
-        from objectives import OBJECTIVES
-        try:
-            inputs = {[str(source), str(other)]!r}
-            prepare(inputs, {short_tokenizer()!r}, {str(tmp_path / "out")!r}, OBJECTIVES, num_workers=2, quiet=True)
-        except KinspanError as error:
-            print("refused:", error)
-        else:
-            print("done")
-    """
-    result = subprocess.run(
-        [sys.executable, "-"],
-        input=textwrap.dedent(program),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert result.stdout.startswith(("refused: ", "done")), result.stderr
+    assert not (tmp_path / "out/shards/00099.arrow").exists()
 
 
 # What cannot work -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"shard_tokens": 1 << 30},
-        {"boilerplate": 1},
-    ],
-    ids=lambda option: "=".join(map(str, *option.items())),
-)
-def test_settings_that_make_no_sense_are_an_error_that_names_them(tmp_path, source, option):
-    with pytest.raises(KinspanError, match=next(iter(option))):
-        prepare([str(source)], short_tokenizer(), tmp_path / "out", OBJECTIVES, quiet=True, **option)
-
-
-def test_an_output_that_cannot_be_written_is_a_one_line_error(tmp_path, source, helpers):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(KinspanError, match="--output_dir") as error:
-        helpers.prepare([source], short_tokenizer(), tmp_path / "file/out")
-    assert "\n" not in str(error.value)

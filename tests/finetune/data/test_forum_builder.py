@@ -185,15 +185,15 @@ def test_a_link_into_another_file_is_refused(tmp_path):
     first = write_help_desk(tmp_path / "desk.jsonl", 6)
     line = {"id": "other", "title": "Another?", "text": "It is broken.", "links": ["q2"]}
     (tmp_path / "more.jsonl").write_text(json.dumps(line) + "\n")
-    with pytest.raises(KinspanError, match="question 'other' is a duplicate of 'q2', which stands in another file"):
+    with pytest.raises(KinspanError, match="question 'other'"):
         read_questions([first, f"questions:{tmp_path / 'more.jsonl'}"])
 
 
-def test_questions_that_share_an_id_are_refused(tmp_path):
+def test_links_to_an_id_of_several_questions_are_refused(tmp_path):
     name = write_help_desk(tmp_path / "desk.jsonl", 6)
     path = tmp_path / "desk.jsonl"
-    path.write_text(path.read_text() + json.dumps({"id": "q2", "title": "Another?", "text": "It is broken."}) + "\n")
-    with pytest.raises(KinspanError, match="1 ids stand at more than one question, such as 'q2'"):
+    path.write_text(path.read_text() + json.dumps({"id": "q0", "title": "Another?", "text": "It is broken."}) + "\n")
+    with pytest.raises(KinspanError, match="question 'q0'"):
         read_questions([name])
 
 
@@ -229,7 +229,7 @@ def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     text.write_text('{"title": "a", "text": "no question"}\n')
     failed = run_program(*entry, "--input", text, *flags, cwd=tmp_path)
     assert failed.returncode == 2
-    assert "no questions in it" in failed.stderr
+    assert "no question but a document" in failed.stderr
 
 
 @pytest.mark.parametrize(
@@ -253,23 +253,24 @@ def test_a_question_that_is_not_as_it_must_be_is_rejected_with_a_reason(helpers,
     assert reason in rejected[0]["reason"]
 
 
-def test_records_that_are_no_questions_are_told(tmp_path):
-    name, said = write_help_desk(tmp_path / "desk.jsonl"), []
+def test_records_that_are_no_questions_are_logged(tmp_path, caplog):
+    caplog.set_level("INFO", "data_pipeline.prepare")
+    name = write_help_desk(tmp_path / "desk.jsonl")
     with (tmp_path / "desk.jsonl").open("a") as file:
         file.write('{"title": "t", "text": "b", "answers": "none"}\n{broken\n')
-    assert len(read_questions([name], said.append)) == 60
-    assert "rejected: 2 records" in said[0]
-    assert "record 61" in said[0]
+    assert len(read_questions([name])) == 60
+    assert "record 61" in caplog.text
 
 
-def test_what_of_a_dump_belongs_to_no_question_is_told(tmp_path):
+def test_what_of_a_dump_belongs_to_no_question_is_logged(tmp_path, caplog):
+    caplog.set_level("INFO", "data_pipeline.prepare")
     rows = ['Id="1" PostTypeId="1" Title="t" Body="b"', 'Id="2" PostTypeId="2" ParentId="7" Body="an orphan"']
-    folder, said = tmp_path / "forum", []
+    folder = tmp_path / "forum"
     folder.mkdir()
     posts = "\n".join(f"<row {row} />" for row in rows)
     (folder / "Posts.xml").write_text(f"<posts>\n{posts}\n</posts>\n")
-    assert len(read_questions([str(folder)], said.append)) == 1
-    assert said == ["omitted 1 record: an answer whose question is not in the file"]
+    assert len(read_questions([str(folder)])) == 1
+    assert "omitted 1 records: an answer whose question is not in the file" in caplog.text
 
 
 def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
@@ -277,14 +278,13 @@ def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
     from data_pipeline.corpus import Corpus
     from tests.synthetic import short_tokenizer
 
-    path, said = tmp_path / "desk.jsonl", []
+    path = tmp_path / "desk.jsonl"
     lines = [
         {"id": "printer", "title": f"Case {n}?", "text": f"It broke {n}.", "answers": [f"Mend {n}."], "accepted": 0}
         for n in range(100)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    questions = read_questions([f"questions:{path}"], said.append)
-    assert said[0].startswith("100 questions share their id with many others, such as 'printer'")
+    questions = read_questions([f"questions:{path}"])
     counts = build_forum_set(questions, "title_answer", tmp_path / "set", SHARES, candidates=5)
     assert sum(counts.values()) == 100
     assert min(counts.values()) > 0
@@ -303,18 +303,10 @@ def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
     assert held_out == of_corpus
 
 
-def test_an_id_of_a_few_questions_is_refused(tmp_path):
-    path = tmp_path / "desk.jsonl"
-    path.write_text("".join(json.dumps({"id": "x", "title": f"Case {n}?", "text": "b"}) + "\n" for n in range(9)))
-    with pytest.raises(KinspanError, match="1 ids stand at more than one question, such as 'x'"):
-        read_questions([f"questions:{path}"])
-
-
 def test_a_file_of_broken_lines_is_refused_unless_allowed(tmp_path):
     name = write_help_desk(tmp_path / "desk.jsonl")
     with (tmp_path / "desk.jsonl").open("a") as file:
         file.writelines("{broken\n" for _ in range(999))
-    with pytest.raises(KinspanError, match=r".*% of what was read was rejected, 999 of .*desk.jsonl") as error:
+    with pytest.raises(KinspanError, match=r"--max_rejected .*desk.jsonl"):
         read_questions([name])
-    assert "--allow_rejected" in str(error.value)
-    assert len(read_questions([name], allow_rejected=0.9)) == 60
+    assert len(read_questions([name], max_rejected=0.9)) == 60

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 from xml.etree import ElementTree
 
-from data_pipeline.prepare.document import Document, Omitted, Rejected, Skipped
+from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
 from .. import reader as limits
 from ..compression import is_compressed, open_source
 from ..lines import split_bytes
-from ..reader import FilePart, Reader, Record, SourceFile, name_file, name_record
+from ..reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file, name_record
 
 _BEGIN, _END, _LAST = b"<page>", b"</page>", b"</mediawiki>"
 _CHUNK = 1 << 20
@@ -47,7 +47,7 @@ def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int
         start = file.read(4096)
     if b"<mediawiki" not in start:
         if not begin:
-            yield 1, Skipped("skipped: it is XML, and no MediaWiki dump")
+            yield 1, Unreadable("it is XML, and no MediaWiki dump", estimate_text(source.name, source.size))
         return
     if part and _is_multistream(source.name):
         with source.open() as packed:

@@ -8,7 +8,6 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from data_pipeline.prepare.encode import name_group
 from data_pipeline.prepare.readers.forums.groups import name_groups
 
 
@@ -48,7 +47,7 @@ def test_links_of_two_lines_with_one_id_all_count(tmp_path, read):
     lines: list[dict] = [{"id": "a"}, {"id": "twice", "links": ["a"]}, {"id": "twice", "links": ["b"]}, {"id": "b"}]
     path.write_text("".join(json.dumps({"title": "t", "text": "b", **line}) + "\n" for line in lines))
     documents, _, _ = read(f"questions:{path}")
-    assert {name_group(d) for d in documents} == {"a"}
+    assert {(d.group or d.id) for d in documents} == {"a"}
 
 
 def test_questions_of_a_help_desk_come_with_their_group(tmp_path, read):
@@ -59,5 +58,5 @@ def test_questions_of_a_help_desk_come_with_their_group(tmp_path, read):
     text = "".join(json.dumps({"title": "t", "text": "b", **line}) + "\n" for line in lines)
     path.write_text('{"links": broken\n' + text + '"links"\n')
     documents, rejected, _ = read(f"questions:{path}")
-    assert [name_group(d) for d in documents] == ["1", "1", "gone", "gone", "alone", "desk.jsonl:8"]
+    assert [(d.group or d.id) for d in documents] == ["1", "1", "gone", "gone", "alone", "desk.jsonl:8"]
     assert len(rejected) == 3

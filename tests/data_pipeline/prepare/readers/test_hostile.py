@@ -158,9 +158,9 @@ def test_a_loop_of_links_ends(tmp_path):
     (tmp_path / "a/one.txt").write_text("x")
     (tmp_path / "a/up").symlink_to(tmp_path)
     (tmp_path / "a/self.txt").symlink_to(tmp_path / "a/self.txt")
-    files, skipped = find_input_files([str(tmp_path)], allow_skipped=True)
-    assert [f.name for f in files] == [str(tmp_path / "a/one.txt")]
-    assert skipped == {"link to nothing": 1}
+    found = find_input_files([str(tmp_path)])
+    assert [f.name for f in found.files] == [str(tmp_path / "a/one.txt")]
+    assert [reason for _, reason in found.unknown] == ["a link to nothing"]
 
 
 def test_a_file_that_vanishes_is_unreadable(tmp_path):

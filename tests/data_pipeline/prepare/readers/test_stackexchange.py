@@ -136,7 +136,7 @@ def test_forums_are_sources_of_their_own_whatever_their_folders_are_called(tmp_p
     """A link leads within its source."""
     for folder in folders:
         forum(tmp_path / folder, question(1))
-    files, _ = find_input_files([str(tmp_path)])
+    files = find_input_files([str(tmp_path)]).files
     records = [record for file in files for record in read_records(file.name, None, file.called)]
     documents = [document for record in records for document in parse_record(record)]
     assert [d.source for d in documents] == list(folders)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.prepare.cleaning import Rules, Tally, clean
-from data_pipeline.prepare.document import Rejected, Skipped
+from data_pipeline.prepare.document import Rejected, Unreadable
 from data_pipeline.prepare.readers import lines, read_records, reader
 from data_pipeline.prepare.readers.wikipedia.markup import MAX_MARKUP, drop_lead_in, extract_paragraphs
 
@@ -150,7 +150,7 @@ def test_a_dump_is_read_and_what_is_no_article_is_counted(tmp_path, read, suffix
 
 def test_other_xml_is_skipped_and_named(tmp_path):
     (record,) = read_records(written(tmp_path / "a.xml", '<?xml version="1.0"?><rss/>'))
-    assert isinstance(record.content, Skipped)
+    assert isinstance(record.content, Unreadable)
 
 
 def test_other_xml_is_skipped_once_in_however_many_parts(tmp_path, monkeypatch, read_in_parts):

@@ -1,12 +1,11 @@
-"""Counting what was read, kept and dropped."""
+"""Counts what was read, kept and dropped."""
 
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
-MAX_SAMPLES = 6  # of what one rule dropped
-SAMPLE_CHARS = 300
+MAX_SAMPLES = 3  # of what one rule dropped
+SAMPLE_CHARS = 200
 
 
 @dataclass
@@ -16,25 +15,21 @@ class Tally:
     sources: the documents of each
     samples: for each rule, named as its count is, a few of the texts that it dropped. Which ones depends on the texts
              alone: those of the smallest hash, however the input was cut into chunks.
-    lengths: by what is measured, such as "tokens per sentence", how many there are of each length
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
     samples: dict[str, list[str]] = field(default_factory=dict)
-    lengths: dict[str, list[int]] = field(default_factory=dict)
 
-    def add(self, other: "Tally") -> None:
-        self.counts.update(other.counts)
-        self.sources.update(other.sources)
-        for name, texts in other.samples.items():
+    def add(self, more: "Tally") -> None:
+        self.counts.update(more.counts)
+        self.sources.update(more.sources)
+        for name, texts in more.samples.items():
             for text in texts:
                 self.add_sample(name, text)
-        for name, lengths in other.lengths.items():
-            self.lengths[name] = [a + b for a, b in zip_longest(self.lengths.get(name, []), lengths, fillvalue=0)]
 
     def add_sample(self, name: str, text: str) -> None:
-        """Remember a text that a rule dropped, if it belongs to the sample."""
+        """Remembers a text that a rule dropped, if it belongs to the sample."""
         text = text[:SAMPLE_CHARS]
         texts = self.samples.setdefault(name, [])
         if len(texts) == MAX_SAMPLES and _rank(text) >= _rank(texts[-1]):

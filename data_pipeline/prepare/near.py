@@ -15,10 +15,10 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from data_pipeline.matching import space_out
-from data_pipeline.prepare.spill import hash_string
-from data_pipeline.prepare.tasks import Progress
 
-from .exact import DUPLICATE, NEAR_DUPLICATE, Inputs, save_whole
+from .duplicates import DUPLICATE, KEPT, NEAR_DUPLICATE
+from .spill import Spills, hash_string, save_atomically
+from .tasks import Progress
 
 NUM_BANDS = 14  # of a signature; documents match where all hashes of a band are equal
 SHINGLES = 1 << 14  # that are hashed at a time: a book's signature takes no more memory than this
@@ -28,7 +28,7 @@ OPEN_FILES = 1 << 16  # that are asked for, since one band has a file for each i
 
 
 def write_signatures(texts: Iterator[str], folder: Path) -> None:
-    """Write the signatures of documents, sorted by band, to ``folder/bucket_000/00000.minhash.sig`` and so on.
+    """Writes the signatures of documents, sorted by band, to ``folder/bucket_000/00000.minhash.sig`` and so on.
 
     A document is numbered by its place among ``texts``.
     """
@@ -64,7 +64,7 @@ def _make_signature_step(folder: str) -> Any:
 
 
 def hash_shingles(words: list[str], size: int) -> np.ndarray:
-    """Hash each run of ``size`` words: ``[N, 1]`` uint64. Words are hashed one by one, and runs by those hashes.
+    """Hashes each run of ``size`` words: ``[N, 1]`` uint64. Words are hashed one by one, and runs by those hashes.
 
     datatrove joins and hashes each run as text, which takes five times as long, and fails with xxhash 4.
     """
@@ -86,7 +86,7 @@ def _make_config() -> Any:
 
 
 def link_signatures(folders: list[Path], output: Path) -> None:
-    """Link the signatures of all input tasks to where datatrove looks for them: a folder of each band."""
+    """Links the signatures of all input tasks to where datatrove looks for them: a folder of each band."""
     for band in range(NUM_BANDS):
         (output / f"bucket_{band:03d}").mkdir(parents=True, exist_ok=True)
         for task, folder in enumerate(folders):
@@ -96,7 +96,7 @@ def link_signatures(folders: list[Path], output: Path) -> None:
 
 
 def find_matches(signatures: Path, output: Path, number: int, progress: Progress) -> None:
-    """Find the pairs of documents that match in one band, with datatrove: ``00000_00.dups``."""
+    """Finds the pairs of documents that match in one band, with datatrove: ``00000_00.dups``."""
     from datatrove.pipeline.dedup.minhash import MinhashDedupBuckets
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -105,35 +105,29 @@ def find_matches(signatures: Path, output: Path, number: int, progress: Progress
     step.run(None, number, NUM_BANDS)
 
 
-def decide(inputs: Inputs, exact: Path | None, matches: Path | None, ids: Path, output: Path, shared: Path) -> None:
-    """Decide what becomes of each document, by duplicates and matches: ``[documents]`` uint8 in a file. Another has
-    which share their id with many, ``[documents]`` bool.
+def decide_documents(spills: Spills, exact: Path | None, matches: Path | None, output: Path) -> None:
+    """Decides the dedup_status of each document: ``[documents]`` uint8 in a file.
 
     Of documents that are connected by matches the first is kept. An exact duplicate is no near-duplicate. ``exact`` and
-    ``matches`` are None where such duplicates stay.
+    ``matches`` are folders, or None where such duplicates stay.
     """
 
     def read_matches(path: Path) -> np.ndarray:
-        """Read pairs of documents' numbers, ``[N, 2]``."""
+        """Reads pairs of documents' numbers, ``[N, 2]``."""
         flat = np.fromfile(path, dtype="<u4").reshape(-1, 2, 2)  # pair, side, (task, number)
-        return inputs.starts[flat[:, :, 0]] + flat[:, :, 1]
+        return spills.starts[flat[:, :, 0]] + flat[:, :, 1]
 
-    dedup_status = np.zeros(int(inputs.starts[-1]), dtype=np.uint8)
+    status = np.full(int(spills.starts[-1]), KEPT, dtype=np.uint8)
     if matches:
-        dedup_status[find_repeats([partial(read_matches, path) for path in sorted(matches.glob("*.dups"))])] = (
-            NEAR_DUPLICATE
-        )
-    for path in sorted(exact.glob("documents-*.npy")) if exact else []:
-        dedup_status[np.load(path)] = DUPLICATE
-    is_shared = np.zeros(len(dedup_status), dtype=bool)
-    for path in sorted(ids.glob("shared-*.npy")):
-        is_shared[np.load(path)] = True
-    save_whole(shared, is_shared)
-    save_whole(output, dedup_status)
+        bands = [partial(read_matches, path) for path in sorted(matches.glob("*.dups"))]
+        status[find_repeats(bands)] = NEAR_DUPLICATE
+    for path in sorted(exact.glob("*.npy")) if exact else []:
+        status[np.load(path)] = DUPLICATE
+    save_atomically(output, status)
 
 
 def find_repeats(bands: Sequence[Callable[[], np.ndarray]]) -> np.ndarray:
-    """Find the documents that are connected with an earlier one, and are not the first of their cluster.
+    """Finds the documents that are connected with an earlier one, and are not the first of their cluster.
 
     bands: each returns pairs of documents that match, ``[N, 2]``; one band at a time is in memory
     """

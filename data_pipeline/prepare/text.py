@@ -1,4 +1,4 @@
-"""Text as every document has it: white space folded, and split into sentences."""
+"""Folds white space, and splits text into sentences."""
 
 import re
 
@@ -13,7 +13,7 @@ _HAS_OTHER = re.compile(f"[{STOPS}]")
 
 
 def normalise(text: str) -> str:
-    """Fold white space to single spaces, and replace what no tokenizer accepts (NUL, lone surrogates)."""
+    """Folds white space to single spaces, and replaces what no tokenizer accepts (NUL, lone surrogates)."""
     if "\x00" in text:
         text = text.replace("\x00", " ")
     if not text.isascii():
@@ -22,7 +22,7 @@ def normalise(text: str) -> str:
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split one paragraph into sentences with blingfire, and those at the full stops of other scripts.
+    """Splits one paragraph into sentences with blingfire, and those at the full stops of other scripts.
 
     Thai and Lao have no full stop: there a paragraph may be one sentence.
     """
