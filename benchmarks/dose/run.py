@@ -12,6 +12,7 @@ import fcntl
 import itertools
 import json
 import logging
+import lzma
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,7 @@ PRETRAIN = {
     "global_batch_size": 32,
     "micro_batch_size": 32,
     "learning_rate": 2.5e-4,
-    "mlm_weight": 0.05,
-    "eval_pairs": 500,
-    "eval_steps": 1_000_000,
-    "save_steps": 200,
-    "log_steps": 50,
-}
+} | {"mlm_weight": 0.05, "eval_pairs": 500, "eval_steps": 1_000_000, "save_steps": 200, "log_steps": 50}
 # One rate and one rule of stopping for all arms: the rate is that of the trial. Each update has 8 right and 24 wrong
 # candidates on average. A run ends when 7 looks at dev in a row are no better, and its best state counts, the one
 # before the first update too.
@@ -57,17 +53,8 @@ FINETUNE = {
     "negatives_ratio": 3,
     "batch_size": 32,
     "micro_batch_size": 32,
-    "epochs": 1000,
-    "max_steps": 600,
-    "eval_steps": 20,
-    "patience": 6,
-    "save_steps": 1_000_000,
-}
-MANY = {
-    "max_steps": 1200,
-    "eval_steps": 50,
-    "patience": 3,
-}  # with 200 questions or more, where a look at dev costs more
+} | {"epochs": 1000, "max_steps": 600, "eval_steps": 20, "patience": 6, "save_steps": 1_000_000}
+MANY = {"max_steps": 1200, "eval_steps": 50, "patience": 3}  # with 200 questions or more, a look at dev costs more
 # Of an update of a bi-encoder each question is compared with the right answers of 32 and two wrong ones of its own.
 CONTRASTIVE = {"loss": "contrastive", "negatives_ratio": None, "own_negatives": 2, "eval_steps": 5, "max_steps": 300}
 GPU = {"global_batch_size": 512, "micro_batch_size": 512, "learning_rate": 5e-4, "num_workers": 8, "save_steps": 1000}
@@ -85,7 +72,7 @@ ARMS: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
 }
 ALL = "all"  # labelled questions
 PAIRS, LARGE, HUGE = 51_200, 204_800, 3_299_840
-FEW = 50  # labelled questions to train on; half as many dev questions choose rate and state
+FEW = 50  # labelled questions to train on; half as many dev questions choose the best state
 
 
 @dataclass(frozen=True)
@@ -100,11 +87,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        return f"{self.start}-{self.arm}-{self.pairs}-{self.questions}-{self.set}"
-
-    @property
-    def is_bi_encoder(self) -> bool:
-        return self.arm.startswith("bi")
+        return "-".join(map(str, asdict(self).values()))
 
 
 def pair_of(start: str, questions: int | str, set_name: str, arm: str = "ssp", plain: str = "none") -> list[Row]:
@@ -113,11 +96,10 @@ def pair_of(start: str, questions: int | str, set_name: str, arm: str = "ssp", p
 
 
 PRIMARY = pair_of("rampart", FEW, "selqa")
-LABEL_FREE = [Row("rampart", "ssp", PAIRS, 0, name) for name in SETS]
 # In order of need: each block runs seed by seed, with this many seeds. A seed is of the pre-training, of the draw of
 # questions and of the fine-tuning together.
 BLOCKS: list[tuple[int, list[Row]]] = [
-    (10, [*PRIMARY, *LABEL_FREE, *pair_of("rampart", FEW, "wikiqa")]),
+    (10, [*PRIMARY, *(Row("rampart", "ssp", PAIRS, 0, name) for name in SETS), *pair_of("rampart", FEW, "wikiqa")]),
     (5, [*pair_of("rampart", ALL, "selqa"), *pair_of("rampart", ALL, "wikiqa")]),
     (5, [Row("rampart", arm, PAIRS, FEW, "selqa") for arm in ("mlm", "titles")]),
     (5, [*pair_of("rampart", FEW, "selqa", "bi-ssp", "bi"), *pair_of("rampart", FEW, "wikiqa", "bi-ssp", "bi")]),
@@ -144,8 +126,6 @@ SECONDARY: list[list[Row]] = [
     [Row("rampart", "all", PAIRS, FEW, "selqa"), PRIMARY[0]],
 ]
 
-# The runner ---------------------------------------------------------------------------------------------------------
-
 
 def list_jobs() -> Iterator[tuple[Row, int]]:
     """Yields rows and seeds in order of need."""
@@ -153,7 +133,10 @@ def list_jobs() -> Iterator[tuple[Row, int]]:
         yield from ((row, seed) for seed in range(1, seeds + 1) for row in rows)
 
 
-def kinspan(command: str, settings: dict[str, Any]) -> None:
+# The runner ---------------------------------------------------------------------------------------------------------
+
+
+def kinspan(command: str, **settings: Any) -> None:
     """Runs a command of the project; ends it, with a checkpoint, where this process is ended."""
     flags: list[str] = []
     for name, value in settings.items():
@@ -193,12 +176,12 @@ class Study:
 
     def make_start(self, start: str) -> Path:
         """Returns the folder of the start's weights."""
-        from benchmarks.dose import starts
+        from benchmarks.dose.starts import STARTS
 
         folder = self.work / "starts" / start
         with held(self.work / "locks" / start):
             if not (folder / "tokenizer.json").exists():
-                {"rampart": starts.make_rampart}[start](folder)
+                STARTS[start](folder)
         return folder
 
     def make_set(self, name: str) -> Path:
@@ -219,18 +202,15 @@ class Study:
         folder, news = self.work / "corpora" / start, self.work / "news.jsonl"
         with held(self.work / "locks" / f"corpus-{start}"):
             if not (folder / "manifest.json").exists():
-                import lzma
-
                 with lzma.open(self.text / TEXTS[1], "rt", encoding="utf-8") as lines:
                     news.write_text("".join(itertools.islice(lines, NEWS)), encoding="utf-8")
-                made_of = {"input": [self.text / TEXTS[0], news], "tokenizer": self.make_start(start)}
-                kinspan("prepare", {**made_of, "title_texts": True, "output_dir": folder})
+                texts, tokenizer = [self.text / TEXTS[0], news], self.make_start(start)
+                kinspan("prepare", input=texts, tokenizer=tokenizer, title_texts=True, output_dir=folder)
         return folder
 
     def pretrain(self, row: Row, seed: int) -> tuple[Path, dict[str, Any]]:
         """Returns the released model that the row is fine-tuned from, and what its pre-training came to."""
-        settings = ARMS[row.arm][0]
-        start = self.make_start(row.start)
+        start, settings = self.make_start(row.start), ARMS[row.arm][0]
         if settings is None:
             return start, {}
         settings = {**PRETRAIN, **settings, "seed": 1 if row.arm == "gpu" else seed}
@@ -238,34 +218,25 @@ class Study:
         folder = self.work / "pretrained" / f"{row.start}-{row.arm}-{row.pairs}-{settings['seed']}"
         with held(self.work / "locks" / folder.name):
             if not (folder / "release" / "config.json").exists():
-                corpus = self.make_corpus(row.start)
-                kinspan("pretrain", {"model": start, "corpus": corpus, "output_dir": folder, **settings})
-                kinspan("release", {"run_dir": folder, "output_dir": folder / "release"})
+                kinspan("pretrain", model=start, corpus=self.make_corpus(row.start), output_dir=folder, **settings)
+                kinspan("release", run_dir=folder, output_dir=folder / "release")
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        summary = json.loads((folder / "summary.json").read_text())
-        return folder / "release", {
-            "auc": summary["last_validation"].get("pair_auc"),
-            "tokens": summary["tokens"],
-            "pretrain_seconds": summary["wall_seconds"],
-        }
+        done = json.loads((folder / "summary.json").read_text())
+        auc = done["last_validation"].get("pair_auc")
+        return folder / "release", {"auc": auc, "tokens": done["tokens"], "pretrain_seconds": done["wall_seconds"]}
 
     def finetune(self, row: Row, seed: int, model: Path) -> tuple[Path, dict[str, Any]]:
         """Returns the fine-tuned model, and what its training came to."""
-        settings = {**FINETUNE, **ARMS[row.arm][1]}
-        if row.questions == ALL or int(row.questions) >= 200:
-            settings |= MANY
+        settings = {**FINETUNE, **ARMS[row.arm][1], **(MANY if row.questions in (200, 400, ALL) else {})}
         folder = self.work / "finetuned" / f"{row.name}-{seed}"
         questions = draw(self.make_set(row.set), row.questions, seed, folder.with_suffix(".questions"))
-        spec = f"files={questions}"
-        kinspan("finetune", dict(data=spec, model=model, seed=seed, output_dir=folder, **settings))
-        run = json.loads((folder / "results.json").read_text())["seeds"][0]
-        facts = {"updates": run["run"]["best_step"], "updates_run": run["run"]["steps"], "dev_map": run["dev"]["map"]}
-        return folder / f"seed-{seed}" / "best", facts
+        kinspan("finetune", data=f"files={questions}", model=model, seed=seed, output_dir=folder, **settings)
+        done = json.loads((folder / "results.json").read_text())["seeds"][0]
+        run, dev = done["run"], done["dev"]["map"]
+        return folder / f"seed-{seed}/best", {"updates": run["best_step"], "updates_run": run["steps"], "dev_map": dev}
 
     def measure(self, row: Row, seed: int) -> dict[str, Any]:
         """Trains what is missing, ranks the test questions, and returns the line of a row and a seed."""
-        import numpy as np
-
         from finetune.data.registry import load_split
         from finetune.evaluation.metrics import MAP, compute_question_metrics
 
@@ -274,28 +245,18 @@ class Study:
         if row.questions:
             model, tuned = self.finetune(row, seed, model)
         test = load_split(f"files={self.make_set(row.set)}", "test")[0]
-        scores = score(model, test, seed, row.arm == "none" and not row.questions)
-        ap = compute_question_metrics(test, scores)[MAP]
+        ap = compute_question_metrics(test, score(model, test, seed, row.arm == "none" and not row.questions))[MAP]
         for folder in (self.work / "finetuned").glob(f"{row.name}-{seed}*"):
             shutil.rmtree(folder)
-        return {
-            "row": row.name,
-            "seed": seed,
-            **vars(row),
-            "measure": "cosine" if row.is_bi_encoder else "head",
-            "ap": np.round(ap, 6).tolist(),
-            "map": round(float(ap.mean()), 6),
-            **tuned,
-            **pretrained,
-            "seconds": round(time.monotonic() - began, 1),
-            "machine": name_machine(),
-            "commit": name_commit(),
-        }
+        measured = {"measure": "cosine" if row.arm.startswith("bi") else "head", "ap": ap.round(6).tolist()}
+        about = {"seconds": round(time.monotonic() - began, 1), "machine": name_machine(), "commit": name_commit()}
+        head = {"row": row.name, "seed": seed, **asdict(row)}
+        return {**head, **measured, "map": round(float(ap.mean()), 6), **tuned, **pretrained, **about}
 
     def run(self, row: Row, seed: int) -> None:
         """Adds the line of a row and a seed to its file."""
-        line = self.measure(row, seed)
-        with held(self.lines / f"{row.name}.jsonl"), (self.lines / f"{row.name}.jsonl").open("a") as file:
+        line, path = self.measure(row, seed), self.lines / f"{row.name}.jsonl"
+        with held(path), path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         log.info("%s, seed %d: MAP %.4f after %.0f seconds", row.name, seed, line["map"], line["seconds"])
 
@@ -321,17 +282,10 @@ def draw(source: Path, count: int | str, seed: int, folder: Path) -> Path:
 def write_split(folder: Path, data: Any) -> None:
     """Writes a split as fine-tuning reads it, of a line for each candidate."""
     folder.mkdir(parents=True, exist_ok=True)
-    ids, answers = data.answer_ids.to_pylist(), data.answers.to_pylist()
-    rows = (
-        {
-            "question_id": data.question_ids[q],
-            "question": data.questions[q],
-            "answer_id": ids[n],
-            "answer": answers[n],
-            "label": int(data.labels[n]),
-        }
-        for n, q in enumerate(data.question_of)
-    )
+    names = ("question_id", "question", "answer_id", "answer", "label")
+    numbers, answers = data.question_of.tolist(), (data.answer_ids.to_pylist(), data.answers.to_pylist())
+    questions = ([of_question[q] for q in numbers] for of_question in (data.question_ids, data.questions))
+    rows = (dict(zip(names, row, strict=True)) for row in zip(*questions, *answers, data.labels.tolist(), strict=True))
     partial = folder / f"{data.split}.partial"
     partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     partial.replace(folder / f"{data.split}.jsonl")
@@ -364,21 +318,19 @@ def name_machine() -> str:
 
 def name_commit() -> str:
     """Returns the commit of the code; empty outside of a clone."""
-    told = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
-    return told.stdout.strip()
+    return subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
 
 
-def why_not(row: Row, asked: bool) -> str:
+def find_hindrance(row: Row, is_named: bool) -> str:
     """Returns why a row cannot run here; empty where it can."""
     import torch
 
+    from benchmarks.dose.starts import STARTS
     from pretrain.modeling.families import FAMILIES
 
-    if row.start == "distilbert" and "distilbert" not in FAMILIES:
-        return "the family of its start is not known yet"
-    if row.arm == "gpu" and not asked and not torch.cuda.is_available():
-        return "there is no GPU"
-    return ""
+    if row.start not in STARTS or (row.start == "distilbert" and row.start not in FAMILIES):
+        return "the family of its start cannot be trained yet"
+    return "there is no GPU" if row.arm == "gpu" and not (is_named or torch.cuda.is_available()) else ""
 
 
 def stop(*_: Any) -> None:
@@ -394,22 +346,21 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=shared / "as2", help=f"Folder with {', '.join(SETS)}.")
     parser.add_argument("--only", default="*", help="Pattern of the names of rows to run.")
     parser.add_argument("--seeds", type=int, nargs="+", help="Run these seeds alone.")
-    parser.add_argument("--hours", type=float, help="Stop after so many hours; the same command goes on.")
+    parser.add_argument("--hours", type=float, default=0, help="Stop after so many hours; the same command goes on.")
     parser.add_argument("--threads", type=int, default=1, help="Threads of each process.")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     os.environ |= {"OMP_NUM_THREADS": str(args.threads), "PYTHONPATH": str(ROOT)}
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, stop)
-    signal.setitimer(signal.ITIMER_REAL, (args.hours or 0) * 3600)
+    signal.setitimer(signal.ITIMER_REAL, args.hours * 3600)
     study, skipped = Study(args), set()
     for row, seed in list_jobs():
-        path = study.lines / f"{row.name}.jsonl"
-        is_done = any(line["seed"] == seed for line in read_lines(path))
+        is_done = any(line["seed"] == seed for line in read_lines(study.lines / f"{row.name}.jsonl"))
         if is_done or row in skipped or not fnmatchcase(row.name, args.only) or seed not in (args.seeds or [seed]):
             continue
-        if reason := why_not(row, args.only != "*"):
-            log.info("%s is skipped: %s", row.name, reason)
+        if hindrance := find_hindrance(row, args.only != "*"):
+            log.info("%s is skipped: %s", row.name, hindrance)
             skipped.add(row)
             continue
         study.run(row, seed)

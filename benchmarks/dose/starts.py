@@ -55,3 +55,6 @@ def read_quantised(graph: Any) -> Iterator[tuple[str, np.ndarray]]:
             nibbles = np.stack([packed & 15, packed >> 4], axis=-1).reshape(outputs, blocks, -1)
             weights = (nibbles.astype(np.float32) - 8) * scales.reshape(outputs, blocks, 1)
             yield f"{node.name.strip('/').rsplit('/', 1)[0].replace('/', '.')}.weight", weights.reshape(outputs, -1)
+
+
+STARTS = {"rampart": make_rampart}

@@ -128,11 +128,11 @@ def measure_matrix(
     baselines = {n: np.array([measure(n, None, score, t) for t in targets]) for n, score in untrained.items()}
     if in_domain:
         own = [(t, in_domain.get(t.name)) for t in targets]
-        cells = [
+        figures = [
             measure(IN_DOMAIN, model, partial(score_answers, model, max_length=max_length), t) if model else np.nan
             for t, model in own
         ]
-        baselines[IN_DOMAIN] = np.array(cells)
+        baselines[IN_DOMAIN] = np.array(figures)
     return Matrix(targets, values, baselines)
 
 
