@@ -9,12 +9,10 @@ import hashlib
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -33,8 +31,6 @@ FIELDS: dict[str, tuple[type, ...]] = {  # of a card's metadata, by ModelCardDat
     "library_name": (str,),
     "pipeline_tag": (str,),
     "tags": (list,),
-    "metrics": (list,),
-    "model-index": (list,),
 }
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 
@@ -53,16 +49,6 @@ def find_faults(content: str) -> list[str]:
     named = [name for key in ("base_model", "datasets") for name in _as_list(data.get(key))]
     faults += [f"{name!r} is no repository" for name in named if not NAME.fullmatch(str(name))]
     faults += [f"{c!r} is no language" for c in _as_list(data.get("language")) if not re.fullmatch("[a-z]{2,3}", c)]
-    for model in data.get("model-index", []):
-        faults += [] if isinstance(model.get("name"), str) and model.get("results") else ["model-index: name, results"]
-        for result in model.get("results", []):
-            dataset, task = result.get("dataset", {}), result.get("task", {})
-            if not all(isinstance(x, str) for x in (task.get("type"), dataset.get("type"), dataset.get("name"))):
-                faults.append("model-index: task.type, dataset.type and dataset.name are needed")
-            for metric in result.get("metrics", []):
-                value = metric.get("value")
-                if not isinstance(metric.get("type"), str) or not isinstance(value, int | float) or value != value:
-                    faults.append("model-index: a metric needs a type and a value")
     return faults
 
 
@@ -99,7 +85,6 @@ class FakeHub:
     """The hub's state, and what it was asked.
 
     large:    the contents that were uploaded for git's large file storage, by their SHA-256
-    xet:      the folder in which Xet's client keeps what it uploads; the hub knows such files by their SHA-256 alone
     requests: "METHOD /path" of all
     fail:     given a request's "METHOD /path", what to do instead of answering: a status, or "drop" the connection
     """
@@ -107,7 +92,6 @@ class FakeHub:
     address: str = ""
     repositories: dict[str, Repository] = field(default_factory=dict)
     large: dict[str, bytes] = field(default_factory=dict)
-    xet: Path | None = None
     requests: list[str] = field(default_factory=list)
     fail: Callable[[str], int | str | None] = lambda request: None
 
@@ -272,17 +256,12 @@ class _Handler(BaseHTTPRequestHandler):
             if line["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
-                files[value["path"]] = self.hub.large[value["oid"]] if not self.hub.xet else value["oid"].encode()
+                files[value["path"]] = self.hub.large[value["oid"]]
             elif line["key"] == "deletedFile":
                 del files[value["path"]]
         repository.commits.append(files)
         oid = name_commit(len(repository.commits) - 1)
         self.answer({"success": True, "commitOid": oid, "commitUrl": f"{self.hub.address}/{name}/commit/{oid}"})
-
-    def grant_xet(self, name: str, revision: str) -> None:
-        if self.permits(name):
-            place, until = f"local://{self.hub.xet}", int(time.time()) + 3600
-            self.answer({"casUrl": place, "exp": until, "accessToken": "for Xet"})
 
     def refs(self, name: str) -> None:
         if self.permits(name):
@@ -326,7 +305,6 @@ ROUTES = (
     (f"POST /{ID}.git/info/lfs/objects/batch", "batch"),
     (r"PUT /large/(\w+)", "put_large"),
     (r"POST /large/(\w+)/verify", "verify"),
-    (f"GET /api/models/{ID}/xet-write-token/(.+)", "grant_xet"),
     (f"POST /api/models/{ID}/commit/(.+)", "commit"),
     (f"POST /api/models/{ID}/tag/(.+)", "tag"),
     (f"DELETE /api/models/{ID}/tag/(.+)", "untag"),

@@ -26,7 +26,7 @@ from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, com
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.default_model import name_installed
 from pretrain.release.folder import CARD, FACTS, expect_release_or_nothing, fingerprint_model, replace_release
-from pretrain.release.metadata import CardOverrides, make_metadata, make_results, render_card
+from pretrain.release.metadata import CardOverrides, make_metadata, render_card
 
 from .fusion import FUSION, WORDS, FusedRanker, describe_fusion, is_fusion, split_folds
 from .model import score_answers
@@ -253,12 +253,10 @@ def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) 
 
 def _format_card(fitted: Fitted, about: Mapping[str, Any]) -> str:
     title, figures = f"Learned fusion for {about['data']}", about["figures"]
-    split = "test" if "test" in figures else "dev"
-    results = make_results(figures[split], TITLES, f"{about['data']} {split}", split=split)
     tags = ["fusion", "answer-sentence-selection", "kinspan"]
     return render_card(
         "fusion.md",
-        make_metadata(CardOverrides(), title, tags, results=results, library=None),
+        make_metadata(CardOverrides(), tags, library=None),
         CardOverrides(),
         title=title,
         weights=dict(zip(fitted.names, fitted.weights.tolist(), strict=True)),

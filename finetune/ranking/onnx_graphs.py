@@ -29,7 +29,7 @@ from finetune.data.registry import load_split
 from finetune.evaluation.metrics import METRICS, TITLES, compute_means, compute_question_metrics
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.scorer import Scorer, load_scorer, score_padded
-from pretrain.release.folder import CARD, FACTS, make_readable, note_card
+from pretrain.release.folder import CARD, FACTS, make_readable
 from pretrain.release.metadata import CANDIDATES, HERE, QUESTION, TEMPLATES
 
 from .encode import encode_pairs
@@ -50,12 +50,9 @@ def check_onnx(folder: Path) -> None:
     runs = [run for run in (folder, folder.absolute().parent.parent) if (run / "run.json").is_file()]
     facts = read_object(runs[0] / "run.json", f"{runs[0]} cannot be released without it") if runs else {}
     if is_adapter(folder) or facts.get("base"):
-        raise KinspanError(
-            f"--onnx: {folder} is an adapter, without the model that a graph needs: leave out --onnx, or merge a LoRA "
-            "adapter into its base (kinspan adapter combine --how merge)"
-        )
+        raise KinspanError(f"--onnx: {folder} is an adapter, without the model that a graph needs")
     if (folder / "modules.json").is_file() or facts.get("settings", {}).get("pair_loss"):
-        raise KinspanError(f"--onnx: {folder} is a bi-encoder, and only cross-encoders are exported: leave it out")
+        raise KinspanError(f"--onnx: {folder} is a bi-encoder, and only cross-encoders are exported")
     try:
         import onnx  # noqa: F401 - quantization needs it
         import onnxruntime  # noqa: F401
@@ -87,10 +84,7 @@ def add_onnx(folder: Path, spec: str | None = None) -> dict[str, Any]:
         graphs = {name: replace(scorer, model=_Graph(partial / file, scorer)) for name, file in _FILES.items()}
         found = compare({"model": scorer, **graphs}, folder, int(facts["max_length"]), data)
         if found["difference"] > TOLERANCE:
-            raise KinspanError(
-                f"--onnx: the graph's logits differ from the model's by {found['difference']:.2g}, which is more than "
-                f"{TOLERANCE}: nothing was added to {folder}"
-            )
+            raise KinspanError(f"--onnx: the graph's logits differ from the model's by {found['difference']:.2g}")
         found["megabytes"] = {name: (partial / file).stat().st_size / 1e6 for name, file in _FILES.items()}
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         partial.replace(folder / FOLDER)
@@ -179,16 +173,12 @@ def compare(scorers: dict[str, Scorer], folder: Path, max_length: int, data: Ans
     return found | {"data": f"{data.name} {data.split}, {CLEAN}: {data.num_questions:,} questions", "table": table}
 
 
-def describe_graphs(found: dict[str, Any]) -> str:
-    """The differences of ``add_onnx`` in words, as the card says them."""
-    return render_template(TEMPLATES, "onnx_loss.md", found=found, metrics={name: TITLES[name] for name in METRICS})
-
-
 def _write_section(folder: Path, facts: dict[str, Any], found: dict[str, Any]) -> None:
     section = render_template(
         TEMPLATES,
         "onnx.md",
-        loss=describe_graphs(found),
+        found=found,
+        metrics={name: TITLES[name] for name in METRICS},
         megabytes=found["megabytes"],
         where=HERE,
         question=QUESTION,
@@ -198,7 +188,6 @@ def _write_section(folder: Path, facts: dict[str, Any], found: dict[str, Any]) -
     card = (folder / CARD).read_text(encoding="utf-8")
     (folder / CARD).write_text(card.replace(LICENCE, f"\n{section}{LICENCE}"), encoding="utf-8")
     (folder / FACTS).write_text(json.dumps({**facts, "onnx": found}, indent=1) + "\n")
-    note_card(folder)
     make_readable(folder)
 
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from finetune.evaluation.metrics import TITLES
-from pretrain.release.metadata import UNKNOWN, CardOverrides, make_metadata, make_results, render_card
+from pretrain.release.metadata import CardOverrides, make_metadata, render_card
 
-TEST = "test"
 CROSS_ENCODER, BI_ENCODER = "cross-encoder", "bi-encoder"
 # Of a ranker that was best at step 0: by its figures alone it passes for a trained one
 AS_STARTED = (
@@ -26,15 +25,11 @@ def format_card(about: Mapping[str, Any], stated: CardOverrides, curve: str = ""
     kind = about.get("kind", CROSS_ENCODER)
     task = "text-ranking" if kind == CROSS_ENCODER else "sentence-similarity"
     title = f"{facts['Starting model']} fine-tuned on {facts['Data']}"
-    split = TEST if TEST in figures else next(iter(figures))
-    dataset = next(iter(datasets), UNKNOWN)
     metadata = make_metadata(
         stated,
-        title,
         [kind, "answer-sentence-selection", "kinspan"],
         base_model=about["base_model"],
         datasets=datasets,
-        results=make_results(figures[split], TITLES, f"{facts['Data']} {split}", dataset, split=split, task=task),
         task=task,
     )
     return render_card(

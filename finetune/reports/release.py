@@ -13,7 +13,7 @@ from finetune.training.plan import BEST, DEV
 from pretrain.engine.log import complete_lines
 from pretrain.release.curve import CURVE, draw_curve
 from pretrain.release.folder import CARD, FACTS, replace_release
-from pretrain.release.metadata import CardOverrides, check_measured
+from pretrain.release.metadata import CardOverrides
 
 from .card import format_card
 from .facts import ABOUT
@@ -77,7 +77,6 @@ def release_ranker(
         with replace_release(output) as partial:
             shutil.copytree(source, partial, ignore=shutil.ignore_patterns(ABOUT, CARD, "*.tmp"))
             (partial / FACTS).write_text(json.dumps(about, indent=1) + "\n")
-            check_measured(stated or CardOverrides(), partial)
             curve = CURVE if draw_curve(_read_log(source.parent), CURVES, partial / CURVE) else ""
             card = format_card(about, stated or CardOverrides(), curve)
             (partial / CARD).write_text(card, encoding="utf-8")

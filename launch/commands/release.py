@@ -19,8 +19,7 @@ EPILOG = """examples:
   kinspan release --run_dir runs/ssp --output_dir releases/ssp
   kinspan release --run_dir runs/ssp --output_dir releases/ssp --average 3
   kinspan release --run_dir runs/wikiqa --output_dir releases/wikiqa --onnx --onnx_data wikiqa=WikiQACorpus
-  kinspan release --run_dir runs/ssp --output_dir releases/ssp --licence apache-2.0 --language en \\
-      --push_to_hub OWNER/NAME --dry_run"""
+  kinspan release --run_dir runs/ssp --output_dir releases/ssp --licence apache-2.0 --push_to_hub OWNER/NAME"""
 
 
 @dataclass
@@ -39,9 +38,6 @@ class ReleaseConfig:
     """Add the model as an ONNX graph, and as one with weights of eight bits. Needs the extra kinspan[onnx]."""
     onnx_data: str | None = setting(None, needs="onnx")
     """With --onnx: a data set such as wikiqa=FOLDER, on whose test set the card says what eight bits lose."""
-    results: list[str] = setting([])
-    """Files with figures of this model for the card's model index: what kinspan evaluate pairs and kinspan evaluate
-    print with --json, or results.json of a fine-tuning that started from it."""
     licence: str = setting("")
     """The card's licence, by the hub's name: apache-2.0, ... Without it: unknown."""
     base_model: str = setting("")
@@ -54,26 +50,22 @@ class ReleaseConfig:
     """OWNER/NAME on the hub, where the release is sent. A repository that does not exist is made, private."""
     public: bool = setting(False, needs="push_to_hub")
     """With --push_to_hub: a new repository is public, or one that is public is meant."""
-    dry_run: bool = setting(False, needs="push_to_hub")
-    """With --push_to_hub: write the release, say what would be sent, and send nothing."""
 
 
 def main() -> None:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
-    from finetune.ranking.onnx_graphs import add_onnx, check_onnx, describe_graphs
-    from finetune.reports.measured import read_results
+    from finetune.ranking.onnx_graphs import add_onnx, check_onnx
     from finetune.reports.release import find_ranker, read_experiment, release_ranker
     from finetune.training.baselines import warn_of_results
-    from pretrain.release.metadata import CardOverrides, check_stated
-    from pretrain.release.push import check_repository, describe_push, push
+    from pretrain.release.metadata import CardOverrides
+    from pretrain.release.push import push
     from pretrain.release.release import release
 
-    source, output, repository = Path(config.run_dir), Path(config.output_dir), config.push_to_hub or ""
-    named = CardOverrides(config.licence, config.base_model, tuple(config.datasets), tuple(config.language), repository)
-    check_stated(named)
-    if config.push_to_hub is not None:  # a name that is empty was meant to be one
-        check_repository(config.push_to_hub)
-    stated = read_results(config.results, named)
+    source, output, repository = Path(config.run_dir), Path(config.output_dir), config.push_to_hub
+    names = tuple(config.datasets), tuple(config.language), repository or ""
+    stated = CardOverrides(config.licence, config.base_model, *names)
+    if repository is not None and repository.count("/") != 1:
+        raise KinspanError(f"--push_to_hub {repository}: give OWNER/NAME")
     ranker = find_ranker(source)
     if ranker and config.average > 1:
         raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has one checkpoint, its best")
@@ -82,12 +74,12 @@ def main() -> None:
     if ranker:
         for line in warn_of_results(read_experiment(ranker)):
             print(line)
-        print(f"released {release_ranker(ranker, output, stated)}, which is {ranker}")
+        release_ranker(ranker, output, stated)
     else:
-        print(f"released {release(source, output, average=config.average, stated=stated)}")
+        release(source, output, config.average, stated)
+    print(f"released {output}, which is {ranker or source}")
     if config.onnx:
-        print(f"added {output}/onnx: {describe_graphs(add_onnx(output, config.onnx_data))}".rstrip())
-    if config.dry_run:
-        print(describe_push(output, repository, config.public))
-    elif repository:
+        add_onnx(output, config.onnx_data)
+        print(f"added {output}/onnx")
+    if repository:
         push(output, repository, config.public)

@@ -28,7 +28,7 @@ from pretrain.modeling.adapters.parts import AdapterPart, describe_parts
 
 from .card import format_card
 from .folder import CARD, FACTS, replace_release
-from .metadata import CardOverrides, check_measured, render_card
+from .metadata import CardOverrides, render_card
 
 ADAPTER_FOLDER = "adapter"  # in a run: what its release needs beside the trained weights
 BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there are any
@@ -76,10 +76,7 @@ def fill_adapter_release(
     output: Path,
     stated: CardOverrides,
 ) -> None:
-    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``.
-
-    Raises KinspanError where ``stated`` has figures of another model.
-    """
+    """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``."""
     kept = run / ADAPTER_FOLDER
     parts, base = read_spec(kept)
     tensors, head = split_weights(parts, weights)
@@ -87,7 +84,6 @@ def fill_adapter_release(
         tensors |= load_file(str(kept / BENEATH))
     moved = move_base(base, kept, output)
     write_tensors(Adapter(output, parts, base, tensors, head), partial, moved)
-    check_measured(stated, partial)
     card = format_card(
         facts,
         base.model_type,

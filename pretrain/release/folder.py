@@ -18,19 +18,16 @@ CARD = "README.md"
 
 
 def expect_release_or_nothing(output: Path) -> None:
-    """Raises KinspanError where ``output`` holds something that is not a release, or a card that somebody edited."""
-    output = output.absolute()
-    refuse_edited_card(output)
+    """Raises KinspanError if ``output`` holds something that is not a release."""
     if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
         raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
 
 
 @contextmanager
 def replace_release(output: Path) -> Iterator[Path]:
-    """Gives the name of a folder beside ``output``, not yet there, which takes its place once the block has filled it.
+    """Yields the name of a folder that replaces ``output`` once the block has filled it.
 
-    Raises KinspanError where ``output`` holds something that is not a release or a card that somebody edited, or cannot
-    be written.
+    Raises KinspanError if ``output`` holds something that is not a release, or cannot be written.
     """
     output = output.resolve()  # where a link leads
     expect_release_or_nothing(output)
@@ -38,7 +35,6 @@ def replace_release(output: Path) -> Iterator[Path]:
     try:
         shutil.rmtree(partial, ignore_errors=True)
         yield partial
-        note_card(partial)
         make_readable(partial)
         shutil.rmtree(output, ignore_errors=True)
         os.replace(partial, output)
@@ -48,40 +44,14 @@ def replace_release(output: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def note_card(folder: Path) -> None:
-    """Writes down the hash of the card, so that an edit of it is noticed."""
-    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    facts["card"] = _hash_card(folder)
-    (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-
-
-def refuse_edited_card(folder: Path) -> None:
-    """Raises KinspanError where the folder is a release whose card was edited: a new one would replace it."""
-    if not (folder / FACTS).is_file() or not (folder / CARD).is_file():
-        return
-    try:
-        noted = json.loads((folder / FACTS).read_text(encoding="utf-8")).get("card")
-    except (ValueError, AttributeError):
-        return  # damaged, and about to be replaced
-    if noted not in (None, _hash_card(folder)):
-        raise KinspanError(
-            f"{folder / CARD} was edited, and releasing again would write it anew: send the folder as it is by "
-            f"`hf upload OWNER/NAME {folder}`, choose another --output_dir, or delete the card"
-        )
-
-
-def _hash_card(folder: Path) -> str:
-    return hashlib.sha256((folder / CARD).read_bytes()).hexdigest()
-
-
 def make_readable(folder: Path) -> None:
-    """Lets everyone read the folder and what is in it, whatever the umask: a release is there to be passed on."""
+    """Lets everyone read the folder, whatever the umask: a release is there to be passed on."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def fingerprint_model(name_or_dir: str) -> str:
-    """Names a model: a folder by its weights and config, a hub name by itself."""
+    """Returns a hash of a folder's weights and config; a name on the hub stays as it is."""
     folder = Path(name_or_dir)
     if not folder.is_dir():
         return name_or_dir
@@ -96,19 +66,16 @@ def fingerprint_model(name_or_dir: str) -> str:
 
 
 def write_max_length(folder: Path, max_length: int) -> None:
-    """Writes the most tokens that a model was trained on to its tokenizer's settings, so that its users
-    cut there too."""
+    """Sets ``model_max_length`` in the tokenizer's settings, so that users cut where training did."""
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**settings, "model_max_length": max_length}, indent=2, ensure_ascii=False) + "\n")
 
 
 def set_ranking_length(folder: Path, max_length: int) -> None:
-    """Has a release rank by ``max_length`` tokens, whatever it was trained on: its tokenizer, its facts and the code on
-    its card say so from now on."""
+    """Sets the length by which a release ranks in its tokenizer, its facts and its card's code."""
     facts, card = json.loads((folder / FACTS).read_text(encoding="utf-8")), folder / CARD
     write_max_length(folder, max_length)
     text = card.read_text(encoding="utf-8")
     card.write_text(text.replace(f"max_length={facts.get('max_length')}", f"max_length={max_length}"), encoding="utf-8")
     (folder / FACTS).write_text(json.dumps({**facts, "max_length": max_length}, indent=1) + "\n", encoding="utf-8")
-    note_card(folder)

