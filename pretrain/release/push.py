@@ -35,12 +35,13 @@ def push(folder: Path, repository: str, public: bool = False) -> None:
         files = set(api.list_repo_files(repository))
         if FACTS not in files and files - OF_HUB:
             raise KinspanError(f"--push_to_hub {repository}: it holds something that is no release")
-        options = {"commit_message": f"Release {tag}", "delete_patterns": "*"}
-        commit = api.upload_folder(repo_id=repository, folder_path=folder, **options)
+        commit = api.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message=f"Release {tag}", delete_patterns="*"
+        )
         if tag in (known.name for known in api.list_repo_refs(repository).tags):
             api.delete_tag(repository, tag=tag)
         api.create_tag(repository, tag=tag, revision=commit.oid)
-    except (HTTPError, HFValidationError, OfflineModeIsEnabled, OSError, ValueError) as error:
+    except (HTTPError, HFValidationError, OfflineModeIsEnabled, OSError, RuntimeError, ValueError) as error:
         # A signed address is as good as a token
         text = re.sub(r"(https?://[^\s?'\"]+)\?\S*", r"\1", quote_error(error))
         raise KinspanError(f"--push_to_hub {repository}: {text}") from error

@@ -156,7 +156,7 @@ def test_a_release_scores_as_the_trained_model(method, config, tmp_path, tiny_co
     assert str(tmp_path) not in card + (folder / "kinspan.json").read_text()
     assert "beer: an adapter of" in card
     assert "## Training" in card
-    assert "mlm" not in card.lower()
+    assert "masked" not in card.lower()
 
     from pretrain.modeling.adapters.model import load_adapter_model
 
@@ -247,7 +247,7 @@ def test_a_checkpoint_of_another_base_is_refused(config, make_base):
     [
         ({"token_loss": "mlm"}, "--token_loss"),
         ({"pair_weight": 0.0}, "--pair_weight 0"),
-        ({"adapter": None}, "give --adapter"),
+        ({"adapter": None}, "--adapter"),
         ({"adapter": "fusion", "adapter_size": None}, "two or more --adapters"),
         ({"adapter": "lora", "adapters": ["x"]}, "no other --adapters"),
     ],

