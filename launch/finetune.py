@@ -1,6 +1,6 @@
 """Fine-tunes a ranker for answer sentence selection, with several seeds; TANDA with --transfer."""
 
-import os
+import logging
 import sys
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from data_pipeline.core.command_line import parse
 from finetune.data.registry import expect_data
 from finetune.training.config import FinetuneConfig, check, find_unused_flags
 from launch.kinspan import run
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
 set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation.
@@ -41,9 +43,8 @@ def main() -> None:
     config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
     check(config)
     expect_data(config.data, config.train_data, config.transfer)
-    if os.environ.get("RANK", "0") == "0":
-        for line in find_unused_flags(config):
-            print(line, flush=True)
+    for note in find_unused_flags(config):
+        log.info(note)
     from finetune.training.experiment import run_experiment  # after the flags: torch takes seconds to import
 
     run_experiment(config)

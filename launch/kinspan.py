@@ -91,21 +91,26 @@ def find_command(words: list[str]) -> tuple[str, list[str]]:
     raise KinspanError(f"kinspan {given}: there is no such command; {advice}")
 
 
-def run_command() -> None:
-    """Runs the command that the arguments begin with. Raises KinspanError where they name none."""
+def run_command() -> str | Iterable[str] | None:
+    """Runs the command that the arguments begin with and returns its results. Raises KinspanError for no command."""
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
-        print(format_help(COMMANDS if words else FIRST_DAY))
-        return
+        return format_help(COMMANDS if words else FIRST_DAY)
     if words[0] == "--version":
-        print(f"kinspan {version('kinspan')}")
-        return
+        return f"kinspan {version('kinspan')}"
     command, arguments = find_command(words)
     sys.argv = [f"kinspan {command}", *arguments]  # the name that its --help gives
-    importlib.import_module(f"launch.{COMMANDS[command][0]}").main()
+    return importlib.import_module(f"launch.{COMMANDS[command][0]}").main()
 
 
-def run(main: Callable[[], None]) -> None:
+def show(results: str | Iterable[str] | None) -> None:
+    """Prints what a command returns or yields, on rank 0."""
+    for result in [results] if isinstance(results, str) else results or ():
+        if os.environ.get("RANK", "0") == "0":
+            print(result, flush=True)
+
+
+def run(main: Callable[[], str | Iterable[str] | None]) -> None:
     """Runs an entry. A KinspanError, a missing extra, or what the file system refuses ends as one line and status 2,
     Ctrl-C as status 130.
     """
@@ -113,7 +118,7 @@ def run(main: Callable[[], None]) -> None:
         if read_world(os.environ).size > 1:
             adopt_world()  # before the first message: only rank 0 shows those that all ranks have
         set_up_logging()
-        main()
+        show(main())
     except KinspanError as error:
         _refuse(str(error))
     except ModuleNotFoundError as error:

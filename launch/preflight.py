@@ -1,6 +1,7 @@
 """Checks all hosts before a long run: put before launch/pretrain.py, with the same launcher and the same flags."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -25,16 +26,14 @@ EPILOG = """examples:
       --config my_run.yaml"""
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
     import torch.distributed as dist  # after the flags: torch takes seconds to import
 
-    from pretrain.engine.world import read_launcher_variables
     from pretrain.preflight import preflight
 
     problems = preflight(config)
-    if read_launcher_variables()[0] == 0:
-        print("\n".join([*problems, "NOT READY" if problems else "READY"]), flush=True)
+    yield "\n".join([*problems, "NOT READY" if problems else "READY"])
     dist.destroy_process_group()
     if problems:
         raise SystemExit(NOT_READY)

@@ -1,5 +1,6 @@
 """Continued pre-training: run with the ``deepspeed`` launcher, or with ``python`` for one process."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from data_pipeline.core.command_line import parse
 from launch.kinspan import run
 from pretrain.config import PretrainConfig
 from pretrain.finished import find_finished
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level objective, together with
 masked language modelling or ELECTRA's replaced-token detection.
@@ -35,24 +38,20 @@ EPILOG = """examples:
   kinspan pretrain --config runs/docs/config.yaml --output_dir runs/again --seed 2"""
 
 
-def main() -> None:
+def main() -> str | None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
     if config.dry_run:
         from pretrain.planning.plan import make_plan
         from pretrain.planning.text import format_plan
 
-        if os.environ.get("RANK", "0") == "0":
-            print(format_plan(make_plan(config)))
-        return
+        return format_plan(make_plan(config)) if os.environ.get("RANK", "0") == "0" else None
     if finished := find_finished(config):
-        if os.environ.get("RANK", "0") == "0":
-            print(f"this run is complete: see {finished}")
-        return
-    if os.environ.get("RANK", "0") == "0":
-        print("loading PyTorch and DeepSpeed", flush=True)  # from a network's disk it takes minutes
-    from pretrain.run import pretrain  # after the flags: torch takes seconds to import
+        return f"this run is complete: see {finished}"
+    log.info("loading PyTorch and DeepSpeed")  # from a network's disk it takes minutes
+    from pretrain.run import pretrain
 
     pretrain(config)
+    return None
 
 
 if __name__ == "__main__":

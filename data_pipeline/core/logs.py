@@ -6,7 +6,7 @@ import sys
 
 from tqdm import tqdm
 
-PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks")
+PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks", "__main__")
 
 
 class _Screen(logging.Handler):

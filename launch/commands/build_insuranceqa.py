@@ -1,5 +1,6 @@
 """Gives InsuranceQA's questions pools of candidates that BM25 finds among all answers, 500 as in version 2."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +36,11 @@ class BuildInsuranceqaConfig:
     candidates; --negatives_per_question of kinspan finetune trains on a few of them in each epoch."""
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(BuildInsuranceqaConfig, DESCRIPTION, EPILOG)
     counts = build_pools(Path(config.input), Path(config.output_dir), config.candidates, config.train_candidates)
     for split in SPLITS:
         count = counts[split]
         share = count.found / max(1, count.questions)
-        print(f"{split}: {count.questions:,} questions, {count.found:,} ({share:.1%}) with a right answer in the pool")
-    print(f"insuranceqa={config.output_dir}")
+        yield f"{split}: {count.questions:,} questions, {count.found:,} ({share:.1%}) with a right answer in the pool"
+    yield f"insuranceqa={config.output_dir}"

@@ -1,5 +1,6 @@
 """Encodes answers into an index that kinspan search searches, adds to it, and removes from it."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +10,6 @@ from data_pipeline.core.default_model import default_model, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from data_pipeline.prepare.readers import refuse_own_output
-from data_pipeline.tokenizers import shorten_name
 from finetune.data.registry import parse_columns
 from finetune.data.tables import read_lines
 from serve.answers import DOCUMENTS, FORUM, Answer, read_answers
@@ -17,6 +17,9 @@ from serve.folder import Manifest, expect_index_or_nothing, read_manifest
 
 if TYPE_CHECKING:
     from finetune.ranking.embedder import Embedder
+
+log = logging.getLogger(__name__)
+LOADING = "loading PyTorch and %s"  # before the imports, which take seconds
 
 DESCRIPTION = """Encodes answers once, by a bi-encoder, into a folder that kinspan search opens in a moment.
 
@@ -69,7 +72,7 @@ class IndexConfig:
     answers; needs the extra serve."""
 
 
-def main() -> None:
+def main() -> str:
     config = parse(IndexConfig, DESCRIPTION, EPILOG)
     folder = Path(config.output_dir)
     if config.answers and (config.add or config.remove):
@@ -86,28 +89,28 @@ def main() -> None:
 
         find_removable(folder, ids)  # a wrong id is refused before the work
         answers = _read(config.add, config)
-        manifest = add_answers(folder, _load_own(config, folder, manifest), answers, print)
+        manifest = add_answers(folder, _load_own(config, folder, manifest), answers, log.info)
         added = {answer.id for answer in answers}
         ids = [name for name in ids if name not in added]  # these were replaced
     if ids:  # last, so that the same command goes on if the addition is interrupted
         from serve.building import remove_answers
 
         manifest = remove_answers(folder, ids)
-    _describe(folder, manifest)
+    return _describe(folder, manifest)
 
 
 def _read(source: str, config: IndexConfig) -> list[Answer]:
     name, _, place = source.partition("=")
     if name in (DOCUMENTS, FORUM):
         refuse_own_output([place], Path(config.output_dir))
-    answers = read_answers(source, parse_columns(config.columns) or {}, print, config.all_answers)
-    print(f"{source}: {len(answers):,} answers", flush=True)
+    answers = read_answers(source, parse_columns(config.columns) or {}, log.info, config.all_answers)
+    log.info("%s: %d answers", source, len(answers))
     return answers
 
 
 def _build(config: IndexConfig, folder: Path, answers: list[Answer]) -> Manifest:
     model = config.model or default_model()
-    _say_loading(model)
+    log.info(LOADING, name_installed(model))
     from finetune.ranking.embedder import Embedder
     from serve.building import build_index
     from serve.nearest import expect_usearch
@@ -115,7 +118,7 @@ def _build(config: IndexConfig, folder: Path, answers: list[Answer]) -> Manifest
     if config.approximate:
         expect_usearch()  # before the work
     embedder = Embedder(model, config.max_length)
-    return build_index(folder, embedder, answers, config.precision, config.approximate, print)
+    return build_index(folder, embedder, answers, config.precision, config.approximate, log.info)
 
 
 def _check_unused(config: IndexConfig, settings: dict[str, Any]) -> None:
@@ -131,18 +134,13 @@ def _check_unused(config: IndexConfig, settings: dict[str, Any]) -> None:
 
 def _load_own(config: IndexConfig, folder: Path, manifest: Manifest) -> "Embedder":
     """The bi-encoder of an index. Raises KinspanError where another one is meant."""
-    _say_loading(config.model or manifest.model["name"])
+    log.info(LOADING, name_installed(config.model or manifest.model["name"]))
     from finetune.ranking.embedder import Embedder
     from serve.building import check_model, find_model
 
     model = config.model or find_model(manifest, folder)
     check_model(manifest, model, folder)
     return Embedder(model, config.max_length or manifest.settings["max_length"])
-
-
-def _say_loading(model: str) -> None:
-    """Comes before the imports: those of torch and of sentence-transformers take seconds, too."""
-    print(f"loading the bi-encoder {shorten_name(name_installed(model))}", flush=True)
 
 
 def _list_ids(given: list[str]) -> list[str]:
@@ -155,10 +153,10 @@ def _list_ids(given: list[str]) -> list[str]:
     return ids
 
 
-def _describe(folder: Path, manifest: Manifest) -> None:
+def _describe(folder: Path, manifest: Manifest) -> str:
     size = sum(bytes_ for part in manifest.every_part for bytes_, _ in part.files.values())
     model, how = manifest.model, "exact and approximate" if manifest.settings["approximate"] else "exact"
-    print(
+    return (
         f"{folder}: {manifest.count_answers():,} answers, {size / 1e6:,.1f} MB; vectors of {model['dimension']} "
         f"numbers by {model['name']}, texts cut at {manifest.settings['max_length']} tokens; {how} search"
     )

@@ -1,7 +1,8 @@
 """Shows the pairs that training would see: for people, and as JSON for programs."""
 
 import json
-import sys
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,12 +10,13 @@ from data_pipeline import tokenizers
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, SEEDS, CacheFlags, cache_settings, setting
+from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_settings, setting
 from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.sources import format_source
-from pretrain.config import VALIDATION_SEED
+from pretrain.config import VALIDATION_SEED, DataSettings
 from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sources, mix_validation, open_corpora
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
 
@@ -30,27 +32,16 @@ MOST_PAIRS = 2**48  # indices beyond it have no random numbers of their own
 
 
 @dataclass
-class InspectConfig(CacheFlags):
+class InspectConfig(DataSettings):
     """Flags of this entry."""
 
-    corpus: list[str] = setting([], as_text=format_source)
-    """As for kinspan pretrain: corpus folders or addresses, such as corpora/docs, or s3://bucket/wiki=3
-    corpora/news=1,psd. Without it: the documentation of Python and of the pinned packages."""
     objective: str = setting("ssp")
     """As for kinspan pretrain: ssp, all, ssp:2+sp:1 ..."""
-    sampling: Literal["matched", "paper"] = setting("matched")
-    """As for kinspan pretrain."""
-    corpus_schedule: Literal["round_robin"] | None = setting(None)
-    """As for kinspan pretrain."""
-    global_batch_size: int = setting(64, ABOVE_0)
-    """As for kinspan pretrain; of --corpus_schedule alone."""
-    forums: str | None = setting(None)
-    """As for kinspan pretrain: balanced, largest, all, or names with commas."""
-    min_questions: int | None = setting(None, NOT_BELOW_0)
-    """As for kinspan pretrain."""
     pair_loss: Literal["contrastive"] | None = setting(None)
     """As for kinspan pretrain."""
-    own_negatives: int | None = setting(None, ABOVE_0)
+    own_negatives: int | None = setting(None, ABOVE_0, needs="pair_loss")
+    """As for kinspan pretrain."""
+    global_batch_size: int = setting(64, ABOVE_0, needs="corpus_schedule")
     """As for kinspan pretrain."""
     split: Literal["train", "validation"] = setting("train")
     """Which documents."""
@@ -58,43 +49,35 @@ class InspectConfig(CacheFlags):
     """Index of the first pair."""
     count: int = setting(5, ABOVE_0)
     """Number of pairs."""
-    seed: int | None = setting(
-        None,
-        SEEDS,
-        help=f"The run's seed. Without it: 1, or {VALIDATION_SEED} of --split validation, which is every run's.",
-    )
-    max_length: int | None = setting(None, ABOVE_0)
-    """Most tokens of a pair. Without it: the objective's own."""
+    seed: int | None = setting(None, SEEDS)
+    """The run's seed. Default: 1; for --split validation 0, which is every run's."""
     json: bool = setting(False)
     """Print one JSON object per line."""
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(InspectConfig, DESCRIPTION, EPILOG)
     if config.start + config.count >= MOST_PAIRS:
         raise KinspanError(f"--start {config.start} --count {config.count}: their sum must be below {MOST_PAIRS}")
     sources = list_sources(config)
-    if config.own_negatives and not config.pair_loss:
-        raise KinspanError("--own_negatives says something of the contrastive loss: give --pair_loss contrastive too")
     mixture = build_mixture(config, sources)
     corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
     tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
     mixture, notes = drop_untrainable(mixture.read_from(*corpora))
+    seed = 1
     if config.split == "validation":
         mixture, unvalidated = mix_validation(mixture)
-        notes += unvalidated
+        notes, seed = [*notes, *unvalidated], VALIDATION_SEED
     for note in notes:
-        print(note, file=sys.stderr)
+        log.info(note)
     stream = PairStream(
         mixture,
         template=(tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template)(tokenizer),
-        seed=(VALIDATION_SEED if config.split == "validation" else 1) if config.seed is None else config.seed,
+        seed=seed if config.seed is None else config.seed,
         split=config.split,
         max_length=config.max_length,
     )
     for pair in describe_pairs(stream, tokenizer, config.start, config.count):
         if config.json:
             del pair["titles"], pair["texts"]
-            print(json.dumps(pair, ensure_ascii=False))
-        else:
-            print(format_pair(pair) + "\n")
+        yield json.dumps(pair, ensure_ascii=False) if config.json else format_pair(pair) + "\n"

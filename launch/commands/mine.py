@@ -1,11 +1,13 @@
 """Mines hard negatives for the training questions of a data set."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from textwrap import shorten
 
 from data_pipeline.core.command_line import parse
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
 from finetune.data.registry import expect_data
 
@@ -53,10 +55,9 @@ class MineConfig:
     """For files= and hub=: names of the columns, as for kinspan finetune."""
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(MineConfig, DESCRIPTION, EPILOG)
     expect_data(config.data)
-    from data_pipeline.core.default_model import default_model
     from finetune.ranking.mining import TRAIN, MiningRules, mine_file  # after the flags: torch takes seconds to import
 
     output = Path(config.output_dir)
@@ -67,9 +68,9 @@ def main() -> None:
     )
     every = list(data.question_slices())
     for number in range(0, len(mined), max(1, len(mined) // max(1, config.show)))[: config.show]:
-        print(f"\n{shorten(data.questions[number], 200)}")
-        print(f"  right        {shorten(data.answers[every[number].start].as_py(), 200)}")
+        yield f"\n{shorten(data.questions[number], 200)}"
+        yield f"  right        {shorten(data.answers[every[number].start].as_py(), 200)}"
         for row, score in mined[number]:
-            print(f"  wrong {score:.3f}  {shorten(data.answers[row].as_py(), 200)}")
-    print(f"{sum(map(len, mined)):,} negatives of {len(mined):,} questions")
-    print(f"{output / TRAIN}: train with --data {quote(config.data)} --train_data {quote(f'files={output}')}")
+            yield f"  wrong {score:.3f}  {shorten(data.answers[row].as_py(), 200)}"
+    yield f"{sum(map(len, mined)):,} negatives of {len(mined):,} questions"
+    yield f"{output / TRAIN}: train with --data {quote(config.data)} --train_data {quote(f'files={output}')}"

@@ -1,8 +1,8 @@
 """Finds the answers to questions in an index: by a bi-encoder, by words, and re-ranked by a cross-encoder."""
 
 import json
+import logging
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
 
 if TYPE_CHECKING:
     from serve.search import Hit, Searcher
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = """Prints the best answers to questions, from an index that kinspan index made.
 
@@ -88,122 +90,95 @@ class SearchConfig(SearcherFlags):
     """Compare all vectors, also where the index has an approximate one."""
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(SearchConfig, DESCRIPTION, EPILOG)
     if config.questions and config.question:
         raise KinspanError("--questions: leave the other questions out, or put them into the file")
     questions = _read_questions(config.questions) if config.questions else {}
-    read_manifest(Path(config.index))  # what is no index is said before torch is imported, which takes seconds
-    _note(f"opening {config.index}")
-    begun = time.monotonic()
-    from serve.search import Searcher  # brings torch
+    read_manifest(Path(config.index))  # before torch is imported, which takes seconds
+    log.info("loading PyTorch and %s", config.index)
+    from serve.search import Searcher
 
     searcher = Searcher(
-        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend, _note
+        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend, log.info
     )
-    _note(f"PyTorch and the index are loaded, in {time.monotonic() - begun:.0f} s; kinspan serve does so once")
     if config.questions:
-        _answer_all(searcher, questions, config)
-    elif config.question:
-        for given in config.question:
-            _answer(searcher, given, config)
+        yield from _answer_all(searcher, questions, config)
     else:
-        _answer_input(searcher, config)
+        for question in config.question or _ask():
+            yield _answer(searcher, question, config)
     for line in searcher.describe_cut():
-        _note(line)
+        log.info(line)
 
 
-def _answer_input(searcher: "Searcher", config: SearchConfig) -> None:
-    """Answers questions until the input ends."""
-    print(f"{len(searcher.index):,} answers. Ask; an empty line or the end of input ends.", file=sys.stderr, flush=True)
+def _ask() -> Iterator[str]:
+    """Yields the questions of the input, until it ends or, at a terminal, until an empty line."""
     at_terminal = sys.stdin.isatty()
-    while (question := _ask()) is not None and (question or not at_terminal):
+    while True:
+        try:
+            question = input("\n> " if at_terminal else "").strip()
+        except EOFError:
+            return
+        except UnicodeDecodeError as error:
+            raise KinspanError("a question is not UTF-8: type it again") from error
         if question:
-            _answer(searcher, question, config)
+            yield question
+        elif at_terminal:
+            return
 
 
-def _ask() -> str | None:
-    """The next question; None at the end of input."""
-    try:
-        return input("\n> " if sys.stdin.isatty() else "").strip()
-    except EOFError:
-        return None
-    except UnicodeDecodeError as error:
-        raise KinspanError("a question is not UTF-8: type it again") from error
-
-
-def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> None:
+def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> str:
     if len(question) > MAX_QUESTION:
-        _note(f"the question has more than {MAX_QUESTION:,} characters, and is cut there")
-    answered = searcher.search([question], config.k or SHOWN_HITS, **_list_ways(config))
+        log.warning("the question is cut at %d characters", MAX_QUESTION)
+    answered = searcher.search([question], config.k or SHOWN_HITS, **_pick_stages(config))
     if config.json:
-        _print_json({"question": question}, answered.hits[0])
-        return
-    _print_hits(question, answered.hits[0])
+        return _format_json({"question": question}, answered.hits[0])
     stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in answered.timings.items() if stage != "total")
-    print(f"\n  answered in {answered.timings['total']:.1f} ms, once loaded: {stages}", flush=True)
+    return f"{_format_hits(question, answered.hits[0])}\n\n  {answered.timings['total']:.1f} ms: {stages}"
 
 
 def _read_questions(source: str) -> dict[str, str]:
     from serve.question_files import keep_judged, read_questions
 
-    questions = read_questions(source, _note)
-    return keep_judged(Path(source), questions, _note) if Path(source).is_dir() else questions
+    questions = read_questions(source, log.info)
+    return keep_judged(Path(source), questions, log.info) if Path(source).is_dir() else questions
 
 
-def _answer_all(searcher: "Searcher", questions: dict[str, str], config: SearchConfig) -> None:
+def _answer_all(searcher: "Searcher", questions: dict[str, str], config: SearchConfig) -> Iterator[str]:
     from finetune.evaluation.trec import write_run
     from serve.runs import list_scores, search_all
 
     of_beir, k = Path(str(config.questions)).is_dir(), config.k or (RUN_HITS if config.run else SHOWN_HITS)
-    every = search_all(searcher, questions, k, of_beir, _note, **_list_ways(config))
-
-    def show() -> "Iterator[tuple[str, list[Hit]]]":
-        for name, hits in every:
-            if config.json:
-                _print_json({"question_id": name, "question": questions[name]}, hits)
-            elif not config.run:
-                _print_hits(questions[name], hits)
-            yield name, hits
-
+    found = list(search_all(searcher, questions, k, of_beir, log.info, **_pick_stages(config)))
+    for name, hits in found:
+        if config.json:
+            yield _format_json({"question_id": name, "question": questions[name]}, hits)
+        elif not config.run:
+            yield _format_hits(questions[name], hits)
     if config.run:
-        count = write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in show()), TAG)
-        _note(f"{config.run}: {len(questions):,} questions, {count:,} answers")
-    else:
-        for _ in show():
-            pass
+        count = write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in found), TAG)
+        log.info("%s: %d questions, %d answers", config.run, len(questions), count)
 
 
-def _list_ways(config: SearchConfig) -> dict[str, Any]:
+def _pick_stages(config: SearchConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("rerank_k", "first_stage", "candidates", "exact")}
 
 
-def _print_json(question: dict[str, str], hits: "list[Hit]") -> None:
-    print(json.dumps({**question, "hits": [asdict(hit) for hit in hits]}, ensure_ascii=False), flush=True)
+def _format_json(question: dict[str, str], hits: "list[Hit]") -> str:
+    return json.dumps({**question, "hits": [asdict(hit) for hit in hits]}, ensure_ascii=False)
 
 
-def _print_hits(question: str, hits: "list[Hit]") -> None:
-    print(f"\n{shorten(question, WIDTH)}")
+def _format_hits(question: str, hits: "list[Hit]") -> str:
+    lines = [f"\n{shorten(question, WIDTH)}"]
     for rank, hit in enumerate(hits, 1):
-        _show(rank, hit)
-    if not hits:
-        print("  nothing found")
+        scores = ", ".join(f"{NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
+        lines.append(f"\n{rank:2d}. {_make_printable(hit.id)}  ({scores})")
+        texts = (hit.question and f"question: {hit.question}", hit.title and f"title: {hit.title}")
+        for text in filter(None, (*texts, shorten(hit.text, SHOWN), hit.url)):
+            lines.append(fill(_make_printable(text), WIDTH, initial_indent="    ", subsequent_indent="    "))
+    return "\n".join(lines if hits else [*lines, "  nothing found"])
 
 
-def _note(text: str) -> None:
-    """Says it where it is not taken for a result."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def _show(rank: int, hit: "Hit") -> None:
-    scores = ", ".join(f"{NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
-    print(f"\n{rank:2d}. {_clean(hit.id)}  ({scores})")
-    heading = (("question: ", hit.question), ("title: ", hit.title))
-    for name, text in (*heading, ("", shorten(hit.text, SHOWN)), ("", hit.url)):
-        if text:
-            print(fill(_clean(f"{name}{text}"), WIDTH, initial_indent="    ", subsequent_indent="    "))
-
-
-def _clean(text: str) -> str:
-    """Without what a terminal would obey."""
+def _make_printable(text: str) -> str:
+    """Replaces what a terminal would obey."""
     return "".join(c if c.isprintable() else " " for c in text)

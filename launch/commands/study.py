@@ -86,7 +86,7 @@ def parse_names(texts: list[str], content: str) -> dict[str, str]:
     return names
 
 
-def main() -> None:
+def main() -> str | None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
     expect_data(*config.data, config.transfer)
     from finetune.study import StudyContext, format_study, read_study, run_study  # torch takes seconds to import
@@ -107,7 +107,6 @@ def main() -> None:
         not config.no_bm25,
     )
     results = run_study(context)
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(format_study(results))
-        if config.json:
-            print(json.dumps(results))
+    if os.environ.get("RANK", "0") != "0":
+        return None
+    return format_study(results) + (f"\n{json.dumps(results)}" if config.json else "")

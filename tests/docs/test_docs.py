@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.tokenizers import load_tokenizer
-from launch.kinspan import find_command
+from launch.kinspan import find_command, show
 from objectives import OBJECTIVES
 from pretrain.config import PretrainConfig
 from tests.launch.entries import module_of, name_module
@@ -66,7 +66,7 @@ def run_here(place, monkeypatch, capfd):
             few = ["--eval_pairs", "20", "--global_batch_size", "8"] if command == "pretrain" else []
             monkeypatch.setattr(sys, "argv", [command, *few, *arguments])
             if arguments != ["--help"]:
-                module_of(name_module(command)).main()
+                show(module_of(name_module(command)).main())
         return capfd.readouterr().out
 
     return run_block

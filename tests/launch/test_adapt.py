@@ -11,6 +11,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from finetune.adapt import run as adapt_run
 from finetune.ranking.rank import rank_file
 from launch.commands import adapt
+from launch.kinspan import show
 from tests.synthetic import short_tokenizer
 
 
@@ -23,7 +24,7 @@ def documents(tiny_documents, tmp_path):
 
 def run(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["kinspan adapt", *map(str, arguments)])
-    adapt.main()
+    show(adapt.main())
 
 
 def test_documents_alone(documents, monkeypatch, tmp_path, capsys):

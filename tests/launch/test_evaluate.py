@@ -14,6 +14,7 @@ from finetune.evaluation import trec
 from finetune.evaluation.metrics import METRICS
 from launch.commands import evaluate
 from launch.commands.evaluate import EvaluateConfig, check
+from launch.kinspan import show
 from tests.launch.entries import program_of
 from tests.programs import run_program
 
@@ -136,7 +137,7 @@ def scored(monkeypatch):
 
 def evaluate_here(monkeypatch, capsys, *arguments):
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "--json", *map(str, arguments)])
-    evaluate.main()
+    show(evaluate.main())
     *text, last = capsys.readouterr().out.splitlines()
     return text, json.loads(last)
 
@@ -162,7 +163,7 @@ def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tm
 
 def test_a_model_below_bm25_is_warned_of(data_set, scored, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "--model", "knows", "wrong", "--data", data_set])
-    evaluate.main()
+    show(evaluate.main())
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("wrong: warning: MAP 0.2500 on test is below that of BM25")
     assert "train longer" not in line  # the model need not have been trained at all
@@ -199,7 +200,7 @@ def test_the_filter_and_one_model(data_set, scored, monkeypatch, capsys, tmp_pat
 def test_scores_that_cannot_be_ranked_name_the_model(data_set, scored, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["evaluate.py", "--model", "breaks", "--data", data_set])
     with pytest.raises(KinspanError, match=r"breaks: question q0, candidate q0-\d: the score nan"):
-        evaluate.main()
+        show(evaluate.main())
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.files import find_file
 from finetune.study import read_study
 from launch import kinspan
+from launch.kinspan import show
 from tests.launch.entries import MODULES, module_of, name_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +114,7 @@ def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
 def test_an_example_that_costs_little_runs(entry, part, shown, place, monkeypatch, capsys):
     arguments = next(arguments for _, arguments in examples_of(entry) if part in " ".join(arguments))
     monkeypatch.setattr(sys, "argv", [f"{entry}.py", *arguments, *(["--json"] if entry == "evaluate" else [])])
-    module_of(entry).main()
+    show(module_of(entry).main())
     said = capsys.readouterr().out
     assert shown in said
     if entry == "evaluate":

@@ -17,6 +17,7 @@ from finetune.study import StudyContext, read_study, run_study
 from launch.commands import _stages, study
 from launch.commands._stages import prepare_pretraining
 from launch.commands.study import parse_overrides
+from launch.kinspan import show
 from tests.launch.entries import program_of
 from tests.programs import run_program
 from tests.synthetic import short_tokenizer
@@ -134,7 +135,7 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
     Path("study.yaml").write_text(PRETRAINED.replace("CORPUS", str(tiny_corpus)))
     arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--model", f"{folder}/small"]
     monkeypatch.setattr(sys, "argv", ["study.py", "--json", *arguments])
-    study.main()
+    show(study.main())
     _, plain, pretrained = json.loads(capsys.readouterr().out.splitlines()[-1])["tables"][0]["rows"]
     assert (plain["name"], pretrained["name"]) == ("as it is", "SSP first")
     (stage,) = Path("runs/study/stages").glob("pretrain-*")
@@ -144,17 +145,17 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
     weights = stage / "release/model.safetensors"
     written = weights.stat().st_mtime_ns
     monkeypatch.setattr("pretrain.run.pretrain", None)  # a finished stage is not run again
-    study.main()
+    show(study.main())
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["tables"][0]["rows"][2] == pretrained
     assert weights.stat().st_mtime_ns == written
     inputs = _stages._fingerprint_inputs
     monkeypatch.setattr(_stages, "_fingerprint_inputs", lambda config: {**inputs(config), "corpora": ["another"]})
     with pytest.raises(TypeError):  # of another corpus at the same place it would be run again
-        study.main()
+        show(study.main())
     monkeypatch.setattr(_stages, "_fingerprint_inputs", inputs)
     (stage / "release/kinspan.json").unlink()
     with pytest.raises(TypeError):
-        study.main()
+        show(study.main())
 
 
 @pytest.mark.parametrize("block", ["{steps: 3}", "{output_dir: x}", "{max_steps: many}", "{max_steps: 0}", "[1]"])

@@ -26,18 +26,18 @@ def test_it_lists_every_entry(monkeypatch, capsys):
     assert {module.rpartition(".")[2] for module, _ in kinspan.COMMANDS.values()} == entries
     for argv, commands in ((["kinspan"], kinspan.FIRST_DAY), (["kinspan", "--help"], kinspan.COMMANDS)):
         monkeypatch.setattr(sys, "argv", argv)
-        kinspan.run_command()
+        kinspan.show(kinspan.run_command())
         shown = capsys.readouterr().out
         assert [name for name in kinspan.COMMANDS if f"\n  {name} " in shown] == list(commands)
     monkeypatch.setattr(sys, "argv", ["kinspan", "--version"])
-    kinspan.run_command()
+    kinspan.show(kinspan.run_command())
     assert capsys.readouterr().out == f"kinspan {version('kinspan')}\n"
 
 
 def test_help_of_a_command_has_its_name(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["kinspan", "show", "pairs", "--help"])
     with pytest.raises(SystemExit) as end:
-        kinspan.run_command()
+        kinspan.show(kinspan.run_command())
     assert end.value.code == 0
     assert capsys.readouterr().out.startswith("usage: kinspan show pairs ")
 
@@ -45,7 +45,7 @@ def test_help_of_a_command_has_its_name(monkeypatch, capsys):
 def test_another_command_is_one_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["kinspan", "nonesuch"])
     with pytest.raises(KinspanError, match="nonesuch: there is no such command; choose one of adapt, "):
-        kinspan.run_command()
+        kinspan.show(kinspan.run_command())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_another_command_is_one_line(monkeypatch):
 def test_a_command_that_is_nearly_one_is_suggested(typed, meant, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["kinspan", typed])
     with pytest.raises(KinspanError, match=rf"kinspan {typed}: there is no such command; did you mean {meant}\b"):
-        kinspan.run_command()
+        kinspan.show(kinspan.run_command())
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_command_that_is_nearly_one_is_suggested(typed, meant, monkeypatch):
 def test_a_group_names_its_commands(typed, says, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["kinspan", *typed])
     with pytest.raises(KinspanError, match=re.escape(says)):
-        kinspan.run_command()
+        kinspan.show(kinspan.run_command())
 
 
 @pytest.mark.parametrize(

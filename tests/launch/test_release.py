@@ -17,6 +17,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.reports.facts import ABOUT
 from launch.commands import release as entry
+from launch.kinspan import show
 from pretrain.config import PretrainConfig
 from pretrain.release.metadata import CANDIDATES, QUESTION
 from pretrain.run import pretrain
@@ -63,7 +64,7 @@ def call(monkeypatch, run_folder, tmp_path):
     def run(*flags, source=run_folder, output=tmp_path / "release"):
         arguments = ["--run_dir", str(source), "--output_dir", str(output), *map(str, flags)]
         monkeypatch.setattr(sys, "argv", ["release.py", *arguments])
-        entry.main()
+        show(entry.main())
         return output
 
     return run

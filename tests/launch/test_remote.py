@@ -6,13 +6,14 @@ import sys
 import pytest
 
 from launch.commands import inspect_pairs
+from launch.kinspan import show
 
 
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
     def run(module, *arguments):
         monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments), "--cache_dir", str(tmp_path / "cache")])
-        module.main()
+        show(module.main())
         return capsys.readouterr().out
 
     return run

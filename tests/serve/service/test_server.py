@@ -15,6 +15,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from launch.commands import serve as entry
+from launch.kinspan import show
 from serve.building import build_index
 from serve.service.contract import Service
 from serve.service.server import open_socket, read_token, serve
@@ -130,7 +131,7 @@ def test_flags_that_cannot_be_are_refused(tmp_path, index, monkeypatch, flags, r
         "sys.argv", ["serve", "--index", str(index), *(["--port", "0"] if "--port" not in own else []), *own]
     )
     with pytest.raises(KinspanError, match=reason):
-        entry.main()
+        show(entry.main())
 
 
 def test_a_port_in_use_is_named():
@@ -153,9 +154,9 @@ def test_whoever_listens_to_all_needs_a_token_or_says_that_none_is_meant(monkeyp
         monkeypatch.setattr("sys.argv", ["serve", "--index", "none", "--port", "0", *flags, *token])
         if flags is everywhere:
             with pytest.raises(KinspanError, match=r"--host 0\.0\.0\.0: whoever .* --token_file .* --allow_anonymous"):
-                entry.main()
+                show(entry.main())
         else:
-            entry.main()
+            show(entry.main())
     assert served == [None, "0123456789abcdef", None]
     assert read_token(tmp_path / "token.txt") == "0123456789abcdef"
 
