@@ -28,7 +28,7 @@ from finetune.evaluation.comparison import (
     name_folders,
     warn_of_baselines,
 )
-from finetune.evaluation.contamination import find_contamination, format_contamination, summarize_contamination
+from finetune.evaluation.contamination import count_contamination
 from finetune.evaluation.metrics import METRICS, Figures
 from finetune.evaluation.named_metrics import measure_answers, measure_run
 from pretrain.modeling.default_model import name_installed
@@ -120,27 +120,20 @@ def measure_models(
 
 
 def measure_contamination(
-    corpus: Corpus,
-    spec: str,
-    models: list[str],
-    *,
-    split: str,
-    eval_filter: str,
-    columns: str | None = None,
-    max_length: int | None = None,
-    precision: str = "fp32",
-    as_json: bool = False,
+    corpus: Corpus, spec: str, *, split: str, eval_filter: str, columns: str | None = None, as_json: bool = False
 ) -> None:
-    """Says which sentences of the data set stand in a corpus, and how models do with and without their questions."""
+    """Prints how many candidates and right answers of the data set stand in a corpus, by the overlap of n-grams."""
     whole, notes = load_split(spec, split, parse_columns(columns))
     data = filter_questions(whole, eval_filter)
     for note in (notes := [*notes, *describe_left_out(whole, eval_filter)]):
         print(note)
-    scores = {name: _score(name, data, max_length, precision, print) for name in models}
-    found = find_contamination(data, corpus)
-    print(format_contamination(data, corpus, found, scores))
+    counts = count_contamination(data, corpus)
+    print(f"{data.name} {split}, sentences of 8 words or more that stand in {corpus.short_name}:")
+    print(f"  {counts['answers']:,} of {counts['judged_answers']:,} right answers")
+    print(f"  {counts['candidates']:,} of {counts['judged_candidates']:,} candidates")
+    print(f"{counts['questions']:,} of {counts['all_questions']:,} questions have such a right answer")
     if as_json:
-        print(json.dumps({"notes": notes, **summarize_contamination(data, corpus, found, scores)}, ensure_ascii=False))
+        print(json.dumps({"notes": notes, "corpus": corpus.short_name, **counts}, ensure_ascii=False))
 
 
 def _score(

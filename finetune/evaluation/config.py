@@ -56,14 +56,14 @@ class ContaminationFlags(CacheFlags):
     GROUP = "contamination of a corpus by a data set"
 
     contamination: str | None = setting(None)
-    """Corpus folder or address: which sentences of --data stand in it?"""
+    """Corpus folder or address: how many sentences of --data stand in it?"""
 
 
 @dataclass
 class EvaluateConfig(ContaminationFlags, ModelFlags, FileFlags):
     """Flags of ``kinspan evaluate``."""
 
-    USAGES = ("--run ... --qrels ...", "--model ... --data ...", "--contamination ... --data ... [--model ...]")
+    USAGES = ("--run ... --qrels ...", "--model ... --data ...", "--contamination ... --data ...")
 
     metrics: list[str] = setting([])
     """What to measure, by any name that ir_measures knows: nDCG@20, MRR@10, R@100, AP(rel=2), Success@5, Judged@10.
@@ -76,7 +76,7 @@ CACHE = ("cache_dir", "cache_gb")
 # What is done, by the flag that asks for it: the flags that go with it, of which the first must be given.
 MODES = {
     "run": ("qrels", "per_question", "metrics"),
-    "contamination": ("data", "columns", "split", "eval_filter", "max_length", "precision", "model", *CACHE),
+    "contamination": ("data", "columns", "split", "eval_filter", *CACHE),
     "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "no_bm25", "metrics", "output_dir"),
 }
 

@@ -37,7 +37,6 @@ OURS = {
     **{f"R@{c}": r for c, r in zip(CUTS, RECALLS, strict=True)},
 }
 _BETWEEN = re.compile(r"[\s,]+(?![^(]*\))")  # names, and not the parameters of one
-_UNSET = re.compile(r"<object object at \w+>")  # how ir_measures prints a parameter that is missing
 
 
 def parse_metrics(given: Sequence[str]) -> list[str]:
@@ -63,13 +62,10 @@ def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str])
     """Returns these metrics of every question of ``data``; ``scores`` ``[N]`` has a score for every candidate."""
     if all(name in TITLES for name in metrics):
         return compute_question_metrics(data, scores, metrics)
-    ids, columns = data.answer_ids.to_pylist(), (data.labels.tolist(), scores.astype(np.float64).tolist())
+    slices, ids = list(data.question_slices()), data.answer_ids.to_pylist()
     qrels, run = (
-        {
-            name: dict(zip(ids[r], column[r], strict=True))
-            for name, r in zip(data.question_ids, data.question_slices(), strict=True)
-        }
-        for column in columns
+        {name: dict(zip(ids[r], column[r], strict=True)) for name, r in zip(data.question_ids, slices, strict=True)}
+        for column in (data.labels.tolist(), scores.astype(np.float64).tolist())
     )
     return measure_run(qrels, run, metrics)
 
@@ -82,23 +78,20 @@ def _parse(name: str) -> Any:
         measure = ir_measures.parse_measure(name)
         measure.validate_params()
     except (NameError, ValueError, AssertionError, TypeError) as error:
-        reason = _UNSET.sub("nothing", str(error)) or "its parameters"
-        raise KinspanError(f"--metrics {name}: not a metric of ir_measures, as nDCG@20 is ({reason})") from error
+        raise KinspanError(f"--metrics {name}: not a metric of ir_measures ({quote_error(error)})") from error
     if measure.params.get("cutoff", 1) < 1:
         raise KinspanError(f"--metrics {name}: the number after @ must be 1 or more")
     if isinstance(measure.aggregator(), ir_measures.SumAgg):
         raise KinspanError(f"--metrics {name}: it counts over all questions, and has no mean over them")
     if not ir_measures.DefaultPipeline.supports(measure):
-        tools = [tool.NAME for tool in ir_measures.DefaultPipeline.providers if tool.supports(measure)]
-        missing = f" (not installed: {', '.join(tools)})" if tools else ""
-        raise KinspanError(f"--metrics {name}: none of the tools that ir_measures calls computes it here{missing}")
+        raise KinspanError(f"--metrics {name}: none of the installed tools of ir_measures computes it")
     return measure
 
 
 def _ask_library(name: str, qrels: Qrels, run: Run) -> np.ndarray:
     """Returns ir_measures' values, a question each. Raises KinspanError where it fails or gives none for a question.
 
-    Questions go by numbers, which all of its tools take for ids.
+    Questions go by numbers, which all of its tools take for ids. A relevance below -1 would crash trec_eval.
     """
     import ir_measures
 
@@ -108,17 +101,12 @@ def _ask_library(name: str, qrels: Qrels, run: Run) -> np.ndarray:
         for number, ids in enumerate(ranked.values())
         if ids
     }
-    judged = {  # below -1 is no other than -1, and a crash of trec_eval where all are
+    judged = {
         str(number): {candidate: max(relevance, -1) for candidate, relevance in of_question.items()}
         for number, of_question in enumerate(qrels.values())
     }
     try:
-        found = {int(one.query_id): one.value for one in ir_measures.iter_calc([_parse(name)], judged, scores)}
+        values = {row.query_id: row.value for row in ir_measures.iter_calc([_parse(name)], judged, scores)}
+        return np.array([values[number] for number in judged], dtype=np.float64)
     except Exception as error:  # the tools that it calls have errors of their own
         raise KinspanError(f"--metrics {name}: ir_measures cannot compute it: {quote_error(error)}") from error
-    if missing := [question for number, question in enumerate(qrels) if number not in found]:
-        raise KinspanError(
-            f"--metrics {name}: ir_measures has no value of it for {len(missing):,} of {len(qrels):,} questions, "
-            f"{missing[0]} for instance"
-        )
-    return np.array([found[number] for number in range(len(qrels))], dtype=np.float64)

@@ -6,24 +6,18 @@ qrels: lines of `question 0 candidate relevance`, or BEIR's form (see beir.py)
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import make_folder, write_atomically
 from finetune.data.answers import AnswerSet
 
 from .beir import QRELS, find_beir_file, read_beir_qrels
 from .metrics import Qrels, Run, rank_rows, rank_run
-
-RUN_LINE, QRELS_LINE = "question Q0 candidate rank score tag", "question 0 candidate relevance"
-MOST_RELEVANCE = 2**31 - 1
-_WHITE_SPACE = re.compile(r"[ \t\n\r\f\v]")  # these separate the fields of a line; other white space does not
 
 Number = TypeVar("Number", int, float)
 
@@ -31,17 +25,12 @@ Number = TypeVar("Number", int, float)
 def read_run(path: Path) -> dict[str, dict[str, float]]:
     """Returns the scores by question and candidate, in the order of the file.
 
-    Raises KinspanError, naming the line, for a malformed line, a score that is not finite, and a candidate that comes
-    twice; and for a file that is empty or cannot be read.
+    Raises KinspanError, naming the row, for a malformed line and a candidate that comes twice; and for a file that is
+    empty or cannot be read.
     """
-    return _read_table(path, RUN_LINE, 4, _parse_score)
+    import ir_measures
 
-
-def read_scores(path: Path, data: AnswerSet) -> np.ndarray:
-    """The scores ``[N]`` that a run has of these candidates. Raises KinspanError as ``read_run`` does."""
-    run = read_run(path)
-    candidates = zip(data.question_of.tolist(), data.answer_ids.to_pylist(), strict=True)
-    return np.array([run[data.question_ids[question]][candidate] for question, candidate in candidates])
+    return _gather(path, lambda file: ((r.query_id, r.doc_id, r.score) for r in ir_measures.read_trec_run(file)))
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
@@ -49,41 +38,58 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
     path: a TREC file, a file of BEIR's judgements, whose first line tells it, or a folder in BEIR's form
 
-    Raises KinspanError as ``read_run`` does, and for a relevance that is not an integer.
+    Raises KinspanError as ``read_run`` does.
     """
+    import ir_measures
+
     if beir := find_beir_file(path, QRELS):
         return read_beir_qrels(beir)
-    if path.is_dir():
-        raise KinspanError(f"{path}: no {QRELS} in this folder: give a file of judgements, or a folder in BEIR's form")
-    if next((line for _, line in _read_lines(path)), b"").replace(b'"', b"").split()[2:] == [b"score"]:
+    if path.is_file() and path.read_bytes()[:100].partition(b"\n")[0].replace(b'"', b"").split()[2:] == [b"score"]:
         return read_beir_qrels(path)
-    return _read_table(path, QRELS_LINE, 3, _parse_relevance)
+    return _gather(path, lambda file: ((r.query_id, r.doc_id, r.relevance) for r in ir_measures.read_trec_qrels(file)))
+
+
+def _gather(path: Path, read: Callable[[Any], Iterable[tuple[str, str, Number]]]) -> dict[str, dict[str, Number]]:
+    """Returns the numbers that ``read`` yields by question and candidate."""
+    values: dict[str, dict[str, Number]] = {}
+    row = 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for row, (question, candidate, value) in enumerate(read(file), 1):
+                of_question = values.setdefault(question, {})
+                if candidate in of_question:
+                    raise KinspanError(f"{path} row {row}: candidate {candidate} of question {question} comes twice")
+                of_question[candidate] = value
+    except OSError as error:
+        raise KinspanError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise KinspanError(f"{path} row {row + 1}: {quote_error(error)}") from error
+    if not values:
+        raise KinspanError(f"{path}: no row in it")
+    return values
 
 
 def find_line(path: Path, question: str, candidate: str | None = None) -> int:
     """Returns the number of the first line of a run that has this question, and this candidate of it."""
-    wanted = [question.encode()] + ([candidate.encode()] if candidate is not None else [])
-    return next(number for number, line in _read_lines(path) if line.split()[: 2 * len(wanted) : 2] == wanted)
+    wanted = [question] if candidate is None else [question, candidate]
+    with path.open(encoding="utf-8-sig") as file:
+        return next(number for number, line in enumerate(file, 1) if line.split()[: 2 * len(wanted) : 2] == wanted)
 
 
 def describe_coverage(qrels: Qrels, run: Run) -> list[str]:
-    """Says what one file has and the other lacks, and how it counts, a line each.
+    """Returns lines of what one file has and the other lacks, and how it counts.
 
     Raises KinspanError where they share no question.
     """
     shared = [question for question in qrels if question in run]
     if not shared:
-        example = f"{next(iter(run))} in the run, {next(iter(qrels))} in the qrels"
-        raise KinspanError(f"no question of the run is in the qrels ({example}): are they of one data set?")
-    unjudged = sum(len(run[q].keys() - qrels[q].keys()) for q in shared)
-    unranked = sum(len(qrels[q].keys() - run[q].keys()) for q in shared)
-    barren = sum(all(relevance <= 0 for relevance in of_question.values()) for of_question in qrels.values())
+        raise KinspanError(f"no question of the run, such as {next(iter(run))}, is in the qrels")
     counts = {
         "questions of the qrels that are not in the run, which count 0": len(qrels) - len(shared),
         "questions of the run that are not in the qrels, which are ignored": len(run) - len(shared),
-        "questions of the qrels without an answer, which count 0": barren,
-        "candidates of the run that are not in the qrels, which count as no answer": unjudged,
-        "candidates of the qrels that are not in the run, which count as not found": unranked,
+        "candidates of the run that are not in the qrels, which count as no answer": sum(
+            len(run[q].keys() - qrels[q].keys()) for q in shared
+        ),
     }
     return [f"{line}: {count:,}" for line, count in counts.items() if count]
 
@@ -132,7 +138,7 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], t
             ranked = rank_run({question: scores})[question]
             for rank, candidate in enumerate(ranked, 1):
                 _check_id(f"{path}: the candidate", candidate)
-                yield f"{question} Q0 {candidate} {rank} {scores[candidate]!r} {_WHITE_SPACE.sub('_', tag)}\n"
+                yield f"{question} Q0 {candidate} {rank} {scores[candidate]!r} {'_'.join(tag.split())}\n"
             count += len(ranked)
 
     write_lines(path, lines())
@@ -151,7 +157,7 @@ def append_below(scores: Mapping[str, float], rest: Iterable[str]) -> dict[str, 
 def _write_run(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> np.ndarray:
     """Writes run.txt, and returns the rows of each question best first, as ``metrics.rank_rows`` does."""
     _check_ids(data)
-    tag = _WHITE_SPACE.sub("_", tag)
+    tag = "_".join(tag.split())
     order = rank_rows(data, scores)
     ids, values = data.answer_ids.to_pylist(), scores.astype(np.float64).tolist()
 
@@ -181,22 +187,20 @@ def _list_questions(
 
 
 def _check_ids(data: AnswerSet) -> None:
-    """Raises KinspanError for an id that a TREC file cannot hold: an empty one, or one with white space."""
     for kind, ids in (("question", data.question_ids), ("candidate", data.answer_ids.to_pylist())):
         for name in ids:
             _check_id(f"{data.name} {data.split}: the {kind}", name)
 
 
-def _check_id(place: str, name: str) -> None:
+def _check_id(named: str, name: str) -> None:
+    """Raises KinspanError for an id that a TREC file cannot hold: an empty one, or one with white space."""
     if not is_trec_id(name):
-        raise KinspanError(
-            f"{place} id {name!r} is empty or has white space, which a TREC file cannot hold: give it another"
-        )
+        raise KinspanError(f"{named} id {name!r} is empty or has white space, which a TREC file cannot hold")
 
 
 def is_trec_id(name: str) -> bool:
-    """Can a TREC file hold it?"""
-    return bool(name) and not _WHITE_SPACE.search(name)
+    """Whether a TREC file can hold it."""
+    return name.split() == [name]
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -205,56 +209,3 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         write_atomically(path, lines)
     except OSError as error:
         raise KinspanError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _read_table(path: Path, form: str, column: int, parse: Callable[[bytes], Number]) -> dict[str, dict[str, Number]]:
-    """Returns the numbers of one column by question and candidate."""
-    values: dict[str, dict[str, Number]] = {}
-    for number, line in _read_lines(path):
-        where, fields = f"{path} line {number}", line.split()  # of bytes: at ASCII white space, as trec_eval does
-        if len(fields) != len(form.split()):
-            raise KinspanError(f"{where}: {len(fields)} fields, not the {len(form.split())} of `{form}`")
-        try:
-            question, candidate = fields[0].decode(), fields[2].decode()
-            value = parse(fields[column])
-        except UnicodeDecodeError as error:
-            raise KinspanError(f"{where}: not UTF-8") from error
-        except ValueError as error:
-            given = fields[column].decode(errors="replace")
-            raise KinspanError(f"{where}: {given!r} is not {error}, which `{form}` asks for") from error
-        of_question = values.setdefault(question, {})
-        if candidate in of_question:
-            raise KinspanError(f"{where}: candidate {candidate} of question {question} comes twice: remove one")
-        of_question[candidate] = value
-    if not values:
-        raise KinspanError(f"{path} is empty: lines of `{form}` are needed")
-    return values
-
-
-def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields the lines that are not blank with their numbers."""
-    try:
-        with path.open("rb") as file:
-            first = file.readline().removeprefix(b"\xef\xbb\xbf")
-            for number, line in enumerate(chain([first], file), 1):
-                if line.strip():
-                    yield number, line
-    except OSError as error:
-        raise KinspanError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _parse_score(field: bytes) -> float:
-    wanted = "a finite number"
-    try:
-        value = float(field) if b"_" not in field else math.nan  # Python reads 1_000
-    except ValueError:
-        raise ValueError(wanted) from None
-    if not math.isfinite(value):
-        raise ValueError(wanted)
-    return value
-
-
-def _parse_relevance(field: bytes) -> int:
-    if not re.fullmatch(rb"[+-]?\d{1,10}", field) or abs(int(field)) > MOST_RELEVANCE:
-        raise ValueError("an integer")
-    return int(field)

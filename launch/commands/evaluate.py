@@ -4,7 +4,7 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
 from finetune.data.registry import SPECS, expect_data
-from finetune.evaluation.config import MODES, EvaluateConfig, check
+from finetune.evaluation.config import EvaluateConfig, check
 from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.named_metrics import parse_metrics
 
@@ -16,7 +16,7 @@ classifier, a bi-encoder of sentence-transformers by its own similarity, or a le
 against the first by a randomisation test, paired over questions.
 
 --contamination and --data count the test sentences that a pre-training corpus contains, word for word or nearly
-(by 8-grams), and show examples; with --model also the metrics with and without the questions whose answers it contains.
+(by 8-grams).
 
 Candidates are ranked by score as a 32-bit float, and ties by candidate id in descending order; the rank column is
 ignored. --metrics names others, which the package ir_measures computes. Prints a table, and with --json a line of JSON
@@ -28,7 +28,7 @@ EPILOG = f"""examples:
   kinspan evaluate --run run.txt --qrels qrels.txt --metrics "MRR@10 P@5 R@100"
   kinspan evaluate --model runs/wikiqa/seed-1/best --data wikiqa=data/WikiQACorpus
   kinspan evaluate --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output_dir compared
-  kinspan evaluate --contamination corpora/docs --data wikiqa=data/WikiQACorpus --model runs/wikiqa/seed-1/best
+  kinspan evaluate --contamination corpora/docs --data wikiqa=data/WikiQACorpus
 
 In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl; beside them are
 per_question.csv, the metrics of every question, and comparison.html, the questions where the models differ most.
@@ -45,11 +45,10 @@ def main() -> None:
     if mode == "run":
         measure_files(config.run, str(config.qrels), config.per_question, metrics=metrics, as_json=config.json)
         return
-    shared = [name for name in MODES["model"][1:] if name in MODES["contamination"]]
-    of_data = {name: getattr(config, name) for name in shared} | {"as_json": config.json}
+    chosen = {name: getattr(config, name) for name in ("split", "eval_filter", "columns")} | {"as_json": config.json}
     if mode == "contamination":
         corpus = Corpus(str(config.contamination), cache=cache_settings(config))
-        measure_contamination(corpus, str(config.data), config.model, **of_data)
+        measure_contamination(corpus, str(config.data), **chosen)
     else:
-        of_models = {"no_bm25": config.no_bm25, "metrics": metrics, "output_dir": config.output_dir}
-        measure_models(config.model, str(config.data), **{**of_data, **of_models})
+        of_models = {name: getattr(config, name) for name in ("max_length", "precision", "no_bm25", "output_dir")}
+        measure_models(config.model, str(config.data), metrics=metrics, **chosen, **of_models)

@@ -59,7 +59,7 @@ def test_help_teaches(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--run", "bad.txt", "--qrels", "qrels.txt"], "bad.txt line 2: candidate a of question q1 comes twice"),
+        (["--run", "bad.txt", "--qrels", "qrels.txt"], "bad.txt row 2"),
         (["--run", "run.txt", "--qrels", "absent"], "absent cannot be read"),
         (["--model", "all-MiniLM-L6-v2", "--data", "wikiqa=absent"], "wikiqa=absent"),
         ([], "nothing to evaluate"),

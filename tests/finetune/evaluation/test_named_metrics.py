@@ -1,5 +1,7 @@
 """Metrics by the names of ir_measures: which are ours, what the others are, and what is refused."""
 
+import re
+
 import ir_measures
 import numpy as np
 import pytest
@@ -59,26 +61,13 @@ def test_answers_are_measured_as_their_files_are(data, scores):
     assert found["P@3"].tolist() == pytest.approx([hits[rows][:3].sum() / 3 for rows in data.question_slices()])
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("nope", "not a metric of ir_measures"),
-        ("P", "cutoff=nothing"),
-        ("1+1", "not a metric"),
-        ("P(rel=2", "not a metric"),
-        ("P(foo=2)@5", "foo"),
-        ("R@0", "must be 1 or more"),  # it would end the process
-        ("NumRet", "has no mean"),
-        ("RBP", "none of the tools"),
-    ],
-)
-def test_what_is_no_metric_is_one_line(name, reason):
-    with pytest.raises(KinspanError, match=reason) as error:
+# R@0 would end the process; NumRet has no mean; no installed tool computes RBP
+@pytest.mark.parametrize("name", ["nope", "P", "1+1", "P(rel=2", "P(foo=2)@5", "R@0", "NumRet", "RBP"])
+def test_what_is_no_metric_is_named(name):
+    with pytest.raises(KinspanError, match=re.escape(f"--metrics {name}: ")):
         parse_metrics([name])
-    assert str(error.value).startswith(f"--metrics {name}: ")
-    assert "\n" not in str(error.value)
 
 
-def test_a_tool_that_fails_is_one_line():
-    with pytest.raises(KinspanError, match=r"--metrics AP\(rel=0\): ir_measures cannot compute it"):
+def test_a_tool_that_fails_is_named():
+    with pytest.raises(KinspanError, match=r"--metrics AP\(rel=0\)"):
         measure_run(QRELS, RUN, ["AP(rel=0)"])

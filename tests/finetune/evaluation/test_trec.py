@@ -13,7 +13,7 @@ from finetune.evaluation.metrics import compute_question_metrics, compute_run_me
 
 @pytest.fixture
 def data():
-    ids = ["a", "bé", "c\xa0d", "a", "中"]  # the no-break space is no white space of a TREC file
+    ids = ["a", "bé", "cd", "a", "中"]
     return AnswerSet(
         name="made",
         split="test",
@@ -46,8 +46,7 @@ def test_written_files_read_back_and_rank_alike(data, tmp_path):
 
 
 def test_other_tools_read_what_is_written(data, tmp_path):
-    plain = data.keep(np.array([True, True, False, True, True]))  # pytrec_eval's reader splits at any white space
-    trec.write_predictions(tmp_path, plain, SCORES[[0, 1, 3, 4]], "tag")
+    trec.write_predictions(tmp_path, data, SCORES, "my tag")
     with (tmp_path / "run.txt").open(encoding="utf-8") as file:
         assert pytrec_eval.parse_run(file) == trec.read_run(tmp_path / "run.txt")
     with (tmp_path / "qrels.txt").open(encoding="utf-8") as file:
@@ -69,64 +68,50 @@ def test_bad_scores_and_ids_write_nothing(data, tmp_path):
     with pytest.raises(KinspanError, match="question q1, candidate bé"):
         trec.write_predictions(tmp_path, data, np.array([0, np.nan, 0, 0, 0]), "tag")
     (tmp_path / "file").write_text("")
-    with pytest.raises(KinspanError, match="cannot be made"):
+    with pytest.raises(KinspanError, match="--output_dir"):
         trec.write_predictions(tmp_path / "file/under", data, SCORES, "tag")
     spaced = data.take(np.array([1]))
     object.__setattr__(spaced, "question_ids", ["q 2"])
-    with pytest.raises(KinspanError, match="question id 'q 2' is empty or has white space"):
+    with pytest.raises(KinspanError, match="question id 'q 2'"):
         trec.write_predictions(tmp_path, spaced, SCORES[3:], "tag")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(
-    ("line", "text"),
+    ("read", "first", "line"),
     [
-        ("q1 Q0 d2 1 0.5", r" line 2: 5 fields, not the 6 of"),
-        ("q1 Q0 d2 1 0.5 tag more", r" line 2: 7 fields"),
-        ("q1 Q0 d2 1 nan tag", r" line 2: 'nan' is not a finite number"),
-        ("q1 Q0 d2 1 -inf tag", r" line 2: '-inf' is not a finite number"),
-        ("q1 Q0 d2 1 1_0 tag", r" line 2: '1_0' is not a finite number"),
-        ("q1 Q0 d2 1 high tag", r" line 2: 'high' is not a finite number"),
-        ("q1 Q0 d1 2 0.4 tag", r" line 2: candidate d1 of question q1 comes twice"),
-        ("q1 Q0 \udcff 2 0.4 tag", r" line 2: not UTF-8"),
+        (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 0.5"),
+        (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 0.5 tag more"),
+        (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 high tag"),
+        (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d1 2 0.4 tag"),
+        (trec.read_qrels, "q1 0 d1 1", "q1 d2 1"),
+        (trec.read_qrels, "q1 0 d1 1", "q1 0 d2 1.0"),
+        (trec.read_qrels, "q1 0 d1 1", "q1 0 d1 0"),
     ],
 )
-def test_bad_run_lines_are_named(line, text, tmp_path):
-    path = tmp_path / "run.txt"
-    path.write_text(f"q1 Q0 d1 1 0.5 tag\n{line}\n", encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(KinspanError, match=text) as caught:
-        trec.read_run(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_bad_lines_are_named(read, first, line, tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text(f"{first}\n{line}\n")
+    with pytest.raises(KinspanError, match=f"{path} row 2"):
+        read(path)
+    path.write_bytes(first.encode() + b"\n\xff\n")
+    with pytest.raises(KinspanError, match=str(path)):
+        read(path)
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("q1 d2 1", r" line 2: 3 fields, not the 4 of"),
-        ("q1 0 d2 1.0", r" line 2: '1.0' is not an integer"),
-        ("q1 0 d2 yes", r" line 2: 'yes' is not an integer"),
-        ("q1 0 d2 99999999999999999999", r" is not an integer"),
-        ("q1 0 d1 0", r" line 2: candidate d1 of question q1 comes twice"),
-    ],
-)
-def test_bad_qrels_lines_are_named(line, text, tmp_path):
-    path = tmp_path / "qrels.txt"
-    path.write_text(f"q1 0 d1 1\n{line}\n")
-    with pytest.raises(KinspanError, match=text):
-        trec.read_qrels(path)
+def test_a_score_that_is_no_number_is_named(tmp_path):
+    (tmp_path / "run.txt").write_text("q1 Q0 d1 1 nan tag\n")
+    with pytest.raises(KinspanError, match="question q1, candidate d1"):
+        compute_run_metrics({"q1": {"d1": 1}}, trec.read_run(tmp_path / "run.txt"))
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"])
-def test_an_empty_file_is_an_error(content, tmp_path):
+def test_an_empty_or_missing_file_is_named(content, tmp_path):
     (tmp_path / "x").write_bytes(content)
     for read in (trec.read_run, trec.read_qrels):
-        with pytest.raises(KinspanError, match="is empty"):
-            read(tmp_path / "x")
-        with pytest.raises(KinspanError, match="cannot be read: No such file"):
-            read(tmp_path / "absent")
-        with pytest.raises(KinspanError, match=r"cannot be read: Is a directory|no qrels/test\.tsv in this folder"):
-            read(tmp_path)
+        for place in (tmp_path / "x", tmp_path / "absent", tmp_path):
+            with pytest.raises(KinspanError, match=str(place)):
+                read(place)
 
 
 def test_lenient_where_trec_eval_is(tmp_path):
@@ -138,16 +123,8 @@ def test_lenient_where_trec_eval_is(tmp_path):
 def test_coverage_counts_what_the_files_do_not_share():
     qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 0}, "q3": {"a": -1, "b": 1}}
     run = {"q1": {"a": 1.0, "x": 0.5, "y": 0.1}, "q9": {"a": 1.0}, "q2": {"a": 1.0}}
-    assert trec.describe_coverage(qrels, run) == [
-        "questions of the qrels that are not in the run, which count 0: 1",
-        "questions of the run that are not in the qrels, which are ignored: 1",
-        "questions of the qrels without an answer, which count 0: 1",
-        "candidates of the run that are not in the qrels, which count as no answer: 2",
-        "candidates of the qrels that are not in the run, which count as not found: 1",
-    ]
-    with pytest.raises(
-        KinspanError, match=r"no question of the run is in the qrels \(q9 in the run, q1 in the qrels\)"
-    ):
+    assert [note.rpartition(": ")[2] for note in trec.describe_coverage(qrels, run)] == ["1", "1", "2"]
+    with pytest.raises(KinspanError, match="q9"):
         trec.describe_coverage(qrels, {"q9": {"a": 1.0}})
 
 
@@ -168,7 +145,7 @@ def test_a_run_is_written_as_it_is_ranked(tmp_path):
 def test_an_id_that_no_run_can_hold_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "run.txt"
     path.write_text("before")
-    with pytest.raises(KinspanError, match=r"run.txt: the candidate id 'a b' is empty or has white space"):
+    with pytest.raises(KinspanError, match=r"run.txt: the candidate id 'a b'"):
         trec.write_run(path, [("q", {"x": 1.0}), ("r", {"a b": 1.0})], "tag")
     assert path.read_text() == "before"
 
