@@ -27,7 +27,6 @@ COLOURS = (
     "#26a6a6",
     "#b99a2e",
 )
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 FEW_POINTS = 30  # of a curve, each of which then has a dot
 SMALL = (4.6, 2.1)  # inches, of one of several plots side by side
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figures give the same bytes

@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
-import pyarrow as pa
-
 from data_pipeline.core.errors import KinspanError
 
 from .answers import AnswerSet, fold_text
@@ -58,18 +55,6 @@ def check_overlaps(splits: Sequence[AnswerSet], allow_identical: bool) -> list[s
                 "data, or --allow_identical_splits"
             )
     return [overlap.describe() for overlap in overlaps] or ["the splits share no question"]
-
-
-def find_unseen(data: AnswerSet, others: Sequence[AnswerSet]) -> np.ndarray:
-    """Tells which questions have no right answer, by folded texts, that is right for one of ``others``: ``[Q]``."""
-    known = {
-        fold_text(text)
-        for other in others
-        for text in other.answers.take(pa.array(np.flatnonzero(other.labels))).to_pylist()
-    }
-    right = np.flatnonzero(data.labels)
-    seen = [fold_text(text) in known for text in data.answers.take(pa.array(right)).to_pylist()]
-    return np.bincount(data.question_of[right], weights=seen, minlength=data.num_questions) == 0
 
 
 def _name(data: AnswerSet) -> str:

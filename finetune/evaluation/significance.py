@@ -127,14 +127,6 @@ def compute_interval(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def is_established(test: dict[str, Any]) -> bool:
-    """Whether a difference, as ``compare_rows`` returns it, is significant over questions and over seeds.
-
-    Of a single seed that cannot be said, however small p is over questions.
-    """
-    return OVER_SEEDS in test and test["corrected"] < SIGNIFICANT
-
-
 def format_p(p: float) -> str:
     """Returns p with three decimals."""
     return "<.001" if p < 0.001 else f"{p:.3f}"

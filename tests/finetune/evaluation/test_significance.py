@@ -11,7 +11,6 @@ from finetune.evaluation.significance import (
     compare_seeds,
     correct_greater,
     correct_holm,
-    is_established,
     list_p,
 )
 
@@ -101,13 +100,6 @@ def test_equal_runs_of_a_row_have_no_p_over_seeds():
     for rows in ([first, copies], [copies, first], [copies, copies - 0.2]):
         _, test = compare_rows(rows)
         assert "over_seeds" not in test
-        assert not is_established(test)
-
-
-def test_a_difference_is_established_over_questions_and_over_seeds():
-    assert is_established({"corrected": 0.02, "over_seeds": 0.02})
-    assert not is_established({"corrected": 0.06, "over_seeds": 0.02})
-    assert not is_established({"corrected": 0.0001})  # of one seed
 
 
 def test_the_greater_p_is_corrected_and_not_each_kind_apart():
