@@ -1,6 +1,7 @@
 """Turns documents into a corpus: the first thing to run on documents of your own."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -117,7 +118,7 @@ def _default_output(config: PrepareConfig, tokenizer: str) -> str:
 
 
 def _read_test_sentences(names: list[str]) -> list[str]:
-    """Read the sentences of files, and the questions and candidates of data sets' test splits."""
+    """Reads the sentences of files, and the questions and candidates of data sets' test splits."""
     sentences: list[str] = []
     for name in names:
         if name.partition("=")[0] in NAMES:
@@ -128,7 +129,7 @@ def _read_test_sentences(names: list[str]) -> list[str]:
     return sentences
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(PrepareConfig, DESCRIPTION, EPILOG)
     rules = Rules(
         config.min_paragraph_chars,
@@ -161,14 +162,14 @@ def main() -> None:
         sbatch=config.sbatch,
     )
     if result.reused:
-        print(f"{output} already holds this corpus: nothing to do")
+        yield f"{output} already holds this corpus: nothing to do"
     else:
-        print(format_counts(result.tally, result.read, result.manifest))
+        yield format_counts(result.tally, result.read, result.manifest)
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
-        print(f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.3g} MB/s)")
-        print(f"{output}/summary.txt has examples of what was dropped")
+        yield f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.3g} MB/s)"
+        yield f"{output}/summary.txt has examples of what was dropped"
     for note in [*list_oddities(result.tally, result.read), *list_lacks(result.manifest, OBJECTIVES)]:
-        print(f"note: {note}")
+        yield f"note: {note}"
     check_trainable(result.manifest, f"the corpus in {output}")
 
 

@@ -1,6 +1,7 @@
 """Pre-training as a stage that a study can hold."""
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -14,12 +15,12 @@ from data_pipeline.core.settings import cache_settings, make_config
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.config import PretrainConfig, as_dict
 from pretrain.engine.ranks import barrier
-from pretrain.engine.world import read_launcher_variables
 from pretrain.planning.checks import check
 from pretrain.planning.corpora import list_sources, open_corpora
 from pretrain.release.folder import FACTS, fingerprint_model
 from pretrain.release.release import release
 
+log = logging.getLogger(__name__)
 RELEASE = "release"  # within the stage's folder, where finetune.study expects it
 FINISHED = "stage.json"  # the settings of a stage that was released, and the content that it was made of
 NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "local_rank"}
@@ -47,8 +48,7 @@ def _run_pretraining(config: PretrainConfig) -> None:
     asked = {"settings": as_dict(config), "made_of": _fingerprint_inputs(config)}
     is_whole = finished.exists() and (folder / RELEASE / FACTS).is_file()
     if is_whole and read_object(finished, "delete it to have the stage checked again") == asked:
-        if read_launcher_variables()[0] == 0:
-            print(f"finished already: {folder / RELEASE}")
+        log.info("finished already: %s", folder / RELEASE)
         return
     summary = pretrain(config)
     if summary:  # of rank 0 alone

@@ -68,7 +68,7 @@ class AdaptConfig:
     fine-tuning comes on top: three rankers, each for at most a quarter as many updates, or 40 if that is more."""
 
 
-def main() -> None:
+def main() -> str:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
     find_input_files(config.documents)  # first, since torch takes seconds to import
     if config.questions:
@@ -78,7 +78,7 @@ def main() -> None:
 
     budget, model = parse_budget(config.budget), config.model or default_model()
     options = AdaptOptions(config.documents, config.questions, config.columns, model, budget, Path(config.output_dir))
-    print(format_result(adapt(options, PipelineHooks(prepare_documents, choose_objective, pretrain))))
+    return format_result(adapt(options, PipelineHooks(prepare_documents, choose_objective, pretrain)))
 
 
 def prepare_documents(documents: list[str], model: str, folder: Path, without: list[str]) -> dict[str, int]:
@@ -111,7 +111,7 @@ def prepare_documents(documents: list[str], model: str, folder: Path, without: l
 
 
 def choose_objective(corpus: Path) -> str:
-    """Questions with their accepted answers, where a corpus has enough of them, and else spans of paragraphs."""
+    """Chooses questions with accepted answers if a corpus has enough of them, and else spans of paragraphs."""
     from data_pipeline.corpus import Corpus
 
     shards = Corpus(corpus).manifest.shards

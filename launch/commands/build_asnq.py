@@ -52,8 +52,8 @@ class BuildAsnqConfig:
     """Processes that cut pages into sentences."""
 
 
-def as_text(name: str, tally: QuestionTally) -> str:
-    """What became of the questions, and sentences by label beside the paper's."""
+def format_tally(name: str, tally: QuestionTally) -> str:
+    """Returns a table of what became of the questions, and of sentences by label beside the paper's."""
     lines = [f"--{name}"]
     lines += [f"  questions: {reason:<52} {count:>12,}" for reason, count in tally.outcomes.items() if count]
     splits = list(tally.labels)
@@ -69,15 +69,9 @@ def as_text(name: str, tally: QuestionTally) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main() -> str:
     config = parse(BuildAsnqConfig, DESCRIPTION, EPILOG)
     tallies = build_asnq(
-        config.train,
-        config.dev,
-        config.output_dir,
-        config.num_workers,
-        config.split_questions,
-        config.max_rejected,
+        config.train, config.dev, config.output_dir, config.num_workers, config.split_questions, config.max_rejected
     )
-    for name, tally in tallies.items():
-        print(as_text(name, tally))
+    return "\n".join(format_tally(name, tally) for name, tally in tallies.items())

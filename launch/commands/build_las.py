@@ -1,7 +1,9 @@
 """Turns a forum's dump into a data set of answer selection: its own questions with candidates that BM25 found."""
 
+import logging
 import shlex
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +14,8 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
 from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
 from finetune.data.builders.forum import CANDIDATES, KINDS, SPLITS, build_forum_set, read_questions
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = """Builds a data set of answer selection from a forum, as LAS was made (Rücklé et al., 2019).
 
@@ -54,30 +58,24 @@ class BuildLasConfig:
     """Share of the questions that are for test."""
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(BuildLasConfig, DESCRIPTION, EPILOG)
     shares = {"dev": config.dev_share, "test": config.test_share}
     if sum(shares.values()) >= 1:
         raise KinspanError("--dev_share and --test_share: together they must be below 1")
     questions = read_questions(config.input, config.max_rejected)
-    print(f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer")
-    groups = Counter(question.group for question in questions)
-    connected = [size for size in groups.values() if size > 1]
+    yield f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer"
+    duplicates = [size for size in Counter(question.group for question in questions).values() if size > 1]
     if any(question.links for question in questions):
-        print(f"{sum(connected):,} of them are duplicates of one another, in {len(connected):,} groups")
+        yield f"{sum(duplicates):,} of them are duplicates of one another, in {len(duplicates):,} groups"
     else:
-        print(
-            "which of them are duplicates of one another is unknown: there are no links (a dump has them in "
-            "PostLinks.xml, beside Posts.xml)"
-        )
+        log.warning("which questions are duplicates is unknown: a dump has links in PostLinks.xml, beside Posts.xml")
     counts = build_forum_set(questions, config.kind, Path(config.output_dir), shares, config.candidates)
-    print(", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS))
+    yield ", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS)
     found = sum(bool(KINDS[config.kind].finds(question)) for question in questions)
     if found < config.candidates:
-        print(f"note: no question has --candidates {config.candidates}: the forum has {found:,} texts that can be one")
-    print(
-        f"{config.output_dir} is written. Measure a model on it, and adapt one to the forum:\n"
-        f"  kinspan evaluate --model {DEFAULT_MODEL_NAME} --data files={shlex.quote(config.output_dir)}\n"
-        f"  kinspan adapt --documents {shlex.join(config.input)} --questions {shlex.quote(config.output_dir)} "
-        "--output_dir adapted"
-    )
+        log.warning("no question has --candidates %d: the forum has %d texts that can be one", config.candidates, found)
+    folder = shlex.quote(config.output_dir)
+    yield f"{config.output_dir} is written. Measure a model on it, and adapt one to the forum:"
+    yield f"  kinspan evaluate --model {DEFAULT_MODEL_NAME} --data files={folder}"
+    yield f"  kinspan adapt --documents {shlex.join(config.input)} --questions {folder} --output_dir adapted"

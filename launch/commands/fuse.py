@@ -38,9 +38,9 @@ class FuseConfig:
     """Most tokens of a question with a candidate, or of a text for a bi-encoder. Without it: each model's own."""
 
 
-def main() -> None:
+def main() -> str:
     config = parse(FuseConfig, DESCRIPTION, EPILOG)
     expect_data(config.data)
     from finetune.ranking.fuse import fuse_file  # after the flags: torch takes seconds to import
 
-    print(fuse_file(config.parts, config.data, Path(config.output_dir), config.columns, config.max_length))
+    return fuse_file(config.parts, config.data, Path(config.output_dir), config.columns, config.max_length)

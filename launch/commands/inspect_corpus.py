@@ -54,7 +54,7 @@ class InspectCorpusConfig:
 
 
 def _find(config: InspectCorpusConfig, corpus: Corpus, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
-    """Yield the documents that the flags ask for, each as its shard and its row there."""
+    """Yields the documents that the flags ask for, each as its shard and its row there."""
     if config.id is not None:
         yield browse.find_document(corpus, config.id)
     elif config.sample is not None:
@@ -107,19 +107,19 @@ def _format_document(document: browse.ShownDocument) -> str:
     return "\n\n".join([head, *document.paragraphs, *answers]) + "\n"
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(InspectCorpusConfig, DESCRIPTION, EPILOG)
     asked = [name for name in ("id", "sample", "search") if getattr(config, name) is not None]
     if len(asked) > 1:
         raise KinspanError(f"--{asked[0]} and --{asked[1]}: give one of them")
     corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
     if not asked:
-        print(json.dumps(_summarize(corpus)) if config.json else _format_counts(corpus))
+        yield json.dumps(_summarize(corpus)) if config.json else _format_counts(corpus)
         return
     decoder = browse.load_decoder(corpus.folder)
     for number, (shard, row) in enumerate(_find(config, corpus, decoder)):
         document = browse.show_document(shard, row, decoder)
         if config.json:
-            print(json.dumps(asdict(document), ensure_ascii=False))
+            yield json.dumps(asdict(document), ensure_ascii=False)
         else:
-            print(("-" * 80 + "\n") * (number > 0) + _format_document(document))
+            yield ("-" * 80 + "\n") * (number > 0) + _format_document(document)

@@ -1,13 +1,15 @@
 """Ranks candidate answers that have no labels, or a TREC run again, with a ranker, a release or any other model."""
 
+import logging
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = """Ranks the candidate answers of each question by a model's scores.
 
@@ -56,34 +58,20 @@ class RankConfig:
     """bf16 is faster, and rounds scores."""
 
 
-def main() -> None:
+def main() -> str:
     config = parse(RankConfig, DESCRIPTION, EPILOG)
-    _check(config)
-    if config.run:
-        from serve.runs import rerank_run  # after the flags
-
-        rerank_run(
-            config.model,
-            Path(config.run),
-            str(config.queries),
-            str(config.collection),
-            Path(config.output_dir),
-            depth=config.depth,
-            max_length=config.max_length,
-            precision=config.precision,
-            say=partial(print, flush=True),
-        )
-        return
-    from finetune.ranking.rank import rank_file
-
     output = Path(config.output_dir)
-    rank_file(config.model, Path(str(config.data)), output, config.columns, config.max_length, config.precision)
-    print(f"{output} has run.txt and ranking.jsonl")
-
-
-def _check(config: RankConfig) -> None:
-    """Raises KinspanError for flags that do not go together."""
     if bool(config.data) == bool(config.run):
-        raise KinspanError("give --data, or --run with --queries and --collection; see --help")
-    if config.run and not (config.queries and config.collection):
+        raise KinspanError("give --data, or --run with --queries and --collection")
+    if config.data:
+        from finetune.ranking.rank import rank_file  # after the flags: torch takes seconds to import
+
+        rank_file(config.model, Path(config.data), output, config.columns, config.max_length, config.precision)
+        return f"{output} has run.txt and ranking.jsonl"
+    if not (config.run and config.queries and config.collection):
         raise KinspanError("--run needs --queries and --collection, the texts of its ids")
+    from serve.runs import rerank_run
+
+    sizes: dict[str, Any] = {"depth": config.depth, "max_length": config.max_length, "precision": config.precision}
+    rerank_run(config.model, Path(config.run), config.queries, config.collection, output, **sizes, say=log.info)
+    return f"{output} has run.txt"

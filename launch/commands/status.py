@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,18 +39,13 @@ class StatusConfig:
     """Print one JSON object."""
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(StatusConfig, DESCRIPTION, EPILOG)
-    status = read_status(Path(config.run_dir))
-
-    def show() -> None:
-        print(json.dumps(as_values(status)) if config.json else format_status(status), flush=True)
-
-    while config.watch and status.state in (RUNNING, STARTING):
-        if sys.stdout.isatty() and not config.json:
-            print("\033[2J\033[H", end="")  # clears the screen
-        show()
-        time.sleep(config.every)
+    while True:
         status = read_status(Path(config.run_dir))
-    show()
-    sys.exit(EXIT_STATUS[status.state])
+        is_on = config.watch and status.state in (RUNNING, STARTING)
+        clear = "\033[2J\033[H" if is_on and sys.stdout.isatty() and not config.json else ""
+        yield clear + (json.dumps(as_values(status)) if config.json else format_status(status))
+        if not is_on:
+            sys.exit(EXIT_STATUS[status.state])
+        time.sleep(config.every)

@@ -1,13 +1,27 @@
-"""Adapters of many corpora beside one base, in one command or as a job array."""
+"""Trains adapters of many corpora beside one base, in one command or as a job array."""
 
-import os
-from dataclasses import dataclass
+import gc
+import logging
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal
 
 from data_pipeline.core.command_line import parse
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import read_object
 from data_pipeline.core.settings import REQUIRED, setting
-from launch.commands._adapters import plan_runs, train_all
-from pretrain import config as pretraining
+from data_pipeline.remote.address import show_address
+from data_pipeline.sources import parse_sources
+from pretrain.config import PretrainConfig
+from pretrain.engine.stop import listen_for_stop
+from pretrain.engine.world import read_launcher_variables
+from pretrain.finished import find_finished
+from pretrain.planning.checks import check
+
+log = logging.getLogger(__name__)
+RELEASE = "release"  # in each run's folder: the adapter
 
 DESCRIPTION = """Trains an adapter for each corpus beside one frozen --model, one after another.
 
@@ -22,7 +36,7 @@ EPILOG = """examples:
 
 
 @dataclass(kw_only=True)
-class TrainAdaptersConfig(pretraining.PretrainConfig):
+class TrainAdaptersConfig(PretrainConfig):
     """Settings of this entry: those of kinspan pretrain, of which these mean something else."""
 
     corpus: list[str] = setting(REQUIRED)
@@ -37,5 +51,98 @@ class TrainAdaptersConfig(pretraining.PretrainConfig):
 
 def main() -> None:
     config = parse(TrainAdaptersConfig, DESCRIPTION, EPILOG)
-    is_first = os.environ.get("RANK", "0") == "0"
-    train_all(plan_runs(config, config.task), lambda line: print(line, flush=True) if is_first else None)
+    train_all(plan_runs(config, config.task))
+
+
+def name_runs(corpora: list[str]) -> dict[str, str]:
+    """Returns the corpus of each run by the name of its folder, the last part of the corpus's path.
+
+    Raises KinspanError if two would share a folder.
+    """
+    names = [Path(show_address(source.path).rstrip("/")).name for source in parse_sources(corpora)]
+    for name, count in Counter(names).items():
+        if count > 1 or name in ("", ".."):
+            raise KinspanError(f"--corpus: {name!r} cannot name a run: give each corpus a name")
+    return dict(zip(names, corpora, strict=True))
+
+
+def parse_task(text: str | None) -> tuple[int, int]:
+    """Parses ``"3/8"`` as (2, 8): the third of eight tasks of a job array; without a text the only one."""
+    number, _, count = (text or "1/1").partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise KinspanError(f"--task {text}: give the task's number and how many there are, such as 1/8 to 8/8")
+    return int(number) - 1, int(count)
+
+
+def plan_runs(config: PretrainConfig, task: str | None) -> dict[str, PretrainConfig]:
+    """Returns the settings of each run of this task, by its name. Of K tasks each takes every K-th corpus.
+
+    Raises KinspanError for settings that no run could have.
+    """
+    from pretrain.planning.corpora import list_sources  # what reads corpora takes a while to import
+
+    if config.adapter is None:
+        raise KinspanError("--adapter: give pfeiffer, lora or fusion")
+    if config.dry_run:
+        raise KinspanError("--dry_run is of kinspan pretrain: give it one of the corpora, and --adapter")
+    first, step = parse_task(task)
+    chosen = list_sources(config)
+    sources = zip(config.corpus, parse_sources(config.corpus), strict=True)
+    corpora = [text for text, source in sources if source in chosen]
+    shared = {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
+    shared |= {"forums": None, "min_questions": None}  # they have chosen among all corpora
+    runs = {}
+    for name, corpus in list(name_runs(corpora).items())[first::step]:
+        folder = str(Path(config.output_dir) / name)
+        runs[name] = PretrainConfig(**{**shared, "corpus": [corpus], "output_dir": folder})
+        check(runs[name])
+    return runs
+
+
+def train_all(runs: dict[str, PretrainConfig]) -> None:
+    """Trains and releases each adapter that is not there yet; a run that was begun goes on where it was.
+
+    In one process, a corpus that cannot be trained on is left out; several ranks stop at it together, because they
+    could not agree on what comes next. A signal or --max_hours stops the whole sequence. Raises KinspanError in the
+    end if an adapter was left out.
+    """
+    from pretrain.engine.device import return_freed_memory  # torch takes seconds to import
+
+    failed: dict[str, str] = {}
+    is_alone = read_launcher_variables()[2] == 1
+    with listen_for_stop(next((config.max_hours for config in runs.values()), None)):
+        for number, (name, config) in enumerate(runs.items(), start=1):
+            log.info("adapter %d of %d: %s", number, len(runs), name)
+            try:
+                if not ((summary := find_finished(config)) and _is_released(summary)):
+                    _train_one(config)
+            except KinspanError as error:
+                if not is_alone:
+                    raise
+                failed[name] = quote_error(error)
+                log.warning("left out %s: %s", name, failed[name])
+            gc.collect()  # engines hold themselves in circles
+            return_freed_memory()
+    if failed:
+        name, reason = next(iter(failed.items()))
+        raise KinspanError(f"{len(failed)} of {len(runs)} adapters were not trained; the first: {name}: {reason}")
+
+
+def _is_released(summary: Path) -> bool:
+    """Whether the adapter beside a run's summary is of its last step: one that went on for longer has an older one."""
+    from pretrain.release.folder import FACTS
+
+    with suppress(KinspanError):
+        released, trained = (read_object(path, "") for path in (summary.parent / RELEASE / FACTS, summary))
+        return released.get("step") == trained["steps"]
+    return False
+
+
+def _train_one(config: PretrainConfig) -> None:
+    from pretrain.engine.ranks import broadcast_from_rank_0
+    from pretrain.release.release import release  # DeepSpeed takes seconds to import
+    from pretrain.run import pretrain
+
+    folder = Path(config.output_dir)
+    pretrain(config)
+    broadcast_from_rank_0(lambda: str(release(folder, folder / RELEASE)))

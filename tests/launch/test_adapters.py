@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.ranker import find_trained_length, load_ranker
-from launch.commands._adapters import merge_adapter, name_runs, parse_task, plan_runs, train_all
-from launch.commands.train_adapters import TrainAdaptersConfig
-from pretrain.engine.stop import Stopped, StopRequest
+from launch.commands.combine_adapters import merge_adapter
+from launch.commands.train_adapters import TrainAdaptersConfig, name_runs, parse_task, plan_runs, train_all
+from pretrain.engine.stop import Stopped
 from pretrain.modeling.adapters.folder import read_adapter
 from pretrain.release.adapter import write_combined
 from tests.pretrain.steps import ask_in_step
@@ -61,34 +61,31 @@ def config(base, forums, tmp_path):
 
 
 def test_each_corpus_gets_an_adapter_and_a_second_call_does_nothing(config, tmp_path):
-    said = []
     runs = plan_runs(config(), None)
-    train_all(runs, said.append)
+    train_all(runs)
     names = {name: read_adapter(tmp_path / "out" / name / "release").name for name in runs}
     assert names == {name: name for name in ("beer", "history.meta", "travel")}
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
     write_combined([tmp_path / "out" / name / "release" for name in runs], "average", [], tmp_path / "average")
     assert find_trained_length(str(tmp_path / "average")) == 48  # and ranks by no more
-    said.clear()
-    train_all(runs, said.append)
-    assert [line.rpartition(": ")[2] for line in said] == ["finished already"] * 3
+    train_all(runs)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
     facts = tmp_path / "out/beer/release/kinspan.json"
     facts.write_text(facts.read_text().replace('"step": 3', '"step": 2'))  # as before the run went on for longer
-    train_all({"beer": runs["beer"]}, said.append)
+    train_all({"beer": runs["beer"]})
     assert json.loads(facts.read_text())["step"] == 3
 
 
 def test_what_was_under_way_goes_on_and_ends_the_same(config, tmp_path, monkeypatch):
-    train_all(plan_runs(config(output_dir=str(tmp_path / "whole")), None), lambda line: None)
+    train_all(plan_runs(config(output_dir=str(tmp_path / "whole")), None))
     runs = plan_runs(config(), None)
     with monkeypatch.context() as patch:
         ask_in_step(patch, 5)  # in the second of three
         with pytest.raises(Stopped):
-            train_all(runs, lambda line: None)
+            train_all(runs)
     assert (tmp_path / "out/beer/release").is_dir()
     assert not (tmp_path / "out/travel").exists()
-    train_all(plan_runs(config(), None), lambda line: None)
+    train_all(plan_runs(config(), None))
     for name in ("beer", "history.meta", "travel"):
         one, two = (read_adapter(tmp_path / where / name / "release") for where in ("whole", "out"))
         assert all(torch.equal(one.tensors[key], two.tensors[key]) for key in one.tensors)
@@ -97,11 +94,9 @@ def test_what_was_under_way_goes_on_and_ends_the_same(config, tmp_path, monkeypa
 
 def test_a_corpus_that_cannot_be_trained_on_costs_only_itself(config, tmp_path):
     runs = plan_runs(config(corpus=[*config().corpus[:1], str(tmp_path / "none"), *config().corpus[1:]]), None)
-    said = []
-    with pytest.raises(KinspanError, match=r"1 of 4 adapters were not trained \(none\)"):
-        train_all(runs, said.append)
+    with pytest.raises(KinspanError, match=r"1 of 4 adapters .*none"):
+        train_all(runs)
     assert (tmp_path / "out/travel/release").is_dir()
-    assert any("none: left out" in line for line in said)
 
 
 def test_tasks_of_a_job_array_share_the_corpora(config):
@@ -136,65 +131,17 @@ def test_forums_are_chosen_among_all_corpora(config):
         plan_runs(config(min_questions=50), None)
 
 
-def test_a_time_limit_is_that_of_all_runs_together(config, tmp_path, monkeypatch):
-    """The first run takes longer than it says; the second then ends with a checkpoint, and the third does not begin."""
-    runs = plan_runs(config(max_hours=1.0, max_steps=2), None)
-    now = [0.0]
-    monkeypatch.setattr(StopRequest, "wanted", in_hours(now))
-
-    def say(line):
-        if "adapter 2" in line:
-            now[0] = 1.5
-
+def test_a_time_limit_stops_the_whole_sequence(config, tmp_path):
     with pytest.raises(Stopped):
-        train_all(runs, say)
-    assert (tmp_path / "out/beer/release").is_dir()
-    assert (tmp_path / "out/history.meta/checkpoints").is_dir()
-    assert not (tmp_path / "out/history.meta/release").exists()
-    assert not (tmp_path / "out/travel").exists()
-
-
-def in_hours(now):
-    """``StopRequest.wanted`` by a clock in hours that counts from the beginning of the request."""
-
-    def wanted(request):
-        began = vars(request).setdefault("began_at", now[0])
-        if request.max_hours is not None and now[0] - began > request.max_hours:
-            request.ask("its time is over")
-        return request.reason is not None
-
-    return wanted
-
-
-def test_a_release_that_fails_is_one_line_on_every_rank(config, monkeypatch):
-    """The others wait for rank 0's, and hear why it failed."""
-    from pretrain.engine import ranks
-
-    heard = []
-    plain = ranks.broadcast_from_rank_0
-    monkeypatch.setattr("pretrain.release.release.release", refuse)
-
-    def listen(make):
-        try:
-            return plain(make)
-        except KinspanError as error:
-            heard.append(str(error))
-            raise
-
-    monkeypatch.setattr(ranks, "broadcast_from_rank_0", listen)
-    with pytest.raises(KinspanError, match="beer: the disk is full"):
-        train_all(plan_runs(config(corpus=config().corpus[:1], max_steps=1, warmup_steps=0), None), lambda line: None)
-    assert heard[-1] == "the disk is full"
-
-
-def refuse(*_):
-    raise KinspanError("the disk is full")
+        train_all(plan_runs(config(max_hours=1e-9), None))
+    assert (tmp_path / "out/beer/checkpoints").is_dir()
+    assert not (tmp_path / "out/history.meta").exists()
 
 
 def test_lora_merges_into_a_plain_model(config, tmp_path):
     pytest.importorskip("peft")
     runs = plan_runs(config(adapter="lora", corpus=config().corpus[:1]), None)
-    train_all(runs, lambda line: None)
+    train_all(runs)
     merge_adapter(str(tmp_path / "out/beer/release"), tmp_path / "merged")
     adapted, merged = (load_ranker(str(tmp_path / where)) for where in ("out/beer/release", "merged"))
     one, two = adapted.state_dict(), merged.state_dict()
@@ -207,7 +154,7 @@ def test_lora_merges_into_a_plain_model(config, tmp_path):
 
 
 def test_bottlenecks_are_not_merged(config, tmp_path):
-    train_all(plan_runs(config(corpus=config().corpus[:1]), None), lambda line: None)
+    train_all(plan_runs(config(corpus=config().corpus[:1]), None))
     with pytest.raises(KinspanError, match="of bottlenecks"):
         merge_adapter(str(tmp_path / "out/beer/release"), tmp_path / "merged")
 
@@ -226,7 +173,7 @@ def test_a_hundred_adapters_leave_less_than_a_megabyte_each(config, tmp_path):
     sizes = []
     runs = plan_runs(config(corpus=sorted(map(str, forums.iterdir())), max_steps=2, eval_pairs=0), None)
     for name, run in runs.items():
-        train_all({name: run}, lambda line: None)
+        train_all({name: run})
         gc.collect()
         sizes.append(psutil.Process().memory_info().rss)
     assert (sizes[-1] - sizes[2]) / 97 < 1e6
