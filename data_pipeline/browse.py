@@ -1,4 +1,4 @@
-"""Documents of a corpus as text again: by id, at random, or by what stands in them."""
+"""Decodes documents of a corpus: by id, at random, or by a text in them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from .sampling.random_bits import draw_below, draw_random_bits
 
 @dataclass(frozen=True)
 class ShownDocument:
-    """A document as text, as far as its token ids tell: an uncased tokenizer, for example, has lost its capitals."""
+    """Holds a document decoded from its token ids: an uncased tokenizer, for example, has lost its capitals."""
 
     id: str
     title: str
@@ -31,7 +31,7 @@ class ShownDocument:
 
 
 def load_decoder(folder: Path) -> Tokenizer:
-    """Load the tokenizer of a corpus, without ``transformers``. Raises KinspanError where it cannot be read."""
+    """Loads the tokenizer of a corpus, without ``transformers``. Raises KinspanError where it cannot be read."""
     try:
         return Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
     except Exception as error:  # the library raises a bare Exception
@@ -39,7 +39,7 @@ def load_decoder(folder: Path) -> Tokenizer:
 
 
 def show_document(shard: Shard, row: int, decoder: Tokenizer) -> ShownDocument:
-    """Make a document of a shard text again."""
+    """Decodes a document of a shard."""
     first, last = shard.document_starts[row], shard.document_starts[row + 1]
     starts = shard.sentence_starts[shard.paragraph_starts[first : last + 1]]
     paragraphs = [shard.tokens[a:b].tolist() for a, b in pairwise(starts)]
@@ -62,7 +62,7 @@ def _decode(decoder: Tokenizer, texts: list[list[int]]) -> list[str]:
 
 
 def find_document(corpus: Corpus, document_id: str) -> tuple[Shard, int]:
-    """Find a document by its id. Raises KinspanError where there is none."""
+    """Finds a document by its id. Raises KinspanError where there is none."""
     for number in range(len(corpus.manifest.shards)):
         shard = corpus.shard(number)
         row = pc.index(shard.rows.column("id"), document_id).as_py()
@@ -72,7 +72,7 @@ def find_document(corpus: Corpus, document_id: str) -> tuple[Shard, int]:
 
 
 def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Shard, int]]:
-    """Yield ``count`` random documents of all splits, but no more than there are. One may come twice."""
+    """Yields ``count`` random documents of all splits, but no more than there are. One may come twice."""
     ends = np.cumsum([s.documents for s in corpus.manifest.shards])
     bits = draw_random_bits(seed, "documents to look at", 0, min(count, int(ends[-1])), 4)[:, 0]
     for number in draw_below(bits, int(ends[-1])).tolist():
@@ -81,7 +81,7 @@ def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Sh
 
 
 def search_documents(corpus: Corpus, text: str, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
-    """Yield the documents that hold ``text`` in a paragraph, in small or capital letters, with a progress bar.
+    """Yields the documents that hold ``text`` in a paragraph, in small or capital letters, with a progress bar.
 
     The tokenizer may have changed the text: so both sides are compared as it gives them back, without spaces. Raises
     KinspanError for a text of which it leaves nothing: every document would hold that.

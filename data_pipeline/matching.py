@@ -39,25 +39,25 @@ _MULTIPLIERS = np.random.default_rng(13).integers(2**62, 2**63, PREFIX, dtype=np
 
 
 def split_words(text: str) -> list[str]:
-    """Split into runs of letters and digits in lower case, or characters of scripts without spaces; a line end, which
+    """Splits into runs of letters and digits in lower case, or characters of scripts without spaces; a line end, which
     ends a paragraph, is a word of its own."""
     return _WORD_OR_END.findall(unicodedata.normalize("NFKC", text).lower())
 
 
 def space_out(text: str) -> str:
-    """Put spaces around each character of a script that has none between words."""
+    """Puts spaces around each character of a script that has none between words."""
     return text if text.isascii() else _UNSPACED_CHARACTER.sub(r" \g<0> ", text)
 
 
 def pair_up(text: str) -> str:
-    """Write neighbouring characters of such scripts as overlapping pairs, which BM25 then compares like words."""
+    """Writes neighbouring characters of such scripts as overlapping pairs, which BM25 then compares like words."""
     if text.isascii() or not _UNSPACED_CHARACTER.search(text):
         return text
     return " ".join(text[start:end] for start, end in locate_words(text))
 
 
 def locate_words(text: str) -> Iterator[tuple[int, int]]:
-    """Find where words begin and end, and in scripts without spaces where pairs of characters do."""
+    """Finds where words begin and end, and in scripts without spaces where pairs of characters do."""
     for match in _RUN_OR_WORD.finditer(text):
         start, end = match.span()
         if match[1] and end - start > 2:
@@ -67,12 +67,12 @@ def locate_words(text: str) -> Iterator[tuple[int, int]]:
 
 
 def undo_treebank(text: str) -> str:
-    """Undo what the Penn Treebank's tokenisation, in which some benchmarks come, does to brackets and to "n't"."""
+    """Undoes what the Penn Treebank's tokenisation, in which some benchmarks come, does to brackets and to "n't"."""
     return _BRACKETS.sub(" ", text).replace(" n't", "n't")
 
 
 class Known:
-    """Hashes to look for among many others, most of which a table of first bits rules out."""
+    """Holds hashes to look for among many others, most of which a table of first bits rules out."""
 
     def __init__(self, hashes: np.ndarray) -> None:
         self.sorted = np.unique(hashes)
@@ -85,7 +85,7 @@ class Known:
         return len(self.sorted)
 
     def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the places where ``hashes`` holds known ones, and the number of the known one at each place."""
+        """Returns the places where ``hashes`` holds known ones, and the number of the known one at each place."""
         at = np.flatnonzero(self.table[hashes >> self.shift])
         which = np.searchsorted(self.sorted, hashes[at])
         same = self.sorted[np.minimum(which, len(self.sorted) - 1)] == hashes[at]
@@ -94,7 +94,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Needles:
-    """What to look for.
+    """Holds sentences and n-grams to look for.
 
     strings:   distinct sentences without white space, in UTF-8
     prefixes:  hashes of their first bytes
@@ -110,21 +110,21 @@ class Needles:
     grams: Known
 
     def find_strings(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of each string that occurs, and the paragraph of ``words`` in which it does."""
+        """Returns the number of each string that occurs, and the paragraph of ``words`` in which it does."""
         text = "".join(words).encode()
         letters = np.frombuffer(text, dtype=np.uint8)
         at, which = self.prefixes.find(_hash_bytes(letters))
-        found = [
+        hits = [
             (number, place)
             for place, prefix in zip(at.tolist(), which.tolist(), strict=True)
             for number in self.beginning[prefix]
             if text.startswith(self.strings[number], place)
         ]
-        numbers, places = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        numbers, places = np.array(hits, dtype=np.int64).reshape(-1, 2).T
         return numbers, np.searchsorted(np.flatnonzero(letters == ord("\n")), places)
 
     def find_grams(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of each n-gram that occurs, and the paragraph of ``words`` in which it does."""
+        """Returns the number of each n-gram that occurs, and the paragraph of ``words`` in which it does."""
         numbers = _number_words(words, self.numbers)
         at, which = self.grams.find(_hash_words(numbers))
         return which, np.searchsorted(np.flatnonzero(numbers == _END), at)
@@ -132,7 +132,7 @@ class Needles:
 
 @dataclass(frozen=True)
 class Sentences:
-    """N sentences to look for, and their M n-grams.
+    """Holds N sentences to look for, and their M n-grams.
 
     judged:    ``[N]`` bool, whether the sentence has NGRAM words or more
     string_of: for each judged sentence, its number among the needles' strings
@@ -148,7 +148,7 @@ class Sentences:
 
 
 def make_sentences(sentences: Sequence[list[str]]) -> Sentences:
-    """Make needles of sentences, each a list of words as ``split_words`` returns them."""
+    """Makes needles of sentences, each a list of words as ``split_words`` returns them."""
     judged = np.array([len(words) >= NGRAM and len("".join(words)) >= PREFIX for words in sentences], dtype=bool)
     kept = [words for words, keep in zip(sentences, judged, strict=True) if keep]
     joined = ["".join(words).encode() for words in kept]
@@ -176,7 +176,7 @@ def _number_words(words: list[str], numbers: dict[str, int]) -> np.ndarray:
 
 
 def _hash_words(numbers: np.ndarray) -> np.ndarray:
-    """Return a hash of the numbers of each window of NGRAM words."""
+    """Returns a hash of the numbers of each window of NGRAM words."""
     windows = max(0, len(numbers) - NGRAM + 1)
     hashes = np.zeros(windows, dtype=np.uint64)
     for k in range(NGRAM):
@@ -185,7 +185,7 @@ def _hash_words(numbers: np.ndarray) -> np.ndarray:
 
 
 def _hash_bytes(text: np.ndarray) -> np.ndarray:
-    """Return a hash of each window of PREFIX bytes; hashes of w bytes are combined to hashes of 2w bytes."""
+    """Returns a hash of each window of PREFIX bytes; hashes of w bytes are combined to hashes of 2w bytes."""
     hashes, width = text.astype(np.uint64), 1
     while width < PREFIX:
         hashes = hashes[:-width] * _MULTIPLIERS[width] + hashes[width:]

@@ -1,4 +1,4 @@
-"""What ``--corpus`` says: one corpus or several, each with its share of the pairs and an objective of its own."""
+"""Parses ``--corpus``: one corpus or several, each with its share of the pairs and an objective of its own."""
 
 import math
 import re
@@ -20,7 +20,7 @@ KEYS = ("path", "weight", "objective")  # of a corpus in a YAML file
 
 @dataclass(frozen=True)
 class Source:
-    """One corpus of ``--corpus``.
+    """A corpus of ``--corpus``.
 
     path:      its folder, or the address of a remote one
     weight:    its share of the pairs, to be divided by the sum of all weights
@@ -33,7 +33,7 @@ class Source:
 
 
 def parse_sources(texts: Sequence[str]) -> tuple[Source, ...]:
-    """The corpora of ``--corpus``: ``PATH``, ``PATH=WEIGHT`` or ``PATH=WEIGHT,OBJECTIVE``, such as ``docs=0.7,ssp``.
+    """Parses ``--corpus``: each is ``PATH``, ``PATH=WEIGHT`` or ``PATH=WEIGHT,OBJECTIVE``, such as ``docs=0.7,ssp``.
 
     They are read from the right, since a path may hold "=" and ",": only a number behind the last "=" is a weight.
     Raises KinspanError for a weight that is out of range.
@@ -42,27 +42,23 @@ def parse_sources(texts: Sequence[str]) -> tuple[Source, ...]:
 
 
 def _parse_source(text: str) -> Source:
-    found = re.fullmatch(
-        r"(?P<path>.+)=(?P<weight>-?(?:[0-9]+|[0-9]*\.[0-9]+))(,(?P<objective>[^=]+))?", text, re.DOTALL
-    )
-    if not found:
+    number = r"-?(?:[0-9]+|[0-9]*\.[0-9]+)"
+    match = re.fullmatch(rf"(?P<path>.+)=(?P<weight>{number})(,(?P<objective>[^=]+))?", text, re.DOTALL)
+    if not match:
         return Source(text)
-    weight = found["weight"]
+    weight = match["weight"]
     if len(weight) > MOST_DIGITS or not 0 < Fraction(weight) <= MAX_WEIGHT:
-        raise KinspanError(
-            f"--corpus {text}: the weight behind the last = must be a number above 0, at most {MAX_WEIGHT}, of at "
-            f"most {MOST_DIGITS} digits; a path that ends so needs a weight too: {text}=1"
-        )
-    return Source(found["path"], Fraction(weight), found["objective"])
+        raise KinspanError(f"--corpus {text}: the weight behind the last = must be above 0 and at most {MAX_WEIGHT}")
+    return Source(match["path"], Fraction(weight), match["objective"])
 
 
 def show_weight(weight: Fraction) -> str:
-    """The weight as it is written in ``--corpus``."""
+    """Formats a weight as it is written in ``--corpus``."""
     return f"{float(weight):g}"
 
 
 def format_source(entry: Any) -> str:
-    """A corpus of a YAML file, ``{path: ..., weight: ..., objective: ...}`` or a text, as ``--corpus`` takes it.
+    """Formats a YAML file's ``{path: ..., weight: ..., objective: ...}``, or its text, as ``--corpus`` takes it.
 
     Raises KinspanError where it is neither.
     """
@@ -77,13 +73,12 @@ def format_source(entry: Any) -> str:
 
 
 def list_paths(sources: Sequence[Source]) -> list[str]:
-    """The places of the corpora, each once."""
+    """Returns the places of the corpora, each once."""
     return list(dict.fromkeys(source.path for source in sources))
 
 
 def name_corpora(paths: Sequence[str]) -> list[str]:
-    """A name for each corpus, under which its figures stand: the last part of its place, with a number where it is
-    another's too."""
+    """Returns a name for each corpus: the last part of its place, with a number where it is another's too."""
     names: list[str] = []
     for path in paths:
         last = re.split(r"[/\\]", show_address(path).rstrip("/\\"))[-1] or "corpus"

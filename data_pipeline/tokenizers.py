@@ -24,7 +24,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # of which one at le
 
 
 def load_tokenizer(name_or_dir: str) -> Any:
-    """Load a fast ``transformers`` tokenizer by its hub name or folder, set to give the ids that a corpus holds.
+    """Loads a fast ``transformers`` tokenizer by its hub name or folder, set to give the ids that a corpus holds.
 
     Raises KinspanError where there is none, or it has no fast (``tokenizers``) implementation.
     """
@@ -39,7 +39,7 @@ def load_tokenizer(name_or_dir: str) -> Any:
 
 
 def load_tokenizer_as_it_is(name_or_dir: str, **options: Any) -> Any:
-    """Load a fast ``transformers`` tokenizer by its hub name or folder; it may cut and pad by itself.
+    """Loads a fast ``transformers`` tokenizer by its hub name or folder; it may cut and pad by itself.
 
     options: of ``from_pretrained``
 
@@ -60,15 +60,12 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: Any) -> Any:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
     check_vocabulary(tokenizer, name_or_dir)
     if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
-        raise KinspanError(
-            f"tokenizer {name_or_dir} has no usable first and separator tokens; give the tokenizer of an encoder such "
-            "as roberta-base"
-        )
+        raise KinspanError(f"tokenizer {name_or_dir} has no first and separator tokens: give that of an encoder")
     return tokenizer
 
 
 def check_vocabulary(tokenizer: Any, name_or_dir: str) -> None:
-    """Raise KinspanError where a tokenizer has hardly any entries.
+    """Raises KinspanError where a tokenizer has hardly any entries.
 
     Of a folder that holds weights alone, ``transformers`` makes a tokenizer of the special tokens, which takes every
     word for unknown, and says nothing.
@@ -76,17 +73,13 @@ def check_vocabulary(tokenizer: Any, name_or_dir: str) -> None:
     if len(tokenizer) > MIN_ENTRIES:
         return
     _check_files(name_or_dir)
-    raise KinspanError(
-        f"tokenizer {name_or_dir} has {len(tokenizer)} entries; give the tokenizer of an encoder such as roberta-base"
-    )
+    raise KinspanError(f"tokenizer {name_or_dir} has {len(tokenizer)} entries: give that of an encoder")
 
 
 def _check_files(name_or_dir: str) -> None:
     folder = Path(name_or_dir)
     if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
-        raise KinspanError(
-            f"{name_or_dir} has no tokenizer (no tokenizer.json): copy the tokenizer of the model into that folder"
-        )
+        raise KinspanError(f"{name_or_dir} has no tokenizer.json: copy the model's tokenizer into that folder")
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
@@ -101,7 +94,7 @@ def _extract_parts(tokenizer: Any) -> dict:
 
 
 def fingerprint_tokenizer(tokenizer: Any) -> str:
-    """Compute a SHA-256 of the vocabulary, the merges, the normaliser and the pre-tokeniser.
+    """Returns a SHA-256 of the vocabulary, the merges, the normaliser and the pre-tokeniser.
 
     The tokenizers of BERT and ELECTRA, which are equal, have the same fingerprint; a cased and an uncased one do not.
     Special tokens do not count, since a corpus holds none.
@@ -110,7 +103,7 @@ def fingerprint_tokenizer(tokenizer: Any) -> str:
 
 
 def shorten_name(name_or_dir: str) -> str:
-    """Shorten a name for display: a hub name stays, ``path/to/wikiqa/seed-1/best`` becomes ``wikiqa/seed-1``."""
+    """Shortens a name for display: a hub name stays, ``path/to/wikiqa/seed-1/best`` becomes ``wikiqa/seed-1``."""
     path = Path(name_or_dir)
     if not path.is_dir():
         return name_or_dir
@@ -121,7 +114,7 @@ def shorten_name(name_or_dir: str) -> str:
 
 
 def describe_tokenizer(tokenizer: Any) -> dict:
-    """Describe the tokenizer as the manifest keeps it."""
+    """Returns the tokenizer's entry of the manifest."""
     revision = getattr(tokenizer, "init_kwargs", {}).get("_commit_hash")
     return {
         "name": shorten_name(tokenizer.name_or_path),
@@ -133,7 +126,7 @@ def describe_tokenizer(tokenizer: Any) -> dict:
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """How a tokenizer joins texts to one example: special tokens, a text, special tokens, a text, special tokens.
+    """Joins texts to one example: special tokens, a text, special tokens, a text, special tokens.
 
     It is read off the tokenizer itself, so that every family joins in its own way (``[CLS] A [SEP] B [SEP]``,
     ``<s> A </s></s> B </s>``).
@@ -155,12 +148,12 @@ class PairTemplate:
 
 
 def read_pair_template(tokenizer: Any) -> PairTemplate:
-    """The template by which ``tokenizer`` joins two texts, for ids that the corpus stores without special tokens."""
+    """Returns the template by which ``tokenizer`` joins two texts, for ids stored without special tokens."""
     return _read_template(tokenizer, "a", "b")
 
 
 def read_text_template(tokenizer: Any) -> PairTemplate:
-    """The template by which ``tokenizer`` encodes a text alone, for the same ids."""
+    """Returns the template by which ``tokenizer`` encodes a text alone, for the same ids."""
     return _read_template(tokenizer, "a")
 
 
@@ -181,7 +174,7 @@ def _find(ids: list[int], part: list[int], start: int) -> int:
 
 
 def find_continuations(tokenizer: Any) -> np.ndarray:
-    """Tell for each token of the vocabulary whether it continues a word, for whole-word masking: bools, ``[vocab]``.
+    """Returns which tokens continue a word, for whole-word masking: bools, ``[vocab]``.
 
     WordPiece marks the tokens that continue a word, with "##"; byte-level BPE and SentencePiece mark those that begin
     one, with a sign for the space. Raises KinspanError where the vocabulary has neither mark.
@@ -197,22 +190,20 @@ def find_continuations(tokenizer: Any) -> np.ndarray:
 
 
 def serialize_backend(tokenizer: Any) -> str:
-    """Serialise the tokenizer as JSON for worker processes, which then need no ``transformers``."""
+    """Serialises the tokenizer as JSON for worker processes, which then need no ``transformers``."""
     return tokenizer.backend_tokenizer.to_str()
 
 
 def check_joins(encode: Any, sentences: list[str], name: str) -> None:
-    """Raise KinspanError where ids change when sentences are joined by a space.
+    """Raises KinspanError where ids change when sentences are joined by a space.
 
     ``encode`` maps a text to its ids. The check uses the first sentences of the corpus itself, because the normaliser
     and the pre-tokeniser decide whether it holds, and not the tokenizer's name: SentencePiece ones differ.
     """
     for first, second in pairwise(sentences):
         if encode(f"{first} {second}") != encode(first) + encode(second):
-            raise KinspanError(
-                f"tokenizer {name} gives other ids to sentences joined by a space than to each alone "
-                f"(for example {first[-30:]!r} + {second[:30]!r}); it cannot be used for token-space sampling"
-            )
+            pair = f"{first[-30:]!r} + {second[:30]!r}"
+            raise KinspanError(f"--tokenizer {name}: joined sentences get other ids than each alone, such as {pair}")
 
 
 # What an uncased WordPiece puts spaces around: what they close up to, in this order
@@ -233,7 +224,7 @@ _SPACED = [
 
 
 def tidy_decoded(text: str) -> str:
-    """A decoded text for people: ``the _ _ init _ _ of a two - phase " commit "`` loses the tokenizer's spaces.
+    """Returns a decoded text for people: ``the _ _ init _ _ of a two - phase " commit "`` loses the tokenizer's spaces.
 
     A dot between words stays apart from the second one, since it may end a sentence. Not for models: they read what was
     decoded.

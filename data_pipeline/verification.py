@@ -14,12 +14,12 @@ from pathlib import Path
 
 
 def find_cache() -> Path:
-    """Find this program's folder in the user's cache, which may not be there yet."""
+    """Returns this program's folder in the user's cache, which may not be there yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinspan"
 
 
 def verify_once(path: Path, claim: str, verify: Callable[[], None]) -> None:
-    """Call ``verify`` unless this file was found to be what ``claim`` says, and is unchanged since.
+    """Calls ``verify`` unless this file was found to be what ``claim`` says, and is unchanged since.
 
     Processes that need the same file at the same time wait for the one that verifies it. Where the cache cannot be
     written, each verifies for itself; where the disk is full, no mark is left. What ``verify`` raises comes out, and

@@ -1,5 +1,5 @@
-"""What is predicted: pair objectives (ssp, sp, psd, nsp, sop, ict; of titled documents: title_sentence; of questions:
-title_body, title_answer, duplicate) and token objectives (mlm, rtd). One file each."""
+"""Defines what is predicted, one file each: pair objectives (ssp, sp, psd, nsp, sop, ict; of titled documents:
+title_sentence; of questions: title_body, title_answer, duplicate) and token objectives (mlm, rtd)."""
 
 import hashlib
 import importlib
@@ -35,7 +35,7 @@ ALL = "ssp+sp+psd"  # "All" in the paper's tables
 
 
 def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
-    """The mixture that ``--objective`` names; ``Mixture.read_from`` then says which corpus it reads.
+    """Returns the mixture that ``--objective`` names; ``Mixture.read_from`` then names its corpus.
 
     text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1": shares of the pairs), "all" (the
               paper's three alike), or an Objective of your own ("my_module:my_objective", looked for on Python's path
@@ -55,8 +55,8 @@ def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
 
 
 def hash_own_sources(mixture: Mixture) -> dict[str, str]:
-    """SHA-256 of the code of each objective from outside the packages, and of the loaded modules beside it: edited code
-    is another run."""
+    """Returns the SHA-256 of the code of each objective from outside the packages, and of the loaded modules beside it:
+    edited code is another run."""
     names = [objective.name for objective in mixture.objectives]
     return {name: _hash_source(sys.modules[name.split(":")[0]]) for name in names if ":" in name}
 

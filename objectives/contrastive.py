@@ -27,8 +27,8 @@ from data_pipeline.sampling.pairs import POSITIVE, Objective, Pairs
 from data_pipeline.sampling.spans import Spans
 
 
-def contrast(mixture: Mixture, own_negatives: int = 0) -> Mixture:
-    """The mixture for a bi-encoder: of each anchor one example, its positive and so many of its negatives.
+def as_contrastive(mixture: Mixture, own_negatives: int = 0) -> Mixture:
+    """Returns the mixture for a bi-encoder: of each anchor one example, its positive and so many of its negatives.
 
     Raises KinspanError where an objective has fewer negatives.
     """
@@ -38,7 +38,7 @@ def contrast(mixture: Mixture, own_negatives: int = 0) -> Mixture:
 
 @cache
 def keep_positives(objective: Objective, own_negatives: int = 0) -> Objective:
-    """The objective with one example per anchor, whose texts are the query, the positive and so many negatives."""
+    """Returns the objective with one example per anchor: the query, the positive and ``own_negatives`` negatives."""
     if own_negatives >= objective.pairs_per_anchor:
         raise KinspanError(
             f"--own_negatives {own_negatives}: {objective.name} has {objective.pairs_per_anchor - 1} for each anchor"

@@ -33,7 +33,7 @@ TITLE, BODY, OTHER_TITLE, OTHER_BODY = range(4)
 
 
 def view(shard: Shard) -> Shard:
-    """The questions that are a duplicate of one that stands in the shard."""
+    """Returns the questions that are a duplicate of one that stands in the shard."""
     titles, linked = find_titles(shard), find_linked(shard)
     if titles is None or linked is None:
         return view_nothing(shard)

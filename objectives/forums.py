@@ -32,17 +32,17 @@ NUM_DRAWS = -(-TRIES // 4) * 4  # of a question: one for each try of the negativ
 
 
 def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
-    """A view has the usable questions alone."""
+    """Accepts all questions, since a view has the usable ones alone."""
     return num_sentences > 0
 
 
 def view_nothing(shard: Shard) -> Shard:
-    """The shard without any question that can be used, as where its reader gave none."""
+    """Returns the shard without any question that can be used, as where its reader gave none."""
     return view_texts(shard, np.zeros(0, dtype=np.int64), [])
 
 
 def view_questions(shard: Shard, *texts: Texts) -> Shard:
-    """The questions of a shard of which all of these texts are there."""
+    """Returns the questions of a shard of which all of these texts are there."""
     filled = np.stack([text.lengths > 0 for text in texts]).all(axis=0)
     return view_texts(shard, np.flatnonzero(filled), list(texts))
 
@@ -62,7 +62,7 @@ class _Others:
     hard: np.ndarray
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
-        """A question for each anchor, ``[n, 1]``; random_bits: ``[n]``"""
+        """Draws a question for each anchor, ``[n, 1]``; random_bits: ``[n]``"""
         drawn = draw_below(random_bits, np.full_like(self.anchors, self.count - 1))
         return (drawn + (drawn >= self.anchors))[:, None]
 
@@ -80,7 +80,7 @@ def sample_questions(
     b: tuple[int, ...],
     skip_duplicates: bool = False,
 ) -> Pairs:
-    """The two pairs of each question: with the text that goes with it, and with that of another question.
+    """Returns the two pairs of each question: with the text that goes with it, and with that of another question.
 
     anchors: ``[n]`` questions of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     a, b: numbers of the texts of the view that make A and B: one, or two in a row

@@ -60,7 +60,8 @@ class Pool:
         slots: int = NUM_NEGATIVES,
         max_hard: int = MAX_HARD,
     ) -> "Pool":
-        """The pool of these anchors ``[n]``. Raises KinspanError where a class has no paragraph of another document.
+        """Returns the pool of these anchors ``[n]``. Raises KinspanError where a class has no paragraph of another
+        document.
 
         slots: negatives per anchor;  max_hard: how many of them may be of the anchor's document
         """
@@ -78,15 +79,15 @@ class Pool:
         return replace(pool, hard=np.arange(slots) < np.minimum(others, max_hard)[:, None])
 
     def count_inside(self) -> np.ndarray:
-        """``[n, K]``: the document's paragraphs without the anchor, times their weight."""
+        """Returns ``[n, K]``: the document's paragraphs without the anchor, times their weight."""
         return (self.inside - (self.own >= 0)) * self.weights
 
     def count_outside(self) -> np.ndarray:
-        """``[n, K]``: the other documents' paragraphs, times their weight."""
+        """Returns ``[n, K]``: the other documents' paragraphs, times their weight."""
         return (self.index.total[self.classes] - self.inside) * self.weights
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
-        """A paragraph for each slot, ``[n, k]``, from one draw each, ``random_bits [n, k]``."""
+        """Draws a paragraph for each slot, ``[n, k]``, from one draw each, ``random_bits [n, k]``."""
         others, outside = self.count_inside(), self.count_outside()
         inside = others.sum(axis=1)[:, None]
         drawn = draw_below(random_bits, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
@@ -105,7 +106,7 @@ class Pool:
         return paragraphs
 
     def _draw_second_hard(self, first: np.ndarray, random_bits: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """The second hard negative's number, outside the interval of the paragraph that ``first`` fell into."""
+        """Returns the second hard negative's number, outside the interval of the paragraph that ``first`` fell into."""
         low = np.zeros_like(first)
         width = np.ones_like(first)
         before = np.zeros_like(first)
@@ -119,7 +120,7 @@ class Pool:
         return drawn + width * (drawn >= low)
 
     def _find_paragraphs(self, k: int, drawn: np.ndarray) -> np.ndarray:
-        """The paragraphs of the k-th class that the numbers within its interval stand for, ``[n, slots]``."""
+        """Returns the paragraphs of the k-th class that the numbers within its interval stand for, ``[n, slots]``."""
         start, own, inside, classes = (x[:, k, None] for x in (self.start, self.own, self.inside, self.classes))
         number = drawn // np.maximum(self.weights[:, k, None], 1)
         of_document = start + number + ((own >= 0) & (number >= own))
@@ -156,7 +157,7 @@ def assemble(
     cut: Callable[[int, int], Spans],
     complaint: str = NO_NEGATIVE,
 ) -> Pairs:
-    """The pairs of each anchor: the positive, then a negative for each slot of ``pool``.
+    """Returns the pairs of each anchor: the positive, then a negative for each slot of ``pool``.
 
     a, positive: ``[n]``
     draw:    number of a try -> a negative for each slot, ``[n, k]``
@@ -183,7 +184,7 @@ def assemble(
 
 
 def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
-    """``[m]``: whether two texts have the same tokens."""
+    """Returns ``[m]``: whether two texts have the same tokens."""
     equal = block.count_tokens(one) == block.count_tokens(other)
     same = np.flatnonzero(equal)
     one, other = one[same], other[same]
@@ -195,13 +196,13 @@ def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
 
 
 def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
-    """All spans of so many sentences of a paragraph, ``[num_sentences - size + 1]``."""
+    """Returns all spans of so many sentences of a paragraph, ``[num_sentences - size + 1]``."""
     start = np.arange(num_sentences - size + 1)
     return Spans(np.full_like(start, paragraph), start, start + size)
 
 
 def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
-    """``[m, COMPARED]``: the first tokens of each text, past its hole; a shorter text repeats its last token."""
+    """Returns the first tokens of each text, ``[m, COMPARED]``, past its hole; the last token fills a short one."""
     (start, end), *rest = block.find_runs(spans)
     place = np.arange(COMPARED)
     at = np.minimum(start[:, None] + place, end[:, None] - 1)
@@ -216,7 +217,7 @@ def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
 
 
 def _add_other_hard(pool: SlotSource, cells: Cells) -> Cells:
-    """``cells``, and the other hard negative where one is drawn again: only together are they two paragraphs."""
+    """Adds the other hard negative where one is drawn again: only together are they two paragraphs."""
     chosen = np.zeros(pool.hard.shape, dtype=bool)
     chosen[cells] = True
     hard = pool.hard[:, :MAX_HARD]
@@ -233,7 +234,7 @@ def _search(
     cut: Callable[[int, int], Spans],
     complaint: str,
 ) -> Spans:
-    """The first text of another document that is a negative, walking on from the anchor's own document.
+    """Returns the first text of another document that is a negative, walking on from the anchor's own document.
 
     For corpora with so many equal texts that all tries failed. Raises KinspanError after MAX_WALKED paragraphs of each
     class.

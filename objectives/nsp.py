@@ -32,7 +32,7 @@ NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * PER_TRY) // 4) * 4
 
 
 def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
-    """The two pairs of each anchor: the next text, and one of another document.
+    """Returns the two pairs of each anchor: the next text, and one of another document.
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """

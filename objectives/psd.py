@@ -44,12 +44,12 @@ NUM_DRAWS = -(-(1 + TRIES * NUM_NEGATIVES) // 4) * 4
 
 
 def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
-    """A paragraph can be an anchor where its document has another one."""
+    """Accepts the paragraphs whose document has another one."""
     return num_paragraphs >= 2
 
 
 def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True) -> Pairs:
-    """The five pairs of each anchor: the positive, then four easy negatives.
+    """Returns the five pairs of each anchor: the positive, then four easy negatives.
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
@@ -70,7 +70,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
         return block.take_whole(pool.draw(tries[:, attempt]))
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        """Those with the text of A or of the positive's B."""
+        """Returns those with the text of A or of the positive's B."""
         return find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
@@ -148,7 +148,7 @@ class _Near:
         return self._find_paragraphs(np.arange(len(self.low))[:, None], number)
 
     def _find_paragraphs(self, rows: np.ndarray, number: np.ndarray) -> np.ndarray:
-        """The paragraphs of other documents with these numbers: the rows' own that come before are skipped."""
+        """Returns the paragraphs of other documents with these numbers: the rows' own that come before are skipped."""
         sought = self.document[rows] * np.int64(len(self.by_length.order) + 1) + number
         own_before = np.searchsorted(self.by_length.outside, sought, side="right") - self.first[rows]
         return self.by_length.order[number + own_before].astype(np.int64)

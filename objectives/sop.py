@@ -34,8 +34,8 @@ NUM_DRAWS = TRIES * PER_TRY
 
 
 def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
-    """The two pairs of each anchor: in order, and swapped (a hard negative). Two equal texts have no order: they are
-    redrawn.
+    """Returns the two pairs of each anchor: in order, and swapped (a hard negative). Two equal texts have no order:
+    they are redrawn.
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """

@@ -52,7 +52,7 @@ def index_by_sentences(most: int) -> Callable[[Block], ClassIndex]:
 def sample(
     block: Block, anchors: np.ndarray, random_bits: np.ndarray, max_a: int = MAX_A, matched: bool = True
 ) -> Pairs:
-    """The five pairs of each anchor: the positive, up to two hard negatives, then easy ones.
+    """Returns the five pairs of each anchor: the positive, up to two hard negatives, then easy ones.
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
@@ -75,7 +75,7 @@ def sample(
         return _without(block, _draw_span(block, paragraphs, removed, tries[:, attempt, :, 2]))
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        """Those that are the positive's B, or whose paragraph has the text of P: A may stand in it."""
+        """Returns those that are the positive's B, or whose paragraph has the text of P: A may stand in it."""
         same_paragraph = find_equal_texts(block, block.take_whole(anchors[rows]), block.take_whole(texts.paragraph))
         return same_paragraph | find_equal_texts(block, positive[rows], texts)
 
@@ -87,7 +87,7 @@ def sample(
 
 
 def _draw_span(block: Block, paragraphs: np.ndarray, size: np.ndarray, random_bits: np.ndarray) -> Spans:
-    """A span of ``size`` sentences; each of its places is as likely."""
+    """Draws a span of ``size`` sentences, each of its places alike."""
     start = draw_below(random_bits, block.num_sentences[paragraphs] - size + 1)
     return Spans(paragraphs, start, start + size)
 
@@ -98,16 +98,15 @@ def _without(block: Block, part: Spans) -> Spans:
 
 
 def _weights(size: np.ndarray, max_a: int) -> np.ndarray:
-    """``[n, max_a]``: how likely a paragraph of each class gives an A of that size, as whole numbers."""
+    """Returns ``[n, max_a]``: how likely a paragraph of each class gives an A of that size, as whole numbers."""
     most = np.arange(1, max_a + 1)
     likely = np.lcm.reduce(most) // most
     return np.where(size[:, None] <= most, likely, 0)
 
 
 def _longest_removed(block: Block, anchors: np.ndarray, index: ClassIndex) -> np.ndarray:
-    """The most sentences, ``[n]``, that can be taken from another paragraph of the document (if it has one) and from
-    one of
-    another document: A has no more.
+    """Returns the most sentences, ``[n]``, that can be taken from another paragraph of the document (if it has one) and
+    from one of another document: A has no more.
     """
     document = block.document[anchors]
     first, last = block.document_first[document], block.document_first[document + 1]
@@ -119,7 +118,7 @@ def _longest_removed(block: Block, anchors: np.ndarray, index: ClassIndex) -> np
 
 
 def _at_least(counts: np.ndarray) -> np.ndarray:
-    """``[classes, n]``: whether there is a paragraph of the class or a longer one."""
+    """Returns ``[classes, n]``: whether there is a paragraph of the class or a longer one."""
     return counts[::-1].cumsum(axis=0)[::-1] > 0
 
 

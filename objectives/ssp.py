@@ -50,7 +50,7 @@ def index_by_least_sentences(block: Block) -> ClassIndex:
 def sample(
     block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True, max_hard: int = MAX_HARD
 ) -> Pairs:
-    """The five pairs of each anchor: the positive, up to ``max_hard`` hard negatives, then easy ones.
+    """Returns the five pairs of each anchor: the positive, up to ``max_hard`` hard negatives, then easy ones.
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
@@ -75,7 +75,7 @@ def sample(
 
 
 def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool) -> tuple[Spans, Spans]:
-    """A and the positive's B: first their counts are drawn, then one of all the ways to place them, uniformly."""
+    """Draws A and the positive's B: first their counts are drawn, then one of all the ways to place them, uniformly."""
     sentences = block.num_sentences[anchors].astype(np.int64)
     a = np.minimum(1 + draw_below(random_bits[:, 0], MAX_A), sentences - 1)
     b = np.minimum(1 + draw_below(random_bits[:, 1], MAX_B), sentences - a)
@@ -93,9 +93,8 @@ def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matche
 
 
 def _longest_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
-    """The most sentences, ``[n]``, that a negative's B can have in the document (if it has another usable paragraph)
-    and
-    outside it: the positive's B has no more.
+    """Returns the most sentences, ``[n]``, that a negative's B can have in the document (if it has another usable
+    paragraph) and outside it: the positive's B has no more.
     """
     document = block.document[anchors]
     bounds = block.document_first[document], block.document_first[document + 1]
@@ -107,7 +106,8 @@ def _longest_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
 
 
 def _negative(block: Block, paragraphs: np.ndarray, counts: np.ndarray, random_bits: np.ndarray) -> Spans:
-    """A span of ``counts`` sentences of each paragraph ``[n, 4]``; 0: the count is drawn. random_bits: ``[n, 4, 3]``"""
+    """Draws a span of ``counts`` sentences of each paragraph ``[n, 4]``; 0: the count is drawn. random_bits: ``[n, 4,
+    3]``"""
     sentences = block.num_sentences[paragraphs].astype(np.int64)
     free = np.minimum(1 + draw_below(random_bits[..., 2], MAX_B), sentences)
     count = np.where(counts > 0, counts, free)

@@ -29,7 +29,7 @@ QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # in the view with a body
 
 
 def view(shard: Shard, with_body: bool = False) -> Shard:
-    """The questions that have a title and an accepted answer, with a body or without."""
+    """Returns the questions that have a title and an accepted answer, with a body or without."""
     titles, answers = find_titles(shard), find_accepted_answers(shard)
     if titles is None or answers is None:
         return view_nothing(shard)

@@ -29,7 +29,7 @@ TITLE, BODY = 0, 1
 
 
 def view(shard: Shard) -> Shard:
-    """The questions that have a title, and a body that says something else."""
+    """Returns the questions that have a title, and a body that says something else."""
     titles, bodies = find_titles(shard), find_bodies(shard)
     if titles is None:
         return view_nothing(shard)

@@ -25,7 +25,7 @@ from .title_body import TITLE_BODY
 
 
 def view(shard: Shard, with_equal: bool = False) -> Shard:
-    """The documents that have a title, and a first sentence that says something else, or may be equal to it."""
+    """Returns the documents that have a title, and a first sentence that says something else, or may be equal to it."""
     titles, bodies = find_titles(shard), find_bodies(shard)
     if titles is None:
         return view_nothing(shard)

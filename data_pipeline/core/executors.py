@@ -1,4 +1,4 @@
-"""Processes of this machine, and spreading chunks of work over them."""
+"""Spreads chunks of work over processes of this machine."""
 
 import multiprocessing
 import os
@@ -23,7 +23,7 @@ _worker: Any = None
 
 
 def make_pool(num_workers: int, arguments_file: str = "") -> ProcessPoolExecutor:
-    """Make worker processes that leave Ctrl-C to this one, and end when it is gone."""
+    """Returns worker processes that leave Ctrl-C to this one, and end when it is gone."""
     context = multiprocessing.get_context("spawn")  # forking a process that has threads is unsafe
     return ProcessPoolExecutor(num_workers, context, _start_worker, (os.getpid(), arguments_file))
 
@@ -51,7 +51,7 @@ def _work_on(chunk: Any) -> Any:
 def map_chunks(
     make_worker: Callable[..., Callable], arguments: tuple, chunks: Iterable, num_workers: int
 ) -> Iterator[Any]:
-    """Yield ``make_worker(*arguments)(chunk)`` for each chunk, in the order of ``chunks``, from worker processes.
+    """Yields ``make_worker(*arguments)(chunk)`` for each chunk, in the order of ``chunks``, from worker processes.
 
     ``make_worker`` is called once in each of the ``num_workers`` processes. At most a few chunks per worker are in
     flight at a time, so that memory stays bounded. One worker is a process of its own too, so that this process can

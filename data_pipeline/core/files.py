@@ -4,12 +4,10 @@ import fcntl
 import hashlib
 import importlib.util
 import json
+import logging
 import os
-import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,18 +16,18 @@ import yaml
 
 from data_pipeline.core.errors import KinspanError, quote_error
 
-LITTLE_ROOM = 100e6  # bytes: with less, a disk is named wherever a file on it could not be written
+log = logging.getLogger(__name__)
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
 def find_file(name: str) -> Path | None:
-    """The file of that name in the working directory or beside the packages, so that ds_configs/zero2.json and
+    """Returns the file of that name in the working directory or beside the packages, so that ds_configs/zero2.json and
     launch/recipes/quickstart.yaml mean ours from any directory; None where there is neither."""
     return next((path for path in (Path(name), PROJECT_ROOT / name) if path.is_file()), None)
 
 
 def load_python(path: str, named: str) -> ModuleType:
-    """Run a Python file of the user's. Raises KinspanError, which begins with ``named``, where that fails."""
+    """Runs a Python file of the user's. Raises KinspanError, which begins with ``named``, where that fails."""
     try:
         spec = importlib.util.spec_from_file_location(f"kinspan_own_{Path(path).stem}", path)
         assert spec is not None and spec.loader is not None, "no Python file"  # noqa: PT018
@@ -41,7 +39,7 @@ def load_python(path: str, named: str) -> ModuleType:
 
 
 def read_object(path: Path, advice: str) -> dict[str, Any]:
-    """Read the JSON object in ``path``. Raises KinspanError, which ends with ``advice``, where there is none."""
+    """Reads the JSON object in ``path``. Raises KinspanError, which ends with ``advice``, where there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -54,7 +52,7 @@ def read_object(path: Path, advice: str) -> dict[str, Any]:
 
 
 def read_yaml(path: Path, named: str) -> Any:
-    """Read a YAML file. Raises KinspanError, which begins with ``named``, where it cannot be read or repeats a key."""
+    """Reads a YAML file. Raises KinspanError, which begins with ``named``, where it cannot be read or repeats a key."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
     except OSError as error:
@@ -80,7 +78,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
 
 def as_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A hook for ``json.loads``, which by itself takes the last of several values of a key. Raises ValueError."""
+    """Returns a JSON object's dict, as a hook of ``json.loads``. Raises ValueError where a key stands twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -89,13 +87,13 @@ def as_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def hash_file(path: Path) -> str:
-    """Compute the SHA-256 of a file, in hexadecimal digits."""
+    """Returns the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of ``--output_dir`` where it is not there. Raises KinspanError where it cannot be made."""
+    """Makes the folder of ``--output_dir`` where it is not there. Raises KinspanError where it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -106,7 +104,7 @@ def make_folder(folder: Path) -> None:
 def lock_file(path: Path, in_use: str) -> Iterator[None]:
     """Keeps other processes out while the block runs. Raises KinspanError with the text ``in_use`` where one is in.
 
-    Where the storage has no locks, nobody is kept out, and one line says so.
+    Where the storage has no locks, nobody is kept out.
     """
     with path.open("a") as file:
         try:
@@ -114,7 +112,7 @@ def lock_file(path: Path, in_use: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise KinspanError(in_use) from error
         except OSError:
-            print(f"{path.parent}: this storage has no locks; write to it from one process alone", file=sys.stderr)
+            log.warning("%s: this storage has no locks; write to it from one process alone", path.parent)
         yield
 
 
@@ -136,24 +134,12 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
 
 
 def describe_write_error(path: Path, error: Exception) -> str:
-    """One line that names the file and why it could not be written; of a disk without room also where it is mounted."""
-    reason = (isinstance(error, OSError) and error.strerror) or quote_error(error)
-    try:
-        disk = next(p for p in [path.absolute(), *path.absolute().parents] if p.is_dir())
-        free = shutil.disk_usage(disk).free
-        disk = next(p for p in [disk.resolve(), *disk.resolve().parents] if p.is_mount())
-    except (OSError, StopIteration):
-        return f"{path} cannot be written: {reason}"
-    room = f"; the disk at {disk} has {free / 1e6:,.0f} MB left" if free < LITTLE_ROOM or _says_full(error) else ""
-    return f"{path} cannot be written: {reason}{room}"
-
-
-def _says_full(error: Exception) -> bool:
-    return getattr(error, "errno", None) in (ENOSPC, EDQUOT) or "no space left" in str(error).lower()
+    """Returns a line that names the file and why it could not be written."""
+    return f"{path} cannot be written: {(isinstance(error, OSError) and error.strerror) or quote_error(error)}"
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of files, is on the disk."""
+    """Waits until a file, or a folder's list of files, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

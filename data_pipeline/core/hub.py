@@ -1,18 +1,15 @@
-"""The model hub where there is no network: this is noticed once, instead of half a minute of retries per file."""
+"""Notices once that the model hub cannot be reached, instead of half a minute of retries per file."""
 
 from functools import cache
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError, quote_first_line
 
-ADVICE = (
-    "give the folder of a model, the name of one on the hub, such as roberta-base, or all-MiniLM-L6-v2, which is "
-    "installed"
-)
+ADVICE = "give a model's folder, a name on the hub such as roberta-base, or all-MiniLM-L6-v2, which is installed"
 
 
 def expect_hub(name_or_dir: str) -> None:
-    """Switch the hub's library offline where it cannot be reached and ``name_or_dir`` is not a folder.
+    """Switches the hub's library offline where it cannot be reached and ``name_or_dir`` is not a folder.
 
     Offline, files that were downloaded before are still found, and anything else is refused at once. The library
     itself retries each file five times, for which it has no setting.
@@ -29,7 +26,7 @@ def expect_hub(name_or_dir: str) -> None:
 
 
 def expect_model(name_or_dir: str) -> None:
-    """Do what ``expect_hub`` does, before torch is imported, which takes seconds.
+    """Does what ``expect_hub`` does, before torch is imported, which takes seconds.
 
     Raises KinspanError also for a name that, where the hub cannot be reached, was not downloaded before.
     """
@@ -39,18 +36,15 @@ def expect_model(name_or_dir: str) -> None:
     if Path(name_or_dir).is_dir() or not constants.HF_HUB_OFFLINE:
         return
     if not (Path(constants.HF_HUB_CACHE) / f"models--{name_or_dir.replace('/', '--')}").is_dir():
-        raise KinspanError(
-            f"no model at {name_or_dir}: there is no such folder, it was not downloaded before, and the hub cannot be "
-            f"reached; {ADVICE}"
-        )
+        raise KinspanError(f"no model at {name_or_dir}: no such folder, not downloaded before, no hub; {ADVICE}")
 
 
 def explain_absence(name_or_dir: str, error: Exception) -> str:
-    """Explain why a model or a tokenizer could not be read: no folder has its name, and what the library says."""
-    said = quote_first_line(error)
+    """Returns why a model or a tokenizer could not be read: no folder has its name, and the library's error."""
+    line = quote_first_line(error)
     if Path(name_or_dir).is_dir():
-        return said
-    return f"there is no such folder, and from the hub: {said.rstrip('.')}; {ADVICE}"
+        return line
+    return f"there is no such folder, and from the hub: {line.rstrip('.')}; {ADVICE}"
 
 
 def _expect_no_run(folder: Path) -> None:
@@ -59,13 +53,11 @@ def _expect_no_run(folder: Path) -> None:
     if best := sorted([*folder.glob("best/config.json"), *folder.glob("seed-*/best/config.json")]):
         raise KinspanError(f"no model at {folder}, but a run of kinspan finetune: name {best[0].parent}")
     if (folder / "checkpoints").is_dir():
-        raise KinspanError(
-            f"no model at {folder}, but a run: make one with kinspan release --run_dir {folder} --output_dir ..."
-        )
+        raise KinspanError(f"no model at {folder}, but a run: kinspan release --run_dir {folder} makes one")
 
 
 def use_cache_alone() -> None:
-    """Switch the hub's library offline: another process of this machine has asked the hub already."""
+    """Switches the hub's library offline: another process of this machine has asked the hub already."""
     from huggingface_hub import constants
 
     constants.HF_HUB_OFFLINE = True

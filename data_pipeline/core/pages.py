@@ -1,4 +1,4 @@
-"""Templates: HTML pages that load nothing, in one style (``templates/page.html``), and Markdown."""
+"""Fills templates: HTML pages that load nothing, in one style (``templates/page.html``), and Markdown."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def render_template(folder: Path, template: str, filters: Mapping[str, Callable] | None = None, **values: Any) -> str:
-    """Fill a template of ``folder``. Texts are escaped in HTML, and a name without a value is an error."""
+    """Fills a template of ``folder``. Texts are escaped in HTML, and a name without a value is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -1,4 +1,4 @@
-"""Plots as SVG inside a page of HTML.
+"""Draws plots as SVG inside a page of HTML.
 
 Text and axes take the page's colour, and the background is the page's, so that a plot suits a light and a dark page.
 The page's style sheet gives the font.
@@ -17,16 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 # Legible on white and on black
-COLOURS = (
-    "#4a90d9",
-    "#e0852f",
-    "#3fa66a",
-    "#b06fc4",
-    "#d0555c",
-    "#8a8f98",
-    "#26a6a6",
-    "#b99a2e",
-)
+COLOURS = ("#4a90d9", "#e0852f", "#3fa66a", "#b06fc4", "#d0555c", "#8a8f98", "#26a6a6", "#b99a2e")
 FEW_POINTS = 30  # of a curve, each of which then has a dot
 SMALL = (4.6, 2.1)  # inches, of one of several plots side by side
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # the same figures give the same bytes
@@ -66,7 +57,7 @@ Points = Sequence[tuple[float, float]]  # steps, and the values then
 
 
 def draw_curves(axes: Axes, curves: Mapping[str, Points]) -> None:
-    """Draw named curves over the number of updates."""
+    """Draws named curves over the number of updates."""
     for (name, points), colour in zip(curves.items(), cycle(COLOURS)):
         marker = "o" if len(points) < FEW_POINTS else None
         axes.plot(
@@ -87,7 +78,7 @@ def draw_curves(axes: Axes, curves: Mapping[str, Points]) -> None:
 def plot_curves(
     curves: Mapping[str, Points], label: str, marks: Sequence[float] = (), scale: tuple[float, float] | None = None
 ) -> str:
-    """Plot named curves over the number of updates.
+    """Plots named curves over the number of updates.
 
     label: says what the plot shows to those who cannot see it
     marks: updates at which there is a dashed line
@@ -107,7 +98,7 @@ def plot_curves(
 
 
 def render_figure(figure: Figure, label: str) -> str:
-    """Return the plot as an element of HTML; ``label`` says what it shows to those who cannot see it."""
+    """Returns the plot as an element of HTML; ``label`` says what it shows to those who cannot see it."""
     out = io.StringIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the font by which texts are measured lacks some characters

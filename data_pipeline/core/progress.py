@@ -1,4 +1,4 @@
-"""Progress bars, all alike; and lines in their place where nobody watches a terminal."""
+"""Shows progress bars, all alike, and lines in their place where stderr is no terminal."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ EVERY = 30.0  # seconds between two lines, and before the first
 
 
 class _Lines(tqdm):
-    """Tells in a line, now and then, how far it has come; nothing of work that is done before."""
+    """Writes a line of progress now and then, and none for work that is done before."""
 
     def __init__(self, items: Iterable | None, title: str, total: int | None, **settings: Any) -> None:
         known = total is not None or hasattr(items, "__len__")
@@ -20,8 +20,8 @@ class _Lines(tqdm):
             if known
             else "{desc}: {n_fmt}{unit}{postfix}"
         )
-        own = {"mininterval": EVERY, "miniters": 1, "delay": EVERY, "leave": False, "bar_format": line}
-        super().__init__(items, title, total, **settings | own)
+        defaults = {"mininterval": EVERY, "miniters": 1, "delay": EVERY, "leave": False, "bar_format": line}
+        super().__init__(items, title, total, **settings | defaults)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if msg is None:  # "" would clear a bar
@@ -32,7 +32,7 @@ class _Lines(tqdm):
 def show_progress(
     title: str, unit: str, items: Iterable | None = None, total: int | None = None, quiet: bool = False, **more: Any
 ) -> tqdm:
-    """Show a bar of ``items`` as they are iterated, or of what ``update`` adds; a line now and then where stderr is no
+    """Shows a bar of ``items`` as they are iterated, or of what ``update`` adds; a line now and then where stderr is no
     terminal. Of several ranks the first shows it.
 
     quiet: for work that is too short for a bar, or that another process shows

@@ -10,5 +10,5 @@ def is_remote(place: str | Path) -> bool:
 
 
 def show_address(url: str) -> str:
-    """The address as messages show it: without a name and password of the user."""
+    """Returns the address as messages show it: without a name and password of the user."""
     return re.sub(r"(?<=://)[^/@]*@", "", url)

@@ -46,7 +46,7 @@ def _get_counts(corpus: Corpus, number: int, objective: Objective, split: str) -
 
 
 def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objective: Objective) -> Block:
-    """The block of these shards.
+    """Returns the block of these shards.
 
     Raises KinspanError where the shards hold other anchors than the manifest says, since orders go by its counts.
     """

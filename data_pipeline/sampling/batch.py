@@ -45,7 +45,7 @@ class Batch:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The fields by name."""
+        """Returns the fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(Batch)}
 
     @property
@@ -59,7 +59,7 @@ class Batch:
 
     @property
     def sequences(self) -> np.ndarray:
-        """The number of each sequence in the global order, ``[n * m]``."""
+        """Returns the number of each sequence in the global order, ``[n * m]``."""
         m = self.per_pair
         return (self.index[:, None] * m + np.arange(m)).ravel()
 

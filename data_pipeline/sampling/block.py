@@ -110,7 +110,7 @@ class Block:
         return [(self.shards[k], np.nonzero(numbers == k)) for k in np.unique(numbers).tolist()]
 
     def read_tokens(self, spans: Spans) -> np.ndarray:
-        """The token ids of one span, whose arrays have no dimension."""
+        """Returns the token ids of one span, whose arrays have no dimension."""
         shard = self.shards[self.shard_number[spans.paragraph]]
         runs = self.find_runs(spans.map(np.atleast_1d))
         return np.concatenate([shard.tokens[start[0] : end[0]] for start, end in runs])
@@ -123,7 +123,7 @@ class Block:
         return self.shard_number[paragraphs], rows
 
     def locate(self, paragraph: Any) -> tuple[Shard, int, int]:
-        """The paragraph's shard, its document's row there, and its number within the document."""
+        """Returns the paragraph's shard, its document's row there, and its number within the document."""
         number, row = (int(found[0]) for found in self.find_rows(np.atleast_1d(paragraph)))
         shard = self.shards[number]
         return shard, row, int(self.paragraph[paragraph] - shard.document_starts[row])
@@ -134,7 +134,7 @@ def _has_text(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarr
 
 
 def find_usable(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the split's usable paragraphs in a shard, and the document row of each."""
+    """Returns the numbers of the split's usable paragraphs in a shard, and the document row of each."""
     per_document = np.diff(shard.document_starts)
     rows = np.repeat(np.arange(len(per_document), dtype=np.int32), per_document)
     ours = shard.held_out[rows] == SPLITS.index(split)

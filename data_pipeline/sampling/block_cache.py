@@ -22,7 +22,7 @@ class BlockCache:
         self._blocks: OrderedDict[Hashable, Future[Block]] = OrderedDict()
 
     def get(self, key: Hashable, build: Callable[[], Block]) -> Block:
-        """Return the block, which ``build`` makes where it is not there."""
+        """Returns the block, which ``build`` makes where it is not there."""
         block, is_mine = self._claim(key)
         if is_mine:
             self._fill(key, block, build)
@@ -44,7 +44,7 @@ class BlockCache:
                 self._fill(key, block, build)
 
     def _claim(self, key: Hashable) -> tuple[Future[Block], bool]:
-        """Return the block's future, and whether the caller is the one who must fill it."""
+        """Returns the block's future, and whether the caller is the one who must fill it."""
         with self._lock:
             is_new = key not in self._blocks
             if is_new:

@@ -1,4 +1,4 @@
-"""Pairs of a stream as text: which documents their spans come from, and what they say."""
+"""Decodes pairs of a stream: the documents that their spans come from, and their texts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -56,7 +56,7 @@ def _describe_pair(stream: PairStream, rows: PairRows, row: int, tokenizer: Any)
 
 
 def format_pair(pair: dict[str, Any]) -> str:
-    """The description as lines of text."""
+    """Returns the description as lines of text."""
 
     def line(name: str, number: int, document: str, paragraph: int, sentences: list[int], hole: str) -> str:
         title, texts = pair["titles"][number], pair["texts"][number]

@@ -81,17 +81,17 @@ class Mixture:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts' names, by which their figures stand apart."""
+        """Returns the parts' names, by which their figures stand apart."""
         return tuple(part.name or part.objective.name for part in self.parts)
 
     @property
     def max_length(self) -> int:
-        """The shortest of the parts' own: the paper trains all three at SSP's 128 tokens (section 5.2)."""
+        """Returns the shortest of the parts' own: the paper trains all three at SSP's 128 tokens (section 5.2)."""
         return min(part.objective.max_length for part in self.parts)
 
     @property
     def positive_share(self) -> float:
-        """The share of positives among the pairs. Each anchor has one."""
+        """Returns the share of positives among the pairs. Each anchor has one."""
         weighted = (part.weight / part.objective.pairs_per_anchor for part in self.parts)
         return sum(weighted) / sum(self.weights)
 
@@ -101,11 +101,11 @@ class Mixture:
         return self.batch or math.lcm(*(part.objective.pairs_per_anchor for part in self.parts))
 
     def own_pairs(self, part: int, first: int, end: int) -> tuple[int, int]:
-        """Which of the part's own pairs lie among the examples ``[first, end)``: a range of them."""
+        """Returns which of the part's own pairs lie among the examples ``[first, end)``: a range of them."""
         return self._count_before(part, first), self._count_before(part, end)
 
     def index_of(self, part: int, own: np.ndarray) -> np.ndarray:
-        """The example's number in the global order, for the part's own pair numbers."""
+        """Returns the example's number in the global order, for the part's own pair numbers."""
         turn, place = np.divmod(own, self.turn)
         cycle, number = np.divmod(turn, self.weights[part])
         return (cycle * sum(self.weights) + _find_turns(self.weights, part)[number]) * self.turn + place
@@ -122,7 +122,7 @@ def _find_turns(weights: tuple[int, ...], part: int) -> np.ndarray:
 
 
 def deal_turns(weights: tuple[int, ...]) -> list[int]:
-    """The part of each turn, spread evenly: each turn goes to the part that is furthest behind its share."""
+    """Returns the part of each turn, spread evenly: each turn goes to the part that is furthest behind its share."""
     given = [0] * len(weights)
     pattern = []
     for turn in range(1, sum(weights) + 1):

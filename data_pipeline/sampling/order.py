@@ -69,14 +69,14 @@ class Order:
         return sum(self.anchors)
 
     def bound_blocks(self, sizes: Sequence[int]) -> int:
-        """How much two blocks come to at most, in any epoch, where shard ``n`` comes to ``sizes[n]``."""
+        """Returns an upper bound on the total size of two blocks, given each shard's size."""
         used = sorted(n for n in self.anchors if n)
         most = int(np.searchsorted(np.cumsum(used), self.block_anchors, side="right"))  # of the smallest shards
         most = max(min(most, self.block_shards or most), MIN_DOCUMENTS)
         return sum(sorted((size for size, n in zip(sizes, self.anchors, strict=True) if n), reverse=True)[: 2 * most])
 
     def segments(self, first_anchor: int, count: int) -> Iterator[Segment]:
-        """The anchors ``first_anchor .. first_anchor + count``, cut where a block or an epoch ends."""
+        """Returns the anchors ``first_anchor .. first_anchor + count``, cut where a block or an epoch ends."""
         while count > 0:
             epoch, place = divmod(first_anchor, self.epoch_anchors)
             starts, blocks = _blocks(self, epoch)
@@ -89,7 +89,8 @@ class Order:
             first_anchor, count = first_anchor + n, count - n
 
     def look_ahead(self, anchor: int) -> tuple[int, ...] | None:
-        """The shards of the block after that of an anchor; None while the anchor lies in the first half of its own.
+        """Returns the shards of the block after that of an anchor; None while the anchor lies in the first half of its
+        own.
 
         So a reader that needs only the beginning of a block opens no other one.
         """
@@ -103,7 +104,7 @@ class Order:
 
 @lru_cache(maxsize=64)
 def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]]:
-    """An epoch's blocks: where each starts in the epoch, ``[num_blocks + 1]``, and its shards.
+    """Returns an epoch's blocks: where each starts in the epoch, ``[num_blocks + 1]``, and its shards.
 
     Shards are permuted, then gathered until a block would pass ``block_anchors`` or ``block_shards``. A last block of
     fewer than two documents joins the one before it, since it could give no easy negatives.

@@ -93,8 +93,8 @@ def cut_longest_first(lengths: tuple[np.ndarray, ...], room: int) -> tuple[np.nd
 
 
 def hash_texts(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """A number of 64 bits for each sequence of a row, ``[n]``, which equal sequences share and no others (but for one
-    in 2^64)."""
+    """Returns a number of 64 bits for each sequence of a row, ``[n]``, which equal sequences share and no others (but
+    for one in 2^64)."""
     place = np.arange(len(ids)) - np.repeat(starts[:-1], np.diff(starts))
     mixed = scramble(ids.astype(np.uint64) << np.uint64(32) | place.astype(np.uint64))
     return np.add.reduceat(mixed, starts[:-1]).view(np.int64)

@@ -84,7 +84,7 @@ class Objective:
                 raise KinspanError(f"objective {self.name}: {name} is {getattr(self, name)}, it must be {rule}")
 
     def see(self, shard: Shard) -> Shard:
-        """The shard as the objective sees it."""
+        """Returns the shard as the objective sees it."""
         return shard if self.view is None else self.view(shard)
 
     def check(self, pairs: Pairs, num_anchors: int) -> None:
@@ -106,7 +106,7 @@ class Objective:
 
 
 def has_two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
-    """A paragraph is usable where it can be cut in two."""
+    """Accepts the paragraphs that can be cut in two."""
     return num_sentences >= 2
 
 

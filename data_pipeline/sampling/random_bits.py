@@ -11,13 +11,13 @@ import numpy as np
 
 
 def make_philox_key(seed: int, purpose: str) -> np.ndarray:
-    """The Philox key (two 64-bit numbers) of one purpose ("mask", "replacements", ...) under one seed."""
+    """Returns the Philox key (two 64-bit numbers) of one purpose ("mask", "replacements", ...) under one seed."""
     digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=16).digest()
     return np.frombuffer(digest, dtype="<u8")
 
 
 def draw_random_bits(seed: int, purpose: str, first: int, count: int, num_draws: int) -> np.ndarray:
-    """``[count, num_draws]`` uint64: the draws of examples ``first .. first + count``.
+    """Returns ``[count, num_draws]`` uint64: the draws of examples ``first .. first + count``.
 
     ``num_draws`` must be a multiple of 4, because Philox makes four numbers for each value of its counter.
     """
@@ -36,7 +36,8 @@ def draw_below(random_bits: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
 
 
 def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
-    """The images of ``positions`` under a keyed permutation of ``[0, size)``; nothing of length ``size`` is made.
+    """Returns the images of ``positions`` under a keyed permutation of ``[0, size)``; nothing of length ``size`` is
+    made.
 
     A four-round Feistel network on the smallest even number of bits that holds ``size``, with cycle walking
     (Black and Rogaway, 2002): values that fall outside are sent through again until they fall inside.
@@ -55,7 +56,7 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
 
 
 def _mix(values: np.ndarray, key: np.ndarray, round_number: int) -> np.ndarray:
-    """The Feistel round function: a finaliser of the value and the key."""
+    """Returns the Feistel round function: a finaliser of the value and the key."""
     offset = (int(key[round_number % 2]) + round_number * 0x9E3779B97F4A7C15) % 2**64
     return scramble(values + np.uint64(offset))
 

@@ -155,12 +155,12 @@ class PairStream:
             yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number, segment.shards)
 
     def _describe_block(self, part: MixturePart, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
-        """The key and the maker of the part's block. Parts that use the same paragraphs of one corpus share it."""
+        """Returns the key and the maker of the part's block, which parts with the same paragraphs share."""
         key = (part.corpus, shards, part.objective.usable, part.objective.view)
         return key, partial(self._build_block, part, shards)
 
     def _build_block(self, part: MixturePart, shards: tuple[int, ...]) -> Block:
-        """The part's block, with the indices that sampling needs, which its first pairs make."""
+        """Returns the part's block, with the indices that sampling needs, which its first pairs make."""
         assert part.corpus is not None
         block = open_block(part.corpus, shards, self.split, part.objective)
         for other in self.mixture.parts:
@@ -280,7 +280,7 @@ class PairStream:
 
 
 def _permute_rows(labels: np.ndarray, seed: int, key: str, first_anchor: int) -> np.ndarray:
-    """The labels ``[n, g]`` of n anchors in a row, each anchor's among its pairs in an order of its own."""
+    """Returns the labels ``[n, g]`` of n anchors in a row, each anchor's among its pairs in an order of its own."""
     n, g = labels.shape
     random_bits = draw_random_bits(seed, f"permuted labels/{key}", first_anchor, n, -(-g // 4) * 4)
     return np.take_along_axis(labels, random_bits[:, :g].argsort(axis=1, kind="stable"), axis=1)

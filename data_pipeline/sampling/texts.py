@@ -27,7 +27,7 @@ class Texts:
     values: pa.Array
 
     def take(self, rows: np.ndarray) -> "Texts":
-        """The texts of these documents, ``[n]``; of a negative number none."""
+        """Returns the texts of these documents, ``[n]``; of a negative number none."""
         return Texts(np.where(rows < 0, 0, self.start[rows]), np.where(rows < 0, 0, self.end[rows]), self.values)
 
     def drop(self, rows: np.ndarray) -> "Texts":
@@ -40,7 +40,7 @@ class Texts:
 
 
 def find_titles(shard: Shard) -> Texts | None:
-    """The title of each document; None in a corpus whose readers gave none."""
+    """Returns the title of each document; None in a corpus whose readers gave none."""
     if "title_tokens" not in shard.rows.schema.names:
         return None
     titles = shard.rows.column("title_tokens")
@@ -49,13 +49,13 @@ def find_titles(shard: Shard) -> Texts | None:
 
 
 def find_bodies(shard: Shard) -> Texts:
-    """All paragraphs of each document, as one text."""
+    """Returns all paragraphs of each document, as one text."""
     bounds = shard.sentence_starts[shard.paragraph_starts[shard.document_starts]].astype(np.int64)
     return Texts(bounds[:-1], bounds[1:], shard.rows.column("tokens").values.values.values)
 
 
 def find_accepted_answers(shard: Shard) -> Texts | None:
-    """The accepted answer of each document; None in a corpus whose readers gave no answers."""
+    """Returns the accepted answer of each document; None in a corpus whose readers gave no answers."""
     if "answers" not in shard.rows.schema.names:
         return None
     answers = shard.rows.column("answers")
@@ -130,7 +130,7 @@ def find_block_groups(block: Block) -> np.ndarray:
 
 
 def view_texts(shard: Shard, rows: np.ndarray, texts: list[Texts]) -> Shard:
-    """The shard as documents of texts.
+    """Returns the shard as documents of texts.
 
     rows:  ``[n]`` the documents that can be used, ascending; the others have no paragraph in the view
     texts: T of them, of all documents ``[D]`` each
@@ -155,7 +155,7 @@ def find_texts(documents: np.ndarray, *numbers: int) -> Spans:
 
 
 def find_equal(one: Texts, other: Texts) -> np.ndarray:
-    """``[D]``: which documents have the same tokens in both texts."""
+    """Returns ``[D]``: which documents have the same tokens in both texts."""
     equal = one.lengths == other.lengths
     values = one.values.to_numpy(), other.values.to_numpy()
     for k in np.flatnonzero(equal).tolist():

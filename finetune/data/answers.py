@@ -49,7 +49,7 @@ class AnswerSet:
 
     @property
     def question_of(self) -> np.ndarray:
-        """``[N]``: the number of the question that each row belongs to."""
+        """Returns ``[N]``: the number of the question that each row belongs to."""
         return np.repeat(np.arange(self.num_questions), np.diff(self.starts))
 
     def question_slices(self) -> Iterator[slice]:
@@ -59,12 +59,12 @@ class AnswerSet:
 
     @property
     def positives(self) -> np.ndarray:
-        """``[Q]``: how many candidates of each question answer it."""
+        """Returns ``[Q]``: how many candidates of each question answer it."""
         return np.bincount(self.question_of, weights=self.labels, minlength=self.num_questions).astype(np.int64)
 
     @cached_property
     def distinct(self) -> "Distinct":
-        """The distinct candidates, and what is right and wrong by their texts."""
+        """Returns the distinct candidates, and what is right and wrong by their texts."""
         return _find_distinct(self)
 
     def take(self, questions: np.ndarray) -> "AnswerSet":
@@ -112,7 +112,7 @@ class Distinct:
     right: np.ndarray
 
     def find_right(self, question: int) -> np.ndarray:
-        """The candidates that are right for the question of this number, ascending."""
+        """Returns the candidates that are right for the question of this number, ascending."""
         first = len(self.rows) * int(self.groups[question])
         begin, end = np.searchsorted(self.right, [first, first + len(self.rows)])
         return self.right[begin:end] - first
@@ -140,7 +140,8 @@ def _number_texts(texts: pa.LargeStringArray) -> np.ndarray:
 
 
 def fold_text(text: str) -> str:
-    """The text by which questions and answers count as the same: without case, composed (NFC), with single spaces."""
+    """Returns the text by which questions and answers count as the same: without case, composed (NFC), with single
+    spaces."""
     return " ".join(normalize("NFC", text.casefold()).split())
 
 
@@ -153,7 +154,7 @@ def number_pairs(data: AnswerSet, questions: np.ndarray, rows: np.ndarray) -> np
 
 
 def resolve_pairs(pairs: np.ndarray, question_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The question of each pair, and the row of its candidate, for pairs that are rows or of ``number_pairs``."""
+    """Returns the question and the candidate's row of each pair; pairs are rows, or of ``number_pairs``."""
     size = len(question_of)
     beyond = pairs >= size
     rows = np.where(beyond, (pairs - size) % size, pairs)

@@ -54,7 +54,7 @@ def read_selqa(path: Path, split: str | None = None) -> Iterator[SourceRow]:
 
 
 def choose_split(article: str) -> str:
-    """The split of all questions about an article: "train", "dev" or "test"."""
+    """Returns the split of all questions about an article: "train", "dev" or "test"."""
     percent = int(hashlib.sha256(article.encode()).hexdigest(), 16) % 100
     if percent < PERCENT_TRAIN:
         return "train"

@@ -94,7 +94,7 @@ def _make_row(place: str, line: int, asked: str | None, related: dict[str, str],
 
 
 def _make(year: int, num_test: int) -> DataSet:
-    """The data set of a year; training and dev questions are those of 2016. Most have ten related ones."""
+    """Returns the data set of a year; training and dev questions are those of 2016. Most have ten related ones."""
 
     def name_files(split: str) -> tuple[str, ...]:
         name = {"train": PART_1, "dev": DEV, "test": TESTS[year]}[split]

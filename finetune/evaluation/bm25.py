@@ -111,6 +111,6 @@ def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
 
 
 def _weigh_rarity(counts: WordCounts, word: str) -> float:
-    """The inverse document frequency, as Lucene and bm25s compute it."""
+    """Returns the inverse document frequency, as Lucene and bm25s compute it."""
     frequency = counts.frequency.get(word, 1)
     return math.log(1 + (counts.num_texts - frequency + 0.5) / (frequency + 0.5))

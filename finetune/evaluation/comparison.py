@@ -28,7 +28,7 @@ CROSS_ENCODER = {
 def warn_of_baselines(
     split: str, metric: str, ranker: float, baselines: Mapping[str, float], advice: Mapping[str, str]
 ) -> list[str]:
-    """A line for each baseline that a ranker's figure is below, with the advice for it."""
+    """Returns a line for each baseline that a ranker's figure is below, with the advice for it."""
     return [
         f"warning: {TITLES.get(metric, metric)} {ranker:.4f} on {split} is below that of {name}, {own:.4f}: "
         f"{advice[name]}"

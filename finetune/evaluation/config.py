@@ -82,7 +82,7 @@ MODES = {
 
 
 def check(config: EvaluateConfig) -> str:
-    """The mode of these flags. Raises KinspanError for flags that do not go together."""
+    """Returns the mode of these flags. Raises KinspanError for flags that do not go together."""
     given = [setting.name for setting in fields(config) if getattr(config, setting.name) != default_of(setting)]
     mode = next((mode for mode in MODES if mode in given), None)
     if mode is None:

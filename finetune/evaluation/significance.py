@@ -119,7 +119,7 @@ def list_p(test: dict[str, Any]) -> list[float]:
 
 
 def compute_interval(values: np.ndarray) -> tuple[float, float]:
-    """The 95% interval of the mean over questions, by the percentile bootstrap; values: ``[Q]``."""
+    """Returns the 95% interval of the mean over questions, by the percentile bootstrap; values: ``[Q]``."""
     random = np.random.Generator(np.random.Philox(0))
     size = len(values)
     means = [values[random.integers(size, size=(BATCH, size))].mean(axis=1) for _ in range(DRAWS // BATCH)]

@@ -24,7 +24,7 @@ from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
 from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_weight
 from objectives import parse_mixture
-from objectives.contrastive import contrast
+from objectives.contrastive import as_contrastive
 from objectives.negatives import MAX_WALKED
 from pretrain.config import list_texts
 from pretrain.engine.run_folder import ADVICE
@@ -46,7 +46,7 @@ def build_mixture(config: Any, sources: Sequence[Source]) -> Mixture:
     """The mixture that a config with the settings of PretrainConfig asks for."""
     mixture = mix(sources, config.objective, config.sampling)
     if config.pair_loss == "contrastive":
-        mixture = contrast(mixture, config.own_negatives or 0)
+        mixture = as_contrastive(mixture, config.own_negatives or 0)
     return replace(mixture, batch=config.global_batch_size) if config.corpus_schedule else mixture
 
 

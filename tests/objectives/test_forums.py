@@ -30,7 +30,7 @@ from data_pipeline.sampling.texts import (
 )
 from data_pipeline.tokenizers import read_text_template
 from objectives import FORUM_OBJECTIVES, OBJECTIVES, parse_mixture, title_body, title_sentence
-from objectives.contrastive import contrast
+from objectives.contrastive import as_contrastive
 from tests.synthetic import short_tokenizer
 
 NAMES = tuple(objective.name for objective in FORUM_OBJECTIVES)
@@ -334,7 +334,7 @@ def test_a_link_leads_to_a_question_of_its_own_file(tmp_path, helpers):
 @pytest.mark.parametrize("name", ["duplicate", "title_body"])
 def test_of_a_bi_encoder_a_question_and_its_duplicates_are_one_document(linked_forum, helpers, name):
     """So none of them is a negative of another in a batch."""
-    mixture = contrast(parse_mixture(name).read_from(Corpus(linked_forum)))
+    mixture = as_contrastive(parse_mixture(name).read_from(Corpus(linked_forum)))
     stream = PairStream(mixture, template=read_text_template(helpers.tokenizer(short_tokenizer())), seed=1)
     count = stream.epoch_pairs
     found = [

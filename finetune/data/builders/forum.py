@@ -62,7 +62,7 @@ class ForumQuestion:
 
     @property
     def answer(self) -> str:
-        """The accepted answer; "" where there is none."""
+        """Returns the accepted answer; "" where there is none."""
         return self.answers[self.accepted] if self.accepted >= 0 else ""
 
 
@@ -205,7 +205,7 @@ def build_forum_set(
 
 
 def choose_split(question: ForumQuestion, shares: dict[str, float]) -> str:
-    """The split of a question and of its duplicates."""
+    """Returns the split of a question and of its duplicates."""
     if is_held_out(question.group, shares["test"]):
         return "test"
     return "dev" if is_held_out(question.group, shares["test"] + shares["dev"]) else "train"
@@ -218,15 +218,16 @@ def _find_right(kind: str, question: ForumQuestion, n: int, number: dict[str, in
 
 
 def _rank_similar(index: bm25s.BM25, text: str, pool: np.ndarray, without: set[int], count: int) -> list[int]:
-    """The ``count`` questions of the pool that are most similar to the text, by BM25, the rest by their place; none
-    where the right ones are more than the candidates, and ``count`` is below 0."""
+    """Returns the ``count`` questions of the pool that are most similar to the text, by BM25, the rest by their place;
+    none where the right ones are more than the candidates, and ``count`` is below 0."""
     return [n for n in rank_best(index, text) if pool[n] and n not in without][: max(0, count)]
 
 
 def _write_lines(
     question: ForumQuestion, how: Kind, questions: Sequence[ForumQuestion], right: list[int], others: list[int]
 ) -> list[str]:
-    """A line of each candidate, in an order that says nothing. A text that is right is not wrong under another id."""
+    """Returns a line of each candidate, in an order that says nothing. A text that is right is not wrong under another
+    id."""
     known = {fold_text(how.finds(questions[n])) for n in right}
     rows = [(n, 1) for n in right] + [(n, 0) for n in others if fold_text(how.finds(questions[n])) not in known]
     rows.sort(key=lambda row: hashlib.blake2b(f"{question.id} {questions[row[0]].id}".encode()).digest())

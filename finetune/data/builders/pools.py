@@ -88,7 +88,7 @@ def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: l
 
 
 def rank_best(index: bm25s.BM25, text: str, count: int | None = None) -> list[int]:
-    """All documents, or ``count``, the most similar to a text first, by BM25, and among equals by their place."""
+    """Returns all documents, or ``count``, by falling BM25 with a text, and among equals by their place."""
     words = bm25s.tokenize(pair_up(text), return_ids=False, show_progress=False)[0]
     scores = index.get_scores(words) if words else np.zeros(index.scores["num_docs"])
     return np.argsort(-scores, kind="stable")[:count].tolist()

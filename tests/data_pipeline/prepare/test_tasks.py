@@ -242,7 +242,7 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_disk_that_is_full_indeed(helpers, sources, expected, small_disk, capfd, workers):
     folder, enlarge = small_disk
-    with pytest.raises(KinspanError, match=r"No space left on device.*MB left") as error:
+    with pytest.raises(KinspanError, match="No space left on device") as error:
         helpers.prepare([sources], default_model(), folder / "out", num_workers=workers, **SETTINGS)
     assert "\n" not in str(error.value)
     assert "Traceback" not in capfd.readouterr().err

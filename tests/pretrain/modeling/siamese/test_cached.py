@@ -10,7 +10,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import read_text_template
 from objectives import parse_mixture
-from objectives.contrastive import contrast
+from objectives.contrastive import as_contrastive
 from pretrain.batches import make_micro_batches, to_tensors
 from pretrain.engine import ranks
 from pretrain.engine.layout import Layout
@@ -32,7 +32,7 @@ def make_texts(tiny_corpus, make_stream):
 
     def make(objective="ssp", own_negatives=0, masking=like.masking, max_length=32, corpus=tiny_corpus):
         corpus = Corpus(corpus)
-        mixture = contrast(parse_mixture(objective).read_from(corpus), own_negatives)
+        mixture = as_contrastive(parse_mixture(objective).read_from(corpus), own_negatives)
         template = read_text_template(_tokenizer(corpus))
         return PairStream(mixture, template=template, seed=1, masking=masking, max_length=max_length)
 
