@@ -334,7 +334,7 @@ def _load_model() -> Any:
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError as error:
-        raise KinspanError("--languages needs py3langid: pip install 'kinspan[web]'") from error
+        raise KinspanError("--languages needs py3langid: pip install 'kinspan[prepare]'") from error
     return LanguageIdentifier.from_model_file(MODEL_FILE)
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from data_pipeline.matching import space_out
 
@@ -131,6 +129,9 @@ def find_repeats(bands: Sequence[Callable[[], np.ndarray]]) -> np.ndarray:
 
     bands: each returns pairs of documents that match, ``[N, 2]``; one band at a time is in memory
     """
+    from scipy.sparse import coo_array  # not at the top: training without an extra imports this module
+    from scipy.sparse.csgraph import connected_components
+
     stars = np.empty((0, 2), dtype=np.int64)  # each document that has matched, and the first of its cluster so far
     for read in bands:
         nodes, edges = np.unique(np.concatenate([stars, read()]), return_inverse=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from data_pipeline.core.errors import KinspanError, quote_error
 
-from . import huggingface, python_docs
+from . import python_docs, tables
 from .compression import is_compressed, is_url
 from .registry import (
     PYTHON_DOCS,
@@ -77,10 +77,10 @@ def find_input_files(inputs: list[str]) -> FoundFiles:
             if differences := python_docs.describe_differences():
                 logger.info(f"the default corpus is read from other versions than its published figures: {differences}")
             continue
-        if key == huggingface.PREFIX:
+        if key == tables.HUB:
             if not name:
                 raise KinspanError(f"{given}: give hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT")
-            files[given] = InputFile(given, 0, huggingface.stamp(name))
+            files[given] = InputFile(given, 0, tables.stamp(name))
             continue
         if key:
             get_reader(key)  # which raises where it cannot be loaded
@@ -142,7 +142,7 @@ def check_unchanged(files: list[InputFile]) -> None:
     """Raises KinspanError where a local file has changed since it was found: its parts were cut by its old size."""
     for file in files:
         prefix, name = split_prefix(file.name)
-        if prefix == huggingface.PREFIX or file.name == PYTHON_DOCS or is_url(name):
+        if prefix == tables.HUB or file.name == PYTHON_DOCS or is_url(name):
             continue
         now = _LocalPlaces(name).describe(f"{prefix}:" if prefix else "", name)
         if (now.size, now.modified) != (file.size, file.modified):

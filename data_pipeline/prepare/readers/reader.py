@@ -72,7 +72,7 @@ class Reader:
     names:             a pattern of the base names that this reader takes, whatever their suffix
     companions:        a pattern of the base names of files that are read together with those
     ignored:           a pattern of the base names of files beside those that hold no documents
-    modules, extra:    libraries that it imports, and the extra of this project that installs them
+    modules:           libraries that it imports
     """
 
     read: Callable[[SourceFile, FilePart | None], Iterator[tuple[int, Any]]]
@@ -83,7 +83,6 @@ class Reader:
     companions: str = ""
     ignored: str = ""
     modules: tuple[str, ...] = field(default=())
-    extra: str = ""
 
 
 def estimate_text(name: str, size: int) -> int:

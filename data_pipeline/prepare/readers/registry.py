@@ -17,14 +17,24 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import describe_write_error, load_python
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
-from . import books, delimited, huggingface, jsonl, python_docs, tables, text
+from . import (
+    books,
+    html,
+    jsonl,
+    markup,
+    office,
+    python_docs,
+    questions,
+    stackexchange,
+    tables,
+    text,
+    warc,
+    wiki_dump,
+    wiki_extracted,
+)
 from .archives import MAX_DEPTH, Unpack, split_zip, unpack_7z, unpack_tar, unpack_zip
 from .compression import COMPRESSED_SUFFIXES, is_compressed, is_url, open_file
-from .documents import docx, markdown, pdf
-from .forums import questions, stackexchange
 from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
-from .web import html, warc
-from .wikipedia import dump, extracted
 
 PYTHON_DOCS = python_docs.SOURCE  # the --input that stands for the embedded default corpus
 
@@ -32,40 +42,45 @@ PYTHON_DOCS = python_docs.SOURCE  # the --input that stands for the embedded def
 READERS: dict[str, Reader] = {
     ".jsonl": jsonl.READER,
     ".txt": text.READER,
-    ".csv": delimited.READER,
-    ".tsv": delimited.READER,
-    ".md": markdown.READER,
+    ".csv": tables.TEXT,
+    ".tsv": tables.TEXT,
+    ".json": tables.JSON,
+    ".md": markup.MARKDOWN,
+    ".rst": markup.RST,
     ".html": html.READER,
     ".htm": html.READER,
-    ".xml": dump.READER,
+    ".xhtml": html.READER,
+    ".xml": wiki_dump.READER,
     ".warc": warc.READER,
     ".arc": warc.READER,
     ".parquet": tables.PARQUET,
     ".arrow": tables.ARROW,
-    ".docx": docx.READER,
-    ".pdf": pdf.READER,
+    ".docx": office.DOCX,
+    ".pptx": office.PPTX,
+    ".pdf": office.PDF,
     "stackexchange": stackexchange.READER,
     "stackexchange-code": stackexchange.READER_WITH_CODE,
     "questions": questions.READER,
-    "wikiextractor": extracted.READER,
+    "wikiextractor": wiki_extracted.READER,
     "bookcorpus": books.READER,
-    huggingface.PREFIX: huggingface.READER,
+    tables.HUB: tables.HUGGING_FACE,
     PYTHON_DOCS: python_docs.READER,
 }
 
 ARCHIVES: dict[str, Unpack] = {
     ".zip": unpack_zip,
+    ".epub": unpack_zip,  # of pages
     ".tar": unpack_tar,
     ".tgz": unpack_tar,
     ".tbz2": unpack_tar,
     ".txz": unpack_tar,
     ".7z": unpack_7z,
 }
-_OF_SYSTEMS = r"(?i)\._.*|\.DS_Store|Thumbs\.db|desktop\.ini"  # which macOS and Windows leave in folders
+_OF_SYSTEMS = r"(?i)\._.*|\.DS_Store|Thumbs\.db|desktop\.ini|mimetype|container\.xml"  # of macOS, Windows and EPUB
 # Files that stand beside documents and are none: pictures, sound, fonts, styles, programs and their settings
 _NO_DOCUMENTS = re.compile(
     r"(?i)\.(?:png|jpe?g|gif|svg|webp|ico|bmp|tiff?|drawio|dot|mp[34]|wav|ogg|webm|woff2?|[to]tf|eot|s?css|less|js|mjs|ts"
-    r"|map|lock|pyi?|pyc|ipynb|[ch]|cc|[ch]pp|rs|go|java|sh|bat|ps1|cfg|ini|toml|ya?ml|inv)"
+    r"|map|lock|pyi?|pyc|ipynb|[ch]|cc|[ch]pp|rs|go|java|sh|bat|ps1|cfg|ini|toml|ya?ml|inv|opf|ncx)"
 )
 _NO_DOCUMENT_NAMES = re.compile(r"Makefile|Dockerfile|package(-lock)?\.json|CNAME|\..*")
 _OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # a compressed tar without a suffix that says so
@@ -164,15 +179,15 @@ def is_no_document(name: str) -> bool:
 
 def find_obstacle(name: str) -> str:
     """Says why a file cannot be read: its format is not known, or a library is missing; "" where it can."""
-    modules: tuple[str, ...]
+    modules: tuple[str, ...] = ()
     if find_archive(name):
-        modules, extra = (("py7zr",), "forums") if name.lower().endswith(".7z") else ((), "")
+        modules = ("py7zr",) if name.lower().endswith(".7z") else ()
     elif reader := find_reader(name):
-        modules, extra = reader.modules, reader.extra
+        modules = reader.modules
     else:
         return "not a known format"
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
-    return f"needs {missing[0]}: pip install 'kinspan[{extra}]'" if missing else ""
+    return f"needs {missing[0]}: pip install 'kinspan[prepare]'" if missing else ""
 
 
 def find_parts(name: str, size: int) -> list[FilePart | None]:

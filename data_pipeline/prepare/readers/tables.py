@@ -1,22 +1,129 @@
-"""``.parquet`` and ``.arrow``: a row is a document, with the columns of a ``.jsonl`` document's fields."""
+"""``.csv``, ``.tsv``, ``.parquet``, ``.arrow``, ``.json`` and ``hf:NAME``: a row is a document, with the fields of a
+``.jsonl`` document as its columns.
 
+A table as text is read by ``csv``, and not by ``datasets``, which turns the id "007" into 7 and the text "NA" into
+nothing, and takes a row with too few columns for a complete one. Columns of a ``.csv`` may be separated by semicolons:
+the first row shows it. ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT`` is a data set of the Hugging Face
+hub, streamed; NAME may be a local folder. A folder of ``save_to_disk`` needs no prefix.
+"""
+
+import csv
+import hashlib
+import io
+import json
 import sys
 from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
 
 import pyarrow as pa
 
 from data_pipeline.prepare.document import Document, Rejected, Unreadable
 
-from .compression import open_file
+from . import reader
+from .compression import is_compressed, open_file, open_source
 from .jsonl import parse_fields
-from .reader import FilePart, Reader, Record, SourceFile, estimate_text, group_parts
+from .reader import (
+    FilePart,
+    Reader,
+    Record,
+    SourceFile,
+    estimate_text,
+    find_utf_16,
+    group_parts,
+    measure_content,
+    pass_rest,
+    reject_utf_16,
+)
+from .text import read_whole
 
 COLUMNS = ("id", "title", "paragraphs", "text")
+HUB = "hf"
+ROWS = 256  # that are in memory at a time
+_MORE = "\n"  # no column's name: the values of all columns that are not kept, which count as read
 _WHOLE = FilePart(0, sys.maxsize)
+Rows = Iterator[tuple[int, dict | Rejected]]
+
+
+def _parse_row(record: Record) -> list[Document]:
+    return parse_fields(record.content, record)
+
+
+# Text -----------------------------------------------------------------------------------------------------
+
+
+def _read_text_rows(source: SourceFile, part: FilePart | None) -> Rows:
+    csv.field_size_limit(reader.MAX_RECORD_BYTES)
+    name = source.name.rpartition(".")[0] if is_compressed(source.name) else source.name
+    with open_source(source) as file:
+        if find_utf_16(file):
+            yield 1, reject_utf_16(pass_rest(file))
+            return
+        lines = _read_lines(io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline=""))
+        first = next(lines, "")
+        is_semicolon = "text" in next(csv.reader([first], delimiter=";"), [])
+        delimiter = "\t" if name.lower().endswith(".tsv") else ";" if is_semicolon else ","
+        rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+        header = next(rows, None) or []
+        counts = [header.count(name) for name in ("text", "id", "title")]
+        if first and (not counts[0] or max(counts) > 1):
+            reason = f'no column "text", or two of one name, in its first row: {", ".join(header)[:100]}'
+            yield 1, Unreadable(reason, estimate_text(source.name, source.size))
+            return
+        try:
+            for row in filter(None, rows):  # a blank line is no row
+                yield rows.line_num, _find_merged(row, delimiter) or _name_fields(header, row)
+        except csv.Error as error:
+            raise ValueError(f"line {rows.line_num}: its quotation marks do not pair up ({error!s:.60})") from error
+
+
+def _read_lines(text: IO[str]) -> Iterator[str]:
+    """Yields the lines. Raises ValueError for one that is too long: ``csv`` would hold all of it in memory."""
+    while line := text.readline(reader.MAX_RECORD_BYTES + 1):
+        if len(line) > reader.MAX_RECORD_BYTES:
+            raise ValueError(f"a line is longer than {reader.MAX_RECORD_BYTES >> 20} MB")
+        yield line
+
+
+def _find_merged(row: list[str], delimiter: str) -> Rejected | None:
+    """Rejects a row with a field that holds whole rows: in a .tsv without quoting, a quotation mark began a field, and
+    the next one ended another."""
+    for field in row if delimiter == "\t" else ():
+        lines = field.count("\n")
+        if lines and field.count("\t") == lines * (len(row) - 1) > 0:
+            return Rejected(f"{lines + 1} rows are one here: quotation marks do not pair up", measure_content(row))
+    return None
+
+
+def _name_fields(header: list[str], row: list[str]) -> dict[str, Any] | Rejected:
+    if len(row) != len(header):
+        return Rejected(f"the row has {len(row)} columns, and the first row {len(header)}", measure_content(row))
+    if any("\udc80" <= character <= "\udcff" for value in row for character in value):
+        return Rejected("not UTF-8", measure_content(row))
+    named = dict(zip(header, row, strict=True))
+    fields: dict[str, Any] = {name: named.pop(name) for name in ("id", "title", "text") if name in named}
+    return fields | {_MORE: list(named.values())}
+
+
+def _read_json(source: SourceFile, part: FilePart | None) -> Rows:
+    """Reads a list of objects, or a single object."""
+    for _, content in read_whole(source, part):
+        if isinstance(content, Rejected):
+            yield 1, content
+            return
+        if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+            yield 1, reject_utf_16(len(content))
+            return
+        found = json.loads(content.decode("utf-8-sig"))
+        yield from enumerate(found if isinstance(found, list) else [found], 1)
+
+
+# Arrow ----------------------------------------------------------------------------------------------------
 
 
 def _split_row_groups(name: str, size: int) -> list[FilePart]:
-    """Cut a Parquet file into runs of row groups of about PART_BYTES; one that cannot be opened is one part."""
+    """Cuts a Parquet file into runs of row groups of about PART_BYTES; one that cannot be opened is one part."""
     import pyarrow.parquet as pq
 
     try:
@@ -27,55 +134,46 @@ def _split_row_groups(name: str, size: int) -> list[FilePart]:
         return [_WHOLE]  # reading it says why
 
 
-def _read_row_groups(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
+def _read_row_groups(source: SourceFile, part: FilePart | None) -> Rows:
     import pyarrow.parquet as pq
 
     part = part or _WHOLE
     with source.open() as opened, pq.ParquetFile(opened) as file:
         names = [name for name in COLUMNS if name in file.schema_arrow.names]
-        if refused := _refuse_columns(file.schema_arrow, source):
-            yield 1, refused
-            return
         groups = range(file.metadata.num_row_groups)
-        number = sum(file.metadata.row_group(k).num_rows for k in groups[: part.begin])
-        for batch in file.iter_batches(batch_size=256, row_groups=list(groups[part.begin : part.end]), columns=names):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
+        before = sum(file.metadata.row_group(k).num_rows for k in groups[: part.begin])
+        batches = file.iter_batches(batch_size=ROWS, row_groups=list(groups[part.begin : part.end]), columns=names)
+        yield from _list_rows(source, file.schema_arrow, batches, before)
 
 
-def _read_batches(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
-    """Read Arrow's file format, or its stream format, in which Hugging Face data sets are saved."""
-    number = 0
+def _read_batches(source: SourceFile, part: FilePart | None) -> Rows:
+    """Reads Arrow's file format, or its stream format, in which Hugging Face data sets are saved."""
     with source.open() as opened:
         magic = opened.read(6)
         opened.seek(0)
         if magic == b"ARROW1":
             file = pa.ipc.open_file(opened)
-            schema, batches = file.schema, map(file.get_batch, range(file.num_record_batches))
+            yield from _list_rows(source, file.schema, map(file.get_batch, range(file.num_record_batches)), 0)
         else:
             stream = pa.ipc.open_stream(opened)
-            schema, batches = stream.schema, iter(stream)
-        if refused := _refuse_columns(schema, source):
-            yield 1, refused
-            return
-        for batch in batches:
-            names = [name for name in COLUMNS if name in batch.schema.names]
-            for begin in range(0, batch.num_rows, 256):
-                for row in batch.select(names).slice(begin, 256).to_pylist():
-                    number += 1
-                    yield number, row
+            yield from _list_rows(source, stream.schema, iter(stream), 0)
 
 
-def _refuse_columns(schema: pa.Schema, source: SourceFile) -> Unreadable | None:
-    """Refuse a table that has no text, at once and as a whole: its rows are not broken one by one."""
+def _list_rows(source: SourceFile, schema: pa.Schema, batches: Iterator[pa.RecordBatch], before: int) -> Rows:
     types = {field.name: field.type for field in schema}
     lists = types.get("paragraphs", pa.null())
-    if _is_text(types.get("text", pa.null())) or (hasattr(lists, "value_type") and _is_text(lists.value_type)):
-        return None
-    found = ", ".join(f"{name} ({kind})" for name, kind in types.items())
-    size = estimate_text(source.name, source.size)
-    return Unreadable(f'no column "text" of strings or "paragraphs" of lists of strings, but {found[:200]}', size)
+    if not (_is_text(types.get("text", pa.null())) or (hasattr(lists, "value_type") and _is_text(lists.value_type))):
+        found = ", ".join(f"{name} ({kind})" for name, kind in types.items())[:200]
+        size = estimate_text(source.name, source.size)
+        yield 1, Unreadable(f'no column "text" of strings or "paragraphs" of lists of strings, but {found}', size)
+        return
+    number = before
+    for batch in batches:
+        batch = batch.select([name for name in COLUMNS if name in batch.schema.names])
+        for begin in range(0, batch.num_rows, ROWS):
+            for row in batch.slice(begin, ROWS).to_pylist():
+                number += 1
+                yield number, row
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -83,12 +181,30 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
-def parse_row(record: Record) -> list[Document]:
-    return parse_fields(record.content, record)
+# Hugging Face ---------------------------------------------------------------------------------------------
 
 
-PARQUET = Reader(_read_row_groups, parse_row, split=_split_row_groups)
+def _read_stream(source: SourceFile, part: FilePart | None) -> Rows:
+    from datasets import load_dataset
+
+    name, config, split = [*source.name.partition(":")[2].split(":"), "", ""][:3]
+    rows = load_dataset(name, config or None, split=split or "train", streaming=True)
+    for number, row in enumerate(rows, 1):
+        yield number, {key: row[key] for key in COLUMNS if key in row}
+
+
+def stamp(name: str) -> str:
+    """Says what tells whether a local folder has changed; "" for a data set of the hub."""
+    files = sorted(path for path in Path(name.partition(":")[0]).rglob("*") if path.is_file())
+    states = [(str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
+    return hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16] if files else ""
+
+
 # Beside the Arrow files of a saved Hugging Face data set lie two files that describe it, and what was made of it: the
 # results of ``map``, ``filter`` and ``shuffle`` would be read as documents once more.
 _BESIDE = r"(?:dataset_info|state|dataset_dict)\.json|cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow"
-ARROW = Reader(_read_batches, parse_row, ignored=_BESIDE)
+TEXT = Reader(_read_text_rows, _parse_row, may_be_compressed=True)
+JSON = Reader(_read_json, _parse_row, may_be_compressed=True)
+PARQUET = Reader(_read_row_groups, _parse_row, split=_split_row_groups)
+ARROW = Reader(_read_batches, _parse_row, ignored=_BESIDE)
+HUGGING_FACE = Reader(_read_stream, _parse_row)

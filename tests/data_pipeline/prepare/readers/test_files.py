@@ -164,7 +164,7 @@ def test_the_reader_of_a_name(name, key):
     assert find_reader(name) is registry.READERS[key]
 
 
-@pytest.mark.parametrize("name", ["a.odt", "a", "wiki_", "a.jsonl.lz4", "Posts.json"])
+@pytest.mark.parametrize("name", ["a.odt", "a", "wiki_", "a.jsonl.lz4", "Posts.yaml"])
 def test_names_that_no_reader_takes(name):
     assert find_reader(name) is None
 
@@ -214,11 +214,11 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(tmp_path, mo
     monkeypatch.setattr(
         registry.importlib.util, "find_spec", lambda name: None if name == "mwparserfromhell" else find(name)
     )
-    with pytest.raises(KinspanError, match=r"needs mwparserfromhell: pip install 'kinspan\[wiki\]'"):
+    with pytest.raises(KinspanError, match=r"needs mwparserfromhell: pip install 'kinspan\[prepare\]'"):
         find_input_files([str(path)])
     written(tmp_path / "a.jsonl", JSONL)
     ((_, reason),) = find_input_files([str(tmp_path)]).unknown
-    assert "kinspan[wiki]" in reason
+    assert "kinspan[prepare]" in reason
 
 
 def test_files_beside_those_that_are_read_are_not_skipped(tmp_path):

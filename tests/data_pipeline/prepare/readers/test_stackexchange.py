@@ -9,9 +9,8 @@ from xml.sax.saxutils import quoteattr
 import pytest
 
 from data_pipeline.prepare.cleaning import Rules, Tally, clean
-from data_pipeline.prepare.readers import find_input_files, parse_record, read_records, reader
-from data_pipeline.prepare.readers.forums import stackexchange
-from data_pipeline.prepare.readers.forums.stackexchange import extract_paragraphs
+from data_pipeline.prepare.readers import find_input_files, parse_record, read_records, reader, stackexchange
+from data_pipeline.prepare.readers.stackexchange import extract_paragraphs
 
 FORUMS = {  # questions, answers, accepted
     "beer": (663, 1572, 410),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from data_pipeline.prepare.cleaning import Rules, Tally, clean
 from data_pipeline.prepare.document import Rejected, Unreadable
 from data_pipeline.prepare.readers import lines, read_records, reader
-from data_pipeline.prepare.readers.wikipedia.markup import MAX_MARKUP, drop_lead_in, extract_paragraphs
+from data_pipeline.prepare.readers.wiki_markup import MAX_MARKUP, drop_lead_in, extract_paragraphs
 
 PROSE = "The reader goes through the page once. It keeps the text."
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from .. import reader as limits
-from ..compression import open_source
-from ..jsonl import check_end, load_json
-from ..lines import cut_lines
-from ..reader import FilePart, Reader, Record, SourceFile, name_file, name_record
-from ..text import decode
-from .markup import drop_lead_in
+from . import reader as limits
+from .compression import open_source
+from .jsonl import check_end, load_json
+from .lines import cut_lines
+from .reader import FilePart, Reader, Record, SourceFile, name_file, name_record
+from .text import decode
+from .wiki_markup import drop_lead_in
 
 _HEAD = re.compile(r'<doc id="([^"]*)"(?: url="[^"]*")?(?: title="([^"]*)")?[^>]*>\n?')
 _NOT_TEXT = re.compile(  # what is left of headings and lists, and paragraphs with a formula

@@ -23,11 +23,11 @@ from xml.etree import ElementTree
 from data_pipeline.core.errors import quote_error
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
-from ..compression import COMPRESSED_SUFFIXES, is_compressed
-from ..lines import read_lines
-from ..reader import FilePart, Reader, Record, SourceFile, name_file
-from ..web.html import collect_paragraphs
-from .groups import name_groups
+from .compression import COMPRESSED_SUFFIXES, is_compressed
+from .html import collect_paragraphs
+from .lines import read_lines
+from .questions import name_groups
+from .reader import FilePart, Reader, Record, SourceFile, name_file
 
 GROUP_BYTES = 128 << 20  # about how many bytes of rows are put in order at a time
 EXPANDS = 8  # how many times larger a compressed file may become
@@ -242,6 +242,5 @@ READER = Reader(
     companions=r"PostLinks\.xml",
     ignored=r"(?:Badges|Comments|PostHistory|Tags|Users|Votes)\.xml",
     modules=("lxml",),
-    extra="forums",
 )
 READER_WITH_CODE = replace(READER, parse=partial(_parse, keep_code=True), names="")

@@ -13,10 +13,10 @@ from typing import Any
 
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
-from .. import reader as limits
-from ..compression import open_source
-from ..reader import FilePart, Reader, Record, SourceFile, name_file, name_record
+from . import reader as limits
+from .compression import open_source
 from .html import extract_page
+from .reader import FilePart, Reader, Record, SourceFile, name_file, name_record
 
 _PAGES = ("text/html", "application/xhtml+xml")
 _MARK = b"\nWARC/1."
@@ -136,5 +136,4 @@ READER = Reader(
     _parse,
     may_be_compressed=True,
     modules=("warcio", "trafilatura"),
-    extra="web",
 )

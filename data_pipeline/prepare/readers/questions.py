@@ -7,16 +7,15 @@ a duplicate of). Nothing is dropped for its length, since people posted it.
 A file is one part, however large, since a link may connect any two of its lines.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from ..jsonl import find_id, load_json, parse_fields, read_json_lines
-from ..lines import read_lines
-from ..reader import FilePart, Reader, Record, SourceFile, name_record
-from .groups import name_groups
+from .jsonl import find_id, load_json, parse_fields, read_json_lines
+from .lines import read_lines
+from .reader import FilePart, Reader, Record, SourceFile, name_record
 
 
 def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict[str, Any] | Rejected]]:
@@ -72,6 +71,31 @@ def _parse_question(fields: Any) -> dict[str, Any]:
         raise Rejected('"links" is not a list of ids')
     links = [str(link) for link in links]
     return {"answers": answers, "accepted": accepted, "links": links, "title_is_text": True, "is_post": True}
+
+
+def name_groups(links: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Names the group of each linked question, by one of its members: chains, siblings and circles are one group each.
+
+    A group is named by a member that is a duplicate of nothing, which most have one of, or else by any; by the first in
+    the order of characters where there are several.
+
+    links: for a question what it is a duplicate of
+    """
+    leader: dict[str, str] = {}
+
+    def find(member: str) -> str:
+        while leader.setdefault(member, member) != member:
+            leader[member] = leader[leader[member]]  # halves the path for the next one
+            member = leader[member]
+        return member
+
+    for source, targets in links.items():
+        for target in targets:
+            leader[find(source)] = find(target)
+    names: dict[str, str] = {}
+    for member in sorted(leader, key=lambda member: (bool(links.get(member)), member)):
+        names.setdefault(find(member), member)
+    return {member: names[find(member)] for member in leader}
 
 
 READER = Reader(_read, _parse, may_be_compressed=True)

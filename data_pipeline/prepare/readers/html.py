@@ -5,8 +5,8 @@ from typing import Any
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from ..reader import Reader, Record, name_file, name_record
-from ..text import read_whole
+from .reader import Reader, Record, name_file, name_record
+from .text import read_whole
 
 _KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}
 
@@ -51,4 +51,4 @@ def _parse(record: Record) -> list[Document]:
     return [Document(name_record(record), title, paragraphs, name_file(record.file))]
 
 
-READER = Reader(read_whole, _parse, may_be_compressed=True, modules=("trafilatura",), extra="web")
+READER = Reader(read_whole, _parse, may_be_compressed=True, modules=("trafilatura",))

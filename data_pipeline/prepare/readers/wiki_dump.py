@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
-from .. import reader as limits
-from ..compression import is_compressed, open_source
-from ..lines import split_bytes
-from ..reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file, name_record
+from . import reader as limits
+from .compression import is_compressed, open_source
+from .lines import split_bytes
+from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file, name_record
 
 _BEGIN, _END, _LAST = b"<page>", b"</page>", b"</mediawiki>"
 _CHUNK = 1 << 20
@@ -132,7 +132,7 @@ def _cut_pages(chunks: Iterable[bytes], begin: int, end: int, is_whole: bool) ->
 
 
 def _parse(record: Record) -> list[Document]:
-    from .markup import extract_paragraphs
+    from .wiki_markup import extract_paragraphs
 
     try:
         page = ElementTree.fromstring(record.content)
@@ -151,4 +151,4 @@ def _parse(record: Record) -> list[Document]:
     return [Document(own_id, title, extract_paragraphs(text), name_file(record.file))]
 
 
-READER = Reader(_read_pages, _parse, may_be_compressed=True, split=_split, modules=("mwparserfromhell",), extra="wiki")
+READER = Reader(_read_pages, _parse, may_be_compressed=True, split=_split, modules=("mwparserfromhell",))

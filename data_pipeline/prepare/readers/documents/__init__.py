@@ -1,1 +1,0 @@
-"""Documents that people write: Markdown, Word, PDF."""

@@ -1,1 +1,0 @@
-"""Forums of questions and answers."""

@@ -1,1 +1,0 @@
-"""Pages of the web: as files, and in the archives of crawls."""

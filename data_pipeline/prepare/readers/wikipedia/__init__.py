@@ -1,1 +1,0 @@
-"""Wikipedia and other wikis of MediaWiki: their dumps, and what WikiExtractor made of them."""
