@@ -56,8 +56,8 @@ for _row, _seed in recipe.list_jobs():
 
 def count_planned(row: Row) -> int:
     """Returns how many seeds a row is to have."""
-    few = row.start == "l3" or row.arm == "ssp-wsd" or (row.start == "minilm" and row.pairs == LARGE)
-    return 1 if row.arm in ("cosine",) or row.start == "bm25" else PLANNED.get(row, 3 if few else 5)
+    few = row.start == "l3" or row.arm in ("ssp-wsd", "gpu-high") or (row.start == "minilm" and row.pairs == LARGE)
+    return 1 if row.arm == "cosine" or row.start == "bm25" else PLANNED.get(row, 3 if few else 5)
 
 
 def read_lines(row: Row) -> list[dict[str, Any]]:
@@ -133,15 +133,15 @@ def test(rows: Sequence[np.ndarray]) -> tuple[float, float]:
     return over_questions, compare_seeds(rows[0].mean(axis=1), rows[1].mean(axis=1))
 
 
-def list_comparisons(comparisons: Sequence[Sequence[Row]]) -> str:
-    """Returns a table of differences. p of one that lacks seeds is left out, and counts as 1 in the correction."""
+def list_comparisons(comparisons: Sequence[Sequence[Row]], least: int = 2) -> str:
+    """Returns a table of differences of rows with so many seeds. One that lacks seeds has no p, and counts as 1."""
     aps = [[read_ap(row) for row in rows] for rows in comparisons]
     complete = [all(len(read_lines(row)) >= count_planned(row) for row in rows) for rows in comparisons]
     p = [test(ap) if done else (1.0, 1.0) for ap, done in zip(aps, complete, strict=True)]
     lines = []
     for rows, ap, done, each, corrected in zip(comparisons, aps, complete, p, correct_greater(p), strict=True):
         name = f"{rows[0].start}, {rows[0].set}: {title(rows[0])} less {title(rows[1], drawn=False)}"
-        if min(map(len, ap)) < 2:
+        if min(map(len, ap)) < least:
             continue
         if not done:
             name += f" *(so far {len(ap[0])} and {len(ap[1])} seeds)*"
@@ -151,9 +151,8 @@ def list_comparisons(comparisons: Sequence[Sequence[Row]]) -> str:
         lines.append([name, signed(ap[0].mean() - ap[1].mean()), interval, *of_p])
     text = table(["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"], lines)
     left = len(comparisons) - len(lines)
-    return (text if lines else "") + (
-        f"\n\nWith fewer than two seeds yet: {left} of {len(comparisons)}." if left else ""
-    )
+    notes = [f"With fewer than {least} seeds yet: {left} of {len(comparisons)}."] if left else []
+    return "\n\n".join([text] * bool(lines) + notes)
 
 
 def list_uncontaminated(rows: Sequence[Row]) -> str:
@@ -231,7 +230,7 @@ TABLES = {
     "distilbert": lambda: list_rows("distilbert", ("selqa", "wikiqa")),
     "minilm primary": lambda: list_comparisons([MINILM]),
     "minilm primary, uncontaminated": lambda: list_uncontaminated(MINILM),
-    "minilm secondary": lambda: list_comparisons(MINILM_SECONDARY),
+    "minilm secondary": lambda: list_comparisons(MINILM_SECONDARY, least=3),
     "minilm": lambda: list_rows("minilm", ("selqa", "wikiqa"), least=2),
     "minilm, other sets": lambda: list_rows("minilm", ("trecqa", "insuranceqa")),
     "l3": lambda: list_rows("l3", ("selqa",)),
