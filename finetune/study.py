@@ -29,7 +29,7 @@ from finetune.evaluation.metrics import MAP, TITLES, compute_means, compute_ques
 from finetune.evaluation.significance import OVER_QUESTIONS, OVER_SEEDS, compare_rows, compute_interval, format_p
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.model import score_answers
-from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
+from finetune.training.card import AS_STARTED, AS_TRANSFERRED
 from finetune.training.config import (
     CONTRASTIVE,
     FinetuneConfig,
@@ -357,7 +357,7 @@ def _summarize_set(context: StudyContext, done: list[tuple[PlannedRow, Settings]
     """
     rows, first = [row for row, _ in done], done[0][0].config
     measured = load_data(first).measured[-1]
-    shown, metrics = choose_metrics(first), list_metrics(first)
+    shown, metrics = choose_metrics(first.loss), list_metrics(first)
     figures = [read_figures(row.config, measured.split) for row in rows]
     untrained = {BM25: score_bm25(measured)} if context.bm25 else {}
     if context.study.zero_shot:

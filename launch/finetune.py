@@ -39,15 +39,15 @@ EPILOG = """examples:
   kinspan finetune --loss contrastive --data techqa=technicalqa --own_negatives 2 --output_dir runs/finder"""
 
 
-def main() -> None:
+def main() -> str:
     config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
     check(config)
     expect_data(config.data, config.train_data, config.transfer)
     for note in find_unused_flags(config):
-        log.info(note)
-    from finetune.training.experiment import run_experiment  # after the flags: torch takes seconds to import
+        log.warning(note)
+    from finetune.training.experiment import format_results, run_experiment  # after the flags: torch takes seconds
 
-    run_experiment(config)
+    return format_results(run_experiment(config))
 
 
 if __name__ == "__main__":

@@ -262,7 +262,7 @@ def test_a_fine_tuned_ranker_shows_nothing_of_the_machine(folder, tmp_path, secr
     _answers(tmp_path)
     settings = {"seeds": 1, "epochs": 1, "max_length": 32, "precision": "fp32"}
     places = {"model": str(folder), "data": f"files={tmp_path}/sets", "output_dir": str(tmp_path / "out")}
-    run_experiment(FinetuneConfig(**settings, **places), say=lambda line: None)
+    run_experiment(FinetuneConfig(**settings, **places))
     assert shows(tmp_path / "out/seed-1/best", secrets) == []
 
 

@@ -9,14 +9,12 @@ from typing import Any
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
 from finetune.evaluation.metrics import MAP
+from finetune.training.card import ABOUT, format_card
 from finetune.training.plan import BEST, DEV
 from pretrain.engine.log import complete_lines
 from pretrain.release.curve import CURVE, draw_curve
 from pretrain.release.folder import CARD, FACTS, replace_release
 from pretrain.release.metadata import CardOverrides
-
-from .card import format_card
-from .facts import ABOUT
 
 CURVES = {"loss": "training loss", MAP: "MAP"}
 RESULTS = "results.json"

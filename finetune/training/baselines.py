@@ -1,7 +1,8 @@
-"""What a fine-tuned ranker is compared with: BM25, and the model that it started from."""
+"""The baselines of a fine-tuned ranker: BM25, and the model that it started from."""
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,23 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, score_bm25
-from finetune.evaluation.comparison import BI_ENCODER, CROSS_ENCODER, START, warn_of_baselines
-from finetune.evaluation.metrics import METRICS, RETRIEVAL_METRICS, compute_means, compute_question_metrics
+from finetune.evaluation.comparison import START
+from finetune.evaluation.metrics import compute_means, compute_question_metrics
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.model import score_answers
 from pretrain.engine.ranks import broadcast_from_rank_0
 from pretrain.modeling.pair_model import holds_no_weights
 
-from .config import CONTRASTIVE, FinetuneConfig, list_metrics
+from .config import FinetuneConfig, choose_metrics, list_metrics
 from .fingerprints import fingerprint_answers, fingerprint_ids, fingerprint_model
+
+log = logging.getLogger(__name__)
 
 BASELINES = "baselines.json"
 
 
-def measure_baselines(
-    config: FinetuneConfig, data: AnswerSet, folder: Path, say: Callable[[str], None] = print
-) -> dict[str, dict[str, float]]:
-    """The mean metrics of each baseline on a split; measured once, and kept in ``folder``.
+def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> dict[str, dict[str, float]]:
+    """Returns the mean metrics of each baseline on a split; measured once, and kept in ``folder``.
 
     The start ranks by its own head where it has one, by the similarity of its embeddings where it is an embedding
     model, and else not at all. Run by every rank.
@@ -39,14 +40,14 @@ def measure_baselines(
             return read_object(path, "")
         return {}
 
-    say(f"for comparison, {BM25} and {START} on {data.split}")
+    log.info("for comparison, %s and %s on %s", BM25, START, data.split)
     known = broadcast_from_rank_0(read)
     # A start that could not be measured, offline say, is tried again
     if known.get("of") != of or known["notes"] or list(known["means"][BM25]) != list(list_metrics(config)):
         known = {"of": of, **_measure(config, data)}
         broadcast_from_rank_0(lambda: write_atomically(path, json.dumps(known, indent=1) + "\n"))
     for note in known["notes"]:
-        say(note)
+        log.warning(note)
     return known["means"]
 
 
@@ -62,13 +63,11 @@ def _measure(config: FinetuneConfig, data: AnswerSet) -> dict[str, Any]:
     return {"means": means, "notes": notes}
 
 
-def warn_of_results(results: Mapping[str, Any]) -> list[str]:
-    """A line for each measured baseline that the mean of the seeds is below. ``results``: what results.json holds, or
-    nothing."""
-    lines = []
+def log_better_baselines(results: Mapping[str, Any]) -> None:
+    """Warns of each baseline that the mean of the seeds is below. ``results``: those of results.json, or empty."""
     for split, baselines in results.get("baselines", {}).items():
-        compares = results["settings"]["loss"] == CONTRASTIVE
-        metric, advice = (RETRIEVAL_METRICS[0], BI_ENCODER) if compares else (METRICS[0], CROSS_ENCODER)
-        own = {name: figures[metric] for name, figures in baselines.items()}
-        lines += warn_of_baselines(split, metric, results[split][metric]["mean"], own, advice)
-    return lines
+        metric = choose_metrics(results["settings"]["loss"])[0]
+        mean = results[split][metric]["mean"]
+        for name, figures in baselines.items():
+            if mean < figures[metric]:
+                log.warning("%s %.4f on %s is below %.4f of %s", metric, mean, split, figures[metric], name)

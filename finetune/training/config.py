@@ -138,8 +138,7 @@ class OptimisationSettings(OptimizerSettings):
     """Run these seeds alone, instead of 1 to --seeds, to spread them over GPUs or machines. Then a command without
     --seed finds them done, and makes one table of all."""
     deepspeed_config: str | None = setting(None)
-    """DeepSpeed's JSON file, such as ds_configs/zero2.json. Without it: torch alone in one process, and
-    ds_configs/zero1.json under the launcher with several ranks."""
+    """DeepSpeed's JSON file, such as ds_configs/zero2.json. Without it: ds_configs/zero1.json."""
     transfer_learning_rate: float = setting(2e-5, ABOVE_0)
     """TANDA: peak learning rate of the transfer step."""
     transfer_epochs: int = setting(9, ABOVE_0)
@@ -311,18 +310,18 @@ def find_unused_flags(config: FinetuneConfig) -> list[str]:
 
 
 def get_max_length(config: FinetuneConfig) -> int:
-    """The most tokens of a pair; 128, where the settings do not say, are both papers' (Garg et al., 2020, 5.2)."""
+    """Returns the most tokens of a pair; without a setting 128, as in both papers (Garg et al., 2020, 5.2)."""
     return config.max_length or 128
 
 
-def choose_metrics(config: FinetuneConfig) -> tuple[str, ...]:
-    """The metrics that tables show, the one that is tested first: a bi-encoder is to find answers among many."""
-    return RETRIEVAL_METRICS if config.loss == CONTRASTIVE else METRICS
+def choose_metrics(loss: str) -> tuple[str, ...]:
+    """Returns the metrics of tables, the tested one first: a bi-encoder is to find answers among many."""
+    return RETRIEVAL_METRICS if loss == CONTRASTIVE else METRICS
 
 
 def list_metrics(config: FinetuneConfig) -> tuple[str, ...]:
-    """The metrics that are computed: those that are shown, and MAP, by which the best ranker is chosen."""
-    return tuple(dict.fromkeys((MAP, *choose_metrics(config))))
+    """Returns the metrics that are computed: those that are shown, and MAP, by which the best ranker is chosen."""
+    return tuple(dict.fromkeys((MAP, *choose_metrics(config.loss))))
 
 
 def list_seeds(config: FinetuneConfig) -> list[int]:
@@ -331,5 +330,5 @@ def list_seeds(config: FinetuneConfig) -> list[int]:
 
 
 def identity(config: FinetuneConfig, **facts: Any) -> dict[str, Any]:
-    """What makes a run this run; ``facts`` are what the paths stand for: fingerprints of data and model."""
+    """Returns the settings and ``facts``, fingerprints of data and model, that a resumed run must share."""
     return {**settings_of_identity(config), **facts}

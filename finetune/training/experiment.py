@@ -4,7 +4,7 @@ A seed's run is a list of stages, each of which starts where the one before it e
 """
 
 import json
-from collections.abc import Callable, Sequence
+import logging
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from data_pipeline.core.files import hash_file, read_object, write_atomically
 from finetune.evaluation.comparison import format_mean
 from finetune.evaluation.metrics import (
     MAP,
-    METRICS,
     TITLES,
     Figures,
     compute_means,
@@ -27,8 +26,6 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import find_trained_length
-from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
-from finetune.reports.facts import add_baselines, describe_surroundings, name_model, write_card
 from pretrain.engine.log import complete_lines
 from pretrain.engine.ranks import barrier, broadcast_from_rank_0
 from pretrain.engine.run_folder import SUMMARY
@@ -36,14 +33,17 @@ from pretrain.engine.stop import listen_for_stop
 from pretrain.modeling.default_model import default_model
 from pretrain.release.curve import draw_curve
 
-from .baselines import measure_baselines, warn_of_results
+from .baselines import log_better_baselines, measure_baselines
+from .card import AS_STARTED, AS_TRANSFERRED, add_baselines, describe_surroundings, name_model, write_card
 from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
 from .engine import Ranks, join_ranks
 from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
 from .plan import BEST, DEV, TrainingStage, name_best, plan_stage
 from .search import search_settings
-from .stages import Data, load_data, make_target_stage, make_transfer_stage, name_set, warn_of_rates
+from .stages import Data, load_data, log_high_rates, make_target_stage, make_transfer_stage, name_set
 from .train import train_ranker
+
+log = logging.getLogger(__name__)
 
 TRANSFER_SEED = 1  # one transfer serves all seeds of the target
 RESULTS, CURVES = "results.json", "curves.png"
@@ -62,14 +62,9 @@ class Experiment:
     transfer: TrainingStage | None
     output: Path
     ranks: Ranks
-    say: Callable[[str], None]
 
 
-def run_experiment(
-    config: FinetuneConfig,
-    say: Callable[[str], None] = print,
-    baselines: bool = True,
-) -> dict[str, Any]:
+def run_experiment(config: FinetuneConfig, baselines: bool = True) -> dict[str, Any]:
     """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``curves.png``.
 
     baselines: measure BM25 and the start too; a study has rows of its own for them
@@ -80,44 +75,37 @@ def run_experiment(
     """
     check(config)
     with listen_for_stop(config.max_hours):
-        return _run_all_seeds(config, say, baselines)
+        return _run_all_seeds(config, baselines)
 
 
-def _run_all_seeds(config: FinetuneConfig, say: Callable[[str], None], baselines: bool) -> dict[str, Any]:
+def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> dict[str, Any]:
     ranks = join_ranks(config)
     _check_output(Path(config.output_dir))
-    say = say if ranks.rank == 0 else _be_silent
     data = load_data(config)
-    for line in data.notes:
-        say(line)
     output = Path(config.output_dir)
     model = config.model or default_model()
     trained = find_trained_length(model)
     config = replace(config, model=model, max_length=config.max_length or trained or get_max_length(config))
     if trained and config.max_length != trained:
-        say(f"--max_length {config.max_length}: {model} was trained on {trained} tokens")
-    for line in warn_of_rates(config):
-        say(line)
+        log.warning("--max_length %s: %s was trained on %s tokens", config.max_length, model, trained)
+    log_high_rates(config)
     if config.search_folds:
-        config = search_settings(config, data, output / "search", ranks, say)
+        config = search_settings(config, data, output / "search", ranks)
     transfer = make_transfer_stage(config, data) if data.transfer is not None else None
     for stage in (transfer, make_target_stage(config, data, 1, str(config.model), "target's fine-tuning")):
         if stage:  # settings that cannot be trained with are refused here, before hours of transfer
             plan_stage(config, stage, 1)
-    experiment = Experiment(config, data, transfer, output, ranks, say)
+    experiment = Experiment(config, data, transfer, output, ranks)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
-    measured, metrics = data.measured[-1], choose_metrics(config)
+    measured = data.measured[-1]
     if baselines:
-        results["baselines"] = {measured.split: measure_baselines(config, measured, output, say)}
+        results["baselines"] = {measured.split: measure_baselines(config, measured, output)}
     if ranks.rank == 0:
         for seed in list_seeds(config) if baselines else ():
             add_baselines(output / f"seed-{seed}" / BEST, results["baselines"])
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
-    say(format_results(results, metrics))
-    for line in warn_of_results(results):
-        say(line)
-    if ranks.rank == 0:
         _draw_curves(config, output)
+    log_better_baselines(results)
     return results
 
 
@@ -129,10 +117,6 @@ def _check_output(output: Path) -> None:
         raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
 
 
-def _be_silent(_: str) -> None:
-    pass
-
-
 def _name_splits(data: Data) -> list[str]:
     return [split.split for split in data.measured]
 
@@ -141,7 +125,7 @@ def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
     """Trains with one seed, and measures the best ranker on dev and test."""
     config, data, transfer = experiment.config, experiment.data, experiment.transfer
     folder = experiment.output / f"seed-{seed}"
-    experiment.say(f"seed {seed}: {folder}")
+    log.info("seed %s: %s", seed, folder)
     start, what = str(config.model), "fine-tuning"
     if transfer is not None:
         shared = Path(config.transfer_dir or experiment.output)
@@ -230,8 +214,9 @@ def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float |
     return out
 
 
-def format_results(results: dict[str, Any], metrics: Sequence[str] = METRICS) -> str:
-    """Returns the table that ends an experiment, with these metrics."""
+def format_results(results: dict[str, Any]) -> str:
+    """Returns the table that ends an experiment."""
+    metrics = choose_metrics(results["settings"]["loss"])
     head = f"{results['model']} on {results['data']}"
     if results["transfer"]:
         head += f", transferred from {results['transfer']}"

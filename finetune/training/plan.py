@@ -1,4 +1,4 @@
-"""What one run of fine-tuning is made of, and how long it is."""
+"""The stage of a run of fine-tuning, and its length."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pair
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStage:
-    """What a run is made of, beside the settings that all its stages share.
+    """The data and settings of a run that differ between the stages of an experiment.
 
     what:             "fine-tuning", "transfer" or "adaptation", for the screen
     model:            the folder or hub name of the model that it starts from
@@ -54,7 +54,7 @@ def name_best(dev: str) -> str:
 
 @dataclass(frozen=True)
 class FitPlan:
-    """How long a stage is.
+    """The length of a stage.
 
     groups:             in one update, over all ranks (see losses.py)
     epoch_steps, total: updates in an epoch, and in all
@@ -68,7 +68,7 @@ class FitPlan:
 
 
 def plan_stage(config: FinetuneConfig, stage: TrainingStage, seed: int) -> FitPlan:
-    """Raises KinspanError where the stage is shorter than its warm-up, or the loss finds no groups in its data."""
+    """Returns the length of a stage. Raises KinspanError where its warm-up is longer, or it has no groups."""
     groups = max(1, (stage.batch_size or config.batch_size) // largest_group(config))
     epoch_steps = math.ceil(len(draw_groups(config, stage, seed, 0)) / groups)
     total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
@@ -76,23 +76,13 @@ def plan_stage(config: FinetuneConfig, stage: TrainingStage, seed: int) -> FitPl
     return FitPlan(groups, epoch_steps, total, make_schedule(config, stage.learning_rate, total, warmup, stage.what))
 
 
-def describe_plan(config: FinetuneConfig, stage: TrainingStage, plan: FitPlan) -> str:
-    """Says how long the stage is at most, and when it ends earlier."""
-    bound = f"{stage.what}: at most {plan.total:,} updates, {plan.epoch_steps:,} in an epoch"
-    every = stage.eval_steps or plan.epoch_steps
-    return (
-        f"{bound}; ends early when more than {config.patience} validations in a row, one every {every:,} updates, "
-        "have not improved the dev MAP"
-    )
-
-
 def largest_group(config: FinetuneConfig) -> int:
-    """The most pairs that a group has, of those that batch sizes count: an example of a bi-encoder counts as one."""
+    """Returns the most pairs of a group, as batch sizes count them: an example of a bi-encoder counts as one."""
     return 1 if config.loss in ("pointwise", CONTRASTIVE) else config.list_size
 
 
 def draw_groups(config: FinetuneConfig, stage: TrainingStage, seed: int, epoch: int) -> Groups:
-    """What an epoch trains on, in its order: a function of (seed, epoch)."""
+    """Returns the groups of an epoch, in their order: a function of (seed, epoch)."""
     if config.loss == CONTRASTIVE:
         return draw_examples(stage.train, seed, epoch, config.own_negatives or 0)
     if stage.negatives_per_question is not None:

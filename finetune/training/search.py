@@ -1,8 +1,8 @@
 """The search for batch size and learning rate by cross-validation over the training questions."""
 
 import json
+import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -25,14 +25,14 @@ from .plan import BEST, DEV
 from .stages import Data, make_target_stage
 from .train import train_ranker
 
+log = logging.getLogger(__name__)
+
 Curve = tuple[np.ndarray, np.ndarray]  # the epochs and the MAP of a run's validations
 
 SEED = 0
 
 
-def search_settings(
-    config: FinetuneConfig, data: Data, folder: Path, ranks: Ranks, say: Callable[[str], None]
-) -> FinetuneConfig:
+def search_settings(config: FinetuneConfig, data: Data, folder: Path, ranks: Ranks) -> FinetuneConfig:
     """Returns ``config`` with the batch size and learning rate whose MAP on held-out folds is highest on average.
 
     Di Liello et al., 2022, appendix B: "the best batch size out of {16, 32, 64} and learning rate ... using
@@ -53,16 +53,13 @@ def search_settings(
         epochs, maps = find_peaks(_cross_validate(tried, data, folder / f"batch-{size}-rate-{rate:g}", ranks))
         mean = float(np.mean(maps))
         table.append({"batch_size": size, "learning_rate": rate, "map": mean, "folds": maps, "epochs": epochs})
-        say(
-            f"search: batch {size}, learning rate {rate:g}: MAP {mean:.4f} over {len(maps)} folds, best after "
-            f"{', '.join(f'{epoch:g}' for epoch in epochs)} epochs ({number} of {len(settings)} settings)"
-        )
+        log.info("search %s of %s: batch %s, rate %g: MAP %.4f", number, len(settings), size, rate, mean)
     best = max(table, key=lambda row: row["map"])
     if ranks.rank == 0:
         write_atomically(folder / "search.json", json.dumps({"table": table, "best": best}, indent=1) + "\n")
-    say(f"search: chosen are batch {best['batch_size']} and learning rate {best['learning_rate']:g}")
+    log.info("search: chosen are batch %s and learning rate %g", best["batch_size"], best["learning_rate"])
     if not any(best["epochs"]):
-        say("search: no update of any setting raised the MAP, so the choice means nothing: try higher rates, or longer")
+        log.warning("search: no update of any setting raised the MAP: try higher rates, or longer")
     return replace(config, batch_size=best["batch_size"], learning_rate=best["learning_rate"])
 
 

@@ -1,5 +1,6 @@
-"""What an experiment is made of: the data that it reads, and the stages that follow from its settings."""
+"""The data of an experiment, and the stages that follow from its settings."""
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,12 +10,14 @@ from finetune.data.dataset import MissingSplit
 from finetune.data.filters import describe_left_out, filter_questions
 from finetune.data.overlap import check_overlaps
 from finetune.data.registry import describe_counts, describe_measure, load_split, parse_columns
-from pretrain.engine.engine import warn_of_rate
+from pretrain.engine.engine import HIGH_RATE
 
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig, identity
 from .fingerprints import fingerprint_answers, fingerprint_model
 from .groups import flip_labels
 from .plan import DEV, TrainingStage
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,6 @@ class Data:
     train, dev, test: of the target; test is None where the data set has none
     transfer:         the training split of the transfer set, for TANDA
     transfer_devs:    by name, the dev splits that a transfer is validated on, that of the target among them
-    notes:            what a reader must know of the data, a line each
     """
 
     train: AnswerSet
@@ -32,7 +34,6 @@ class Data:
     test: AnswerSet | None
     transfer: AnswerSet | None
     transfer_devs: dict[str, AnswerSet]
-    notes: list[str]
 
     @property
     def measured(self) -> list[AnswerSet]:
@@ -41,14 +42,13 @@ class Data:
 
 
 def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
-    """Reads and filters the data sets that the settings name.
+    """Reads and filters the data sets that the settings name, and logs their oddities.
 
     Raises KinspanError where a file is not as it must be, where all training candidates have one label, and where one
     split is a part of another.
     """
     specs = (config.data, config.train_data, config.transfer, *config.transfer_targets)
     named = [spec for spec in specs if spec and spec.startswith(("files=", "hub="))]
-    notes: list[str] = []
 
     def read(spec: str, split: str, mode: str, name: str = "") -> AnswerSet:
         columns = parse_columns(config.columns) if spec in named or not named else None
@@ -59,8 +59,9 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
             oddities = [name + note.removeprefix(whole.name) for note in oddities]
             whole = replace(whole, name=name)
         data = filter_questions(whole, mode)
-        notes.extend([*oddities, *describe_left_out(whole, mode), *describe_counts(data, mode)])
-        notes.extend(describe_measure(whole, data, mode))
+        notes = [*oddities, *describe_left_out(whole, mode), *describe_counts(data, mode)]
+        for note in [*notes, *describe_measure(whole, data, mode)]:
+            log.info(note)
         return data
 
     train = read(config.train_data or config.data, "train", config.train_filter)
@@ -70,7 +71,7 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
     except MissingSplit as error:
         if config.test_every_validation:
             raise KinspanError(f"--test_every_validation: {error}") from error
-        notes.append(f"{error}: the figures are of dev, by which the best rankers are chosen too, and so are too high")
+        log.warning("%s: figures are of dev, which chooses the best rankers, and so are too high", error)
     transfer = read(config.transfer, "train", config.train_filter, name_transfer(config)) if config.transfer else None
     targets = _name_targets(config) if transfer is not None else {}
     devs = {
@@ -82,8 +83,9 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:
             raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
     splits = [split for split in (transfer, train, dev, test) if split is not None]
-    notes.extend(check_overlaps(splits, config.allow_identical_splits))
-    return Data(train, dev, test, transfer, devs, notes)
+    for note in check_overlaps(splits, config.allow_identical_splits):
+        log.info(note)
+    return Data(train, dev, test, transfer, devs)
 
 
 def _name_targets(config: FinetuneConfig) -> dict[str, str]:
@@ -103,22 +105,24 @@ def name_set(spec: str) -> str:
 
 
 def name_transfer(config: FinetuneConfig) -> str:
-    """What people call the set of ``--transfer``: by its folder too where the target is of its kind, such as files=."""
+    """Returns the name of the set of ``--transfer``, with its folder where the target is of its kind."""
     kind, _, place = str(config.transfer).partition("=")
     return f"{kind}={Path(place).name}" if kind == name_set(config.data) else kind
 
 
-def warn_of_rates(config: FinetuneConfig) -> list[str]:
-    """A line for each learning rate of these settings that is high for a whole encoder."""
-    lines = [] if config.search_folds else warn_of_rate("--learning_rate", config.learning_rate)
+def log_high_rates(config: FinetuneConfig) -> None:
+    """Warns of each learning rate that is too high for all weights of a pre-trained encoder."""
+    rates = {"--learning_rate": config.learning_rate}
     if config.search_folds:
-        lines += warn_of_rate("--search_learning_rates", max(config.search_learning_rates))
+        rates = {"--search_learning_rates": max(config.search_learning_rates)}
     if config.transfer:
-        lines += warn_of_rate("--transfer_learning_rate", config.transfer_learning_rate)
-    return lines
+        rates["--transfer_learning_rate"] = config.transfer_learning_rate
+    for flag, rate in rates.items():
+        if rate >= HIGH_RATE:
+            log.warning("%s %g is high for all weights of a pre-trained encoder: 1e-5 to 1e-4 are usual", flag, rate)
 
 
-# The settings that a transfer is made of, beside its data and its model: a change of any other leaves it as it is.
+# Settings whose change invalidates a finished transfer run
 TRANSFER_SETTINGS = (
     *("transfer_learning_rate", "transfer_epochs", "transfer_steps", "transfer_eval_steps", "transfer_negatives"),
     *("max_length", "loss", "list_size", "positive_weight", "warmup_share", "warmup_steps", "weight_decay"),

@@ -1,6 +1,7 @@
 """One run of fine-tuning: from a checkpoint and a training set to the ranker that is best on the dev set."""
 
 import json
+import logging
 import math
 import shutil
 import time
@@ -16,7 +17,6 @@ import torch
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
-from finetune.reports.facts import write_card
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.elastic import convert_to_universal
 from pretrain.checkpoints.reader import find_resumable, load_checkpoint
@@ -39,11 +39,14 @@ from pretrain.engine.run_folder import CHECKPOINTS, SUMMARY, check_shared, claim
 from pretrain.engine.stop import StopRequest, listen_for_stop
 from pretrain.engine.watch import Watch, watch_ranks
 
+from .card import write_card
 from .config import FinetuneConfig, get_max_length, list_metrics
-from .engine import Ranks, check_begun_alike, make_engine
+from .engine import Ranks, make_engine
 from .groups import Groups
-from .materials import RankerSetup, load_materials
-from .plan import DEV, FitPlan, TrainingStage, describe_plan, draw_groups, largest_group, name_best
+from .plan import DEV, FitPlan, TrainingStage, draw_groups, largest_group, name_best
+from .setup import RankerSetup, load_setup
+
+log = logging.getLogger(__name__)
 
 SUMS = ("loss", "groups")  # what the log is made of, see loop.Outcome
 NUM_CHECKPOINTS = 2  # so many stay: where the newest is damaged, the run goes on from the one before
@@ -63,12 +66,12 @@ def train_ranker(config: FinetuneConfig, stage: TrainingStage, seed: int, folder
         if summary := _read_summary(folder, record):  # another process has completed it in the meantime
             return summary
         check_shared(folder)
-        materials = load_materials(config, stage, seed, ranks)
+        setup = load_setup(config, stage, seed, ranks)
         # Only now: what cannot be loaded leaves the folder free.
         broadcast_from_rank_0(lambda: claim_folder(folder, record))
         with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60) as watch:
-            start = partial(_start_run, config, stage, seed, folder, ranks, materials, request, watch)
-            return _train(start, config, materials.layout, watch)
+            start = partial(_start_run, config, stage, seed, folder, ranks, setup, request, watch)
+            return _train(start, config, setup.layout, watch)
 
 
 def _train(start: "Callable[[], _Run]", config: FinetuneConfig, layout: Layout, watch: Watch) -> dict[str, Any]:
@@ -81,19 +84,20 @@ def _train(start: "Callable[[], _Run]", config: FinetuneConfig, layout: Layout, 
         return run.finish()
     except Exception as error:
         if is_out_of_memory(error):
-            raise KinspanError(describe_out_of_memory(config, layout)) from error
+            lower = name_smaller(config, layout)
+            raise KinspanError(f"out of memory with {get_max_length(config)} tokens: lower {lower}") from error
         if is_communication_failure(error):
             watch.wait_for_verdict(describe_communication_failure(error))
         raise
     finally:
         if run and run.log:
             run.log.close()
-        if run and run.ranks.deepspeed is not None:
+        if run:
             release_engine(run.engine)
 
 
 def _read_summary(folder: Path, record: dict[str, Any]) -> dict[str, Any] | None:
-    """The summary of the run, where it is complete. Raises KinspanError where the folder holds something else."""
+    """Returns the summary of a complete run. Raises KinspanError where the folder holds something else."""
 
     def read() -> dict[str, Any] | None:
         if holds_this_run(folder, record) and (folder / SUMMARY).is_file():
@@ -105,7 +109,7 @@ def _read_summary(folder: Path, record: dict[str, Any]) -> dict[str, Any] | None
 
 @contextmanager
 def _explain_failures() -> Iterator[None]:
-    """Says in one line that a collective failed."""
+    """Raises KinspanError, one line, where a collective failed."""
     try:
         yield
     except Exception as error:
@@ -114,15 +118,13 @@ def _explain_failures() -> Iterator[None]:
         raise
 
 
-def describe_out_of_memory(config: FinetuneConfig, layout: Layout) -> str:
-    """One line with the flags to change. No micro-batch can be smaller than one group."""
+def name_smaller(config: FinetuneConfig, layout: Layout) -> str:
+    """Returns the flag to lower where memory is short. No micro-batch can be smaller than one group."""
     group = largest_group(config)
     pairs = layout.largest * group
-    short = f"out of memory with {pairs} pairs of {get_max_length(config)} tokens"
     if pairs > group:
-        return f"{short}: start it again with --micro_batch_size below {pairs} (the batch stays, and the run goes on)"
-    lower = "--max_length" if group == 1 else "--list_size or --max_length"
-    return f"{short}: lower {lower}, with another --output_dir"
+        return f"--micro_batch_size below {pairs}, with which the run goes on"
+    return "--max_length" if group == 1 else "--list_size or --max_length"
 
 
 @dataclass
@@ -140,14 +142,6 @@ class FitProgress(Progress):
     not_improved: int = 0
 
 
-def read_progress(state: dict[str, Any]) -> FitProgress:
-    """The progress that a checkpoint holds. Older ones knew one dev set, and no step or MAP as -1."""
-    if not isinstance(state["best_step"], dict):
-        step, best = state["best_step"], state["best_map"]
-        state |= {"best_step": {DEV: step}, "best_map": {DEV: best}} if step >= 0 else {"best_step": {}, "best_map": {}}
-    return FitProgress(**state)
-
-
 @dataclass
 class Speed:
     """Pairs and seconds of the updates since the last line of the log; validation and saving do not count."""
@@ -159,7 +153,7 @@ class Speed:
         self.pairs, self.seconds = self.pairs + pairs, self.seconds + seconds
 
     def read(self) -> float:
-        """Pairs per second of all ranks; then it starts afresh."""
+        """Returns pairs per second of all ranks, and starts afresh."""
         speed = self.pairs / max(self.seconds, 1e-9)
         self.pairs, self.seconds = 0, 0.0
         return speed
@@ -181,7 +175,7 @@ class _Run(Loop):
     seed: int
     folder: Path
     ranks: Ranks
-    materials: RankerSetup
+    setup: RankerSetup
     precision: str
     speed: Speed = field(default_factory=Speed)
     groups: tuple[int, Groups] | None = None
@@ -189,7 +183,7 @@ class _Run(Loop):
 
     @property
     def plan(self) -> FitPlan:
-        return self.materials.plan
+        return self.setup.plan
 
     def is_stop_asked(self) -> bool:
         self.watch.mark(f"step {self.progress.step}, asking the other ranks whether to stop")
@@ -215,7 +209,7 @@ class _Run(Loop):
 
     @property
     def has_peaked(self) -> bool:
-        """Whether early stopping ends the run: more than ``patience`` validations in a row improved nothing."""
+        """Returns whether early stopping ends the run: more than ``patience`` validations in a row improved nothing."""
         return self.progress.not_improved > self.config.patience
 
     def take_step(self, step: int, logged: bool) -> Outcome:
@@ -228,11 +222,11 @@ class _Run(Loop):
 
     def update(self, groups: Groups, step: int) -> Outcome:
         """Trains on the next groups of the epoch, of which the last batch may have fewer."""
-        began, size = time.monotonic(), self.materials.layout.size
+        began, size = time.monotonic(), self.setup.layout.size
         first = (step % self.plan.epoch_steps) * size
         count = min(size, len(groups) - first)
-        batch = groups.order_longest_first(first, count, self.materials.measure)
-        outcome = self.materials.update(self.engine, groups, batch, step, self.watch.mark)
+        batch = groups.order_longest_first(first, count, self.setup.measure)
+        outcome = self.setup.update(self.engine, groups, batch, step, self.watch.mark)
         self.speed.add(groups.num_rows(batch), time.monotonic() - began)
         return outcome
 
@@ -240,7 +234,7 @@ class _Run(Loop):
         """Measures the dev sets, and notes where the ranker is the best so far; measures the test set, if asked."""
         progress = self.progress
         progress.not_improved += 1
-        for split in self.materials.measured:
+        for split in self.setup.measured:
             figures = self.measure(split)
             if split in self.stage.devs and figures[MAP] > progress.best_map.get(split, -1.0):
                 progress.not_improved = 0
@@ -249,11 +243,10 @@ class _Run(Loop):
                 self.log.write(progress.step, split, {**figures, "epoch": progress.step / self.plan.epoch_steps})
 
     def measure(self, split: str) -> dict[str, float]:
-        data, score = self.materials.measured[split]
+        data, score = self.setup.measured[split]
         self.engine.module.eval()
-        ranker = self.engine.module if self.ranks.deepspeed is None else self.engine
         what = f"validation of step {self.progress.step}, {split}"
-        scores = score(ranker, self.engine.device, what=what, mark=self.watch.mark)
+        scores = score(self.engine, self.engine.device, what=what, mark=self.watch.mark)
         return compute_means(compute_question_metrics(data, scores, list_metrics(self.config)))
 
     def keep_best(self, dev: str) -> None:
@@ -265,7 +258,7 @@ class _Run(Loop):
             best = self.folder / name_best(dev)
             partial_folder = best.with_name(best.name + ".tmp")
             shutil.rmtree(partial_folder, ignore_errors=True)
-            self.materials.save(weights, partial_folder)
+            self.setup.save(weights, partial_folder)
             figures = {dev: {MAP: self.progress.best_map[dev]}}
             write_card(partial_folder, self.config, self.stage, self.seed, self.progress.step, figures)
             shutil.rmtree(best, ignore_errors=True)
@@ -290,7 +283,7 @@ class _Run(Loop):
         if self.log:
             self.log.write(step + 1, "skipped", {"skipped_steps": self.progress.skipped})
             if not is_ordinary_overflow(self.precision, self.progress.skipped_in_row):
-                self.say(f"step {step}: a loss or gradient was not finite, and the update was skipped on all ranks")
+                log.warning("step %s: a loss or gradient was not finite: the update was skipped", step)
 
     def finish(self) -> dict[str, Any]:
         """Writes summary.json, last of all; the checkpoints are then of no use."""
@@ -308,7 +301,7 @@ class _Run(Loop):
             "wall_seconds": round(progress.wall_seconds, 1),
         }
         if unchanged := [dev for dev, step in progress.best_step.items() if step == 0]:
-            self.say(f"no validation of {', '.join(unchanged)} was better than step 0, whose ranker is kept")
+            log.warning("no validation of %s was better than step 0, whose ranker is kept", ", ".join(unchanged))
         if self.rank == 0:
             write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
             shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
@@ -322,25 +315,19 @@ def _start_run(
     seed: int,
     folder: Path,
     ranks: Ranks,
-    materials: RankerSetup,
+    setup: RankerSetup,
     request: StopRequest,
     watch: Watch,
 ) -> _Run:
     """Builds the engine, and loads the newest checkpoint that is whole; without one the run begins anew."""
 
-    def say(*lines: str) -> None:
-        for line in lines if ranks.rank == 0 else ():
-            print(line, flush=True)
-
-    plan, checkpoints = materials.plan, folder / CHECKPOINTS
-    say(describe_plan(config, stage, plan))
+    plan, checkpoints = setup.plan, folder / CHECKPOINTS
+    log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
     background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
-    writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background, tell=lambda line: run.say(line))
-    found = find_resumable(checkpoints, say)
-    if found:
-        check_begun_alike(found, ranks.deepspeed)
+    writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background, tell=log.warning)
+    found = find_resumable(checkpoints, log.info)
     universal = convert_to_universal(found, ranks.world, ranks.rank) if found else None
-    engine, precision = make_engine(materials.ranker, config, materials.layout, ranks.deepspeed)
+    engine, precision = make_engine(setup.ranker, config, setup.layout, ranks.deepspeed)
     run = _Run(
         rank=ranks.rank,
         engine=engine,
@@ -356,18 +343,18 @@ def _start_run(
         seed=seed,
         folder=folder,
         ranks=ranks,
-        materials=materials,
+        setup=setup,
         precision=precision,
     )
     if found:
-        run.progress = read_progress(load_checkpoint(engine, found, ranks.world, universal))
+        run.progress = FitProgress(**load_checkpoint(engine, found, ranks.world, universal))
         disable_overflow_error(engine)  # what was loaded has its own scaler
         run.resumed_at = run.progress.step
-        run.say(f"resuming from {found} at step {run.progress.step}")
+        log.info("resuming from %s at step %s", found, run.progress.step)
     run.fill_window()
     run.requests = start_sum([0])  # at least one update is made before a stop
     if ranks.rank == 0:
         what = f"{stage.what}, seed {seed}"
-        undone = tuple(materials.measured) if run.progress.due else ()
+        undone = tuple(setup.measured) if run.progress.due else ()
         run.log = Log(folder, run.progress.step, plan.total, what, undone, {**asdict(config), "seed": seed})
     return run

@@ -56,7 +56,7 @@ def main() -> None:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
     from finetune.ranking.onnx_graphs import add_onnx, check_onnx
     from finetune.reports.release import find_ranker, read_experiment, release_ranker
-    from finetune.training.baselines import warn_of_results
+    from finetune.training.baselines import log_better_baselines
     from pretrain.release.metadata import CardOverrides
     from pretrain.release.push import push
     from pretrain.release.release import release
@@ -72,8 +72,7 @@ def main() -> None:
     if config.onnx:
         check_onnx(ranker or source)
     if ranker:
-        for line in warn_of_results(read_experiment(ranker)):
-            print(line)
+        log_better_baselines(read_experiment(ranker))
         release_ranker(ranker, output, stated)
     else:
         release(source, output, config.average, stated)

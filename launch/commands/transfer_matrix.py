@@ -51,34 +51,32 @@ class MatrixConfig:
     """Most tokens of a question and a candidate."""
 
 
-def main() -> None:
+def main() -> str:
     config = parse(MatrixConfig, DESCRIPTION, EPILOG)
-    sources, targets = (read_names(flag, getattr(config, flag)) for flag in ("sources", "targets"))
-    in_domain = read_names("in_domain", config.in_domain)
+    sources, targets, in_domain = (
+        read_names(flag, getattr(config, flag)) for flag in ("sources", "targets", "in_domain")
+    )
     if unknown := [name for name in in_domain if name not in targets]:
-        raise KinspanError(f"--in_domain {unknown[0]}: there is no such target; there are {', '.join(targets)}")
+        raise KinspanError(f"--in_domain {unknown[0]}: there is no such target")
     expect_data(*targets.values())
-    from finetune.transfer.matrix import BASELINES, draw_matrix, format_csv, format_matrix, load_targets, measure_matrix
+    from finetune.training import transfer  # after the flags: torch takes seconds to import
 
-    if taken := [name for name in sources if name in BASELINES]:
-        raise KinspanError(f"--sources {taken[0]}: a baseline of the table is called so: give another name")
+    if taken := [name for name in sources if name in transfer.BASELINES]:
+        raise KinspanError(f"--sources {taken[0]}: a baseline has this name")
     folder = Path(config.output_dir)
-    loaded = load_targets(targets, config.split, set(config.accuracy), config.max_questions, print)
-    matrix = measure_matrix(sources, loaded, in_domain, folder / "results", config.max_length, print)
-    print(format_matrix(matrix))
-    write_atomically(folder / "matrix.csv", format_csv(matrix))
-    draw_matrix(matrix, folder / "matrix.png")
-    print(f"plot: {folder / 'matrix.png'}")
+    loaded = transfer.load_targets(targets, config.split, set(config.accuracy), config.max_questions)
+    matrix = transfer.measure_matrix(sources, loaded, in_domain, folder / "results", config.max_length)
+    write_atomically(folder / "matrix.csv", transfer.format_csv(matrix))
+    transfer.draw_matrix(matrix, folder / "matrix.png")
+    return f"{transfer.format_matrix(matrix)}\nplot: {folder / 'matrix.png'}"
 
 
 def read_names(flag: str, texts: list[str]) -> dict[str, str]:
-    """What a flag of NAME=VALUE names. Raises KinspanError where a name is missing or stands twice."""
+    """Returns the values by name of a flag of NAME=VALUE. Raises KinspanError for no name, or one that stands twice."""
     named: dict[str, str] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if not name or not value:
-            raise KinspanError(f"--{flag} {text}: write NAME={'SPEC' if flag == 'targets' else 'FOLDER'}")
-        if name in named:
-            raise KinspanError(f"--{flag} {text}: {name} stands twice")
+        if not name or not value or name in named:
+            raise KinspanError(f"--{flag} {text}: write NAME=VALUE, each name once")
         named[name] = value
     return named

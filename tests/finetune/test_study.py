@@ -9,9 +9,9 @@ import yaml
 
 from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
-from finetune.reports.card import AS_STARTED, AS_TRANSFERRED
 from finetune.study import ZERO_SHOT, StudyContext, fill_names, format_study, read_study, run_study
 from finetune.training import train
+from finetune.training.card import AS_STARTED, AS_TRANSFERRED
 from pretrain.engine.stop import listen_for_stop
 
 FAST = {"seeds": 1, "epochs": 1, "batch_size": 8, "max_length": 32, "learning_rate": "2e-3", "precision": "fp32"}

@@ -15,7 +15,7 @@ from transformers import AutoConfig
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from finetune.reports.facts import ABOUT
+from finetune.training.card import ABOUT
 from launch.commands import release as entry
 from launch.kinspan import show
 from pretrain.config import PretrainConfig

@@ -50,5 +50,4 @@ def test_an_experiment_refuses_a_dev_set_that_is_the_test_set(write_sets):
     (folder / "dev.jsonl").write_bytes((folder / "test.jsonl").read_bytes())
     with pytest.raises(KinspanError, match="--allow_identical_splits"):
         load_data(FinetuneConfig(f"files={folder}"))
-    data = load_data(FinetuneConfig(f"files={folder}", allow_identical_splits=True))
-    assert any("share 4 of 4" in note for note in data.notes)
+    load_data(FinetuneConfig(f"files={folder}", allow_identical_splits=True))

@@ -30,7 +30,7 @@ def experiment(tmp_path_factory, write_sets, model):
         precision="fp32",
         log_steps=2,
     )
-    run_experiment(config, lambda line: None)
+    run_experiment(config)
     return folder / "out"
 
 

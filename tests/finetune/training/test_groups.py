@@ -9,7 +9,6 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet, resolve_pairs
 from finetune.training.groups import (
-    describe_unlisted,
     draw_examples,
     draw_lists,
     draw_negatives,
@@ -214,16 +213,6 @@ def test_a_list_is_an_answer_and_negatives_of_its_question(data, list_size):
         answers += [row for row in rows if data.labels[row]]
     able = [row for row in np.flatnonzero(data.labels) if NEGATIVES[data.question_of[row]]]
     assert sorted(answers) == able
-
-
-def test_questions_without_a_list_are_said(data):
-    listed = {data.question_of[row] for row in draw_lists(data, 1, 0, 4).rows}
-    (said,) = describe_unlisted(data)
-    assert (
-        f"{data.num_questions - len(listed)} of {data.num_questions} questions lack a right or a wrong candidate"
-        in said
-    )
-    assert describe_unlisted(data.take(np.array(sorted(listed)))) == []
 
 
 def test_every_negative_is_drawn_at_some_time(data):

@@ -14,6 +14,8 @@ from finetune.training.experiment import run_experiment
 from finetune.training.search import find_peaks, search_settings, split_folds
 from finetune.training.stages import load_data
 
+RANKS = Ranks(rank=0, world=1, deepspeed={})
+
 
 @pytest.mark.parametrize(("questions", "count"), [(10, 5), (11, 3), (2, 2)])
 def test_folds_part_the_questions_evenly(questions, count):
@@ -62,7 +64,7 @@ def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
 
     monkeypatch.setattr(search, "train_ranker", fake)
     (tmp_path / "search").mkdir()
-    chosen = search_settings(config, data, tmp_path / "search", Ranks(), lambda _: None)
+    chosen = search_settings(config, data, tmp_path / "search", RANKS)
     assert (chosen.batch_size, chosen.learning_rate) == (8, 1e-5)
     assert chosen.epochs == config.epochs
     for key in ((4, 1e-5), (8, 3e-4)):
@@ -79,10 +81,9 @@ def test_each_run_counts_with_its_best_validation():
     assert find_peaks([fast, slow, tied]) == ([1, 2, 0.5], [0.78, 0.68, 0.4])
 
 
-@pytest.mark.parametrize("start", [0.2, 0.8])
-def test_a_setting_that_peaks_early_is_chosen_over_one_that_never_comes_as_high(config, tmp_path, monkeypatch, start):
-    """The run that stops first does not decide where the others are scored. If none is above its start, it is said."""
-    curves, said = {1e-5: [start, 0.5, 0.68], 3e-4: [start, 0.78, 0.4, 0.4, 0.4, 0.4]}, []
+def test_a_setting_that_peaks_early_is_chosen_over_one_that_never_comes_as_high(config, tmp_path, monkeypatch):
+    """The run that stops first does not decide where the others are scored."""
+    curves = {1e-5: [0.2, 0.5, 0.68], 3e-4: [0.2, 0.78, 0.4, 0.4, 0.4, 0.4]}
 
     def fake(tried, stage, seed, folder, ranks):
         folder.mkdir(parents=True)
@@ -92,28 +93,27 @@ def test_a_setting_that_peaks_early_is_chosen_over_one_that_never_comes_as_high(
 
     monkeypatch.setattr(search, "train_ranker", fake)
     (tmp_path / "search").mkdir()
-    chosen = search_settings(config, load_data(config), tmp_path / "search", Ranks(), said.append)
-    assert any("the choice means nothing" in line for line in said) is (start > 0.78)
-    assert start > 0.78 or chosen.learning_rate == 3e-4
+    chosen = search_settings(config, load_data(config), tmp_path / "search", RANKS)
+    assert chosen.learning_rate == 3e-4
 
 
 def test_an_experiment_goes_on_with_what_was_chosen(config, tmp_path):
-    results = run_experiment(config, lambda _: None)
+    results = run_experiment(config)
     best = json.loads((tmp_path / "out/search/search.json").read_text())["best"]
     assert results["settings"]["batch_size"] == best["batch_size"]
     assert results["settings"]["learning_rate"] == best["learning_rate"]
     assert len(list((tmp_path / "out/search").glob("batch-*/fold-*/summary.json"))) == 12
     assert not list((tmp_path / "out/search").glob("batch-*/fold-*/best"))  # weights of 12 runs
-    again = run_experiment(config, lambda _: None)
+    again = run_experiment(config)
     assert again["seeds"] == results["seeds"]
 
 
 def test_not_for_an_adaptation(config):
-    with pytest.raises(KinspanError, match="--search_folds searches for fine-tuning in one step"):
+    with pytest.raises(KinspanError, match="--search_folds"):
         check(replace(config, transfer="files=x"))
 
 
 def test_more_folds_than_questions(config, tmp_path):
     config.search_folds = 8
-    with pytest.raises(KinspanError, match="--search_folds 8: files has 7 training questions"):
-        search_settings(config, load_data(config), tmp_path, Ranks(), lambda _: None)
+    with pytest.raises(KinspanError, match="--search_folds"):
+        search_settings(config, load_data(config), tmp_path, RANKS)

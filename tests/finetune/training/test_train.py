@@ -20,7 +20,7 @@ from finetune.training import train
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.engine import join_ranks
 from finetune.training.plan import TrainingStage, plan_stage
-from finetune.training.stages import load_data, warn_of_rates
+from finetune.training.stages import load_data
 from pretrain.engine.layout import Layout
 from pretrain.modeling.pair_model import load_model
 from tests.cases import mark_slow
@@ -86,12 +86,11 @@ def test_how_a_batch_is_cut_does_not_matter(loss, job, make_model):
         (5, [0.1 * k for k in range(9)], 8, 8),
     ],
 )
-def test_patience(patience, maps, steps, best, job, monkeypatch, capsys):
+def test_patience(patience, maps, steps, best, job, monkeypatch):
     monkeypatch.setattr(train._Run, "measure", lambda run, _: {MAP: maps[run.progress.step]})
     summary, _ = job(patience=patience, eval_steps=1, max_steps=8, epochs=9)
     assert (summary["steps"], summary["best_step"], summary["dev_map"]) == (steps, best, maps[best])
     assert summary["stopped"] == ("at the last epoch" if steps == 8 else "early")
-    assert ("no validation of dev was better than step 0" in capsys.readouterr().out) == (best == 0)
 
 
 def test_dev_is_measured_without_dropout_and_training_has_it(job, make_model, monkeypatch):
@@ -101,7 +100,7 @@ def test_dev_is_measured_without_dropout_and_training_has_it(job, make_model, mo
 
         def noted(run, *arguments, plain=plain):
             result = plain(run, *arguments)
-            seen.append(run.materials.ranker.training)
+            seen.append(run.setup.ranker.training)
             return result
 
         monkeypatch.setattr(train._Run, name, noted)
@@ -111,9 +110,9 @@ def test_dev_is_measured_without_dropout_and_training_has_it(job, make_model, mo
 
 def test_a_run_that_is_done_is_not_run_again(job, monkeypatch):
     one, folder = job()
-    monkeypatch.setattr(train, "load_materials", None)
+    monkeypatch.setattr(train, "load_setup", None)
     assert job()[0] == one
-    with pytest.raises(KinspanError, match=r"run holds a different run: its learning_rate is 0.003, now it is 0.1"):
+    with pytest.raises(KinspanError, match="learning_rate"):
         job(learning_rate=0.1)
     (folder / "run.json").write_text("[")
     with pytest.raises(KinspanError, match=r"run.json is damaged"):
@@ -123,12 +122,12 @@ def test_a_run_that_is_done_is_not_run_again(job, monkeypatch):
 def test_what_cannot_start_leaves_the_folder_free(job, make_model, tmp_path):
     for start, message in (
         ("nowhere/at-all", "no model at nowhere/at-all"),
-        (make_model(num_labels=3), "a head of 3 labels.*--fresh_head"),
-        (make_model(max_position_embeddings=16), "--max_length 32 is more than the 16 positions"),
+        (make_model(num_labels=3), "--fresh_head"),
+        (make_model(max_position_embeddings=16), "--max_length"),
     ):
         with pytest.raises(KinspanError, match=message):
             job(start=start)
-    with pytest.raises(KinspanError, match="--warmup_steps 9 is not below the 9 steps of the fine-tuning"):
+    with pytest.raises(KinspanError, match="--warmup_steps"):
         job(warmup_steps=9)
     assert not (tmp_path / "run").exists()
     job(epochs=1)
@@ -202,24 +201,23 @@ def test_an_update_waits_for_no_collective_on_the_host(job, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("settings", "layout", "says"),
+    ("settings", "layout", "flag"),
     [
-        ({}, Layout(32, 16, 1), "16 pairs of 128 tokens: start it again with --micro_batch_size below 16 "),
-        ({}, Layout(32, 16, 4), "--micro_batch_size below 8 "),
-        ({"loss": "listwise", "list_size": 4}, Layout(8, 4, 1), "--micro_batch_size below 16 "),
-        ({"loss": "listwise"}, Layout(4, 1, 1), "8 pairs of 128 tokens: lower --list_size or --max_length, with anoth"),
-        ({}, Layout(32, 1, 1), "1 pairs of 128 tokens: lower --max_length, with another --output_dir"),
+        ({}, Layout(32, 16, 1), "--micro_batch_size below 16,"),
+        ({}, Layout(32, 16, 4), "--micro_batch_size below 8,"),
+        ({"loss": "listwise", "list_size": 4}, Layout(8, 4, 1), "--micro_batch_size below 16,"),
+        ({"loss": "listwise"}, Layout(4, 1, 1), "--list_size or --max_length"),
+        ({}, Layout(32, 1, 1), "--max_length"),
     ],
 )
-def test_too_little_memory_says_what_to_lower(settings, layout, says):
-    assert says in train.describe_out_of_memory(FinetuneConfig("files=x", **settings), layout)
+def test_too_little_memory_names_the_flag_to_lower(settings, layout, flag):
+    assert train.name_smaller(FinetuneConfig("files=x", **settings), layout).startswith(flag)
 
 
-@pytest.mark.parametrize("deepspeed_config", [None, "ds_configs/zero2.json"])
-def test_a_run_that_lacks_memory_goes_on_with_smaller_micro_batches(deepspeed_config, job, make_model, monkeypatch):
+def test_a_run_that_lacks_memory_goes_on_with_smaller_micro_batches(job, make_model, monkeypatch):
     """Without dropout only rounding differs."""
     still = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    settings = {"start": still, "deepspeed_config": deepspeed_config, "save_steps": 2, "log_steps": 1}
+    settings = {"start": still, "save_steps": 2, "log_steps": 1}
     _, whole = job("whole", **settings)
     update = train._Run.update
 
@@ -230,19 +228,11 @@ def test_a_run_that_lacks_memory_goes_on_with_smaller_micro_batches(deepspeed_co
 
     with monkeypatch.context() as patch:
         patch.setattr(train._Run, "update", lacks_memory)
-        with pytest.raises(KinspanError, match="--micro_batch_size below 3 "):
+        with pytest.raises(KinspanError, match="--micro_batch_size"):
             job(**settings)
     _, other = job(**settings, micro_batch_size=2)
     before, after = ([line["loss"] for line in logged(folder, "train")] for folder in (whole, other))
     assert after == pytest.approx(before, rel=1e-5)
-
-
-def test_a_run_says_how_long_it_is_at_most_and_what_ends_it_early(job, capsys):
-    job(epochs=1, patience=2)
-    said = (
-        "fine-tuning: at most 3 updates, 3 in an epoch; ends early when more than 2 validations in a row, one every 3"
-    )
-    assert said in capsys.readouterr().out
 
 
 def test_a_run_of_one_step(job):
@@ -272,11 +262,11 @@ def test_what_is_right_alone_is_learned_against_the_corpus(job, sets, tmp_path, 
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows if row["label"]))
     config = FinetuneConfig(f"files={folder}", train_filter="raw", negatives_per_question=3, negatives_from="corpus")
     assert load_data(config).train.labels.all()
-    with pytest.raises(KinspanError, match="all candidates have one label"):
+    with pytest.raises(KinspanError, match="one label"):
         load_data(replace(config, negatives_from=None))
     summary, _ = job(data=folder, negatives_per_question=3, negatives_from="corpus", epochs=2, batch_size=4)
     assert summary["steps"] == 2 * 5  # 5 right answers and 15 negatives
-    with pytest.raises(KinspanError, match="--negatives_per_question 5: files train has 5 distinct candidates"):
+    with pytest.raises(KinspanError, match="--negatives_per_question"):
         job("more", data=folder, negatives_per_question=5, negatives_from="corpus")
 
 
@@ -297,18 +287,6 @@ def test_negatives_that_cannot_be_meant(settings, message):
         check(FinetuneConfig("files=x", **settings))
 
 
-def test_high_rates_are_warned_of():
-    config = FinetuneConfig("files=x", learning_rate=1e-3)
-    assert [line.split(" is ")[0] for line in warn_of_rates(config)] == ["warning: --learning_rate 0.001"]
-    assert warn_of_rates(replace(config, learning_rate=4.9e-4, transfer_learning_rate=1.0)) == []
-    both = replace(config, learning_rate=5e-4, transfer="files=y", transfer_learning_rate=1.0)
-    assert len(warn_of_rates(both)) == 2
-    assert (
-        "--search_learning_rates 0.01"
-        in warn_of_rates(replace(config, search_folds=2, search_learning_rates=[1e-5, 0.01]))[0]
-    )
-
-
 def test_a_plan(job, sets, answer_set, model):
     data = answer_set(sets, "train")
     config = FinetuneConfig("files=x", batch_size=8, loss="listwise", list_size=3, warmup_share=0.5)
@@ -323,10 +301,3 @@ def test_a_plan(job, sets, answer_set, model):
         4,
     )  # 4 of 5 answers have negatives
     assert plan_stage(config, replace(stage, max_steps=5), 1).total == 5
-
-
-def test_an_older_checkpoint_of_one_dev_set_is_read():
-    state = {"step": 7, "best_step": 5, "best_map": 0.5, "not_improved": 1, "wall_seconds": 1.0, "world_size": 1}
-    progress = train.read_progress(dict(state))
-    assert (progress.best_step, progress.best_map) == ({"dev": 5}, {"dev": 0.5})
-    assert train.read_progress(state | {"best_step": -1, "best_map": -1.0}).best_step == {}

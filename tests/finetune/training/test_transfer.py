@@ -11,8 +11,8 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
-from finetune.transfer import matrix as module
-from finetune.transfer.matrix import (
+from finetune.training import transfer as module
+from finetune.training.transfer import (
     Matrix,
     draw_matrix,
     format_csv,
@@ -22,7 +22,6 @@ from finetune.transfer.matrix import (
     score_tf_idf,
 )
 from launch.commands import transfer_matrix
-from launch.commands.transfer_matrix import read_names
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +50,7 @@ def scored(monkeypatch):
     """Scores that depend on the model's name alone, and what was asked for."""
     asked = []
 
-    def score(model, data, max_length, say=print):
-        say(f"{Path(model).name}: pairs are cut")
+    def score(model, data, max_length):
         asked.append((Path(model).name, data.num_pairs))
         rng = np.random.default_rng(len(Path(model).name))
         return data.labels * (1.0 if "good" in model else 0.0) + 0.1 * rng.random(data.num_pairs)
@@ -70,7 +68,7 @@ def make_models(folder, *names):
 
 def test_cells_are_measured_once(targets, scored, tmp_path):
     sources = make_models(tmp_path, "good", "bad")
-    measure = lambda s: measure_matrix(s, targets, {}, tmp_path / "cells", 64, lambda note: None)  # noqa: E731
+    measure = lambda s: measure_matrix(s, targets, {}, tmp_path / "cells", 64)  # noqa: E731
     first = measure(sources)
     assert {name: values.shape for name, values in first.values.items()} == {"good": (2,), "bad": (2,)}
     assert first.values["good"].tolist() == [1.0, 1.0]
@@ -83,20 +81,8 @@ def test_cells_are_measured_once(targets, scored, tmp_path):
     assert len(scored) == 8
 
 
-def test_what_is_left_out_or_cut_is_said(scored, tmp_path):
-    rows = [{"question_id": "q 1", "question": "q", "answer": str(label), "label": label} for label in (0, 1)]
-    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = []
-    targets = load_targets({"spaced": f"files={tmp_path / 'test.jsonl'}"}, "test", set(), say=said.append)
-    models = make_models(tmp_path, "bad", "own")
-    store = tmp_path / "cells"
-    measure_matrix({"bad": models["bad"]}, targets, {"spaced": models["own"]}, store, 64, said.append)
-    assert 'spaced: files test: question ids with white space, which became "_": 1' in said
-    assert {"bad: pairs are cut", "own: pairs are cut"} <= set(said)
-
-
 def test_each_target_has_its_metric(targets, scored, tmp_path):
-    found = measure_matrix(make_models(tmp_path, "bad"), targets, {}, tmp_path / "cells", 64, lambda note: None)
+    found = measure_matrix(make_models(tmp_path, "bad"), targets, {}, tmp_path / "cells", 64)
     assert [target.metric for target in targets] == [MAP, P_1]
     for column, target in enumerate(targets):
         scores = module.score_answers("bad", target.data, 64)
@@ -111,7 +97,6 @@ def test_baselines_know_words_alone(targets, scored, tmp_path):
         make_models(tmp_path, "odd"),
         tmp_path / "cells",
         64,
-        lambda note: None,
     )
     for name in (module.BM25, module.TF_IDF):
         assert found.baselines[name][0] == 1.0  # the right candidate has the question's words
@@ -171,25 +156,19 @@ def test_questions_without_a_right_or_a_wrong_candidate_are_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("texts", "message"),
-    [(["beer"], "write NAME=FOLDER"), (["beer="], "write NAME=FOLDER"), (["a=b", "a=c"], "a stands twice")],
+    ("flags", "named"),
+    [
+        ({"sources": "beer"}, "--sources"),
+        ({"sources": "beer="}, "--sources"),
+        ({"sources": "BM25=x"}, "--sources BM25"),
+        ({"in_domain": "wine=x"}, "--in_domain wine"),
+        ({"accuracy": "wine"}, "--accuracy wine"),
+    ],
 )
-def test_names_that_are_none_are_refused(texts, message):
-    with pytest.raises(KinspanError, match=message):
-        read_names("sources", texts)
-
-
-def test_a_source_is_not_called_like_a_baseline(monkeypatch, specs, tmp_path):
-    given = ["--sources", "BM25=x", "--targets", f"plain={specs['plain']}", "--output_dir", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", ["transfer_matrix.py", *given])
-    with pytest.raises(KinspanError, match="--sources BM25: a baseline of the table is called so"):
+def test_refusals(flags, named, monkeypatch, specs, tmp_path):
+    given = {"sources": "a=x", "targets": f"plain={specs['plain']}", "output_dir": str(tmp_path)} | flags
+    monkeypatch.setattr(
+        "sys.argv", ["transfer", *(text for flag in given.items() for text in (f"--{flag[0]}", flag[1]))]
+    )
+    with pytest.raises(KinspanError, match=named):
         transfer_matrix.main()
-
-
-def test_names_must_be_known(monkeypatch, tmp_path):
-    given = ["--sources", "a=x", "--targets", "beer=files=y", "--in_domain", "wine=x", "--output_dir", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", ["transfer_matrix.py", *given])
-    with pytest.raises(KinspanError, match="--in_domain wine: there is no such target; there are beer"):
-        transfer_matrix.main()
-    with pytest.raises(KinspanError, match="--accuracy wine: not among --targets"):
-        load_targets({}, "test", {"wine"})

@@ -1,4 +1,4 @@
-"""What a run of fine-tuning reads before it starts: its model, its texts as token ids, and its plan."""
+"""Loads what a run of fine-tuning needs before it starts: its model, its texts as token ids, and its plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,17 +32,17 @@ from .groups import log_unlisted
 from .plan import FitPlan, TrainingStage, largest_group, plan_stage
 from .update import Loss, Trainer, update_ranker
 
-# (engine's model, device, what=..., mark=...) -> the score of every row [N]
+# (engine, device, what=..., mark=...) -> the score of every row [N]
 Scoring = Callable[..., np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankerSetup:
-    """What differs between a cross-encoder and a bi-encoder, as functions, and what does not.
+    """The parts of a run; functions where a cross-encoder and a bi-encoder differ.
 
-    update:   an update of the engine: (engine, groups, batch, step, mark)
-    measure:  tokens of rows of the training set
-    measured: for each dev set, and "test" if it is measured at each validation, the answers and what scores them
+    update:   makes an update of the engine: (engine, groups, batch, step, mark)
+    measure:  returns the tokens of rows of the training set
+    measured: for each dev set, and "test" if it is measured at each validation, the answers and their scoring
     save:     writes weights to a folder, which others load as a ranker
     """
 
@@ -55,7 +55,7 @@ class RankerSetup:
     save: Callable[[dict[str, torch.Tensor], Path], None]
 
 
-def load_materials(config: FinetuneConfig, stage: TrainingStage, seed: int, ranks: Ranks) -> RankerSetup:
+def load_setup(config: FinetuneConfig, stage: TrainingStage, seed: int, ranks: Ranks) -> RankerSetup:
     """Loads and checks everything that can be checked before training starts. Raises KinspanError."""
     plan = plan_stage(config, stage, seed)
     micro = max(1, min(plan.groups, config.micro_batch_size // largest_group(config)))
@@ -132,19 +132,19 @@ def _load_bi_encoder(
 
 
 def list_measured(stage: TrainingStage) -> dict[str, AnswerSet]:
-    """What validations measure, by name."""
+    """Returns the data that validations measure, by name."""
     return {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
 
 
 def choose_loss(config: FinetuneConfig) -> Loss:
-    """The function that ``--loss`` names, with its settings."""
+    """Returns the function that ``--loss`` names, with its settings."""
     if config.loss == "pointwise":
         return partial(losses.pointwise, positive_weight=config.positive_weight)
     return {"pairwise": losses.pairwise, "listwise": losses.listwise}[config.loss]
 
 
 def _share_of_positives(config: FinetuneConfig, stage: TrainingStage) -> float:
-    """What a fresh head first predicts."""
+    """Returns what a fresh head first predicts."""
     share = float(stage.train.labels.mean())
     if config.loss == "pointwise" and stage.negatives_per_positive is not None:
         share = max(share, 1 / (1 + stage.negatives_per_positive))

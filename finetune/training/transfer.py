@@ -8,6 +8,7 @@ import csv
 import hashlib
 import io
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ from finetune.data.registry import find_measure, load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import MAP, P_1, TITLES, compute_question_metrics
 from finetune.ranking.model import score_answers
-from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
+
+from .fingerprints import fingerprint_answers, fingerprint_model
+
+log = logging.getLogger(__name__)
 
 TF_IDF = "TF-IDF"
 IN_DOMAIN = "in-domain"
@@ -50,7 +54,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What was measured.
+    """The measured values.
 
     values:    of each source ``[T]``, each target's own metric
     baselines: likewise, NaN where there is none
@@ -66,15 +70,12 @@ def load_targets(
     split: str,
     accuracy: set[str],
     max_questions: int | None = None,
-    say: Callable[[str], None] = lambda note: None,
 ) -> list[Target]:
-    """The test sets by name, with the questions that papers measure them on, or else those that have a right and a
-    wrong candidate, as fine-tuning measures.
+    """Returns the test sets by name, with the questions that papers measure on, or else the clean ones.
 
     specs:         name -> NAME=PLACE as of ``registry.load_split``
     accuracy:      names of those that are measured by P@1, beside the data sets that papers measure so
     max_questions: a sample of so many questions of each, always the same ones; None: all
-    say:           told what of a test set is left out or odd
 
     Raises KinspanError where one cannot be read, or ``accuracy`` names none of them.
     """
@@ -85,7 +86,7 @@ def load_targets(
         by_accuracy, measured_on = find_measure(spec)
         whole, notes = load_split(spec, split)
         for note in [*notes, *describe_left_out(whole, measured_on or CLEAN)]:
-            say(f"{name}: {note}")
+            log.info("%s: %s", name, note)
         data = filter_questions(whole, measured_on or CLEAN)
         if max_questions is not None and data.num_questions > max_questions:
             data = data.take(np.sort(np.random.default_rng(SEED).permutation(data.num_questions)[:max_questions]))
@@ -99,7 +100,6 @@ def measure_matrix(
     in_domain: Mapping[str, str],
     cells: Path,
     max_length: int,
-    say: Callable[[str], None],
 ) -> Matrix:
     """Measures the cells that are missing, and returns all of them.
 
@@ -114,7 +114,7 @@ def measure_matrix(
         fingerprint = hashlib.sha256(made_of.encode()).hexdigest()[:12]
         path = cells / (re.sub(r"[^\w.]+", "-", f"{name}-{target.name}") + f"-{fingerprint}.json")
         if not path.exists():
-            say(f"{name} on {target.name}: {target.data.num_questions:,} questions")
+            log.info("%s on %s: %s questions", name, target.name, target.data.num_questions)
             figures = compute_question_metrics(target.data, score(target.data), (MAP, P_1))
             cells.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps({metric: values.tolist() for metric, values in figures.items()}) + "\n")
@@ -151,8 +151,7 @@ def score_tf_idf(data: AnswerSet) -> np.ndarray:
 
 
 def format_matrix(matrix: Matrix) -> str:
-    """The values in Markdown: a row of each source, the best on average first, then the baselines. The best figure of a
-    target is bold, be it a baseline's."""
+    """Returns the values in Markdown: sources, the best on average first, then baselines; a target's best is bold."""
     sources = sorted(matrix.values.items(), key=lambda entry: -float(entry[1].mean()))
     ranked = [*sources, *matrix.baselines.items()]
     best = np.nanmax([values for _, values in ranked], axis=0)
@@ -170,7 +169,7 @@ def _format_cell(value: float, best: float) -> str:
 
 
 def format_csv(matrix: Matrix) -> str:
-    """A line of each cell, and of each baseline: source, target, metric, value."""
+    """Returns CSV with a line of each cell and baseline: source, target, metric, value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["source", "target", "metric", "value"])
@@ -182,7 +181,7 @@ def format_csv(matrix: Matrix) -> str:
 
 
 def draw_matrix(matrix: Matrix, path: Path) -> None:
-    """For each target the sources' values as a violin, and baselines as diamonds (the paper's figure 2)."""
+    """Draws for each target the sources' values as a violin, and baselines as diamonds (the paper's figure 2)."""
     lines = -(-len(matrix.targets) // COLUMNS)
     figure = Figure((8.6, 2.6 * lines), layout="constrained")
     panels = figure.subplots(lines, COLUMNS, squeeze=False).ravel().tolist()

@@ -1,4 +1,4 @@
-"""What a run was made of and ran on, for its results and its model card."""
+"""The model card of a fine-tuned ranker, and what a run was made of and ran on."""
 
 import json
 import platform
@@ -13,19 +13,26 @@ import torch
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
-from finetune.training.config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
-from finetune.training.fingerprints import fingerprint_answers, fingerprint_model
-from finetune.training.plan import TrainingStage
-from finetune.training.stages import Data, name_transfer
+from finetune.evaluation.metrics import TITLES
 from pretrain.modeling.default_model import find_hub_name, name_installed
 from pretrain.release.folder import CARD, FACTS
-from pretrain.release.metadata import CardOverrides
+from pretrain.release.metadata import CardOverrides, make_metadata, render_card
 
-from .card import AS_STARTED, AS_TRANSFERRED, BI_ENCODER, CROSS_ENCODER, format_card
+from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
+from .fingerprints import fingerprint_answers, fingerprint_model
+from .plan import TrainingStage
+from .stages import Data, name_transfer
 
 ABOUT = "ranker.json"  # beside a ranker's weights: what its card says
 HUB_NAMES = {"wikiqa": "microsoft/wiki_qa"}  # of data sets, on the hub
 PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
+CROSS_ENCODER, BI_ENCODER = "cross-encoder", "bi-encoder"
+# Of a ranker that was best at step 0: by its figures alone it passes for a trained one
+AS_STARTED = (
+    "no update improved the dev MAP, so this is the starting model (a new head of a cross-encoder is random; a "
+    "bi-encoder does not use the head of its start)"
+)
+AS_TRANSFERRED = "no update of the adaptation improved the dev MAP, so this is the transferred model"
 
 
 def name_model(config: FinetuneConfig) -> str:
@@ -109,7 +116,7 @@ def describe_ranker(
 
 
 def _find_set(spec: str) -> str | None:
-    """The hub's name of a data set such as wikiqa=FOLDER or hub=OWNER/NAME."""
+    """Returns the hub's name of a data set such as wikiqa=FOLDER or hub=OWNER/NAME."""
     name, _, place = spec.partition("=")
     if name == "hub":
         return None if Path(place).is_dir() else place
@@ -117,8 +124,40 @@ def _find_set(spec: str) -> str | None:
 
 
 def _find_base(model: str) -> str | None:
-    """The hub's name of the model; of a release, that of the model which its pre-training started from."""
+    """Returns the hub's name of the model; of a release, that of the model which its pre-training started from."""
     if (Path(model) / FACTS).is_file():
         with suppress(KinspanError, AttributeError):
             return read_object(Path(model) / FACTS, "").get("model", {}).get("hub_name")
     return find_hub_name(model)
+
+
+def format_card(about: Mapping[str, Any], stated: CardOverrides, curve: str = "") -> str:
+    """Returns the card: Markdown with the hub's block of metadata.
+
+    about: what ``describe_ranker`` returned
+    curve: the picture of the training curves that lies beside the card; empty: there is none
+    """
+    facts, figures, datasets = about["facts"], about["figures"], about["datasets"]
+    kind = about.get("kind", CROSS_ENCODER)
+    task = "text-ranking" if kind == CROSS_ENCODER else "sentence-similarity"
+    title = f"{facts['Starting model']} fine-tuned on {facts['Data']}"
+    metadata = make_metadata(
+        stated,
+        [kind, "answer-sentence-selection", "kinspan"],
+        base_model=about["base_model"],
+        datasets=datasets,
+        task=task,
+    )
+    return render_card(
+        "ranker.md",
+        metadata,
+        stated,
+        title=title,
+        kind=kind,
+        max_length=about["max_length"],
+        facts=facts,
+        figures=figures,
+        metrics=[metric for metric in TITLES if all(metric in of_split for of_split in figures.values())],
+        titles=TITLES,
+        curve=curve,
+    )
