@@ -22,9 +22,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 quickstart: $(INSTALLED)  ## Install, pre-train for minutes on Python's documentation, and measure what it learned (the default).
 	$(BIN)/kinspan adapt --documents python-docs --budget 12800pairs --output_dir runs/quickstart
 
-# Python's documentation, searched. The first time it is encoded, for a minute or two; DEMO_FLAGS: see kinspan demo --help.
+# Python's documentation, searched. The first time it is encoded, for minutes.
 demo: $(INSTALLED)  ## Install, index Python's documentation, and open a page that answers questions about Python.
-	$(BIN)/kinspan demo $(DEMO_FLAGS)
+	$(BIN)/kinspan index --answers documents=python-docs --output_dir runs/demo
+	$(BIN)/kinspan serve --index runs/demo
 
 # Does SSP help ranking? Its checkpoint and one of MLM alone, on the same texts, are fine-tuned and compared.
 AS2_TEXT ?= ../shared/data/corpus/enwiki2015_AA.jsonl.xz

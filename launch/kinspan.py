@@ -32,7 +32,6 @@ COMMANDS = {
     "serve": ("commands.serve", "answer questions from an index over HTTP, with a page to try it"),
     "study": ("commands.study", "run several ways of fine-tuning as one table"),
     "preflight": ("preflight", "check all hosts before a long run of pretrain"),
-    "demo": ("commands.demo", "ask Python's documentation on a local page"),
     "show corpus": ("commands.inspect_corpus", "what a corpus holds, or documents of it"),
     "show pairs": ("commands.inspect_pairs", "the pairs that training would see"),
     "show run": ("commands.status", "how far a run is"),

@@ -20,8 +20,6 @@ from finetune.data.registry import NAMES, load_split
 from finetune.data.tables import FORMATS, Table, find_suffix, lacks_names, read_nameless_tsv, read_table
 from finetune.evaluation.beir import CORPUS, find_beir_file
 
-from .python_docs import read_python_docs
-
 FIELDS = ("text", "id", "question", "url", "title")
 BEIR_ID = "_id"
 # What tables call the fields; --columns names others
@@ -34,7 +32,6 @@ COLUMNS = {
 }
 FORUM = "forum"  # forum=Posts.xml
 DOCUMENTS = "documents"  # documents=FOLDER, anything that is prepared
-PYTHON_DOCS = "python-docs"
 ID_BYTES = 8  # of the hash that stands for an id
 
 
@@ -63,7 +60,7 @@ def read_answers(source: str, columns: dict[str, str], say: Say, all_answers: bo
     source:  a table with a row for each answer; ``NAME=PLACE`` for the candidates of a data set, of all its splits;
              ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise;
              ``documents=PLACE`` for the paragraphs of documents, and the answers of a forum; a folder in BEIR's
-             form; ``python-docs`` for passages of Python's documentation
+             form
     columns: what the table calls its fields, where it is not one of COLUMNS
     all_answers: of a forum, take the answers that were not accepted too
 
@@ -104,11 +101,9 @@ def _mend(text: str) -> str:
 def _open_source(source: str, columns: dict[str, str], say: Say, all_answers: bool) -> Iterator[Answer]:
     name, _, place = source.partition("=")
     beir = find_beir_file(Path(source), CORPUS)
-    is_named = source == PYTHON_DOCS or (place and name in (FORUM, DOCUMENTS, *NAMES))
+    is_named = place and name in (FORUM, DOCUMENTS, *NAMES)
     if columns and (is_named or (Path(source).is_dir() and not beir)):
         raise KinspanError(f"--columns names the columns of a table, which {source} is not: leave it out")
-    if source == PYTHON_DOCS:
-        return (Answer(name, text, "", url, title) for name, text, title, url in read_python_docs())
     if name in (FORUM, DOCUMENTS) and place:
         if name == DOCUMENTS:
             return _read_documents(place, say)
@@ -137,7 +132,7 @@ def name_by_hash(text: str, heading: str) -> str:
 def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answer]:
     if not path.exists() or find_suffix(path) not in FORMATS:
         files = f"a file ({', '.join(FORMATS)})"
-        folders = f"a corpus folder, a folder in BEIR's form, {FORUM}=DUMP, {DOCUMENTS}=PLACE, {PYTHON_DOCS}"
+        folders = f"a corpus folder, a folder in BEIR's form, {FORUM}=DUMP, {DOCUMENTS}=PLACE"
         known = f"{files}, {folders}, or NAME=PLACE with one of {', '.join(NAMES)}"
         reason = "there is no such file" if not path.exists() else "not a known format"
         raise KinspanError(f"{path}: {reason}; give {known}")

@@ -28,8 +28,7 @@ answers of a forum; a table (.jsonl, .tsv, .csv, .parquet) with a column text (o
 title and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl, and
 with --all_answers for every answer; the folder of a corpus of questions, likewise; a data set such as
 insuranceqa=FOLDER or files=FOLDER, whose candidates are the answers; a folder in BEIR's form, whose corpus.jsonl has
-the answers; a .tsv file of ids and texts without column names; or python-docs, the documentation of Python itself. Only
-the texts are searched: an answer's question, title and id are shown with it.
+the answers; or a .tsv file of ids and texts without column names. Only the texts are searched: an answer's question, title and id are shown with it.
 
 The same command again continues an index that was cut short. --add and --remove change one, without encoding anything
 twice: an answer whose id is there replaces the older one. Whenever the process is killed, the index is as it was before

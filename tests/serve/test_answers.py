@@ -283,7 +283,7 @@ def test_what_is_wrong_with_a_forum_names_its_file(tmp_path):
 
 
 def test_columns_of_what_is_no_table_are_refused(tmp_path):
-    for source in (f"documents={tmp_path}", f"forum={tmp_path}", f"files={tmp_path}", "python-docs", tmp_path):
+    for source in (f"documents={tmp_path}", f"forum={tmp_path}", f"files={tmp_path}", tmp_path):
         with pytest.raises(KinspanError, match="--columns names the columns of a table"):
             read(source, {"text": "body"})
 
