@@ -1,8 +1,9 @@
 """Answers to be searched, from a table, a data set, a forum's dump or a forum's corpus."""
 
 import hashlib
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from finetune.data.dataset import MissingSplit
 from finetune.data.registry import NAMES, load_split
 from finetune.data.tables import FORMATS, Table, find_suffix, lacks_names, read_nameless_tsv, read_table
 from finetune.evaluation.beir import CORPUS, find_beir_file
+
+logger = logging.getLogger(__name__)
 
 FIELDS = ("text", "id", "question", "url", "title")
 BEIR_ID = "_id"
@@ -51,11 +54,8 @@ class Answer(NamedTuple):
     title: str = ""
 
 
-Say = Callable[[str], None]
-
-
-def read_answers(source: str, columns: dict[str, str], say: Say, all_answers: bool = False) -> list[Answer]:
-    """Reads the answers that ``--answers`` names; an answer without text is left out, and ``say`` is told.
+def read_answers(source: str, columns: dict[str, str], all_answers: bool = False) -> list[Answer]:
+    """Reads the answers that ``--answers`` names; an answer without text is left out.
 
     source:  a table with a row for each answer; ``NAME=PLACE`` for the candidates of a data set, of all its splits;
              ``forum=DUMP`` for the accepted answers of a forum; or the folder of a corpus of questions, likewise;
@@ -68,7 +68,7 @@ def read_answers(source: str, columns: dict[str, str], say: Say, all_answers: bo
     """
     answers: dict[str, Answer] = {}
     empty = again = 0
-    for answer in stream_answers(source, columns, say, all_answers):
+    for answer in stream_answers(source, columns, all_answers):
         if not answer.text:
             empty += 1
         elif answer.id not in answers:
@@ -78,27 +78,27 @@ def read_answers(source: str, columns: dict[str, str], say: Say, all_answers: bo
         else:
             raise KinspanError(f"{source}: the id {answer.id!r} stands there twice, with different answers")
     if empty:
-        say(f"{empty:,} answers without text: left out")
+        logger.info(f"{empty:,} answers without text: left out")
     if not answers:
         raise KinspanError(f"{source}: no answer in it")
     if again:
-        say(f"{again:,} answers stand there more than once: kept once")
+        logger.info(f"{again:,} answers stand there more than once: kept once")
     return list(answers.values())
 
 
-def stream_answers(source: str, columns: dict[str, str], say: Say, all_answers: bool) -> Iterator[Answer]:
+def stream_answers(source: str, columns: dict[str, str], all_answers: bool) -> Iterator[Answer]:
     """Yields what stands in a source of ``read_answers`` as it is read, what has no text or stands twice too.
 
     Half a surrogate pair, which UTF-8 cannot hold, becomes a question mark.
     """
-    return (Answer._make(map(_mend, answer)) for answer in _open_source(source, columns, say, all_answers))
+    return (Answer._make(map(_mend, answer)) for answer in _open_source(source, columns, all_answers))
 
 
 def _mend(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _open_source(source: str, columns: dict[str, str], say: Say, all_answers: bool) -> Iterator[Answer]:
+def _open_source(source: str, columns: dict[str, str], all_answers: bool) -> Iterator[Answer]:
     name, _, place = source.partition("=")
     beir = find_beir_file(Path(source), CORPUS)
     is_named = place and name in (FORUM, DOCUMENTS, *NAMES)
@@ -106,19 +106,19 @@ def _open_source(source: str, columns: dict[str, str], say: Say, all_answers: bo
         raise KinspanError(f"--columns names the columns of a table, which {source} is not: leave it out")
     if name in (FORUM, DOCUMENTS) and place:
         if name == DOCUMENTS:
-            return _read_documents(place, say)
-        return _take_answers(read_questions([place], MAX_REJECTED_WITHOUT_FLAG), all_answers, say)
+            return _read_documents(place)
+        return _take_answers(read_questions([place], MAX_REJECTED_WITHOUT_FLAG), all_answers)
     if name in NAMES and place:
-        return _read_data_set(source, say)
+        return _read_data_set(source)
     if beir:
-        return _read_table(beir, columns, say)
+        return _read_table(beir, columns)
     if Path(source).is_dir():
         if not (Path(source) / "manifest.json").is_file():
             raise KinspanError(
                 f"{source}: this folder has no {CORPUS} of BEIR's form, and no manifest.json of a corpus"
             )
-        return _take_answers(_read_corpus(Path(source)), all_answers, say)
-    return _read_table(Path(source), columns, say)
+        return _take_answers(_read_corpus(Path(source)), all_answers)
+    return _read_table(Path(source), columns)
 
 
 def name_by_hash(text: str, heading: str) -> str:
@@ -129,7 +129,7 @@ def name_by_hash(text: str, heading: str) -> str:
     return hashlib.blake2b(f"{heading}\0{text}".encode("utf-8", "replace"), digest_size=ID_BYTES).hexdigest()
 
 
-def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answer]:
+def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
     if not path.exists() or find_suffix(path) not in FORMATS:
         files = f"a file ({', '.join(FORMATS)})"
         folders = f"a corpus folder, a folder in BEIR's form, {FORUM}=DUMP, {DOCUMENTS}=PLACE"
@@ -142,7 +142,7 @@ def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answe
     names = {field: (columns[field],) if field in columns else COLUMNS[field] for field in FIELDS}
     if not columns and lacks_names(path, table, chain.from_iterable(COLUMNS.values())):
         table = read_nameless_tsv(path, ["id", "text"])
-        say(f"{path}: its first line names no columns: read as ids and texts")
+        logger.info(f"{path}: its first line names no columns: read as ids and texts")
     if not table.fields:
         raise KinspanError(f"{path}: no answer in it")
     if not any(name in table.fields for name in names["text"]):
@@ -151,18 +151,18 @@ def _read_table(path: Path, columns: dict[str, str], say: Say) -> Iterator[Answe
             f"answers' one with --columns text=NAME, or index documents with --answers {DOCUMENTS}={path}"
         )
     if "label" in table.fields:
-        say(
+        logger.info(
             f"{path} has a column label: what is labelled wrong is an answer here too, with the question that it does "
             "not answer; files=FOLDER reads questions with labelled candidates"
         )
     if BEIR_ID in table.fields and not columns:
-        say(f"{path}: in BEIR's form, and so texts are searched and ranked with their titles in front")
-        return _take_rows(table, columns, names, say, join_title=True)
-    return _take_rows(table, columns, names, say)
+        logger.info(f"{path}: in BEIR's form, and so texts are searched and ranked with their titles in front")
+        return _take_rows(table, columns, names, join_title=True)
+    return _take_rows(table, columns, names)
 
 
 def _take_rows(
-    table: Table, columns: dict[str, str], names: dict[str, tuple[str, ...]], say: Say, join_title: bool = False
+    table: Table, columns: dict[str, str], names: dict[str, tuple[str, ...]], join_title: bool = False
 ) -> Iterator[Answer]:
     """The rows that have a text; ``join_title`` puts the title in front of it, as BEIR's models read it.
 
@@ -186,7 +186,7 @@ def _take_rows(
         raise KinspanError(f"--columns: {file} has no column {min(unseen)}; there are {', '.join(table.fields)}")
     if empty:
         lines = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
-        say(f"{len(empty):,} rows without {' or '.join(names['text'])}: left out ({table.place} {lines})")
+        logger.info(f"{len(empty):,} rows without {' or '.join(names['text'])}: left out ({table.place} {lines})")
 
 
 def _take_field(record: dict[str, Any], names: tuple[str, ...], place: str) -> str:
@@ -202,7 +202,7 @@ def take_text(value: Any, name: str, place: str) -> str:
     return str(value).strip()
 
 
-def _read_data_set(source: str, say: Say) -> Iterator[Answer]:
+def _read_data_set(source: str) -> Iterator[Answer]:
     """The candidates of all splits, each with a question it answers; texts that share an id come by their hashes.
 
     An id such as q7-3 is a number within the question q7: where all are so, a text that has several comes once.
@@ -215,7 +215,7 @@ def _read_data_set(source: str, say: Say) -> Iterator[Answer]:
         except MissingSplit:
             continue
         for note in notes:
-            say(note)
+            logger.info("%s", note)
         splits += 1
         ids, texts = data.answer_ids.dictionary_encode(), data.answers.dictionary_encode()
         id_of, text_number = ids.dictionary.to_pylist(), texts.dictionary.to_pylist()
@@ -241,7 +241,7 @@ def _read_data_set(source: str, say: Say) -> Iterator[Answer]:
     yield from (Answer(*key, question) for key, question in question_of.items())
 
 
-def _read_documents(place: str, say: Say) -> Iterator[Answer]:
+def _read_documents(place: str) -> Iterator[Answer]:
     """The paragraphs of documents as preparing keeps them, with the documents' titles; of a forum, its answers."""
     tally, kept = Tally(), 0
     names: dict[tuple[str, str], str] = {}
@@ -269,9 +269,9 @@ def _read_documents(place: str, say: Say) -> Iterator[Answer]:
     if not answers:
         raise KinspanError(f"{DOCUMENTS}={place}: no paragraph of running text, and no answer of a forum")
     if dropped := tally.counts["paragraphs read"] - kept:
-        say(f"{dropped:,} of {dropped + kept:,} paragraphs are short or no running text: left out")
+        logger.info(f"{dropped:,} of {dropped + kept:,} paragraphs are short or no running text: left out")
     if shared := sum(taken.values()) - len(taken):
-        say(f"{shared:,} texts are of documents that share an id with another: a hash is added to their ids")
+        logger.info(f"{shared:,} texts are of documents that share an id with another: a hash is added to their ids")
     return iter(answers)
 
 
@@ -285,7 +285,7 @@ def _read_corpus(folder: Path) -> Iterator[ShownDocument]:
             yield show_document(shard, row, decoder)
 
 
-def _take_answers(questions: Iterable[ForumQuestion | ShownDocument], all_answers: bool, say: Say) -> Iterator[Answer]:
+def _take_answers(questions: Iterable[ForumQuestion | ShownDocument], all_answers: bool) -> Iterator[Answer]:
     """The answers of a forum's questions: the accepted ones, by the id of their question; or all of them."""
     unaccepted = others = empty = 0
     for question in questions:
@@ -300,11 +300,11 @@ def _take_answers(questions: Iterable[ForumQuestion | ShownDocument], all_answer
             else:
                 others += 1
     if unaccepted:
-        say(f"{unaccepted:,} questions have no accepted answer")
+        logger.info(f"{unaccepted:,} questions have no accepted answer")
     if others:
-        say(
+        logger.info(
             f"{others:,} answers were not accepted, and are left out: to search them too, build another index with "
             "--all_answers"
         )
     if empty:
-        say(f"{empty:,} answers have no text: left out")
+        logger.info(f"{empty:,} answers have no text: left out")

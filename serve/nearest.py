@@ -1,4 +1,4 @@
-"""The vectors of a part: exact search over the mapped matrix, and an approximate index by usearch.
+"""The vectors of an index: exact search over the mapped matrix, and an approximate index by usearch.
 
 Vectors are kept as float16, half the bytes of float32. Scores are computed from them in float32, whichever way they
 were found.
@@ -28,14 +28,11 @@ def map_matrix(path: Path) -> np.ndarray:
     return np.load(path, mmap_mode="c")
 
 
-def find_exactly(
-    matrix: np.ndarray, queries: np.ndarray, k: int, alive: np.ndarray | None
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Of each query the k rows of the highest product, the best first, and their scores.
+def find_exactly(matrix: np.ndarray, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the k rows of the highest product with each query, the best first, and their scores.
 
     matrix:  ``[n, dimension]`` float16
     queries: ``[q, dimension]`` float32
-    alive:   ``[n]`` whether each row counts; None where all do
     """
     every, wanted = torch.from_numpy(matrix), torch.from_numpy(np.ascontiguousarray(queries)).T
     products = torch.empty(len(matrix), len(queries))
@@ -45,22 +42,16 @@ def find_exactly(
         rows = every[first : first + step]
         torch.mm(block[: len(rows)].copy_(rows), wanted, out=products[first : first + step])
     scores = np.ascontiguousarray(products.numpy().T)
-    if alive is not None:
-        scores[:, ~alive] = -np.inf
-    found = [(best := take_best(own, k), own[best]) for own in scores]
-    return [(best[values > -np.inf], values[values > -np.inf]) for best, values in found]
+    return [(best := take_best(of_query, k), of_query[best]) for of_query in scores]
 
 
-def write_graph(path: Path, matrix: np.ndarray, say: Callable[[int], Any] = lambda rows: None) -> None:
-    """Builds an approximate index of the rows. Raises KinspanError where usearch is absent, or it cannot be written.
-
-    say: is told how many rows have been added since it was last told
-    """
+def write_graph(path: Path, matrix: np.ndarray, advance: Callable[[int], Any] = lambda rows: None) -> None:
+    """Builds an approximate index of the rows; ``advance`` counts those that were added."""
     graph = _make_graph(matrix.shape[1])
     for first in range(0, len(matrix), 4096):
         rows = np.asarray(matrix[first : first + 4096])
         graph.add(np.arange(first, first + len(rows), dtype=np.uint64), rows, threads=torch.get_num_threads())
-        say(len(rows))
+        advance(len(rows))
     try:
         graph.save(str(path))
     except RuntimeError as error:
@@ -90,18 +81,9 @@ class Graph:
         self._graph.expansion_search = EXPANSION_SEARCH
         self._matrix = matrix
 
-    def find(self, query: np.ndarray, k: int, alive: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Like ``find_exactly`` of one query ``[dimension]``, but some rows may be missing.
-
-        Rows that do not count are passed over: twice as many are then asked for, until k are left or there are no more.
-        """
-        count, asked = len(self._matrix), min(k, len(self._matrix))
-        while True:
-            rows = self._graph.search(query, asked, threads=1).keys.astype(np.int64)
-            kept = rows if alive is None else rows[alive[rows]]
-            if len(kept) >= min(k, count) or asked == count:
-                break
-            asked = min(2 * asked, count)
-        scores = self._matrix[kept].astype(np.float32) @ query
+    def find(self, query: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what ``find_exactly`` does for one query ``[dimension]``, but some rows may be missing."""
+        rows = self._graph.search(query, min(k, len(self._matrix)), threads=1).keys.astype(np.int64)
+        scores = self._matrix[rows].astype(np.float32) @ query
         best = take_best(scores, k)
-        return kept[best], scores[best]
+        return rows[best], scores[best]

@@ -1,5 +1,6 @@
 """Questions with ids in files, for runs that TREC tools measure."""
 
+import logging
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
@@ -7,13 +8,15 @@ from finetune.data.tables import FORMATS, Table, find_suffix, lacks_names, read_
 from finetune.evaluation.beir import QRELS, QUERIES, find_beir_file, read_beir_qrels
 from finetune.evaluation.trec import is_trec_id
 
-from .answers import BEIR_ID, Say, take_text
+from .answers import BEIR_ID, take_text
 from .questions import MAX_QUESTION, clean_question
+
+logger = logging.getLogger(__name__)
 
 IDS, TEXTS = ("id", BEIR_ID, "question_id", "query_id", "qid"), ("question", "query", "text")
 
 
-def read_questions(source: str, say: Say) -> dict[str, str]:
+def read_questions(source: str) -> dict[str, str]:
     """Returns the questions by id, in the order of the file, as they are searched.
 
     source: a table (.tsv, .csv, .jsonl, .parquet) with columns of IDS and TEXTS; a .tsv file of ids and texts without
@@ -41,20 +44,20 @@ def read_questions(source: str, say: Say) -> dict[str, str]:
     if not questions:
         raise KinspanError(f"{path}: no question in it")
     if cut:
-        say(f"{path}: {cut:,} questions have more than {MAX_QUESTION:,} characters, and are cut there")
+        logger.info(f"{path}: {cut:,} questions have more than {MAX_QUESTION:,} characters, and are cut there")
     return questions
 
 
-def keep_judged(folder: Path, questions: dict[str, str], say: Say) -> dict[str, str]:
+def keep_judged(folder: Path, questions: dict[str, str]) -> dict[str, str]:
     """Returns the questions that qrels/test.tsv of a folder in BEIR's form judges; all where it has none."""
     path = find_beir_file(folder, QRELS)
     if not path:
-        say(f"{folder} has no {QRELS}: all {len(questions):,} questions of {QUERIES} are asked")
+        logger.info(f"{folder} has no {QRELS}: all {len(questions):,} questions of {QUERIES} are asked")
         return questions
     judged = read_beir_qrels(path)
     if missing := [name for name in judged if name not in questions]:
         raise KinspanError(f"{path}: question {missing[0]} is not in {QUERIES} ({len(missing):,} such)")
-    say(f"{folder}: {len(judged):,} of {len(questions):,} questions, those of {path.name}")
+    logger.info(f"{folder}: {len(judged):,} of {len(questions):,} questions, those of {path.name}")
     return {name: questions[name] for name in judged}
 
 

@@ -1,5 +1,6 @@
 """Runs: what a search finds for many questions, for a TREC file; and a run of any system, re-ranked."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,21 +18,22 @@ from finetune.evaluation.trec import append_below, find_line, read_run, write_ru
 from finetune.ranking.model import score_answers
 from pretrain.modeling.default_model import name_installed
 
-from .answers import Say, stream_answers
+from .answers import stream_answers
 from .folder import MANIFEST
-from .index import Index
+from .index import Index, find_ids, iterate_answers
 from .question_files import read_questions
 from .questions import CROSS_ENCODER
 from .rerank import make_candidates
 from .search import Hit, Searcher
-from .texts import find_ids, iterate_answers
+
+logger = logging.getLogger(__name__)
 
 BATCH = 16  # questions that are searched together
 RUN = "run.txt"
 
 
 def search_all(
-    searcher: Searcher, questions: Mapping[str, str], k: int, without_own: bool, say: Say, **ways: Any
+    searcher: Searcher, questions: Mapping[str, str], k: int, without_own: bool, **ways: Any
 ) -> Iterator[tuple[str, list[Hit]]]:
     """Yields each question's id with its k best hits, as far as that many are found.
 
@@ -47,9 +49,9 @@ def search_all(
             own, nothing = own + len(found) - len(hits), nothing + (not hits)
             yield name, hits[:k]
     if own:
-        say(f"left out {own:,} answers with the id of their question, as BEIR does")
+        logger.info(f"left out {own:,} answers with the id of their question, as BEIR does")
     if nothing:
-        say(f"nothing was found for {nothing:,} questions, which the run lacks")
+        logger.info(f"nothing was found for {nothing:,} questions, which the run lacks")
 
 
 def list_scores(hits: Sequence[Hit]) -> dict[str, float]:
@@ -68,7 +70,6 @@ def rerank_run(
     depth: int,
     max_length: int | None,
     precision: str,
-    say: Say,
 ) -> None:
     """Ranks the first candidates of each question of a TREC run by a model, and writes RUN into the folder ``output``.
 
@@ -82,11 +83,11 @@ def rerank_run(
         raise KinspanError(f"--output_dir {output}: its {RUN} is the run that is read: give another folder")
     ranked = rank_run(read_run(run))
     heads = {question: ids[:depth] for question, ids in ranked.items()}
-    questions = read_questions(queries, say)
+    questions = read_questions(queries)
     if missing := [question for question in ranked if question not in questions]:
         place = f"{run} line {find_line(run, missing[0])}"
         raise KinspanError(f"{place}: question {missing[0]} is not in {queries} ({len(missing):,} such)")
-    texts = _find_texts(collection, {name for ids in heads.values() for name in ids}, say)
+    texts = _find_texts(collection, {name for ids in heads.values() for name in ids})
     if lost := [(question, name) for question, ids in heads.items() for name in ids if name not in texts]:
         place = f"{run} line {find_line(run, *lost[0])}"
         raise KinspanError(f"{place}: candidate {lost[0][1]} has no text in {collection} ({len(lost):,} such)")
@@ -97,24 +98,26 @@ def rerank_run(
         answer_ids=pa.array([name for ids in heads.values() for name in ids], pa.large_string()),
     )
     kept = sum(map(len, ranked.values())) - data.num_pairs
-    say(f"{run}: {data.num_questions:,} questions, {data.num_pairs:,} candidates to re-rank, {kept:,} kept below them")
+    logger.info(
+        f"{run}: {data.num_questions:,} questions, {data.num_pairs:,} candidates to re-rank, {kept:,} kept below them"
+    )
     scores = np.split(score_answers(model, data, max_length, precision=precision), data.starts[1:-1])
     rankings = (
         (question, append_below(dict(zip(ids, own.tolist(), strict=True)), ranked[question][depth:]))
         for (question, ids), own in zip(heads.items(), scores, strict=True)
     )
     write_run(output / RUN, rankings, shorten_name(name_installed(model)))
-    say(f"{output / RUN} is written")
+    logger.info(f"{output / RUN} is written")
 
 
-def _find_texts(collection: str, wanted: set[str], say: Say) -> dict[str, str]:
+def _find_texts(collection: str, wanted: set[str]) -> dict[str, str]:
     """The texts by id of those of a collection that are wanted. Raises KinspanError where an id has two."""
     if (Path(collection) / MANIFEST).is_file():
         index = Index(collection)
-        rows = [row for row in find_ids(index.texts, wanted) if index.alive is None or index.alive[row]]
+        rows = find_ids(index.texts, wanted)
         return {answer.id: answer.text for answer in iterate_answers(index.texts, rows)}
     texts: dict[str, str] = {}
-    for answer in stream_answers(collection, {}, say, all_answers=True):
+    for answer in stream_answers(collection, {}, all_answers=True):
         if answer.id in wanted and texts.setdefault(answer.id, answer.text) != answer.text:
             raise KinspanError(f"{collection}: the id {answer.id!r} stands there twice, with different texts")
     return texts

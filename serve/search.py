@@ -12,9 +12,8 @@ from data_pipeline.core.errors import KinspanError
 from finetune.ranking.bi_encoder import QUERY
 from finetune.ranking.embedder import Embedder
 
-from .answers import Say
 from .building import check_model, find_model
-from .index import Found, Index
+from .index import Index, RankedRows
 from .questions import BI_ENCODER, BLEND, BM25, CANDIDATES, CROSS_ENCODER, FUSION, RERANKED, clean_question
 from .rerank import ReRanker
 
@@ -62,7 +61,6 @@ class Searcher:
     max_length:    most tokens of a question with an answer, for the cross-encoder; None: its own
     blend:         what the cross-encoder reads is ranked by the reciprocal ranks of its order and of the first stage's,
                    and not by its scores alone: a weak cross-encoder then does less harm, and may add what it knows
-    say:           told where ``max_length`` is not the cross-encoder's own
 
     Raises KinspanError for what is missing or damaged, or where the model is not the one of the index.
     """
@@ -75,7 +73,6 @@ class Searcher:
         precision: str = "fp32",
         max_length: int | None = None,
         blend: bool = False,
-        say: Say = lambda note: None,
     ) -> None:
         if blend and not cross_encoder:
             raise KinspanError("--blend needs --cross_encoder, whose order it fuses with the first stage's")
@@ -113,7 +110,7 @@ class Searcher:
         answered, began = Answered([[] for _ in asked]), time.perf_counter()
         if not asked:
             return answered
-        found: dict[str, list[Found]] = {}
+        found: dict[str, list[RankedRows]] = {}
         if first_stage in (BI_ENCODER, FUSION):
             with _timed(answered, "encode"):
                 vectors = self.embedder.embed_queries(asked)
@@ -173,7 +170,7 @@ class Searcher:
         return Hit(*answer, score=own.get(BLEND, own.get(CROSS_ENCODER, own[first_stage])), scores=own)
 
 
-def fuse(lists: Sequence[Found], k: int) -> Found:
+def fuse(lists: Sequence[RankedRows], k: int) -> RankedRows:
     """Reciprocal rank fusion: each list gives a row 1 / (FUSION_RANK + rank); the k rows of the highest sums.
 
     Of rows of equal sums, one that stands in an earlier list comes first.

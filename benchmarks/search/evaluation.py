@@ -8,9 +8,8 @@ from benchmarks.search.__main__ import FIRST, FOUND, draw_questions, group_seeds
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
 from finetune.data.registry import load_split
-from serve.folder import read_manifest
+from serve.index import Index, iterate_answers
 from serve.service.evaluations import EvaluatedQuery, write_evaluation
-from serve.texts import iterate_answers, map_parts
 
 EPILOG = """example:
   python -m benchmarks.search.evaluation --results runs/search --output_dir runs/evaluations/InsuranceQA
@@ -53,10 +52,9 @@ def read_found(path: Path, settings: dict) -> list[EvaluatedQuery]:
 
 
 def read_index(folder: Path) -> list:
-    """All answers of an index."""
-    manifest = read_manifest(folder)
-    texts = map_parts(folder / part.name for part in manifest.parts)
-    return list(iterate_answers(texts, range(len(texts))))
+    """Returns all answers of an index."""
+    index = Index(folder)
+    return list(iterate_answers(index.texts, range(len(index))))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ answers of a forum; a table (.jsonl, .tsv, .csv, .parquet) with a column text (o
 title and url; forum=DUMP for the accepted answers of a StackExchange dump or of forum=questions:FILE.jsonl, and
 with --all_answers for every answer; the folder of a corpus of questions, likewise; a data set such as
 insuranceqa=FOLDER or files=FOLDER, whose candidates are the answers; a folder in BEIR's form, whose corpus.jsonl has
-the answers; or a .tsv file of ids and texts without column names. Only the texts are searched: an answer's question, title and id are shown with it.
+the answers; or a .tsv file of ids and texts without column names. Only the texts are searched: an answer's question,
+title and id are shown with it.
 
 The same command again continues an index that was cut short. --add and --remove change one, without encoding anything
 twice: an answer whose id is there replaces the older one. Whenever the process is killed, the index is as it was before
@@ -85,10 +86,11 @@ def main() -> str:
     ids = _list_ids(config.remove)
     if config.add:
         from serve.building import add_answers, find_removable
+        from serve.index import Index
 
-        find_removable(folder, ids)  # a wrong id is refused before the work
+        find_removable(Index(folder), ids)  # a wrong id is refused before the work
         answers = _read(config.add, config)
-        manifest = add_answers(folder, _load_own(config, folder, manifest), answers, log.info)
+        manifest = add_answers(folder, _load_own(config, folder, manifest), answers)
         added = {answer.id for answer in answers}
         ids = [name for name in ids if name not in added]  # these were replaced
     if ids:  # last, so that the same command goes on if the addition is interrupted
@@ -102,7 +104,7 @@ def _read(source: str, config: IndexConfig) -> list[Answer]:
     name, _, place = source.partition("=")
     if name in (DOCUMENTS, FORUM):
         refuse_own_output([place], Path(config.output_dir))
-    answers = read_answers(source, parse_columns(config.columns) or {}, log.info, config.all_answers)
+    answers = read_answers(source, parse_columns(config.columns) or {}, config.all_answers)
     log.info("%s: %d answers", source, len(answers))
     return answers
 
@@ -117,7 +119,7 @@ def _build(config: IndexConfig, folder: Path, answers: list[Answer]) -> Manifest
     if config.approximate:
         expect_usearch()  # before the work
     embedder = Embedder(model, config.max_length)
-    return build_index(folder, embedder, answers, config.precision, config.approximate, log.info)
+    return build_index(folder, embedder, answers, config.precision, config.approximate)
 
 
 def _check_unused(config: IndexConfig, settings: dict[str, Any]) -> None:
@@ -153,9 +155,8 @@ def _list_ids(given: list[str]) -> list[str]:
 
 
 def _describe(folder: Path, manifest: Manifest) -> str:
-    size = sum(bytes_ for part in manifest.every_part for bytes_, _ in part.files.values())
     model, how = manifest.model, "exact and approximate" if manifest.settings["approximate"] else "exact"
     return (
-        f"{folder}: {manifest.count_answers():,} answers, {size / 1e6:,.1f} MB; vectors of {model['dimension']} "
+        f"{folder}: {manifest.rows:,} answers, {manifest.bytes / 1e6:,.1f} MB; vectors of {model['dimension']} "
         f"numbers by {model['name']}, texts cut at {manifest.settings['max_length']} tokens; {how} search"
     )

@@ -73,5 +73,5 @@ def main() -> str:
     from serve.runs import rerank_run
 
     sizes: dict[str, Any] = {"depth": config.depth, "max_length": config.max_length, "precision": config.precision}
-    rerank_run(config.model, Path(config.run), config.queries, config.collection, output, **sizes, say=log.info)
+    rerank_run(config.model, Path(config.run), config.queries, config.collection, output, **sizes)
     return f"{output} has run.txt"

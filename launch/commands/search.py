@@ -100,7 +100,7 @@ def main() -> Iterator[str]:
     from serve.search import Searcher
 
     searcher = Searcher(
-        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend, log.info
+        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend
     )
     if config.questions:
         yield from _answer_all(searcher, questions, config)
@@ -140,8 +140,8 @@ def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> str:
 def _read_questions(source: str) -> dict[str, str]:
     from serve.question_files import keep_judged, read_questions
 
-    questions = read_questions(source, log.info)
-    return keep_judged(Path(source), questions, log.info) if Path(source).is_dir() else questions
+    questions = read_questions(source)
+    return keep_judged(Path(source), questions) if Path(source).is_dir() else questions
 
 
 def _answer_all(searcher: "Searcher", questions: dict[str, str], config: SearchConfig) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _answer_all(searcher: "Searcher", questions: dict[str, str], config: SearchC
     from serve.runs import list_scores, search_all
 
     of_beir, k = Path(str(config.questions)).is_dir(), config.k or (RUN_HITS if config.run else SHOWN_HITS)
-    found = list(search_all(searcher, questions, k, of_beir, log.info, **_pick_stages(config)))
+    found = list(search_all(searcher, questions, k, of_beir, **_pick_stages(config)))
     for name, hits in found:
         if config.json:
             yield _format_json({"question_id": name, "question": questions[name]}, hits)

@@ -7,13 +7,12 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import Range, setting
 from launch.commands.search import SearcherFlags
-from serve.questions import CANDIDATES, MAX_QUESTION
 
 DESCRIPTION = """Answers questions from an index that kinspan index made, over HTTP, as long as it runs.
 
-POST /search takes {"query": "..."} and gives the best answers; / is a page to ask, /docs describes the API, /health
-says whether it is ready, and /metrics is for Prometheus. Questions that arrive together are answered together. SIGTERM
-(or Ctrl-C) answers those that wait, refuses others, and ends.
+POST /search takes {"query": "..."} and gives the best answers; / is a page to ask, /openapi.json describes the API,
+/health answers once the index is open, and /metrics is for Prometheus. Questions that arrive together are answered
+together. SIGTERM (or Ctrl-C) answers those that wait, refuses others, and ends.
 
 It listens on this machine alone unless --host says otherwise."""
 
@@ -24,10 +23,6 @@ EPILOG = """examples:
   curl -s localhost:8000/search -H 'Content-Type: application/json' -d '{"query": "The printer does not print"}'"""
 
 PORTS = Range("must be from 0 to 65535", lambda number: 0 <= number < 2**16)
-UP_TO_ALL = Range(f"must be from 1 to {CANDIDATES}", lambda number: 1 <= number <= CANDIDATES)
-AS_READ = Range(f"must be from 1 to {MAX_QUESTION}", lambda number: 1 <= number <= MAX_QUESTION)
-UP_TO_1000 = Range("must be from 1 to 1000", lambda number: 1 <= number <= 1000)
-UP_TO_AN_HOUR = Range("must be above 0 and at most 3600", lambda number: 0 < number <= 3600)
 
 
 @dataclass
@@ -46,14 +41,6 @@ class ServeConfig(SearcherFlags):
     """File of questions to pick from on the page, one a line. Without it: questions or titles of the index."""
     evaluation: list[str] = setting([])
     """Folders of evaluations for the page /evaluate, see docs/service.md."""
-    max_question: int = setting(MAX_QUESTION, AS_READ)
-    """Most characters of a question."""
-    max_k: int = setting(20, UP_TO_ALL)
-    """Most answers to a question."""
-    concurrency: int = setting(64, UP_TO_1000)
-    """Most questions that wait or are being answered; others are told to come back."""
-    timeout: float = setting(30.0, UP_TO_AN_HOUR)
-    """Seconds until a question without an answer is given up."""
 
 
 def main() -> None:
@@ -64,10 +51,7 @@ def main() -> None:
 
     token = read_token(Path(config.token_file)) if config.token_file else None
     if not token and not config.allow_anonymous and not is_local(config.host):
-        raise KinspanError(
-            f"--host {config.host}: whoever reaches it could ask, and read all answers: give --token_file FILE with a "
-            "token, or --allow_anonymous to let everybody"
-        )
+        raise KinspanError(f"--host {config.host}: whoever reaches it can read all answers: give --token_file")
     own = ("host", "port", "token_file", "allow_anonymous")
     service = Service(token=token, **{name: value for name, value in vars(config).items() if name not in own})
-    serve(service, open_socket(config.host, config.port), lambda note: print(note, flush=True))
+    serve(service, open_socket(config.host, config.port))

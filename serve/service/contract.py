@@ -1,4 +1,4 @@
-"""What the service is started with, and what goes in and out of it, as its OpenAPI page shows it."""
+"""The settings of the service, and what goes in and out of it, as its OpenAPI document shows it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,22 +8,21 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ..questions import MAX_QUESTION, RERANKED
 
+MAX_K = 20  # answers to a question
 FirstStage = Literal["bi_encoder", "bm25", "fusion"]
 
 
 @dataclass(frozen=True)
 class Service:
-    """What is served, and how.
+    """Holds what is served, and how.
 
     index, cross_encoder, model, precision, max_length, blend: as a Searcher takes them
-    first_stage, rerank_k: as its search takes them, where a question does not say
-    examples:     file of questions to pick from, one a line; without it, questions of the index
-    evaluation:   folders of evaluations
-    token:        the token that every caller must send; None: anyone may ask
-    max_question: characters of a question
-    max_k:        answers to a question, at most as many as a first stage finds candidates
-    concurrency:  questions that wait or are being answered
-    timeout:      seconds until a question without an answer is given up
+    first_stage, rerank_k: as its search takes them, if a question does not name its own
+    examples:    file of questions to pick from, one a line; without it, questions of the index
+    evaluation:  folders of evaluations
+    token:       the token that every caller must send; None: anyone may ask
+    concurrency: questions that wait or are being answered
+    timeout:     seconds until a question without an answer is given up
     """
 
     index: str
@@ -37,8 +36,6 @@ class Service:
     examples: str | None = None
     evaluation: Sequence[str] = ()
     token: str | None = None
-    max_question: int = MAX_QUESTION
-    max_k: int = 20
     concurrency: int = 64
     timeout: float = 30
 
@@ -66,8 +63,8 @@ class Question(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"query": "The printer does not print", "k": 3}]}
     )
 
-    query: str = Field(min_length=1, description="The question, in words. /about has the limits.")
-    k: Annotated[int | None, BeforeValidator(_spell_truth), Field(ge=1, description="Number of answers; 3.")] = None
+    query: str = Field(min_length=1, max_length=MAX_QUESTION, description="The question, in words.")
+    k: Annotated[int, BeforeValidator(_spell_truth), Field(ge=1, le=MAX_K, description="Number of answers.")] = 3
     rerank: bool | None = Field(
         None, description="Whether the cross-encoder re-ranks the best candidates. Without it: if there is one."
     )
@@ -79,10 +76,7 @@ class Question(BaseModel):
 class Hit(BaseModel):
     """An answer to a question."""
 
-    id: str = Field(
-        description="The answer's id in the index; of a paragraph that of its document, `#` and its number, as in "
-        "`manual.pdf#3`."
-    )
+    id: str = Field(description="The answer's id in the index, such as `manual.pdf#3` for a paragraph.")
     text: str
     question: str = Field(description="The question this answer was given to; empty if unknown.")
     url: str = Field(description="Where the answer is from; empty if unknown.")
@@ -90,8 +84,7 @@ class Hit(BaseModel):
     score: float = Field(description="The score this hit was ranked by.")
     scores: dict[str, float] = Field(description="The score of each stage that gave one.")
     marks: list[tuple[int, int]] = Field(
-        description="Where the words of the question are in the text: first character and the one after the last, "
-        "counted in Unicode characters."
+        description="Where the question's words are in the text: [start, end) in Unicode characters."
     )
 
 

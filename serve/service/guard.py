@@ -1,9 +1,8 @@
-"""What every request passes before it reaches a route, and what every answer carries."""
+"""What every request passes before it reaches a route, and the headers that every answer carries."""
 
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException
@@ -26,34 +25,39 @@ HEADERS = {
 }
 
 
-def complete_answers(app: ASGIApp, count: Callable[[str, int], Any]) -> ASGIApp:
-    """Adds HEADERS to each answer, where a route has not set its own, and counts its path and status."""
+class SecurityHeaders:
+    """Adds HEADERS to each answer, unless a route has set its own."""
 
-    async def completed(scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_completed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                count(scope["path"], message["status"])
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        await app(scope, receive, send_completed)
-
-    return completed
+        await self.app(scope, receive, send_completed)
 
 
-def limit_body(app: ASGIApp) -> ASGIApp:
+class BodyLimit:
     """Answers 413 to a body of more than MAX_BODY bytes, which is not held, and 408 to one that does not arrive."""
 
-    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
         declared, arrived, body = int(Headers(scope=scope).get("content-length", 0)), 0, b""
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 while max(declared, arrived) <= DISCARDED:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        return
+                        return None
                     arrived += len(message["body"])
                     body = b"" if arrived > MAX_BODY else body + message["body"]
                     if not message["more_body"]:
@@ -62,18 +66,16 @@ def limit_body(app: ASGIApp) -> ASGIApp:
             return await refuse(408, "the request took too long to arrive")(scope, receive, send)
         if max(declared, arrived) > MAX_BODY:
             return await refuse(413, f"a request has at most {MAX_BODY:,} bytes")(scope, receive, send)
-        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def receive_whole() -> Message:
-            return whole.pop() if whole else await receive()
+        async def receive_body() -> Message:
+            return pending.pop() if pending else await receive()
 
-        await app(scope, receive_whole, send)
-
-    return limited
+        return await self.app(scope, receive_body, send)
 
 
 def require_token(token: str) -> Any:
-    """What a router depends on, so that its routes answer 401 to a request without the token."""
+    """Returns a dependency that answers 401 to a request without the token."""
     scheme = HTTPBearer(auto_error=False, description="The service's token.")
 
     async def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> None:
@@ -85,12 +87,12 @@ def require_token(token: str) -> Any:
 
 
 def is_local(host: str) -> bool:
-    """Whether this is a name or an address by which a machine means itself."""
+    """Returns whether this is a name or an address by which a machine means itself."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def refuse(status: int, detail: str, **headers: str) -> JSONResponse:
-    return JSONResponse({"detail": detail}, status, {name.replace("_", "-"): value for name, value in headers.items()})
+def refuse(status: int, detail: str) -> JSONResponse:
+    return JSONResponse({"detail": detail}, status)

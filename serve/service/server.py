@@ -1,15 +1,13 @@
 """The service as a process: opening the index, listening, and ending when it is told to."""
 
-import asyncio
+import logging
 import os
 import signal
 import socket
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import uvicorn
 
@@ -17,14 +15,14 @@ from data_pipeline.core.errors import KinspanError, quote_error
 
 from ..folder import read_manifest
 from ..questions import clean_question
+from ..search import Searcher
 from .api import make_app
 from .contract import Service
 from .evaluations import open_evaluations
 from .guard import is_local
 from .waiting import SearchQueue
 
-if TYPE_CHECKING:
-    from ..search import Searcher
+logger = logging.getLogger(__name__)
 
 EXAMPLES, EXAMPLE_CHARS = 30, 200  # questions to pick from, and how long one of the index may be
 LOOKED_AT = 20  # times as many answers are looked at for their questions
@@ -35,70 +33,54 @@ LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
 def read_token(path: Path) -> str:
-    """The token of a file, which is its one line. Raises KinspanError where it is none, or too short."""
+    """Returns the one word in a file. Raises KinspanError if it is none, or too short."""
     try:
         token = path.read_text(encoding="ascii").strip()
-    except OSError as error:
-        raise KinspanError(f"--token_file {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise KinspanError(f"--token_file {path}: a token has letters, digits and signs of ASCII alone") from error
+    except (OSError, ValueError) as error:
+        raise KinspanError(f"--token_file {path} cannot be read: {quote_error(error)}") from error
     if len(token) < MIN_TOKEN or not token.isprintable() or " " in token:
         raise KinspanError(f"--token_file {path}: a token is one word of {MIN_TOKEN} characters or more")
     return token
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to this address; port 0 takes a free one. Raises KinspanError where it cannot be."""
+    """Returns a socket bound to this address; port 0 takes a free one."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         opened = socket.socket(family, kind)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)
     except (OSError, OverflowError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else quote_error(error)
-        raise KinspanError(f"--host {host} --port {port} cannot be listened on: {reason}; choose others") from error
+        raise KinspanError(f"--host {host} --port {port} cannot be listened on: {quote_error(error)}") from error
     return opened
 
 
-def serve(service: Service, opened: socket.socket, say: Callable[[str], Any]) -> NoReturn:
+def serve(service: Service, opened: socket.socket) -> None:
     """Answers until SIGTERM or SIGINT; then whoever waits is answered, and the process ends with status 0.
 
-    The address is listened on at once, and /health says "loading" until the index is open.
-
-    Raises KinspanError where the index, a model, an evaluation or the examples cannot be read.
+    Raises KinspanError if the index, a model, an evaluation or the examples cannot be read.
     """
-    server, queue = make_server(service, opened, say)
+    read_manifest(Path(service.index))  # before the models are loaded
+    logger.info("opening %s", service.index)
+    models = service.cross_encoder, service.model, service.precision, service.max_length
+    server = make_server(service, opened, Searcher(service.index, *models, blend=service.blend))
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again once it has shut down
         signal.signal(number, lambda *_: os._exit(0))
-    answer(server, queue, opened, say)
-    sys.stdout.flush()
-    os._exit(0)  # a thread may be loading still, and taking torch apart takes a second
+    server.run([opened])
 
 
-def make_server(
-    service: Service, opened: socket.socket, say: Callable[[str], Any]
-) -> tuple[uvicorn.Server, SearchQueue]:
-    """The server of ``serve``, before it starts, and its queue."""
-    read_manifest(Path(service.index))  # what is no index is said before torch is imported
+def make_server(service: Service, opened: socket.socket, searcher: Searcher) -> uvicorn.Server:
+    """Returns the server of ``serve``, before it starts."""
     evaluations = open_evaluations(service.evaluation)
-    print(f"opening {service.index}", file=sys.stderr, flush=True)  # not by ``say``, whose first line has the address
-    given = read_examples(Path(service.examples)) if service.examples else []
-    host = opened.getsockname()[0]
+    examples = read_examples(Path(service.examples)) if service.examples else []
+    host, port = opened.getsockname()[:2]
     # Without a token, another site whose owner lets its name point here could read the answers in a visitor's browser
     hosts = ["*"] if service.token or not is_local(host) else [*LOCAL_HOSTS, host]
-    examples: list[str] = []
-
-    def load() -> "Searcher":
-        searcher = open_searcher(service, say)
-        examples.extend(given or pick_examples(searcher))
-        return searcher
-
-    queue = SearchQueue(load, service, say)
+    queue = SearchQueue(searcher, service)
     config = uvicorn.Config(
-        make_app(service, queue, examples, evaluations, hosts),
+        make_app(service, queue, examples or pick_examples(searcher), evaluations, hosts),
         http="h11",
         ws="none",
-        lifespan="off",
         log_level="error",
         access_log=False,
         server_header=False,
@@ -106,63 +88,33 @@ def make_server(
         h11_max_incomplete_event_size=MAX_HEAD,
         timeout_graceful_shutdown=ceil(service.timeout),
     )
-    return uvicorn.Server(config), queue
-
-
-def answer(server: uvicorn.Server, queue: SearchQueue, opened: socket.socket, say: Callable[[str], Any]) -> None:
-    """Answers until the server is told to end. Raises what kept the index from being opened, or the queue from work."""
-    host, port = opened.getsockname()[:2]
-
-    def tell_ready(searcher: "Searcher") -> None:
-        address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        say(f"{len(searcher.index):,} answers, ready: {address}")
-
-    async def serve_and_search() -> None:
-        searching = asyncio.create_task(queue.work(tell_ready))
-        searching.add_done_callback(
-            lambda _: setattr(server, "should_exit", True)
-        )  # by itself it ends by an error alone
-        await server.serve([opened])
-        searching.cancel()
-        with suppress(asyncio.CancelledError):
-            await searching
-
-    asyncio.run(serve_and_search())
-
-
-def open_searcher(service: Service, say: Callable[[str], Any]) -> "Searcher":
-    from ..search import Searcher  # torch takes seconds to import: /health answers meanwhile
-
-    models = service.cross_encoder, service.model, service.precision, service.max_length
-    return Searcher(service.index, *models, blend=service.blend, say=say)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    logger.info("%s answers, ready: %s", f"{len(searcher.index):,}", address)
+    return uvicorn.Server(config)
 
 
 def read_examples(path: Path) -> list[str]:
-    """The questions of a file, one a line. Raises KinspanError where it cannot be read, or has none."""
+    """Returns some questions of a file, one a line."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise KinspanError(f"--examples {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise KinspanError(f"--examples {path} is no UTF-8 text") from error
+    except (OSError, ValueError) as error:
+        raise KinspanError(f"--examples {path} cannot be read: {quote_error(error)}") from error
     questions = [clean_question(line) for line in lines if line.strip()]
     if not questions:
         raise KinspanError(f"--examples {path}: no question in it")
     return spread(questions, EXAMPLES)
 
 
-def pick_examples(searcher: "Searcher") -> list[str]:
-    """Questions that answers of the index came from, or their titles, spread over it; none where it has none."""
+def pick_examples(searcher: Searcher) -> list[str]:
+    """Returns questions that answers of the index came from, or their titles, spread over it."""
     index = searcher.index
-    rows = range(index.manifest.rows)
-    alive = (row for row in spread(rows, LOOKED_AT * EXAMPLES) if index.alive is None or index.alive[row])
-    answers = map(index.answer, alive)
+    answers = map(index.answer, spread(range(len(index)), LOOKED_AT * EXAMPLES))
     questions = ((answer.question or answer.title).strip() for answer in answers)
-    return spread([*dict.fromkeys(own for own in questions if 0 < len(own) <= EXAMPLE_CHARS)], EXAMPLES)
+    return spread([*dict.fromkeys(question for question in questions if 0 < len(question) <= EXAMPLE_CHARS)], EXAMPLES)
 
 
 def spread(items: Sequence[Any], count: int) -> list[Any]:
-    """At most ``count`` of the items, evenly spaced."""
+    """Returns at most ``count`` of the items, evenly spaced."""
     if len(items) <= count:
         return list(items)
     return [items[number * len(items) // count] for number in range(count)]

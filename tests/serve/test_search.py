@@ -151,6 +151,6 @@ def test_a_bi_encoder_that_moved_is_named(tmp_path, bi_encoder, answers):
     moved = shutil.copytree(bi_encoder, tmp_path / "moved")
     build_index(tmp_path / "index", Embedder(str(moved)), answers[:4])
     moved.rename(tmp_path / "elsewhere")
-    with pytest.raises(KinspanError, match=r"its bi-encoder moved is not in .*: say where it is, with --model"):
+    with pytest.raises(KinspanError, match="--model"):
         Searcher(tmp_path / "index")
     assert Searcher(tmp_path / "index", model=str(bi_encoder)).search(["a river"], 2).hits[0]

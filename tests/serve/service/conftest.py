@@ -13,10 +13,8 @@ import pytest
 
 from serve.questions import BI_ENCODER
 from serve.search import Answered, Hit
-from serve.service import server
 from serve.service.contract import Service
-from serve.service.server import answer, make_server, open_socket
-from serve.service.waiting import WARM_UP
+from serve.service.server import make_server, open_socket
 
 
 class Client:
@@ -66,8 +64,6 @@ class StandIn:
         return []
 
     def search(self, questions: list[str], k: int, rerank_k: int, first_stage: str) -> Answered:
-        if questions == [WARM_UP]:
-            return Answered([[]])
         self.asked.append(list(questions))
         if self.gate:
             self.gate.wait(20)
@@ -83,7 +79,7 @@ class StandIn:
 
 class _StandInIndex:
     def __init__(self, answers: list[Any], manifest: Any) -> None:
-        self._answers, self.manifest, self.alive = answers, manifest, None
+        self._answers, self.manifest = answers, manifest
         self.folder = SimpleNamespace(resolve=lambda: SimpleNamespace(name="stand-in"))
 
     def __len__(self) -> int:
@@ -94,21 +90,21 @@ class _StandInIndex:
 
 
 @contextmanager
-def running(service: Service, say: Callable[[str], Any] = lambda note: None) -> Iterator[SimpleNamespace]:
-    """The service, answering in a thread: its ``server`` and ``queue``, and a ``client``."""
+def running(service: Service, searcher: Any) -> Iterator[SimpleNamespace]:
+    """The service, answering in a thread: its ``server`` and a ``client``."""
     opened = open_socket("127.0.0.1", 0)
     port = opened.getsockname()[1]
-    own, queue = make_server(service, opened, say)
-    thread = threading.Thread(target=answer, args=[own, queue, opened, say])
+    server = make_server(service, opened, searcher)
+    thread = threading.Thread(target=server.run, args=[[opened]])
     thread.start()
     deadline = time.monotonic() + 20
-    while queue.searcher is None or not own.started:
+    while not server.started:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     try:
-        yield SimpleNamespace(server=own, queue=queue, client=Client(port), thread=thread)
+        yield SimpleNamespace(server=server, client=Client(port), thread=thread)
     finally:
-        own.should_exit = True
+        server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
 
@@ -117,11 +113,8 @@ Start = Callable[..., SimpleNamespace]
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    searcher = StandIn()
-    monkeypatch.setattr(server, "open_searcher", lambda service, say: searcher)
-    monkeypatch.setattr(server, "read_manifest", lambda folder: None)
-    return searcher
+def stand_in() -> StandIn:
+    return StandIn()
 
 
 @pytest.fixture
@@ -130,7 +123,7 @@ def start(stand_in: StandIn) -> Iterator[Start]:
     opened = []
 
     def begin(**settings: Any) -> SimpleNamespace:
-        context = running(Service("stand-in", **settings))
+        context = running(Service("stand-in", **settings), stand_in)
         opened.append(context)
         return context.__enter__()
 
@@ -142,6 +135,6 @@ def start(stand_in: StandIn) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def run_service() -> Callable[[Service], AbstractContextManager[SimpleNamespace]]:
-    """``with run_service(service) as started:``, for fixtures of a wider scope than ``start``."""
+def run_service() -> Callable[[Service, Any], AbstractContextManager[SimpleNamespace]]:
+    """``with run_service(service, searcher) as started:``, for fixtures of a wider scope than ``start``."""
     return running

@@ -1,7 +1,5 @@
 """The routes: what they answer, and how they refuse."""
 
-import asyncio
-import http.client
 import json
 import signal
 import socket
@@ -10,12 +8,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from starlette.exceptions import HTTPException
 
 from data_pipeline.core.errors import KinspanError
 from serve.service import guard
-from serve.service.api import wait_for_answer
-from serve.service.contract import SearchMode, Service
+from serve.service.contract import Service
 
 TOKEN = "a-token-of-some-length"
 
@@ -38,32 +34,31 @@ def wait_for(condition, seconds=10):
         time.sleep(0.005)
 
 
-def test_both_ways_to_ask_give_the_same(start):
+def test_a_question_is_answered(start):
     client = start().client
-    posted = client.search("the  river\0 bank", k=2)
-    got = client.get("/search?query=the%20river%20bank&k=2")
-    assert posted.status == got.status == 200
-    for found in (posted.json, got.json):
-        assert found["query"] == "the river bank"
-        assert [hit["id"] for hit in found["hits"]] == ["a0", "a1"]
-        assert found["hits"][0] == {
-            "id": "a0",
-            "text": "about the river bank",
-            "question": "",
-            "url": "",
-            "title": "",
-            "score": 1.0,
-            "scores": {"bi_encoder": 1.0},
-            "marks": [[10, 15], [16, 20]],
-        }
-        assert set(found["timings"]) == {"wait", "encode"}
-        assert found["total"] >= found["timings"]["wait"]
+    response = client.search("the  river\0 bank", k=2)
+    assert response.status == 200
+    found = response.json
+    assert found["query"] == "the river bank"
+    assert [hit["id"] for hit in found["hits"]] == ["a0", "a1"]
+    assert found["hits"][0] == {
+        "id": "a0",
+        "text": "about the river bank",
+        "question": "",
+        "url": "",
+        "title": "",
+        "score": 1.0,
+        "scores": {"bi_encoder": 1.0},
+        "marks": [[10, 15], [16, 20]],
+    }
+    assert set(found["timings"]) == {"wait", "encode"}
+    assert found["total"] >= found["timings"]["wait"]
     assert len(client.search("no k").json["hits"]) == 3
-    assert posted.headers["cache-control"] == "no-store"
+    assert response.headers["cache-control"] == "no-store"
 
 
 def test_about_examples_and_health(start, stand_in, tmp_path):
-    client = start(max_k=7, timeout=5).client
+    client = start().client
     about = client.get("/about").json
     assert {name: about[name] for name in ("index", "answers", "bi_encoder", "cross_encoder", "first_stage")} == {
         "index": "stand-in",
@@ -72,7 +67,7 @@ def test_about_examples_and_health(start, stand_in, tmp_path):
         "cross_encoder": None,
         "first_stage": "bi_encoder",
     }
-    assert about["limits"] == {"max_question": 4000, "max_k": 7, "concurrency": 64, "timeout": 5}
+    assert about["limits"] == {"max_question": 4000, "max_k": 20}
     assert client.get("/examples").json == {"questions": ["one?", "two?"]}
     assert client.get("/health").json == {"status": "ready"}
     stand_in.cross_encoder = SimpleNamespace(name="tiny")
@@ -103,7 +98,7 @@ def test_about_examples_and_health(start, stand_in, tmp_path):
         ('{"query": " \\u0000\\t "}', "the question is empty"),
         ('{"query": "\\ud800"}', ""),
         (b'{"query": "\xff"}', ""),
-        (json.dumps({"query": "x" * 4001}), "at most 4000"),
+        (json.dumps({"query": "x" * 4001}), "query: "),
         ('{"query": "q", "k": 0}', "k: "),
         ('{"query": "q", "k": 21}', "k: "),
         ('{"query": "q", "k": 1e400}', "k: "),
@@ -137,17 +132,13 @@ def test_json_under_another_name_is_told_which_header_is_missing(bad_input_clien
 @pytest.fixture(scope="module")
 def bad_input_client():
     """One service for all of them: nothing that is refused may reach the searcher."""
-    from serve.service import server
     from tests.serve.service.conftest import StandIn, running
 
-    searcher, patch = StandIn(), pytest.MonkeyPatch()
-    patch.setattr(server, "open_searcher", lambda service, say: searcher)
-    patch.setattr(server, "read_manifest", lambda folder: None)
-    with running(Service("stand-in")) as own:
-        yield own.client
+    searcher = StandIn()
+    with running(Service("stand-in"), searcher) as started:
+        yield started.client
         assert not searcher.asked
-        assert own.client.search("fine").status == 200
-    patch.undo()
+        assert started.client.search("fine").status == 200
 
 
 @pytest.mark.parametrize(
@@ -193,7 +184,7 @@ def test_too_many_are_told_to_come_back(start, stand_in):
     first = ask_in_thread(client, "first")
     wait_for(lambda: stand_in.asked)
     second = ask_in_thread(client, "second")
-    wait_for(lambda: "kinspan_questions_waiting 2.0" in client.get("/metrics").text.decode())
+    time.sleep(0.5)  # it waits behind the first
     refused = client.search("third")
     assert refused.status == 429
     assert int(refused.headers["retry-after"]) >= 1
@@ -202,20 +193,6 @@ def test_too_many_are_told_to_come_back(start, stand_in):
         thread.join()
         assert thread.found.status == 200
     assert client.search("third").status == 200
-
-
-def test_what_would_take_too_long_is_not_begun(start, stand_in):
-    """With a question of a second each, a third would have no answer within two halves of four seconds."""
-    stand_in.gate = threading.Event()
-    own = start(timeout=4)
-    own.queue._seconds[SearchMode("bi_encoder", rerank=False).rerank] = 1.1
-    threads = [ask_in_thread(own.client, f"q{n}") for n in range(2)]
-    wait_for(lambda: own.queue.count_waiting() == 2)
-    refused = own.client.search("third")
-    assert refused.status == 429
-    stand_in.gate.set()
-    for thread in threads:
-        thread.join()
 
 
 def test_what_nobody_waits_for_is_dropped(start, stand_in):
@@ -227,49 +204,9 @@ def test_what_nobody_waits_for_is_dropped(start, stand_in):
     for thread in (first, second):
         thread.join()
         assert thread.found.status == 504
-        assert "0.3 seconds" in thread.found.json["detail"]
     stand_in.gate.set()
-    wait_for(lambda: own.queue.count_waiting() == 0)
     assert own.client.search("third").status == 200
     assert stand_in.asked == [["first"], ["third"]]
-
-
-def test_a_question_is_dropped_before_its_caller_is_told():
-    """Not in the event loop's next round: until then the queue could still take it up."""
-
-    dropped = []
-
-    async def ask():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            dropped.append(True)
-
-    async def wait_too_long():
-        with pytest.raises(HTTPException) as refused:
-            await wait_for_answer(ask(), asyncio.Event().wait, 0.01)
-        return refused.value.status_code, list(dropped)
-
-    assert asyncio.run(wait_too_long()) == (504, [True])
-
-
-def test_a_caller_who_leaves_is_not_waited_for(start, stand_in):
-    stand_in.gate = threading.Event()
-    own = start()
-    first = ask_in_thread(own.client, "first")
-    wait_for(lambda: stand_in.asked)
-    for method in ("POST", "GET"):
-        gone = http.client.HTTPConnection("127.0.0.1", own.client.port)
-        headers = {"Content-Type": "application/json"}
-        gone.request(method, "/search?query=gone", '{"query": "gone"}' if method == "POST" else None, headers)
-        wait_for(lambda: own.queue.count_waiting() == 2)
-        gone.close()
-        wait_for(lambda: own.queue.count_waiting() == 1)
-    stand_in.gate.set()
-    first.join()
-    assert own.client.search("third").status == 200
-    assert stand_in.asked == [["first"], ["third"]]
-    assert 'kinspan_requests_total{path="/search",status="499"} 2.0' in own.client.get("/metrics").text.decode()
 
 
 def test_whoever_waits_is_answered_before_the_service_ends(start, stand_in):
@@ -278,7 +215,7 @@ def test_whoever_waits_is_answered_before_the_service_ends(start, stand_in):
     first = ask_in_thread(own.client, "first")
     wait_for(lambda: stand_in.asked)
     second = ask_in_thread(own.client, "second")
-    wait_for(lambda: own.queue.count_waiting() == 2)
+    time.sleep(0.5)  # it waits behind the first
     own.server.handle_exit(signal.SIGTERM, None)
     wait_for(lambda: is_refused(own.client.port))
     stand_in.gate.set()
@@ -286,18 +223,6 @@ def test_whoever_waits_is_answered_before_the_service_ends(start, stand_in):
         thread.join()
         assert thread.found.status == 200
     own.thread.join(10)
-    assert not own.thread.is_alive()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_queue_that_fails_ends_the_service(start, stand_in):
-    def fail():
-        raise ZeroDivisionError("a bug")
-
-    own = start()
-    stand_in.describe_cut = fail
-    assert own.client.search("first").status == 503
-    own.thread.join(20)
     assert not own.thread.is_alive()
 
 
@@ -316,7 +241,7 @@ def test_questions_that_wait_are_answered_together_and_a_fault_is_nobody_elses(s
     first = ask_in_thread(own.client, "first")
     wait_for(lambda: stand_in.asked)
     threads = {query: ask_in_thread(own.client, query) for query in ("good", "bad", "short", "fine")}
-    wait_for(lambda: own.queue.count_waiting() == 5)
+    time.sleep(0.5)  # they wait behind the first
     stand_in.gate.set()
     for thread in (first, *threads.values()):
         thread.join()
@@ -334,13 +259,13 @@ def test_questions_that_wait_are_answered_together_and_a_fault_is_nobody_elses(s
 
 def test_a_token_is_asked_for(start):
     client = start(token=TOKEN).client
-    for path in ("/search?query=q", "/about", "/examples", "/evaluations", "/metrics"):
+    for path in ("/about", "/examples", "/evaluations", "/metrics"):
         refused = client.get(path)
         assert refused.status == 401
         assert refused.headers["www-authenticate"] == "Bearer"
         assert client.get(path, Authorization=f"Bearer {TOKEN}x").status == 401
         assert client.get(path, Authorization=f"Bearer {TOKEN}").status == 200
-    for path in ("/health", "/docs", "/openapi.json", "/static/docs.js"):
+    for path in ("/health", "/", "/openapi.json", "/static/common.js"):
         assert client.get(path).status == 200
     assert client.get("/static/../about").status in (401, 404)
     assert client.get("/about", Authorization=TOKEN).status == 401
@@ -357,37 +282,25 @@ def test_other_names_of_this_machine_are_refused(start):
 
 def test_pages_run_nothing_of_others(start):
     client = start().client
-    for path in ("/", "/evaluate", "/docs", "/static/docs.js", "/search?query=q", "/nonesuch"):
+    for path in ("/", "/evaluate", "/static/common.js", "/about", "/nonesuch"):
         headers = client.get(path).headers
         assert len(headers.get_all("content-security-policy")) == 1
         policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
         assert policy.get("script-src", policy["default-src"]) == "'self'"
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
-    page = client.get("/docs").text.decode()
-    assert "http" not in page.replace("<!doctype html>", "")
-    for file in ("swagger-ui.css", "swagger-ui-bundle.js", "favicon.png"):
-        assert client.get(f"/swagger/{file}").status == 200
-    for path in (
-        "/docs/index.html",
-        "/swagger/..%2f..%2fMETADATA",
-        "/static/%2e%2e/%2e%2e/search.py",
-        "/static/docs.html",
-    ):
+    for path in ("/", "/evaluate"):
+        assert "http" not in client.get(path).text.decode().replace("<!doctype html>", "")
+    for path in ("/docs", "/static/%2e%2e/%2e%2e/search.py", "/static/index.html"):
         assert client.get(path).status == 404
     described = client.get("/openapi.json").json
-    assert set(described["paths"]["/search"]["post"]["responses"]) == {"200", "401", "413", "422", "429", "503", "504"}
+    assert {"200", "401", "413", "422", "429", "503", "504"} <= set(described["paths"]["/search"]["post"]["responses"])
 
 
 def test_metrics_count_what_was_asked(start):
     client = start().client
     client.search("q")
     client.search("")
-    client.get("/nonesuch/" + "x" * 50)
     text = client.get("/metrics").text.decode()
-    assert 'kinspan_requests_total{path="/search",status="200"} 1.0' in text
-    assert 'kinspan_requests_total{path="/search",status="422"} 1.0' in text
-    assert 'kinspan_requests_total{path="other",status="404"} 1.0' in text
-    assert 'kinspan_stage_seconds_count{stage="encode"} 1.0' in text
-    assert "kinspan_search_seconds_count 1.0" in text
-    assert "kinspan_ready 1.0" in text
+    for status in ("2xx", "4xx"):
+        assert f'http_requests_total{{handler="/search",method="POST",status="{status}"}} 1.0' in text

@@ -5,15 +5,14 @@ import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+import serve
 from serve.answers import Answer
 from serve.questions import BI_ENCODER, CROSS_ENCODER
 from serve.search import Answered, Hit
-from serve.service import server
 from serve.service.contract import Service
 from serve.service.evaluations import EvaluatedQuery, write_evaluation
 
@@ -63,8 +62,6 @@ class Shelf:
 
 
 class ShelfIndex:
-    alive = None
-
     def __init__(self, manifest, folder):
         self.manifest, self.folder = manifest, folder
 
@@ -75,12 +72,6 @@ class ShelfIndex:
         return ANSWERS[row]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shelf():
-    with mock.patch.multiple(server, open_searcher=lambda service, say: Shelf(), read_manifest=lambda folder: None):
-        yield
-
-
 @pytest.fixture(scope="module")
 def site(run_service, tmp_path_factory):
     """The address of a service with an evaluation of 60 questions: A is right on the even ones, B on every third."""
@@ -89,7 +80,7 @@ def site(run_service, tmp_path_factory):
     found = [{"words": wrong if n % 2 else right, "meaning": [] if n % 3 else right, "both": right} for n in range(60)]
     asked = [EvaluatedQuery(f"q/{n}", f"question {n}", ["a0"], own) for n, own in enumerate(found)]
     write_evaluation(folder, asked, ANSWERS)
-    with run_service(Service("index", "tiny", evaluation=[str(folder)], max_question=200)) as started:
+    with run_service(Service("index", "tiny", evaluation=[str(folder)]), Shelf()) as started:
         yield f"http://127.0.0.1:{started.client.port}"
 
 
@@ -266,7 +257,7 @@ def test_a_busy_service_is_asked_again(page, site):
 
 
 def test_a_token_is_asked_for(page, run_service):
-    with run_service(Service("index", "tiny", token=TOKEN)) as started:
+    with run_service(Service("index", "tiny", token=TOKEN), Shelf()) as started:
         page.goto(f"http://127.0.0.1:{started.client.port}/?q=printer")
         page.fill("#token", "another-token-than-that")
         page.press("#token", "Enter")
@@ -314,7 +305,7 @@ def test_phones_need_no_scrolling_sideways(page, site, path):
 
 
 def test_pages_load_nothing_from_elsewhere():
-    pages = Path(server.__file__).parents[1] / "pages"
+    pages = Path(serve.__file__).parent / "pages"
     own = [pages / "index.html", pages / "evaluate.html", *(pages / "static").glob("*")]
     for path in own:
         text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
