@@ -20,7 +20,6 @@ from finetune.data.registry import describe_measure, load_split, parse_columns
 from finetune.evaluation import trec
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import (
-    MEASURED,
     compare_systems,
     format_per_question,
     format_table,
@@ -115,7 +114,7 @@ def measure_models(
     metric = list_metrics(rows)[0]
     of_bm25 = {row["name"]: row[metric] for row in rows if row["name"] == BM25}
     for row in rows[: len(models)]:
-        for line in warn_of_baselines(split, metric, row[metric], of_bm25, MEASURED):
+        for line in warn_of_baselines(split, metric, row[metric], of_bm25):
             print(f"{row['name']}: {line}", file=sys.stderr)
 
 

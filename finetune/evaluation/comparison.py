@@ -8,33 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .bm25 import BM25
 from .metrics import TITLES, Figures, compute_means
 from .significance import compare_rows, compute_interval, format_p
 
 START = "the start"  # that a ranker was trained from
-# What to do if a ranker is below one of these: one that was measured alone, or one that was trained
-MEASURED = {BM25: "rank by BM25, or fine-tune the model on labelled questions (kinspan finetune --loss contrastive)"}
-BI_ENCODER = {
-    BM25: "train longer or at a higher --learning_rate, or rank by BM25",
-    START: "keep the start, or train at another --learning_rate",
-}
-CROSS_ENCODER = {
-    BM25: "train longer or at a higher --learning_rate, try --loss contrastive, or rank by BM25",
-    START: "keep the start, train at another --learning_rate, or try --loss contrastive",
-}
 
 
-def warn_of_baselines(
-    split: str, metric: str, ranker: float, baselines: Mapping[str, float], advice: Mapping[str, str]
-) -> list[str]:
-    """Returns a line for each baseline that a ranker's figure is below, with the advice for it."""
-    return [
-        f"warning: {TITLES.get(metric, metric)} {ranker:.4f} on {split} is below that of {name}, {own:.4f}: "
-        f"{advice[name]}"
-        for name, own in baselines.items()
-        if own > ranker
-    ]
+def warn_of_baselines(split: str, metric: str, ranker: float, baselines: Mapping[str, float]) -> list[str]:
+    """Returns a line for each baseline that a ranker's figure is below."""
+    figure = f"{TITLES.get(metric, metric)} {ranker:.4f} on {split}"
+    return [f"warning: {figure} is below that of {name}, {own:.4f}" for name, own in baselines.items() if own > ranker]
 
 
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
@@ -63,8 +46,7 @@ def list_metrics(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Returns the metrics to four decimals, the first one's 95% interval, and below them the differences from the first
-    row with p."""
+    """Returns a table of the metrics, the first one's 95% interval, and below the differences from the first row."""
     width = max(len(row["name"]) for row in rows)
     titles = {metric: f"{TITLES.get(metric, metric):>7}" for metric in list_metrics(rows)}
     interval = f"95% interval of {next(iter(titles.values())).strip()}"
@@ -113,15 +95,8 @@ def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]
 
 
 def name_folders(names: Sequence[str]) -> list[str]:
-    """Returns a folder name for each system: the last parts of its path, as few as tell it from the others."""
-    parts = [Path(name).absolute().parts for name in names]
-    found: list[str] = [""] * len(names)
-    for depth in range(1, max(map(len, parts)) + 1):
-        folders = [re.sub(r"[^\w.-]+", "_", "-".join(own[-depth:])) for own in parts]
-        counts = Counter(map(str.casefold, folders))
-        found = [
-            known or (own if counts[own.casefold()] == 1 else "") for known, own in zip(found, folders, strict=True)
-        ]
-    if all(found) and len(set(map(str.casefold, found))) == len(found):
-        return found
-    return [f"{number}-{folder}" for number, folder in enumerate(folders, 1)]
+    """Returns a folder name for each system: the last two parts of its path, with a number where they are alike."""
+    folders = [re.sub(r"[^\w.-]+", "_", "-".join(Path(name).parts[-2:])).strip("_") for name in names]
+    counts = Counter(map(str.casefold, folders))
+    numbered = enumerate(folders, 1)
+    return [folder if counts[folder.casefold()] == 1 else f"{number}-{folder}" for number, folder in numbered]

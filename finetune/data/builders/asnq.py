@@ -29,7 +29,7 @@ NOT_LISTED = "in neither list of --split_questions"
 
 @dataclass
 class QuestionTally:
-    """How many questions of one set of files had which outcome, and how many sentences and questions each split has.
+    """Counts the questions of a set of files by outcome, and the sentences and questions of each split.
 
     first_rejected: the first line that is not of the form of Natural Questions, and what is wrong with it
     read:           how many such lines and bytes there are, and of which files
@@ -85,7 +85,8 @@ def build_asnq(
                 for split, question in _divide(kept, lists, tally) if name == "dev" else (("train", q) for q in kept):
                     files[split].write(question.lines)
                     tally.count(split, question.counts)
-        _refuse_empty_list(lists, tallies)
+        if empty := [split for split in ("dev", "test") if lists and not tallies["dev"].questions[split]]:
+            raise KinspanError(f"--split_questions: no question of the list of {empty[0]} is among those of --dev")
         for split, path in temporary.items():
             path.replace(folder / f"{split}.tsv")
     except OSError as error:
@@ -124,10 +125,9 @@ def _read_lists(names: list[str]) -> dict[str, str]:
     return lists
 
 
-def _read(files: list[Path], bar: Any) -> Iterator[Record]:
+def _read(files: list[Path]) -> Iterator[Record]:
     """Yields the lines of the files."""
-    for count, path in enumerate(files, 1):
-        bar.set_postfix_str(f"file {count} of {len(files)}: {path.name}", refresh=False)
+    for path in files:
         for record in read_records(f"jsonl:{path}"):
             if isinstance(record.content, Unreadable):
                 raise KinspanError(f"{path} line {record.line}: {record.content}")
@@ -137,32 +137,25 @@ def _read(files: list[Path], bar: Any) -> Iterator[Record]:
 def _build(
     name: str, files: list[Path], num_workers: int, max_rejected: float, tally: QuestionTally
 ) -> Iterator[BuiltQuestion]:
-    """Passes each kept question to ``write``, in order.
-
-    Raises KinspanError where no question is kept, and where too much is rejected.
-    """
+    """Yields each kept question, in order. Raises KinspanError where none is kept, and where too much is rejected."""
     seen: set[bytes] = set()
-    with show_progress(name, "questions") as bar:
-        for built in map_chunks(_make_worker, (), cut_chunks(_read(files, bar)), num_workers):
-            for question in built:
-                reason = "" if question.outcome in OUTCOMES else question.outcome
-                if reason:
-                    tally.read.reject(question.file, question.size, f"line {question.number}: {reason}")
-                    tally.first_rejected = tally.first_rejected or f"{question.file} line {question.number}: {reason}"
-                    continue
-                tally.read.count(question.size)
-                digest = _hash_question(question.question)
-                is_repeated = question.outcome == KEPT and digest in seen
-                tally.outcomes[REPEATED if is_repeated else question.outcome] += 1
-                if question.outcome == KEPT and not is_repeated:
-                    seen.add(digest)
-                    yield question
-            bar.update(len(built))
+    chunks = map_chunks(_make_worker, (), cut_chunks(_read(files)), num_workers)
+    for built in show_progress(name, "chunks", chunks):
+        for question in built:
+            if question.outcome not in OUTCOMES:
+                reason = f"line {question.number}: {question.outcome}"
+                tally.read.reject(question.file, question.size, reason)
+                tally.first_rejected = tally.first_rejected or f"{question.file} {reason}"
+                continue
+            tally.read.count(question.size)
+            digest = _hash_question(question.question)
+            is_repeated = question.outcome == KEPT and digest in seen
+            tally.outcomes[REPEATED if is_repeated else question.outcome] += 1
+            if question.outcome == KEPT and not is_repeated:
+                seen.add(digest)
+                yield question
     if not seen:
-        reasons = [f"{n:,} {reason}" for reason, n in tally.outcomes.items()]
-        bad = tally.read.rejected
-        reasons += [f"{bad:,} bad lines; first: {tally.first_rejected}"] if bad else []
-        raise KinspanError(f"--{name}: no question was kept of {len(files)} files: {', '.join(reasons) or 'empty'}")
+        raise KinspanError(f"--{name}: no question was kept: {dict(tally.outcomes)} {tally.first_rejected}")
     refuse_rejected(tally.read, max_rejected)
 
 
@@ -187,9 +180,3 @@ def _divide(
             yield split, question
         else:
             tally.outcomes.update({NOT_LISTED: 1, KEPT: -1})
-
-
-def _refuse_empty_list(lists: dict[str, str], tallies: dict[str, QuestionTally]) -> None:
-    empty = [split for split in ("dev", "test") if lists and not tallies["dev"].questions[split]]
-    if empty:
-        raise KinspanError(f"--split_questions: no question of the list of {empty[0]} is among those of --dev")

@@ -101,18 +101,12 @@ def _check_links(questions: Sequence[ForumQuestion]) -> None:
     """
     repeated = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
     if repeated:
-        raise KinspanError(
-            f"{len(repeated):,} ids stand at more than one question, such as {repeated[0]!r}: give each "
-            "question an id of its own, and name each file once"
-        )
+        raise KinspanError(f"question {repeated[0]!r} comes twice: name each file once")
     group_of = {question.id: question.group for question in questions}
     for question in questions:
         for link in question.links:
             if group_of.get(link, question.group) != question.group:
-                raise KinspanError(
-                    f"question {question.id!r} is a duplicate of {link!r}, which stands in another file: put "
-                    "the questions of both files into one"
-                )
+                raise KinspanError(f"question {question.id!r} is a duplicate of {link!r}, which is in another file")
 
 
 def _parse_questions(record: Record) -> list[Document]:
@@ -141,7 +135,7 @@ def _make_questions(document: Document) -> list[ForumQuestion]:
 
 
 class Kind(NamedTuple):
-    """What the text of a query and that of a candidate is; "" where a question cannot be one."""
+    """Gives the text of a question as a query and as a candidate; "" where it cannot be one."""
 
     asks: Callable[[ForumQuestion], str]
     finds: Callable[[ForumQuestion], str]
@@ -188,13 +182,10 @@ def build_forum_set(
             continue
         split = choose_split(question, shares)
         counts[split] += 1
-        rows = _rank_similar(index, _join(question), pool, members[question.group], candidates - len(right))
-        lines[split] += _write_lines(question, how, questions, right, rows)
+        similar = [n for n in rank_best(index, _join(question)) if pool[n] and n not in members[question.group]]
+        lines[split] += _write_lines(question, how, questions, right, similar[: max(0, candidates - len(right))])
     if empty := [split for split in SPLITS if not counts[split] and (split == "train" or shares[split])]:
-        raise KinspanError(
-            f"--kind {kind}: no question of the forum is left for {empty[0]}, since {sum(counts.values())} have what "
-            "it needs; choose other shares"
-        )
+        raise KinspanError(f"--kind {kind}: no question for {empty[0]}; {sum(counts.values())} have what it needs")
     make_folder(folder)
     for split in SPLITS:
         if counts[split]:
@@ -217,31 +208,13 @@ def _find_right(kind: str, question: ForumQuestion, n: int, number: dict[str, in
     return [number[link] for link in question.links if link in number and number[link] != n]
 
 
-def _rank_similar(index: bm25s.BM25, text: str, pool: np.ndarray, without: set[int], count: int) -> list[int]:
-    """Returns the ``count`` questions of the pool that are most similar to the text, by BM25, the rest by their place;
-    none where the right ones are more than the candidates, and ``count`` is below 0."""
-    return [n for n in rank_best(index, text) if pool[n] and n not in without][: max(0, count)]
-
-
 def _write_lines(
     question: ForumQuestion, how: Kind, questions: Sequence[ForumQuestion], right: list[int], others: list[int]
 ) -> list[str]:
-    """Returns a line of each candidate, in an order that says nothing. A text that is right is not wrong under another
-    id."""
+    """Returns a line of each candidate, ordered by a hash. A text that is right is not wrong under another id."""
     known = {fold_text(how.finds(questions[n])) for n in right}
     rows = [(n, 1) for n in right] + [(n, 0) for n in others if fold_text(how.finds(questions[n])) not in known]
     rows.sort(key=lambda row: hashlib.blake2b(f"{question.id} {questions[row[0]].id}".encode()).digest())
-    return [
-        json.dumps(
-            {
-                "question_id": question.id,
-                "question": how.asks(question),
-                "answer_id": questions[n].id,
-                "answer": how.finds(questions[n]),
-                "label": label,
-            },
-            ensure_ascii=False,
-        )
-        + "\n"
-        for n, label in rows
-    ]
+    asked = {"question_id": question.id, "question": how.asks(question)}
+    candidates = ({"answer_id": questions[n].id, "answer": how.finds(questions[n]), "label": k} for n, k in rows)
+    return [json.dumps(asked | candidate, ensure_ascii=False) + "\n" for candidate in candidates]

@@ -40,13 +40,9 @@ def test_per_question_is_csv_that_reads_back(data, systems):
     assert [float(row["p@1"]) for row in rows if row["system"] == "bad"] == systems["bad"]["p@1"].tolist()
 
 
-def test_folder_names_tell_systems_apart(tmp_path):
-    assert name_folders(["runs/a", "org/model-1.5", "BM25"]) == ["a", "model-1.5", "BM25"]
-    assert name_folders(["runs/a/release", "runs/b/release/", "BM25"])[:2] == ["a-release", "b-release"]
-    assert name_folders(["x/BM25", "BM25"])[0] == "x-BM25"
-    runs = ["releases/ssp", "runs/a/seed-1/best", "runs/b/seed-1/best", "BM25"]
-    assert name_folders(runs) == ["ssp", "a-seed-1-best", "b-seed-1-best", "BM25"]
-    assert name_folders(["runs/a/best", "runs/a/old/best"]) == ["a-best", "old-best"]
-    alike = name_folders(["/a b", "/a_b"])
-    assert len(set(alike)) == 2
+def test_folder_names_tell_systems_apart():
+    assert name_folders(["runs/a", "org/model-1.5", "BM25"]) == ["runs-a", "org-model-1.5", "BM25"]
+    assert name_folders(["x/seed-1/best", "y/seed-1/best", "BM25"]) == ["1-seed-1-best", "2-seed-1-best", "BM25"]
+    alike = name_folders(["/a b", "/a_b", "runs/A B"])
+    assert len(set(map(str.casefold, alike))) == 3
     assert all("/" not in name and " " not in name for name in alike)
