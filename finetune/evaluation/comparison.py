@@ -14,12 +14,6 @@ from .significance import compare_rows, compute_interval, format_p
 START = "the start"  # that a ranker was trained from
 
 
-def warn_of_baselines(split: str, metric: str, ranker: float, baselines: Mapping[str, float]) -> list[str]:
-    """Returns a line for each baseline that a ranker's figure is below."""
-    figure = f"{TITLES.get(metric, metric)} {ranker:.4f} on {split}"
-    return [f"warning: {figure} is below that of {name}, {own:.4f}" for name, own in baselines.items() if own > ranker]
-
-
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
     """Returns a row for each system: its ``name``, the mean of each metric, ``interval`` and ``against_first``.
 

@@ -1,5 +1,7 @@
 """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10 of models, or of anyone's TREC files."""
 
+from collections.abc import Iterator
+
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
@@ -36,19 +38,17 @@ per_question.csv, the metrics of every question, and comparison.html, the questi
 {SPECS}"""
 
 
-def main() -> None:
+def main() -> Iterator[str]:
     config = parse(EvaluateConfig, DESCRIPTION, EPILOG)
     mode, metrics = check(config), parse_metrics(config.metrics) or METRICS
     expect_data(config.data)
-    from finetune.measure import measure_contamination, measure_files, measure_models  # after the flags
+    from finetune.ranking.measure import measure_contamination, measure_files, measure_models  # after the flags
 
     if mode == "run":
-        measure_files(config.run, str(config.qrels), config.per_question, metrics=metrics, as_json=config.json)
-        return
+        return measure_files(config.run, str(config.qrels), config.per_question, metrics=metrics, as_json=config.json)
     chosen = {name: getattr(config, name) for name in ("split", "eval_filter", "columns")} | {"as_json": config.json}
     if mode == "contamination":
         corpus = Corpus(str(config.contamination), cache=cache_settings(config))
-        measure_contamination(corpus, str(config.data), **chosen)
-    else:
-        of_models = {name: getattr(config, name) for name in ("max_length", "precision", "no_bm25", "output_dir")}
-        measure_models(config.model, str(config.data), metrics=metrics, **chosen, **of_models)
+        return measure_contamination(corpus, str(config.data), **chosen)
+    of_models = {name: getattr(config, name) for name in ("max_length", "precision", "no_bm25", "output_dir")}
+    return measure_models(config.model, str(config.data), metrics=metrics, **chosen, **of_models)

@@ -1,11 +1,11 @@
-"""What ``kinspan evaluate`` measures: anyone's TREC files, models on a data set, and what of it a corpus contains.
+"""Measures anyone's TREC files, models on a data set, and how much of it a corpus contains.
 
-Each function prints its notes and a table, and where that is asked for last a line of JSON.
+Each function yields its notes and a table, and where that is asked for last a line of JSON.
 """
 
 import json
-import sys
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from finetune.evaluation.comparison import (
     format_table,
     list_metrics,
     name_folders,
-    warn_of_baselines,
 )
 from finetune.evaluation.contamination import count_contamination
 from finetune.evaluation.metrics import METRICS, Figures
@@ -33,10 +32,12 @@ from finetune.evaluation.named_metrics import measure_answers, measure_run
 from pretrain.modeling.default_model import name_installed
 from pretrain.release.folder import fingerprint_model
 
+log = logging.getLogger(__name__)
+
 
 def measure_files(
     runs: list[str], qrels: str, csv: str | None = None, *, metrics: Sequence[str] = METRICS, as_json: bool = False
-) -> None:
+) -> Iterator[str]:
     """Measures TREC run files, of which the first is the baseline, by the judgements of ``qrels``.
 
     csv:     file for the metrics of every question
@@ -51,8 +52,8 @@ def measure_files(
         systems[name] = _call_for(name, measure_run, judged, scores, metrics)
     if csv:
         trec.write_lines(Path(csv), [format_per_question(systems, list(judged))])
-    print(f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged")
-    _report(compare_systems(systems), notes, {"qrels": qrels, "questions": len(judged)}, as_json)
+    yield f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged"
+    yield from _report(compare_systems(systems), notes, {"qrels": qrels, "questions": len(judged)}, as_json)
 
 
 def measure_models(
@@ -68,7 +69,7 @@ def measure_models(
     metrics: Sequence[str] = METRICS,
     as_json: bool = False,
     output_dir: str | None = None,
-) -> None:
+) -> Iterator[str]:
     """Measures models, of which the first is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
 
     no_bm25:    measure the models alone
@@ -80,10 +81,7 @@ def measure_models(
     if output:  # before the work, to see whether it can be made
         make_folder(output)
     title = f"{data.name} {data.split}, {eval_filter}"
-    print(
-        f"{title}: {data.num_questions:,} of {whole.num_questions:,} questions, {data.num_pairs:,} candidates",
-        flush=True,
-    )
+    yield f"{title}: {data.num_questions:,} of {whole.num_questions:,} questions, {data.num_pairs:,} candidates"
     notes += describe_measure(whole, data, eval_filter)
     place_of = {name_installed(model): model for model in models}
     if len(place_of) < len(models):
@@ -94,9 +92,7 @@ def measure_models(
     folders = {name: BM25 if name == BM25 else folder for name, folder in of_paths}  # BM25 is no path
     scores: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
-        scores[name] = (
-            score_bm25(data) if name == BM25 else _score(place_of[name], data, max_length, precision, notes.append)
-        )
+        scores[name] = score_bm25(data) if name == BM25 else _score(place_of[name], data, max_length, precision)
         if output:
             _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
     if not no_bm25:
@@ -110,52 +106,52 @@ def measure_models(
     if as_json:  # "model" is the one that a release's card may take figures of
         prints = {name: fingerprint_model(place_of[name]) for name in models}
         facts["fingerprints"] = {**prints, "model": prints[models[0]]}
-    _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
+    yield from _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
     metric = list_metrics(rows)[0]
     of_bm25 = {row["name"]: row[metric] for row in rows if row["name"] == BM25}
     for row in rows[: len(models)]:
-        for line in warn_of_baselines(split, metric, row[metric], of_bm25):
-            print(f"{row['name']}: {line}", file=sys.stderr)
+        for name, bm25 in of_bm25.items():
+            if row[metric] < bm25:
+                log.warning(
+                    "%s: %s %.4f on %s is below %.4f of %s", row["name"], metric, row[metric], split, bm25, name
+                )
 
 
 def measure_contamination(
     corpus: Corpus, spec: str, *, split: str, eval_filter: str, columns: str | None = None, as_json: bool = False
-) -> None:
-    """Prints how many candidates and right answers of the data set stand in a corpus, by the overlap of n-grams."""
+) -> Iterator[str]:
+    """Counts the candidates and right answers of the data set in a corpus, by the overlap of n-grams."""
     whole, notes = load_split(spec, split, parse_columns(columns))
     data = filter_questions(whole, eval_filter)
-    for note in (notes := [*notes, *describe_left_out(whole, eval_filter)]):
-        print(note)
+    notes += describe_left_out(whole, eval_filter)
+    yield from notes
     counts = count_contamination(data, corpus)
-    print(f"{data.name} {split}, sentences of 8 words or more that stand in {corpus.short_name}:")
-    print(f"  {counts['answers']:,} of {counts['judged_answers']:,} right answers")
-    print(f"  {counts['candidates']:,} of {counts['judged_candidates']:,} candidates")
-    print(f"{counts['questions']:,} of {counts['all_questions']:,} questions have such a right answer")
+    yield f"{data.name} {split}, sentences of 8 words or more that stand in {corpus.short_name}:"
+    yield f"  {counts['answers']:,} of {counts['judged_answers']:,} right answers"
+    yield f"  {counts['candidates']:,} of {counts['judged_candidates']:,} candidates"
+    yield f"{counts['questions']:,} of {counts['all_questions']:,} questions have such a right answer"
     if as_json:
-        print(json.dumps({"notes": notes, "corpus": corpus.short_name, **counts}, ensure_ascii=False))
+        yield json.dumps({"notes": notes, "corpus": corpus.short_name, **counts}, ensure_ascii=False)
 
 
-def _score(
-    name: str, data: AnswerSet, max_length: int | None, precision: str, say: Callable[[str], None]
-) -> np.ndarray:
-    print(f"loading {name_installed(name)}", flush=True)
+def _score(name: str, data: AnswerSet, max_length: int | None, precision: str) -> np.ndarray:
+    log.info("loading %s", name_installed(name))
     from finetune.ranking.model import score_answers  # torch takes seconds to import
 
     return score_answers(name, data, max_length, precision=precision)
 
 
 def _call_for(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls it; an error says which system it is about."""
+    """Calls a function; an error names the system."""
     try:
         return function(*arguments)
     except KinspanError as error:
         raise KinspanError(f"{name}: {error}") from error
 
 
-def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any], as_json: bool) -> None:
-    """Prints the notes, the table and perhaps the line of JSON."""
-    for note in notes:
-        print(note)
-    print("", format_table(rows), "", sep="\n")
+def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any], as_json: bool) -> Iterator[str]:
+    """Yields the notes, the table and perhaps the line of JSON."""
+    yield from notes
+    yield f"\n{format_table(rows)}\n"
     if as_json:
-        print(json.dumps({**facts, "notes": notes, "systems": rows}, ensure_ascii=False))
+        yield json.dumps({**facts, "notes": notes, "systems": rows}, ensure_ascii=False)
