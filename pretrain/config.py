@@ -223,7 +223,7 @@ class MonitoringSettings(GuardSettings):
     WANDB_MODE=offline keeps them in the output folder."""
     dry_run: bool = setting(False, may_change=True)
     """Print what these settings would do (tokens, memory, time), and stop."""
-    tokens_per_second: float | None = setting(None, ABOVE_0, may_change=True)
+    tokens_per_second: float | None = setting(None, ABOVE_0, may_change=True, used_with="dry_run")
     """For --dry_run: tokens per second of all ranks together, from which the hours are computed."""
 
 

@@ -12,7 +12,7 @@ import ast
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
@@ -57,6 +57,7 @@ def setting(
     help: str = "",
     may_change: bool = False,
     needs: str = "",
+    used_with: str = "",
     as_text: Callable[[Any], str] | None = None,
     is_model: bool = False,
 ) -> Any:
@@ -66,12 +67,13 @@ def setting(
     within:     the range of its number, or of each number of its list; None passes
     help:       the text, if it cannot be written below the declaration because it is computed
     may_change: a run that resumes may change it; any other change makes it another run
-    needs:      another setting, or "setting value", without which this one has no effect and is refused
+    needs:      another setting, or "setting value ...", without which this one is refused
+    used_with:  the same, but without it this one is ignored, which ``list_unused`` says
     as_text:    turns a value that YAML read into the command line's form of it
     is_model:   it names models; the name of the installed one becomes its folder
     """
-    known = {"within": within, "help": help, "may_change": may_change, "needs": needs}
-    metadata = {**known, "as_text": as_text, "is_model": is_model}
+    known = {"within": within, "help": help, "may_change": may_change}
+    metadata = {**known, "needs": needs, "used_with": used_with, "as_text": as_text, "is_model": is_model}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -155,11 +157,32 @@ def check_settings(config: Any) -> None:
                 raise KinspanError(f"--{declared.name} {number}: must be a finite number")
             if within and number is not None and not within.allows(number):
                 raise KinspanError(f"--{declared.name} {number}: {within.rule}")
-        needed, _, wanted = declared.metadata["needs"].partition(" ")
-        if needed and value != default_of(declared):
-            there = getattr(config, needed)
-            if there in (None, False, []) or (wanted and there != wanted):
-                raise KinspanError(f"--{declared.name} needs --{declared.metadata['needs']}")
+        if value != default_of(declared) and not _holds(config, declared.metadata["needs"]):
+            raise KinspanError(f"--{declared.name} needs --{declared.metadata['needs']}")
+
+
+def list_unused(config: Any) -> list[str]:
+    """Returns a note for each setting that is given without the one that it is used with."""
+    return [
+        f"ignored without --{declared.metadata['used_with']}: --{declared.name}"
+        for declared in fields(config)
+        if getattr(config, declared.name) != default_of(declared) and not _holds(config, declared.metadata["used_with"])
+    ]
+
+
+def _holds(config: Any, condition: str) -> bool:
+    """Whether a setting is given or, in "setting value ...", has one of the values."""
+    if not condition:
+        return True
+    name, *values = condition.split()
+    return getattr(config, name) in values if values else getattr(config, name) not in (None, False, [])
+
+
+def refuse_first(cases: Iterable[tuple[Any, str]]) -> None:
+    """Raises KinspanError with the message of the first case that is true."""
+    for is_wrong, message in cases:
+        if is_wrong:
+            raise KinspanError(message)
 
 
 def settings_of_identity(config: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import (
     ABOVE_0,
     AT_LEAST_2,
@@ -13,10 +12,11 @@ from data_pipeline.core.settings import (
     SEEDS_FROM_1,
     check_settings,
     default_of,
+    list_unused,
+    refuse_first,
     setting,
     settings_of_identity,
 )
-from finetune.data.filters import FILTERS
 from finetune.evaluation.metrics import MAP, METRICS, RETRIEVAL_METRICS
 from pretrain.engine.settings import GuardSettings, OptimizerSettings
 
@@ -87,31 +87,31 @@ class ObjectiveSettings:
     """For contrastive: what cosines are divided by. Without it 0.05; 1 is the plain cosine."""
     symmetric: bool = setting(False, needs="loss contrastive")
     """For contrastive: each answer also has to find its question among all questions of the batch."""
-    list_size: int = setting(8)
+    list_size: int = setting(8, used_with="loss pairwise listwise")
     """For pairwise and listwise: most candidates in a list, which are an answer and negatives."""
-    negatives_per_positive: float | None = setting(None, ABOVE_0)
+    negatives_per_positive: float | None = setting(None, ABOVE_0, needs="loss pointwise")
     """For pointwise: so many negatives of its question for each right answer, or all where there are fewer, drawn anew
     in every epoch. Without it: all negatives."""
-    negatives_ratio: float | None = setting(None, ABOVE_0)
+    negatives_ratio: float | None = setting(None, ABOVE_0, needs="loss pointwise")
     """For pointwise: so many negatives for each right answer of the whole set, drawn anew in every epoch from the
     negatives of all questions alike, those without a right answer among them."""
-    negatives_per_question: int | None = setting(None, ABOVE_0)
+    negatives_per_question: int | None = setting(None, ABOVE_0, needs="loss pointwise")
     """For pointwise: train on all right answers and on so many negatives of each question, other ones in every epoch,
     however many candidates it has (Rücklé et al., 2020: 10, and 1 where there are many questions). They follow from the
     seed, the epoch and the question alone."""
-    negatives_from: Literal["candidates", "corpus"] | None = setting(None)
+    negatives_from: Literal["candidates", "corpus"] | None = setting(None, needs="negatives_per_question")
     """With --negatives_per_question: where they are drawn from. candidates: those of the question, which a search may
     have found and are hard; corpus: all candidates of the training set but what is right, which are easy and need no
     pool. Without it: candidates."""
-    positive_weight: float = setting(1.0, ABOVE_0)
+    positive_weight: float = setting(1.0, ABOVE_0, needs="loss pointwise")
     """For pointwise: weight of answers in the loss, against class imbalance."""
     transfer: str | None = setting(None, may_change=True)
     """TANDA: a data set to fine-tune on first, before --data. That is done once for all seeds; both steps stop early by
     the dev MAP of --data."""
-    transfer_targets: list[str] = setting([], may_change=True)
+    transfer_targets: list[str] = setting([], may_change=True, used_with="transfer")
     """TANDA: all data sets that this transfer is for, --data among them. It stops when the dev MAP of none improves,
     and keeps the best ranker for each. Without it: --data alone."""
-    transfer_negatives: float | None = setting(None, ABOVE_0)
+    transfer_negatives: float | None = setting(None, ABOVE_0, used_with="transfer")
     """--negatives_ratio of the transfer step."""
 
 
@@ -138,19 +138,20 @@ class OptimisationSettings(OptimizerSettings):
     """Run these seeds alone, instead of 1 to --seeds, to spread them over GPUs or machines. Then a command without
     --seed finds them done, and makes one table of all."""
     deepspeed_config: str | None = setting(None)
-    """DeepSpeed's JSON file, such as ds_configs/zero2.json. Without it: ds_configs/zero1.json."""
-    transfer_learning_rate: float = setting(2e-5, ABOVE_0)
+    """DeepSpeed's JSON file, such as ds_configs/zero2.json. Without it: torch alone in one process, and
+    ds_configs/zero1.json under the launcher with several ranks."""
+    transfer_learning_rate: float = setting(2e-5, ABOVE_0, used_with="transfer")
     """TANDA: peak learning rate of the transfer step."""
-    transfer_epochs: int = setting(9, ABOVE_0)
+    transfer_epochs: int = setting(9, ABOVE_0, used_with="transfer")
     """TANDA: most epochs of the transfer step."""
-    transfer_steps: int | None = setting(None, ABOVE_0)
+    transfer_steps: int | None = setting(None, ABOVE_0, used_with="transfer")
     """TANDA: most updates of the transfer step."""
     search_folds: int | None = setting(None, AT_LEAST_2)
     """Before training, choose batch size and learning rate by cross-validation over this many folds of the training
     questions."""
-    search_batch_sizes: list[int] = setting([16, 32, 64], ABOVE_0)
+    search_batch_sizes: list[int] = setting([16, 32, 64], ABOVE_0, used_with="search_folds")
     """Batch sizes that --search_folds tries; the default is that of Di Liello et al., 2022, appendix B."""
-    search_learning_rates: list[float] = setting([2e-6, 5e-5, 1e-5, 2e-5], ABOVE_0)
+    search_learning_rates: list[float] = setting([2e-6, 5e-5, 1e-5, 2e-5], ABOVE_0, used_with="search_folds")
     """Learning rates that --search_folds tries; the default is that of the same appendix (its 5e-5 stands where 5e-6
     would be in order)."""
 
@@ -168,7 +169,7 @@ class BatchSettings:
     """Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with another:
     the gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which there belong to
     micro-batches."""
-    transfer_batch_size: int | None = setting(None, ABOVE_0)
+    transfer_batch_size: int | None = setting(None, ABOVE_0, used_with="transfer")
     """--batch_size of the transfer step. Without it: the same."""
 
 
@@ -180,7 +181,7 @@ class ValidationSettings:
 
     eval_steps: int | None = setting(None, ABOVE_0)
     """Validate every this many updates. Without it: after every epoch."""
-    transfer_eval_steps: int | None = setting(None, ABOVE_0)
+    transfer_eval_steps: int | None = setting(None, ABOVE_0, used_with="transfer")
     """--eval_steps of the transfer step."""
     patience: int = setting(5, NOT_BELOW_0)
     """Stop when more validations than this in a row have not improved the dev MAP."""
@@ -194,7 +195,7 @@ class CheckpointSettings:
 
     GROUP = "checkpoints"
 
-    transfer_dir: str | None = setting(None, may_change=True)
+    transfer_dir: str | None = setting(None, may_change=True, used_with="transfer")
     """TANDA: folder of the transferred rankers, which the commands for several targets share. Without it:
     --output_dir."""
     output_dir: str = setting("runs/as2", may_change=True)
@@ -241,69 +242,49 @@ class FinetuneConfig(
 def check(config: FinetuneConfig) -> None:
     """Raises KinspanError, naming the flag, for settings that are out of range or do not go together."""
     check_settings(config)
-    if config.epochs < (0 if config.transfer else 1):
-        raise KinspanError(f"--epochs {config.epochs}: must be above 0 (0 is for --transfer: no second step)")
-    if len(set(config.seed)) < len(config.seed):
-        raise KinspanError(f"--seed {' '.join(map(str, config.seed))}: name each seed once")
-    if config.loss != "pointwise" and config.list_size < 2:
-        raise KinspanError(f"--list_size {config.list_size}: an answer and a negative are 2")
+    is_contrastive, size = config.loss == CONTRASTIVE, config.list_size
     sizes = config.search_batch_sizes if config.search_folds else [config.batch_size]
-    if config.loss in LISTED and (fewest := min(*sizes, config.transfer_batch_size or sizes[0])) < config.list_size:
-        raise KinspanError(
-            f"--list_size {config.list_size}: a list of so many pairs does not fit into a batch of {fewest}: give a "
-            "lower number, or a larger batch"
-        )
+    fewest = min(*sizes, config.transfer_batch_size or sizes[0])
     drawn = [f"--{name}" for name in NEGATIVES if getattr(config, name) is not None]
-    weighed = [*drawn, *(["--positive_weight"] if config.positive_weight != 1 else [])]
-    if config.loss != "pointwise" and weighed:
-        raise KinspanError(f"{weighed[0]} is for --loss pointwise, and not for --loss {config.loss}")
-    if len(drawn) > 1:
-        raise KinspanError(f"{drawn[0]} and {drawn[1]} both say which negatives are drawn: give one")
-    if config.negatives_from == CORPUS and config.negatives_per_question is None:
-        raise KinspanError("--negatives_from corpus says where --negatives_per_question are drawn from: give it too")
-    if not config.negative_labels or not set(config.negative_labels) <= {1, 2, 3}:
-        raise KinspanError(f"--negative_labels {config.negative_labels}: must be of 1, 2 and 3")
-    if config.search_folds is not None and config.transfer:
-        raise KinspanError(
-            "--search_folds searches for fine-tuning in one step, not for an adaptation after --transfer"
-        )
-    _check_contrastive(config)
-    assert config.train_filter in FILTERS
-
-
-def _check_contrastive(config: FinetuneConfig) -> None:
-    """Raises KinspanError for settings of cross-encoders that a bi-encoder has no use for, and the reverse."""
-    if config.loss != CONTRASTIVE:
-        return
-    if config.search_folds:
-        raise KinspanError(
-            "--search_folds is not for --loss contrastive: a fold of the training questions has no pool to search"
-        )
-    if config.fresh_head:
-        raise KinspanError("--fresh_head is not for --loss contrastive: a bi-encoder has no head")
-    if config.batch_size < 2 and not config.own_negatives:
-        raise KinspanError("--batch_size 1: --loss contrastive has nothing to compare an answer with: use 2 or more")
+    seeds = " ".join(map(str, config.seed))
+    refuse_first(
+        [
+            (
+                config.epochs < (0 if config.transfer else 1),
+                f"--epochs {config.epochs}: needs --transfer",
+            ),
+            (len(set(config.seed)) < len(config.seed), f"--seed {seeds}: name each seed once"),
+            (config.loss in LISTED and size < 2, f"--list_size {size}: an answer and a negative are 2"),
+            (config.loss in LISTED and fewest < size, f"--list_size {size}: a batch has {fewest} pairs"),
+            (len(drawn) > 1, f"{' and '.join(drawn)} say the same thing: give one of them"),
+            (
+                not config.negative_labels or set(config.negative_labels) - {1, 2, 3},
+                f"--negative_labels {config.negative_labels}: must be of 1, 2 and 3",
+            ),
+            (config.search_folds and config.transfer, "--search_folds does not go with --transfer"),
+            (config.search_folds and is_contrastive, "--search_folds does not go with --loss contrastive"),
+            (
+                is_contrastive and config.fresh_head,
+                "--fresh_head: --loss contrastive has no head",
+            ),
+            (
+                is_contrastive and config.batch_size < 2 and not config.own_negatives,
+                "--batch_size 1: --loss contrastive has nothing to compare an answer with",
+            ),
+        ]
+    )
 
 
 def find_unused_flags(config: FinetuneConfig) -> list[str]:
-    """Lines about flags that were given and do nothing beside the others."""
-    defaults = {declared.name: default_of(declared) for declared in fields(FinetuneConfig)}
-    has_grades = any(str(spec).startswith("asnq=") for spec in (config.data, config.train_data, config.transfer))
-    of_transfer = [name for name in defaults if name.startswith("transfer_")]
-    of_loss = [] if config.loss in LISTED else ["list_size"]
-    of_loss += ["transfer_negatives"] if config.transfer and config.loss != "pointwise" else []
-    unused = {
-        "there is no --transfer": () if config.transfer else of_transfer,
-        "there is no --search_folds": () if config.search_folds else ("search_batch_sizes", "search_learning_rates"),
-        "--search_folds chooses it": ("batch_size", "learning_rate") if config.search_folds else (),
-        f"--loss is {config.loss}": of_loss,
-        f"--lr_schedule is {config.lr_schedule}": () if config.lr_schedule == "wsd" else ("decay_share",),
-        "no data set is asnq=": () if has_grades else ("negative_labels",),
-        "--warmup_steps is given": () if config.warmup_steps is None else ("warmup_share",),
+    """Returns notes about flags that were given and do nothing beside the others."""
+    replaced = {
+        "--search_folds": ("batch_size", "learning_rate") if config.search_folds else (),
+        "--warmup_steps": ("warmup_share",) if config.warmup_steps is not None else (),
     }
-    return [
-        f"ignored, as {why}: --{name}"
-        for why, names in unused.items()
+    defaults = {declared.name: default_of(declared) for declared in fields(config)}
+    return list_unused(config) + [
+        f"ignored, as {flag} decides it: --{name}"
+        for flag, names in replaced.items()
         for name in names
         if getattr(config, name) != defaults[name]
     ]

@@ -14,7 +14,7 @@ from data_pipeline.core.files import read_object
 from data_pipeline.core.settings import REQUIRED, setting
 from data_pipeline.remote.address import show_address
 from data_pipeline.sources import parse_sources
-from pretrain.config import PretrainConfig
+from pretrain import config as pretraining
 from pretrain.engine.stop import listen_for_stop
 from pretrain.engine.world import read_launcher_variables
 from pretrain.finished import find_finished
@@ -36,7 +36,7 @@ EPILOG = """examples:
 
 
 @dataclass(kw_only=True)
-class TrainAdaptersConfig(PretrainConfig):
+class TrainAdaptersConfig(pretraining.PretrainConfig):
     """Settings of this entry: those of kinspan pretrain, of which these mean something else."""
 
     corpus: list[str] = setting(REQUIRED)
@@ -74,7 +74,7 @@ def parse_task(text: str | None) -> tuple[int, int]:
     return int(number) - 1, int(count)
 
 
-def plan_runs(config: PretrainConfig, task: str | None) -> dict[str, PretrainConfig]:
+def plan_runs(config: pretraining.PretrainConfig, task: str | None) -> dict[str, pretraining.PretrainConfig]:
     """Returns the settings of each run of this task, by its name. Of K tasks each takes every K-th corpus.
 
     Raises KinspanError for settings that no run could have.
@@ -89,17 +89,17 @@ def plan_runs(config: PretrainConfig, task: str | None) -> dict[str, PretrainCon
     chosen = list_sources(config)
     sources = zip(config.corpus, parse_sources(config.corpus), strict=True)
     corpora = [text for text, source in sources if source in chosen]
-    shared = {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
+    shared = {field.name: getattr(config, field.name) for field in fields(pretraining.PretrainConfig)}
     shared |= {"forums": None, "min_questions": None}  # they have chosen among all corpora
     runs = {}
     for name, corpus in list(name_runs(corpora).items())[first::step]:
         folder = str(Path(config.output_dir) / name)
-        runs[name] = PretrainConfig(**{**shared, "corpus": [corpus], "output_dir": folder})
+        runs[name] = pretraining.PretrainConfig(**{**shared, "corpus": [corpus], "output_dir": folder})
         check(runs[name])
     return runs
 
 
-def train_all(runs: dict[str, PretrainConfig]) -> None:
+def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
     """Trains and releases each adapter that is not there yet; a run that was begun goes on where it was.
 
     In one process, a corpus that cannot be trained on is left out; several ranks stop at it together, because they
@@ -138,7 +138,7 @@ def _is_released(summary: Path) -> bool:
     return False
 
 
-def _train_one(config: PretrainConfig) -> None:
+def _train_one(config: pretraining.PretrainConfig) -> None:
     from pretrain.engine.ranks import broadcast_from_rank_0
     from pretrain.release.release import release  # DeepSpeed takes seconds to import
     from pretrain.run import pretrain

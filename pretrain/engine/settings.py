@@ -16,7 +16,7 @@ class OptimizerSettings:
     lr_schedule: Shape = setting("triangular")
     """After the warm-up the rate falls linearly to zero (triangular), falls along a cosine (cosine), stays (constant),
     or stays and falls over the last --decay_share of the updates (wsd)."""
-    decay_share: float = setting(0.2, BETWEEN_0_AND_1)
+    decay_share: float = setting(0.2, BETWEEN_0_AND_1, used_with="lr_schedule wsd")
     """For wsd: share of all updates over which the rate falls to zero, as 1 - sqrt."""
     weight_decay: float = setting(0.01, NOT_BELOW_0)
     """Weight decay of AdamW; biases and LayerNorm have none."""

@@ -82,30 +82,6 @@ def test_it_trains_prints_a_table_and_the_same_command_repeats_it(folder, tmp_pa
     assert "step " not in again.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--data", "wikiqa=nowhere"], "wikiqa=nowhere: there is no such folder"),
-        (["--data", "files=x", "--learning_rate", "0"], "--learning_rate 0.0: must be above 0"),
-        (["--data", "files={data}", "--model", "no/such"], "no model at no/such"),
-    ],
-)
-def test_errors_are_one_line(arguments, message, folder, tmp_path):
-    done = run("finetune", *(a.format(data=folder / "data") for a in arguments), cwd=tmp_path)
-    assert done.returncode == 2
-    [line] = [line for line in done.stderr.splitlines() if "[WARNING]" not in line]
-    assert line.startswith("error: ")
-    assert message in line
-
-
-@pytest.mark.parametrize("entry", ["finetune", "study"])
-def test_help_teaches(entry, tmp_path):
-    done = run(entry, "--help", cwd=tmp_path)
-    assert done.returncode == 0
-    for text in ("--data", "--transfer", "--output_dir", "examples:", f"kinspan {entry}", "same", "resumes"):
-        assert text in done.stdout
-
-
 def test_a_study(folder, tmp_path):
     rows = "rows:\n  - name: one\n  - name: two\n    settings: {loss: listwise}\n"
     (tmp_path / "study.yaml").write_text(

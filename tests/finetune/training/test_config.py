@@ -14,7 +14,6 @@ from finetune.training.config import FinetuneConfig, check, find_unused_flags
         ({"search_batch_sizes": [8]}, {"search_folds": 5}),
         ({"list_size": 4}, {"loss": "listwise"}),
         ({"decay_share": 0.5}, {"lr_schedule": "wsd"}),
-        ({"negative_labels": [3]}, {"transfer": "asnq=ASNQ"}),
     ],
 )
 def test_a_flag_that_does_nothing_is_named(given, why):
@@ -25,18 +24,13 @@ def test_a_flag_that_does_nothing_is_named(given, why):
     assert not find_unused_flags(FinetuneConfig(data=""))
 
 
-def test_a_flag_that_another_one_replaces_is_named():
-    assert find_unused_flags(FinetuneConfig(data="", search_folds=5, batch_size=8)) == [
-        "ignored, as --search_folds chooses it: --batch_size"
-    ]
-    assert find_unused_flags(FinetuneConfig(data="", warmup_steps=5, warmup_share=0.2)) == [
-        "ignored, as --warmup_steps is given: --warmup_share"
-    ]
-    transferred = {"data": "", "transfer": "asnq=ASNQ", "transfer_negatives": 3}
-    assert not find_unused_flags(FinetuneConfig(**transferred))
-    assert find_unused_flags(FinetuneConfig(**transferred, loss="pairwise")) == [
-        "ignored, as --loss is pairwise: --transfer_negatives"
-    ]
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({"search_folds": 5, "batch_size": 8}, "batch_size"), ({"warmup_steps": 5, "warmup_share": 0.2}, "warmup_share")],
+)
+def test_a_flag_that_another_one_replaces_is_named(given, name):
+    (note,) = find_unused_flags(FinetuneConfig(data="", **given))
+    assert note.endswith(f": --{name}")
 
 
 @pytest.mark.parametrize(
@@ -44,5 +38,5 @@ def test_a_flag_that_another_one_replaces_is_named():
 )
 def test_a_batch_that_is_smaller_than_a_list_is_refused(sizes):
     check(FinetuneConfig(data="", loss="listwise", list_size=4, **sizes))
-    with pytest.raises(KinspanError, match="--list_size 5: a list of so many pairs does not fit into a batch of 4"):
+    with pytest.raises(KinspanError, match="--list_size 5"):
         check(FinetuneConfig(data="", loss="listwise", list_size=5, **sizes))
