@@ -22,7 +22,7 @@ from pretrain.engine.settings import GuardSettings, OptimizerSettings
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"
-NEGATIVES = ("negatives_per_positive", "negatives_ratio", "negatives_per_question")  # one says what is drawn
+NEGATIVES = ("negatives_ratio", "negatives_per_question")  # one says what is drawn
 CONTRASTIVE = "contrastive"
 LISTED = ("pairwise", "listwise")  # losses of an answer with negatives of its question
 TEMPERATURE = 0.05  # that of pre-training, and sentence-transformers' scale of 20
@@ -89,9 +89,6 @@ class ObjectiveSettings:
     """For contrastive: each answer also has to find its question among all questions of the batch."""
     list_size: int = setting(8, used_with="loss pairwise listwise")
     """For pairwise and listwise: most candidates in a list, which are an answer and negatives."""
-    negatives_per_positive: float | None = setting(None, ABOVE_0, needs="loss pointwise")
-    """For pointwise: so many negatives of its question for each right answer, or all where there are fewer, drawn anew
-    in every epoch. Without it: all negatives."""
     negatives_ratio: float | None = setting(None, ABOVE_0, needs="loss pointwise")
     """For pointwise: so many negatives for each right answer of the whole set, drawn anew in every epoch from the
     negatives of all questions alike, those without a right answer among them."""

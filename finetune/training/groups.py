@@ -1,4 +1,4 @@
-"""What an epoch trains on, as a function of (seed, epoch): which pairs, in which groups, in which order.
+"""Draws what an epoch trains on, as a function of (seed, epoch): which pairs, in which groups, in which order.
 
 A pair of a question and one of its candidates has the number of the candidate's row. A question with a candidate of
 another one is a pair too, whose number is beyond those of the rows; see finetune.data.answers.number_pairs.
@@ -28,18 +28,18 @@ class Groups:
         return len(self.starts) - 1
 
     def select(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of these groups, and for each row its group, counted from 0 in the order of ``groups``."""
+        """Returns the rows of these groups, and for each row its group, counted from 0 in the order of ``groups``."""
         sizes = self.starts[groups + 1] - self.starts[groups]
         ends = np.cumsum(sizes)
         at = np.arange(ends[-1]) + np.repeat(self.starts[groups] - ends + sizes, sizes)
         return self.rows[at], np.repeat(np.arange(len(groups)), sizes)
 
     def num_rows(self, groups: np.ndarray) -> int:
-        """How many rows these groups have together."""
+        """Returns the number of rows of these groups."""
         return int((self.starts[groups + 1] - self.starts[groups]).sum())
 
     def order_longest_first(self, first: int, count: int, measure: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """``count`` groups from number ``first`` on, those with the longest pairs first: micro-batches then pad little.
+        """Returns ``count`` groups from number ``first`` on, the longest pairs first, so that micro-batches pad little.
 
         measure: tokens of pairs, given their numbers
         """
@@ -50,12 +50,12 @@ class Groups:
 
 
 def make_generator(seed: int, epoch: int) -> np.random.Generator:
-    """The generator of an epoch's draws; numbers from 2^32 on are keys of other purposes than epochs."""
+    """Returns the generator of an epoch's draws; numbers from 2^32 on are keys of other purposes than epochs."""
     return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)))
 
 
 def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_ratio: float | None = None) -> Groups:
-    """Every pair is a group of its own.
+    """Draws pairs, each a group.
 
     negatives_ratio: train on so many negatives for each right answer of the whole set, drawn anew in each epoch from
         all negatives alike: most are of questions with many candidates, and some of questions without a right answer;
@@ -70,26 +70,8 @@ def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_ratio: float | 
     return Groups(random.permutation(rows), np.arange(len(rows) + 1))
 
 
-def draw_per_positive(data: AnswerSet, seed: int, epoch: int, count: float) -> Groups:
-    """Every right answer, and ``count`` negatives of its question for each of them, other ones in each epoch: groups of
-    a pair.
-
-    A question gives each of its negatives once, and has no more to give. Where ``count`` is no whole number, it is
-    rounded up for some questions and down for others, the same in all epochs, which are of one length.
-    """
-    random = make_generator(seed, epoch)
-    wanted = np.diff(np.round(count * np.cumsum([0, *data.positives])))
-    negatives = random.permutation(np.flatnonzero(data.distinct.wrong))
-    asked = data.question_of[negatives]
-    order = np.argsort(asked, kind="stable")
-    place = np.arange(len(order)) - np.searchsorted(asked[order], asked[order])  # among the question's negatives
-    drawn = negatives[order[place < wanted[asked[order]]]]
-    rows = np.concatenate([np.flatnonzero(data.labels), drawn])
-    return Groups(random.permutation(rows), np.arange(len(rows) + 1))
-
-
 def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corpus: bool) -> Groups:
-    """Every right answer, and ``count`` negatives of each question, which are others in every epoch: groups of a pair.
+    """Draws every right answer, and ``count`` negatives of each question, new ones in every epoch: groups of a pair.
 
     from_corpus: draw from all distinct candidates of ``data`` but those that are right for the question, by their
         texts, and not from those of the question alone, of which it may have fewer than ``count``
@@ -118,7 +100,7 @@ def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corp
 def _draw_others(
     random: np.random.Generator, known: np.ndarray, count: int, data: AnswerSet, number: int, setting: str
 ) -> np.ndarray:
-    """``count`` distinct candidates of the data, none of them in ``known``; ``setting`` is what asks for them."""
+    """Draws ``count`` distinct candidates of the data, none of them in ``known``; ``setting`` is what asks for them."""
     size = len(data.distinct.rows)
     if size - len(known) < count:
         raise KinspanError(
@@ -130,7 +112,7 @@ def _draw_others(
 
 
 def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups:
-    """One group per answer: the answer, and at most ``list_size - 1`` negatives of its question, drawn in each epoch.
+    """Draws a group per answer: the answer, and up to ``list_size - 1`` negatives of its question, new in each epoch.
 
     A text that is right for the question is no negative, whatever its label. A question without an answer, or without
     a negative, has no group. Raises KinspanError where no question has one.
@@ -160,7 +142,7 @@ def log_unlisted(data: AnswerSet) -> None:
 
 
 def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) -> Groups:
-    """One group per right answer: the answer, and so many other candidates that are wrong, drawn in each epoch.
+    """Draws a group per right answer: the answer, and so many other candidates that are wrong, drawn in each epoch.
 
     They are the question's own; where it has too few, those of other questions make up for them. Raises KinspanError
     where there are not enough of them either.
@@ -187,13 +169,13 @@ def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) ->
 
 
 def read_labels(labels: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """The labels of pairs by their numbers: those of the rows, and 0 beyond them."""
+    """Returns the labels of pairs by their numbers: those of the rows, and 0 beyond them."""
     inside = pairs < len(labels)
     return np.where(inside, labels[np.where(inside, pairs, 0)], 0)
 
 
 def flip_labels(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Labels of which ``share`` (rounded down) are flipped, at random over all pairs.
+    """Returns labels of which ``share`` (rounded down) are flipped, at random over all pairs.
 
     Garg et al., 2020, section 5.4: of WikiQA's 8,672 pairs 867 and 1,734, of TREC-QA's 53,417 5,341 and 10,683.
     """

@@ -9,7 +9,7 @@ from finetune.data.answers import AnswerSet
 from pretrain.engine.schedule import Schedule, make_schedule
 
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig
-from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pairs, draw_per_positive
+from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,6 @@ class TrainingStage:
     epochs: int
     max_steps: int | None = None
     eval_steps: int | None = None
-    negatives_per_positive: float | None = None
     negatives_ratio: float | None = None
     negatives_per_question: int | None = None
     negatives_from: str | None = None
@@ -88,8 +87,6 @@ def draw_groups(config: FinetuneConfig, stage: TrainingStage, seed: int, epoch: 
     if stage.negatives_per_question is not None:
         from_corpus = stage.negatives_from == CORPUS
         return draw_negatives(stage.train, seed, epoch, stage.negatives_per_question, from_corpus)
-    if stage.negatives_per_positive is not None:
-        return draw_per_positive(stage.train, seed, epoch, stage.negatives_per_positive)
     if config.loss == "pointwise":
         return draw_pairs(stage.train, seed, epoch, stage.negatives_ratio)
     return draw_lists(stage.train, seed, epoch, config.list_size)

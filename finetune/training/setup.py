@@ -146,8 +146,6 @@ def choose_loss(config: FinetuneConfig) -> Loss:
 def _share_of_positives(config: FinetuneConfig, stage: TrainingStage) -> float:
     """Returns what a fresh head first predicts."""
     share = float(stage.train.labels.mean())
-    if config.loss == "pointwise" and stage.negatives_per_positive is not None:
-        share = max(share, 1 / (1 + stage.negatives_per_positive))
     if stage.negatives_per_question is not None:
         right = int(stage.train.labels.sum())
         share = right / max(1, right + stage.negatives_per_question * stage.train.num_questions)

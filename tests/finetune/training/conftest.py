@@ -30,7 +30,6 @@ def job(tmp_path, model, sets, answer_set):
             epochs=config.epochs,
             max_steps=config.max_steps,
             eval_steps=config.eval_steps,
-            negatives_per_positive=config.negatives_per_positive,
             negatives_ratio=config.negatives_ratio,
             negatives_per_question=config.negatives_per_question,
             negatives_from=config.negatives_from,

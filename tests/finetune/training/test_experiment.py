@@ -226,7 +226,7 @@ def test_what_names_a_transfer(tanda):
     """The settings of the target alone do not; what training is made of does."""
     data = load_data(tanda)
     own = make_transfer_stage(tanda, data).identity
-    same = {"learning_rate": 2e-3, "epochs": 2, "max_steps": 9, "eval_steps": 1, "negatives_per_positive": 2.0}
+    same = {"learning_rate": 2e-3, "epochs": 2, "max_steps": 9, "eval_steps": 1, "negatives_ratio": 2.0}
     same |= {"search_learning_rates": [1.0], "test_every_validation": True, "seed": [7], "save_steps": 2}
     for name, value in (same | {"label_noise": 0.2, "seeds": 9, "output_dir": "x"}).items():
         assert make_transfer_stage(replace(tanda, **{name: value}), data).identity == own

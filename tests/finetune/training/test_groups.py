@@ -13,7 +13,6 @@ from finetune.training.groups import (
     draw_lists,
     draw_negatives,
     draw_pairs,
-    draw_per_positive,
     flip_labels,
     read_labels,
 )
@@ -40,7 +39,6 @@ def members(groups):
     "make",
     [
         lambda d, s, e: draw_pairs(d, s, e, 1.5),
-        lambda d, s, e: draw_per_positive(d, s, e, 1.5),
         lambda d, s, e: draw_lists(d, s, e, 3),
         lambda d, s, e: draw_negatives(d, s, e, 2, False),
         lambda d, s, e: draw_negatives(d, s, e, 2, True),
@@ -68,22 +66,6 @@ def test_negatives_of_the_whole_set_to_an_answer(data, ratio, count):
     assert len(set(rows.tolist())) == len(rows)
     assert data.labels[rows].sum() == data.labels.sum() == 6
     assert (data.labels[rows] == 0).sum() == count
-
-
-@pytest.mark.parametrize(
-    ("count", "drawn"),
-    [(1.0, [1, 0, 0, 2]), (2.0, [2, 0, 0, 3]), (0.5, [0, 0, 0, 1]), (1.5, [2, 0, 0, 3]), (9, [6, 0, 0, 3])],
-)
-def test_negatives_of_a_question_to_each_of_its_answers(data, count, drawn):
-    """None of a question without an answer, and no negative twice."""
-    epochs = [negatives_of(data, draw_per_positive(data, 1, epoch, count)) for epoch in range(30)]
-    for found in epochs:
-        assert [len(rows) for rows in found] == drawn
-        for question, rows in enumerate(found):
-            assert len(set(rows)) == len(rows)
-            assert not data.labels[rows].any()
-            assert set(data.question_of[rows]) <= {question}
-    assert len({row for found in epochs for row in found[0]}) == (NEGATIVES[0] if drawn[0] else 0)
 
 
 @pytest.fixture
@@ -117,7 +99,6 @@ def repeated():
     ("draw", "wrong"),
     [
         (lambda d, e: draw_lists(d, 1, e, 9), [{"no", "never"}, {"no idea"}, {"none", "never"}]),
-        (lambda d, e: draw_per_positive(d, 1, e, 9.0), [{"no", "never"}, {"no idea"}, {"none", "never"}]),
         (lambda d, e: draw_negatives(d, 1, e, 9, False), [{"no", "never"}, {"no idea"}, {"none", "never"}]),
         (
             lambda d, e: draw_negatives(d, 1, e, 2, True),

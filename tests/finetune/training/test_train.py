@@ -275,8 +275,8 @@ def test_what_is_right_alone_is_learned_against_the_corpus(job, sets, tmp_path, 
     [
         ({"negatives_per_question": 2, "loss": "listwise"}, "--negatives_per_question is for --loss pointwise"),
         (
-            {"negatives_per_question": 2, "negatives_per_positive": 2.0},
-            "--negatives_per_positive and --negatives_per_question both say .* give one",
+            {"negatives_per_question": 2, "negatives_ratio": 2.0},
+            "--negatives_ratio",
         ),
         ({"negatives_from": "corpus"}, "--negatives_from corpus says where --negatives_per_question"),
         ({"negatives_per_question": 0}, "--negatives_per_question 0: must be above 0"),
