@@ -24,7 +24,6 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from data_pipeline.core.default_model import resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.executors import MAX_WORKERS
-from data_pipeline.remote.cache import DEFAULT_GIGABYTES, CacheSettings
 
 Config = TypeVar("Config")
 REQUIRED = MISSING  # the default of a setting that must be given
@@ -79,6 +78,13 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+class CacheSettings(NamedTuple):
+    """Where a node keeps what it fetches (None: in the user's cache), and how many gigabytes of shards at most."""
+
+    folder: str | None = None
+    gigabytes: float = 20.0
+
+
 @dataclass
 class CacheFlags:
     """Where shards of remote corpora are kept."""
@@ -86,7 +92,7 @@ class CacheFlags:
     cache_dir: str | None = setting(None, may_change=True)
     """Folder for the shards of remote corpora, shared by all ranks and runs of this machine. Default: one in the user's
     cache."""
-    cache_gb: float = setting(DEFAULT_GIGABYTES, ABOVE_0, may_change=True)
+    cache_gb: float = setting(20.0, ABOVE_0, may_change=True)
     """Most gigabytes of shards in that folder; those used longest ago leave first."""
 
 

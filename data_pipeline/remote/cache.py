@@ -17,27 +17,18 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import sync
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.verification import find_cache
 
 GIGABYTE = 1e9
-DEFAULT_GIGABYTES = 20.0
 ROOM_SECONDS, ROOM_POLL = 60.0, 0.5  # how long, and how often, to look for room that others are about to give back
 LOCK, PART = ".lock", ".part"
 MAX_FILES = 65536
-
-
-@dataclass(frozen=True)
-class CacheSettings:
-    """Where a node keeps what it fetches (None: in the user's cache), and how many gigabytes of shards at most."""
-
-    folder: str | None = None
-    gigabytes: float = DEFAULT_GIGABYTES
 
 
 class NodeCache:

@@ -135,8 +135,7 @@ class OptimisationSettings(OptimizerSettings):
     """Run these seeds alone, instead of 1 to --seeds, to spread them over GPUs or machines. Then a command without
     --seed finds them done, and makes one table of all."""
     deepspeed_config: str | None = setting(None)
-    """DeepSpeed's JSON file, such as ds_configs/zero2.json. Without it: torch alone in one process, and
-    ds_configs/zero1.json under the launcher with several ranks."""
+    """DeepSpeed's JSON file, such as ds_configs/zero2.json. Default: ds_configs/zero1.json."""
     transfer_learning_rate: float = setting(2e-5, ABOVE_0, used_with="transfer")
     """TANDA: peak learning rate of the transfer step."""
     transfer_epochs: int = setting(9, ABOVE_0, used_with="transfer")
