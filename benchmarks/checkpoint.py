@@ -51,7 +51,7 @@ def worker(options: Namespace) -> None:
     from pretrain.engine import ranks
     from pretrain.engine.layout import Layout
     from pretrain.engine.world import read_launcher_variables
-    from pretrain.setup import set_up
+    from pretrain.setup import begin, set_up
     from pretrain.step import start_count_reduction, train_step
 
     rank, _, size = read_launcher_variables()
@@ -67,13 +67,14 @@ def worker(options: Namespace) -> None:
         max_steps=10**6,
         eval_pairs=0,
     )
+    begin(config)
     setup = set_up(config)
     from pretrain.engine.engine import build_engine
 
     engine = build_engine(setup.model, config, setup.deepspeed_settings)
     engine.train()
     layout, filler, step = Layout(options.pairs, options.pairs, size), setup.train_stream.batch(0, 1), 0
-    writers = {kind: Writer(folder / kind, rank, background=kind == "async", tell=_fail) for kind in KINDS[1:]}
+    writers = {kind: Writer(folder / kind, rank, background=kind == "async") for kind in KINDS[1:]}
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     stood: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number in range(options.rounds + 1):
@@ -95,8 +96,8 @@ def worker(options: Namespace) -> None:
                     step=step,
                 )
                 step += 1
-            if kind in writers:
-                writers[kind].join()
+            if kind in writers and (failure := writers[kind].finish()):
+                raise KinspanError(failure)
             ranks.barrier()
             if number:  # the first round warms up
                 seconds[kind].append(time.perf_counter() - began)
@@ -105,10 +106,6 @@ def worker(options: Namespace) -> None:
         size_mb = sum(p.stat().st_size for p in (folder / "sync").rglob("*") if p.is_file()) / 1e6
         (folder / "blocks.json").write_text(json.dumps({"seconds": seconds, "stood": stood, "mb": size_mb}))
     ranks.barrier()
-
-
-def _fail(text: str) -> None:
-    raise KinspanError(text)
 
 
 def launch(ranks: int, *program: str) -> subprocess.Popen:

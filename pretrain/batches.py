@@ -1,8 +1,10 @@
 """Makes each rank's share of the global batches ahead of time, cut into micro-batches."""
 
+import copy
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,17 +15,22 @@ import torch
 
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
+from pretrain.engine import ranks
+from pretrain.engine.device import DTYPES
 from pretrain.engine.layout import Layout
+from pretrain.planning.memory import compute_states
 
 # Seconds after which a thread that makes batches hands Python's lock to the one that starts a GPU's kernels. Python's
 # own 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
 SWITCH = 5e-5
+ON_PROCESSOR = 32  # pairs
+ROOM = 0.15  # of the free memory, left for messages between ranks and for what the allocator loses
+TRIED = (4, 12)  # pairs
 ALIGNED = 16  # bytes: where each array begins, so that it may be read as numbers of any type
 
 
 def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int) -> list[Batch | None]:
-    """The rank's micro-batches of the global batch of this number, of near-equal tokens over the ranks; None for an
-    empty one."""
+    """Returns the rank's micro-batches of a global batch, of near-equal tokens; None for an empty one."""
     start, end = 0, layout.size
     if layout.world > 1:
         start, end = layout.deal(stream.count_tokens(batch * layout.size, layout.size))[rank]
@@ -73,7 +80,7 @@ class Feeder:
         return [batch and pin(batch) for batch in batches] if torch.cuda.is_available() else batches
 
     def next(self) -> list[Batch | None]:
-        """The next step's micro-batches; None in place of an empty one. An empty list after the last step."""
+        """Returns the next step's micro-batches; None in place of an empty one. An empty list after the last step."""
         if not self._pending:
             return []
         began = time.perf_counter()
@@ -114,7 +121,7 @@ def pin(batch: Batch) -> PinnedBatch:
 
 
 def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
-    """A batch as the inputs of a model, none of which reads ``groups``. Copying to a GPU does not wait for it."""
+    """Returns a batch as a model's inputs, without ``groups``. Copying to a GPU does not wait for it."""
     arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items() if name != "groups"}
     if device.type != "cpu":
         pinned = batch if isinstance(batch, PinnedBatch) else pin(batch)
@@ -126,9 +133,9 @@ def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
 
 
 def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
-    """So many pairs, every one at full length: with ``Layout.full_pairs``, the most that the settings can make.
+    """Returns ``pairs`` pairs at full length: with ``Layout.full_pairs``, the most that the settings can make.
 
-    Masked are as many tokens as all but one in a billion real batches have at most; whole words spread wider.
+    The number of masked tokens is a six-sigma upper bound; whole words spread wider.
     """
     length, masking, sequences = stream.max_length, stream.masking, pairs * stream.per_pair
     tokens = sequences * length
@@ -152,6 +159,55 @@ def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
 
 
 def average_tokens(stream: PairStream, pairs: int = 20_000) -> float:
-    """The mean number of tokens in a pair, taken over the first ``pairs`` of the stream."""
+    """Returns the mean number of tokens in a pair, over the first ``pairs`` of the stream."""
     pairs = min(pairs, stream.epoch_pairs)
     return stream.batch(0, pairs).num_tokens / pairs
+
+
+def choose_micro_batch(model: Any, stream: PairStream, precision: str, stage: int, most: int) -> int:
+    """Returns the pairs of a micro-batch: few on a processor, on a GPU what its memory holds. All ranks call it.
+
+    most: the largest share of a rank
+    """
+    if not torch.cuda.is_available():
+        return min(ON_PROCESSOR, most)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    frozen = sum(p.numel() for p in model.parameters()) - trained
+    fixed = compute_states(trained, stage, precision, ranks.count(), frozen=frozen).on_gpu
+    torch.cuda.empty_cache()  # what the allocator keeps for itself would count as taken
+    free, _ = torch.cuda.mem_get_info()
+    fitting = fit_pairs(measure_passes(copy.deepcopy(model).to("cuda", DTYPES[precision]), stream), free - fixed, most)
+    torch.cuda.empty_cache()
+    return min(ranks.gather(fitting))
+
+
+def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
+    """Returns the most pairs, from 1 to ``most``, whose pass fits into ``memory`` bytes with room.
+
+    measure: the bytes that a pass of so many pairs takes at its peak
+
+    Each further pair is taken to cost as much as those between the two numbers that are tried. Where these do not fit
+    it is 1: trying the largest batch then says more.
+    """
+    few, more = TRIED
+    try:
+        least = measure(few)
+        each = (measure(more) - least) / (more - few)
+    except torch.OutOfMemoryError:
+        return 1
+    return max(1, min(most, few + int(((1 - ROOM) * memory - least) / each)))
+
+
+def measure_passes(model: Any, stream: PairStream) -> Callable[[int], float]:
+    """Measures on a GPU what a forward and backward pass of full pairs takes, the model's weights included."""
+    held = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())  # by others in this process
+
+    def measure(pairs: int) -> float:
+        torch.cuda.reset_peak_memory_stats()
+        inputs = to_tensors(make_largest_batch(stream, pairs), torch.device("cuda"))
+        loss, _, outputs = model(**inputs, scales={loss.name: 0.0 for loss in model.losses})
+        (loss + 0.0 * outputs.sum()).backward()
+        model.zero_grad()
+        return torch.cuda.max_memory_allocated() - held
+
+    return measure

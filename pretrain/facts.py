@@ -29,7 +29,7 @@ def collect_facts(
     max_length: int,
     total: int,
 ) -> dict[str, Any]:
-    """What makes this run this run, and its settings."""
+    """Returns what makes this run this run, and its settings."""
     name = find_hub_name(config.model) or model_name
     paths = ["corpus", "model", "output_dir", "deepspeed_config", "cache_dir", "adapters"]
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
@@ -65,7 +65,7 @@ def describe_for_release(
     corpora: list[Corpus],
     validation: PairStream | None,
 ) -> dict[str, Any]:
-    """What a release and its card say beside the settings."""
+    """Returns facts for a release and its card, beside the settings."""
     return {
         "corpus": describe_corpora(mixture, corpora),
         "token_loss": token_loss,
@@ -88,7 +88,7 @@ def _count_documents(validation: PairStream, num_pairs: int) -> int:
 
 
 def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
-    """What a model card says about each objective, over all corpora."""
+    """Returns each objective's facts for a model card, over all corpora."""
     total = sum(mixture.weights)
     return [
         {

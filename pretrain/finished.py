@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from shlex import quote
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import find_file, read_object
@@ -16,21 +15,20 @@ from .config import LENGTHS, PretrainConfig, as_dict
 
 SUMMARY = "summary.json"
 LISTS = ("corpus", "adapters")
-# A run is recognised by their content, and not by their names
-READ = (*LISTS, "model", "generator", "deepspeed_config")
+READ = (*LISTS, "model", "generator", "deepspeed_config")  # files: a run is recognised by their content, not names
 
 
 def find_finished(config: PretrainConfig) -> Path | None:
-    """The summary of the run that these settings describe; None where it is not complete, or a look at its folder does
-    not tell: a file that the run has read may have changed since.
+    """Returns the summary of the run that these settings describe; None where it is not complete, or a look at its
+    folder does not tell: a file that the run has read may have changed since.
 
     Raises KinspanError where the settings differ from those of the complete run in its length alone.
     """
     folder = Path(config.output_dir)
     summary = folder / SUMMARY
     try:
-        found = read_object(summary, "")
-        theirs, steps = dict(found["config"]), int(found["steps"])
+        finished = read_object(summary, "")
+        theirs, steps = dict(finished["config"]), int(finished["steps"])
     except (KinspanError, LookupError, TypeError, ValueError):
         return None
     ours = json.loads(json.dumps(as_dict(config)))
@@ -41,27 +39,20 @@ def find_finished(config: PretrainConfig) -> Path | None:
     if differing and (config.lr_schedule in OPEN_ENDED or not differing & set(LENGTHS)):
         return None  # it goes on, or setting it up says what keeps it from that
     if differing:
-        raise KinspanError(f"--output_dir {folder} holds a run that is complete after {steps} steps: {advise(folder)}")
+        length = next(name for name in LENGTHS if name in differing)
+        raise KinspanError(
+            f"--{length}: {folder} holds this run, whose rate fell to zero after {steps} steps: release it, and train "
+            "that further with another --output_dir"
+        )
     sources = parse_sources(config.corpus)
     objectives = [config.objective, *(source.objective or "" for source in sources)]
-    has_own_objective = any(re.search(":[^0-9]", name) for name in objectives)  # whose code may have changed
+    has_user_code = any(re.search(":[^0-9]", name) for name in objectives)  # which may have changed
     read = [*list_paths(sources), *ours["adapters"], *(ours[name] for name in READ if name not in LISTS)]
-    return None if has_own_objective or any(_is_newer(name, summary) for name in read) else summary
-
-
-def advise(folder: Path) -> str:
-    """How to train a run's model for longer."""
-    run, release = quote(str(folder)), quote(f"{folder}/release")
-    return (
-        "its length cannot change, because the learning rate falls to zero at its end (a run with --lr_schedule wsd "
-        f"can be continued). To train on, release it (kinspan release --run_dir {run} --output_dir "
-        f"{release}), and start another run from there (--model {release}, and another --output_dir)"
-    )
+    return None if has_user_code or any(_is_newer(name, summary) for name in read) else summary
 
 
 def _is_newer(name: str | None, summary: Path) -> bool:
-    """Whether a file of this name, or in the folder of this name, was written after the summary, or cannot be looked
-    at."""
+    """Returns whether a file of this name, or in this folder, was written after the summary, or cannot be seen."""
     if name and is_remote(name):
         return True
     place = find_file(name) if name and not Path(name).is_dir() else name and Path(name)

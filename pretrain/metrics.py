@@ -1,9 +1,11 @@
 """Figures of training: losses and accuracies from sums, and the work that a batch takes."""
 
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,11 +34,16 @@ PEAK_TFLOPS = {
     "L40": 181,
     "L4": 121,
 }
+KEPT_LOSSES = 20  # lines of the log that a loss is compared with
+LEVEL = 5  # the last so many of them tell where the loss stands
+MIN_LOSSES = 8  # with fewer, no loss counts as a spike
+DEVIATIONS = 6.0  # of normal changes from line to line, one in 10^9 is larger
+MIN_LEAP = 0.1  # of the loss: where lines hardly differ, a smaller leap is noise
 MAX_PRODUCT = 8192  # rows and columns of the largest matrices that the peak is measured with
 
 
 def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
-    """Losses in nats per item, accuracies, and F1 of the positive class, from sums by name (see losses.py).
+    """Returns losses in nats per item, accuracies, and F1 of the positive class, from sums by name (see losses.py).
 
     For a mixture those of each part follow, named ``ssp/pair_loss`` or by corpus, ``wiki/pair_loss``; of a corpus with
     several objectives both. A figure without any item to compute it from is left out.
@@ -45,16 +52,15 @@ def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, f
     everything = _add_up(sums, parts)
     out = _compute_token_figures(sums) | _compute_pair_figures(everything) | _compute_shares(everything)
     for name, numbers in group_parts(parts).items():
-        own = _compute_pair_figures(_add_up(sums, [parts[number] for number in numbers]))
-        out |= {f"{name}/{figure}": value for figure, value in own.items()}
+        of_part = _compute_pair_figures(_add_up(sums, [parts[number] for number in numbers]))
+        out |= {f"{name}/{figure}": value for figure, value in of_part.items()}
     known = {name: value for name, value in out.items() if value is not None}
     loss = sum(weight * known.get(f"{name}_loss", 0.0) for name, weight in weights._asdict().items())
     return {"loss": loss, **known}
 
 
 def group_parts(parts: Sequence[str]) -> dict[str, list[int]]:
-    """The names under which a mixture's figures stand apart, each with the numbers of its parts: every part, and every
-    corpus of several parts. Nothing where there is one part."""
+    """Returns the numbers of a mixture's parts by name: every part, and every corpus of several."""
     if len(parts) == 1:
         return {}
     groups: dict[str, list[int]] = {name: [number] for number, name in enumerate(parts)}
@@ -71,8 +77,7 @@ def _add_up(sums: Mapping[str, float], parts: Sequence[str]) -> dict[str, float]
 
 
 def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:
-    """Figures of the masked-LM loss, and of replaced-token detection: recall and precision are of the
-    replaced tokens."""
+    """Returns figures of masked LM and replaced-token detection; recall and precision are of the replaced tokens."""
     if "mlm_loss" not in sums:  # an adapter has no token loss
         return {}
     out = {
@@ -80,18 +85,17 @@ def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:
         "mlm_accuracy": _divide(sums["mlm_correct"], sums["mlm_tokens"]),
     }
     if "rtd_loss" in sums:
-        tokens, replaced, called, found = (sums[f"rtd_{n}"] for n in ("tokens", "replaced", "called", "found"))
+        tokens, replaced, called, hits = (sums[f"rtd_{n}"] for n in ("tokens", "replaced", "called", "found"))
         out["rtd_loss"] = _divide(sums["rtd_loss"], tokens)
-        out["rtd_accuracy"] = _divide(tokens - (replaced - found) - (called - found), tokens)
-        out["rtd_recall"] = _divide(found, replaced)
-        out["rtd_precision"] = _divide(found, called)
+        out["rtd_accuracy"] = _divide(tokens - (replaced - hits) - (called - hits), tokens)
+        out["rtd_recall"] = _divide(hits, replaced)
+        out["rtd_precision"] = _divide(hits, called)
         out["replaced_share"] = _divide(replaced, tokens)
     return out
 
 
 def _compute_pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
-    """Figures of the pair loss: accuracy by kind, and F1 of the positives against both kinds of negatives, or one
-    alone.
+    """Returns figures of the pair loss: accuracy by kind, and F1 of positives against both kinds of negatives, or one.
 
     Of a bi-encoder: pair_r1, the share of queries whose own text is the most similar, and pair_mrr.
     """
@@ -122,8 +126,17 @@ def _divide(value: float, count: float) -> float | None:
     return value / count if count else None
 
 
+def is_spike(loss: float, before: Sequence[float]) -> bool:
+    """Returns whether a loss exceeds the median of the last few by more than the usual change between two lines."""
+    if len(before) < MIN_LOSSES:
+        return False
+    level = statistics.median(before[-LEVEL:])
+    change = 1.4826 * statistics.median(abs(b - a) for a, b in pairwise(before))  # a normal distribution's deviation
+    return loss > level + max(DEVIATIONS * change, MIN_LEAP * abs(level))
+
+
 def find_peak_tflops(given: float | None, precision: str) -> float:
-    """Peak TFLOP/s of one device: as given; otherwise that of a known GPU in half precision; otherwise measured."""
+    """Returns peak TFLOP/s of one device: as given, else of a known GPU in half precision, else measured."""
     if given is not None:
         return given
     if torch.cuda.is_available() and precision != "fp32":
@@ -136,7 +149,7 @@ def find_peak_tflops(given: float | None, precision: str) -> float:
 
 @cache
 def measure_peak_tflops(precision: str) -> float:
-    """TFLOP/s of products of random square matrices on this device, in this precision: the best that was seen.
+    """Returns the best TFLOP/s of products of random square matrices on this device, in this precision.
 
     The matrices grow until a product takes long enough to be timed, or fills a GPU. Global random numbers stay alone.
     """
@@ -147,18 +160,18 @@ def measure_peak_tflops(precision: str) -> float:
     numbers = torch.Generator(device).manual_seed(0)
     best, size = 0.0, 128
     while True:
-        one, two = (torch.randn(size, size, generator=numbers, device=device).to(dtype) for _ in range(2))
-        seconds = [_time_product(one, two, multiply) for _ in range(3)]
+        left, right = (torch.randn(size, size, generator=numbers, device=device).to(dtype) for _ in range(2))
+        seconds = [_time_product(left, right, multiply) for _ in range(3)]
         best = max(best, 2 * size**3 / min(seconds) / 1e12)
         if size == MAX_PRODUCT or (device.type == "cpu" and min(seconds) > 0.01):
             return best
         size *= 2
 
 
-def _time_product(one: torch.Tensor, two: torch.Tensor, multiply: Callable[..., torch.Tensor]) -> float:
+def _time_product(left: torch.Tensor, right: torch.Tensor, multiply: Callable[..., torch.Tensor]) -> float:
     wait_for_device()
     began = time.perf_counter()
-    multiply(one, two)
+    multiply(left, right)
     wait_for_device()
     return time.perf_counter() - began
 
@@ -186,11 +199,11 @@ class Clock:
         self.tokens = self.padding = self.slots = 0
 
     def start(self) -> None:
-        """A step begins, with waiting for its batch."""
+        """Begins a step, with waiting for its batch."""
         self.began = time.perf_counter()
 
     def stop(self, counted: GlobalBatch, sums: torch.Tensor | None = None) -> None:
-        """A step has ended.
+        """Ends a step.
 
         sums: what it left on the device, which is waited for, so that the time of all its work counts
         """
@@ -207,8 +220,8 @@ class Clock:
             self.slots += slots
 
     def read(self, waited: float) -> dict[str, float]:
-        """The figures since the last call: tokens_per_second of all ranks, mfu_percent of this rank's device, and
-        token_imbalance, the largest rank's tokens over the mean.
+        """Returns the figures since the last call, mfu_percent of this rank's device; token_imbalance is the largest
+        rank's tokens over the mean.
 
         waited: seconds that this rank has waited for batches since the run was started
         """
@@ -257,14 +270,14 @@ def _count_matrices(heads: Iterable[torch.nn.Module]) -> int:
 
 
 def list_windows(config: Any) -> list[int | None]:
-    """Of each layer the distance from which on its tokens do not see one another; None where they see all."""
+    """Returns for each layer the distance from which on tokens do not see one another; None where they see all."""
     num_layers = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * num_layers
     return [config.sliding_window + 1 if kind == "sliding_attention" else None for kind in kinds]
 
 
 def count_seen(lengths: np.ndarray, window: int | None) -> np.ndarray:
-    """How many pairs of a token and one less than ``window`` away (or itself) sequences of these lengths have."""
+    """Returns how many pairs of a token and one less than ``window`` away (or itself) such sequences have."""
     reach = lengths if window is None else np.minimum(lengths, window)
     hidden = lengths - reach  # the rows of each of the two corners of the square that are not seen
     return lengths**2 - hidden * (hidden + 1)

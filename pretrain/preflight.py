@@ -24,7 +24,7 @@ from data_pipeline.sources import list_paths
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
 from pretrain.engine import ranks
-from pretrain.engine.device import describe_out_of_memory, is_out_of_memory
+from pretrain.engine.device import OutOfMemory, is_out_of_memory
 from pretrain.engine.engine import build_engine, start_distributed
 from pretrain.engine.log import format_time
 from pretrain.engine.run_folder import CHECKPOINTS, SHARED, holds_this_run, open_folder
@@ -34,7 +34,7 @@ from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.planning.checks import check
 from pretrain.planning.corpora import list_sources
-from pretrain.setup import Setup, explain_differences, set_up
+from pretrain.setup import Setup, set_up
 from pretrain.step import start_count_reduction, train_step, try_largest
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def preflight(config: PretrainConfig) -> list[str]:
     except RuntimeError as error:
         if not ranks.is_communication_failure(error):
             raise
-        raise KinspanError(ranks.describe_communication_failure(error)) from error
+        raise ranks.CommunicationFailure(error) from error
     finally:
         faulthandler.cancel_dump_traceback_later()
         for folder in absent:
@@ -181,7 +181,7 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
     """Trains for two steps in a folder that is removed again. Raises KinspanError for what the run would refuse."""
     folder = output / f"{SHARED}preflight"
     try:
-        setup = set_up(replace(config, output_dir=str(folder / "run")))
+        setup = set_up(replace(config, output_dir=str(open_folder(folder / "run"))))
         ranks.broadcast_from_rank_0(lambda: _expect_startable(output, setup))
         seconds, tokens = _time_step(setup)
         ranks.broadcast_from_rank_0(lambda: _expect_room(output, setup))
@@ -194,7 +194,7 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
 
 
 def _expect_startable(output: Path, setup: Setup) -> None:
-    if holds_this_run(output, setup.facts, explain_differences(setup, output)):
+    if holds_this_run(output, setup.facts):
         find_start(output, setup.schedule)
 
 
@@ -235,5 +235,5 @@ def _time_step(setup: Setup) -> tuple[float, int]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise KinspanError(describe_out_of_memory(setup.layout.largest, setup.train_stream.max_length)) from error
+        raise OutOfMemory(setup.layout.largest, setup.train_stream.max_length) from error
     return max(ranks.gather(time.perf_counter() - began)), counted.counts["num_tokens"]

@@ -1,44 +1,59 @@
-"""A pre-training run, from settings to summary.json: the training loop, and what surrounds it."""
+"""A pre-training run, from its settings to summary.json: set up, loop, end."""
 
 import atexit
+import json
+import logging
 import math
-import os
-import socket
-from contextlib import closing, nullcontext, suppress
+import platform
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import yaml
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.core.files import describe_write_error, read_object, write_atomically
 from pretrain.checkpoints.capture import full_weights
-from pretrain.checkpoints.reader import find_resumable, get_step
+from pretrain.checkpoints.reader import convert_to_universal, find_resumable, get_step, load_checkpoint
+from pretrain.checkpoints.writer import Writer
 from pretrain.engine import ranks
-from pretrain.engine.deepspeed_compat import release_engine
-from pretrain.engine.device import describe_out_of_memory, is_out_of_memory, return_freed_memory
-from pretrain.engine.engine import start_distributed
-from pretrain.engine.history import DAMAGED, FAILED, FINISHED, STARTED, UNSAVED, note
-from pretrain.engine.lock import lock_folder
-from pretrain.engine.loop import Outcome
-from pretrain.engine.run_folder import CHECKPOINTS, open_folder
+from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
+from pretrain.engine.device import OutOfMemory, describe_device, is_out_of_memory, return_freed_memory
+from pretrain.engine.device_update import is_ordinary_overflow
+from pretrain.engine.engine import build_engine, set_learning_rate
+from pretrain.engine.log import Log, WandbBoard, read_metrics
+from pretrain.engine.loop import LoopState, Outcome, Progress
+from pretrain.engine.run_folder import CHECKPOINTS, SUMMARY, lock_folder
 from pretrain.engine.stop import Stopped, StopRequest, listen_for_stop
 from pretrain.engine.watch import SETTING_UP, Watch, watch_ranks
 from pretrain.engine.world import read_launcher_variables
+from pretrain.modeling.compilation import compile_encoders
+from pretrain.modeling.losses import LossWeights
+from pretrain.release.card import find_warnings
+from pretrain.release.curve import OF_PRETRAINING, draw_curve
 from pretrain.release.release import write_release
+from pretrain.validation import evaluate, evaluate_retrieval
 
+from .batches import Feeder, average_tokens
 from .config import PretrainConfig, as_dict
-from .finished import SUMMARY
-from .measure import measure, refresh_page, write_page
-from .metrics import compute_figures
-from .planning.checks import check
-from .recovery import look_for_spike, tell_skipped
-from .setup import Setup, set_up
-from .state import Run, close_run, fetch_next, open_run, start_run
-from .step import GlobalBatch, train_step, try_largest
-from .summary import describe_run, write_summary
+from .metrics import KEPT_LOSSES, Clock, FlopCounter, compute_figures, find_peak_tflops, is_spike
+from .setup import Setup, begin, set_up
+from .step import GlobalBatch, start_count_reduction, train_step, try_largest
+
+log = logging.getLogger(__name__)
+WAIT, WARM_UP = 3, 1  # steps before those that --profile traces
+TRACE, TRACE_ROWS = "trace.json.gz", 15  # rows of the table of operators
+CURVE, CURVE_SECONDS = "curve.png", 60.0  # at least between two drawings
+FEW_TOKENS = 15_000  # of a micro-batch: with 12,000 RoBERTa-base had 69% of the speed that 49,000 had on an H200
+PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
 def pretrain(config: PretrainConfig) -> dict[str, Any]:
@@ -47,27 +62,23 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
     All ranks call it. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
     signal or ``max_hours`` ended the run after a checkpoint.
     """
-    check(config)
-    folder = open_folder(config.output_dir)
+    folder = begin(config)
+    rank, _, world = read_launcher_variables()
     try:
-        start_distributed(config.allow_cpu)
-    except KinspanError:
-        with suppress(OSError):  # where it holds something
-            folder.rmdir()
-        raise
-    try:
-        with lock_folder(folder), listen_for_stop(config.max_hours) as request:
-            rank, _, world = read_launcher_variables()
-            with watch_ranks(folder, rank, world, config.stall_minutes * 60) as watch:
-                summary = _run_watched(config, request, watch)
+        with (
+            lock_folder(folder),
+            listen_for_stop(config.max_hours) as request,
+            watch_ranks(folder, rank, world, config.stall_minutes * 60) as watch,
+        ):
+            summary = _run(config, request, watch)
     except Stopped:
         _leave_at_exit()
         raise
     except OSError as error:  # a full disk, where the run cannot go on without it
-        raise KinspanError(ranks.describe_storage_error(error, folder)) from error
+        raise KinspanError(describe_write_error(Path(error.filename or folder), error)) from error
     except RuntimeError as error:
         if ranks.is_communication_failure(error):
-            raise KinspanError(ranks.describe_communication_failure(error)) from error
+            raise ranks.CommunicationFailure(error) from error
         raise
     _leave_at_exit()  # not after an error: the other ranks may be waiting for this one
     return summary
@@ -79,145 +90,186 @@ def _leave_at_exit() -> None:
     atexit.register(dist.destroy_process_group)
 
 
-def _run_watched(config: PretrainConfig, request: StopRequest, watch: Watch) -> dict[str, Any]:
-    """Turns a lack of memory into advice, and has the watchdog find out whether a rank is gone where a collective
-    failed."""
+def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> dict[str, Any]:
     setup = None
     try:
         watch.mark(SETTING_UP, patient=True)  # weights and shards may come from afar
         setup = set_up(config)
-        return _run(setup, request, watch)
+        watch.mark("reading checkpoints", patient=True)
+        checkpoint, summary = find_resumable(setup.folder / CHECKPOINTS), setup.folder / SUMMARY
+        if not checkpoint and summary.exists():
+            raise KinspanError(f"--output_dir {setup.folder}: the run is complete, but its checkpoints are gone")
+        if checkpoint and summary.exists() and get_step(checkpoint) >= setup.total_steps:
+            log.info("this run is complete: see %s", summary)
+            return read_object(summary, "delete it to have it written again") if setup.rank == 0 else {}
+        run = Pretraining(setup, checkpoint, request, watch)
+        with run.opened:
+            run.begin()
+            run.train()
+        return run.summarise()
     except Exception as error:
-        text = quote_error(error)
+        if ranks.is_communication_failure(error):
+            watch.wait_for_verdict(str(ranks.CommunicationFailure(error)))
         if setup and is_out_of_memory(error):
-            text = describe_out_of_memory(setup.layout.largest, setup.train_stream.max_length)
-        elif ranks.is_communication_failure(error):
-            text = ranks.describe_communication_failure(error)
-            watch.wait_for_verdict(text)
-        if setup and setup.rank == 0:  # before that the folder may be another run's
-            note(setup.folder, FAILED, why=text)
-        if setup and is_out_of_memory(error):
-            raise KinspanError(text) from error
+            raise OutOfMemory(setup.layout.largest, setup.train_stream.max_length) from error
         raise
 
 
-def _run(setup: Setup, request: StopRequest, watch: Watch) -> dict[str, Any]:
-    watch.mark("reading checkpoints", patient=True)
-    _say(setup, *setup.notes)
+@dataclass
+class PretrainProgress(Progress):
+    """What a checkpoint keeps of the loop; the window is by ``sum_names`` of the model.
 
-    def tell_damaged(line: str) -> None:
-        _say(setup, line)
-        if setup.rank == 0:
-            note(setup.folder, DAMAGED, why=line)
+    tokens: that were trained on so far, by all ranks
+    losses: those of the last lines of the log, in which metrics.is_spike finds spikes
+    """
 
-    found = find_resumable(setup.folder / CHECKPOINTS, tell_damaged)
-    summary = setup.folder / SUMMARY
-    if not found and summary.exists():
-        raise KinspanError(
-            f"{setup.folder} holds a run that was complete, and its checkpoints are gone: give another --output_dir, "
-            f"or delete {summary} to train it again"
+    tokens: int = 0
+    losses: list[float] = field(default_factory=list)
+
+
+class Pretraining(LoopState):
+    """A run under way.
+
+    clock:       measures the speed
+    opened:      closes what the run has opened
+    filler:      stands in for an empty micro-batch
+    feeder:      makes the batches from ``progress.step`` on
+    next_counts: waits for the next step's batch to be counted, see step.start_count_reduction
+    """
+
+    progress: PretrainProgress
+    filler: Any
+    feeder: Feeder
+    next_counts: Callable[[], GlobalBatch]
+
+    def __init__(self, setup: Setup, checkpoint: Path | None, request: StopRequest, watch: Watch) -> None:
+        """Builds the engine and loads the checkpoint ``checkpoint``; without one the run begins anew."""
+        config, schedule = setup.config, setup.schedule
+        self.setup, self.opened, self.curve_due = setup, ExitStack(), 0.0
+        self.weights = LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight)
+        self.clock = Clock(
+            FlopCounter(setup.model),  # made before the engine, which may divide the parameters among the ranks
+            not setup.layout.padded,
+            find_peak_tflops(config.peak_tflops, setup.facts["precision"]),
         )
-    if found and summary.exists() and get_step(found) >= setup.total_steps:
-        _say(setup, f"this run is complete: see {summary}")
-        return read_object(summary, "delete it to have it written again") if setup.rank == 0 else {}
-    run = start_run(Pretraining, setup, found, request, watch)
-    with closing(run.board) if run.board else nullcontext(), run.profiler or nullcontext():
-        return _train_and_sum_up(run)
+        universal = (
+            convert_to_universal(checkpoint, setup.layout.world, setup.rank) if checkpoint else None
+        )  # needs memory
+        super().__init__(
+            rank=setup.rank,
+            engine=build_engine(setup.model, config, setup.deepspeed_settings),
+            writer=Writer(
+                setup.folder / CHECKPOINTS,
+                setup.rank,
+                config.keep_checkpoints,
+                lambda step: step == schedule.decay_start or bool(config.keep_every and step % config.keep_every == 0),
+                torch.cuda.is_available() if config.async_checkpoints is None else config.async_checkpoints,
+            ),
+            schedule=schedule,
+            progress=PretrainProgress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
+            request=request,
+            watch=watch,
+            most_skips=config.max_skipped_steps,
+        )
+        if config.compile:
+            compile_encoders(setup.model)
+        if checkpoint:
+            self.progress = PretrainProgress(**load_checkpoint(self.engine, checkpoint, setup.layout.world, universal))
+            disable_overflow_error(self.engine)  # the loss scaler that was loaded is another object
+            self.resumed_at = self.progress.step
+            log.info("resuming from %s at step %d", checkpoint, self.progress.step)
 
+    def begin(self) -> None:
+        """Tries the largest batch, opens log and feeder, and fetches the first batch."""
+        setup, progress, config = self.setup, self.progress, self.setup.config
+        self.opened.callback(release_engine, self.engine)
+        self.watch.mark("trying the largest batch")
+        try_largest(self.engine, setup.train_stream, setup.layout)
+        log_start(setup, self.engine.module)
+        self.watch.mark("reading the first block", patient=True)  # a remote one may take long
+        self.filler = setup.train_stream.batch(progress.step * setup.layout.size, 1)
+        self.fill_window()
+        self.profiler = None
+        if setup.rank == 0:
+            write_atomically(setup.folder / "config.yaml", yaml.safe_dump(as_dict(config), sort_keys=False))
+            board = WandbBoard(setup.folder, config.wandb, setup.facts["settings"]) if config.wandb else None
+            undone = ("validation",) if progress.due else ()
+            settings = setup.facts["settings"]
+            self.metrics = Log(
+                setup.folder, progress.step, self.schedule.total, "pre-training", undone, settings, board
+            )
+            self.opened.callback(self.metrics.close)
+            if config.profile:
+                self.profiler = self.opened.enter_context(make_profiler(config.profile, setup.folder))
+        self.feeder = Feeder(
+            setup.train_stream, setup.layout, self.rank, progress.step, config.num_workers, self.schedule.total
+        )
+        self.opened.callback(self.feeder.close)
+        self.fetch_next(stopping=False)  # at least one step is trained before a stop
+        self.feeder.waited = 0.0  # no step is under way yet
 
-def _train_and_sum_up(run: "Pretraining") -> dict[str, Any]:
-    setup, watch, summary = run.setup, run.watch, run.setup.folder / SUMMARY
-    watch.mark("trying the largest batch")
-    try_largest(run.engine, setup.train_stream, setup.layout)
-    run.say(*describe_run(setup, run.engine.module))
-    if setup.rank == 0:
-        write_atomically(setup.folder / "config.yaml", yaml.safe_dump(as_dict(setup.config), sort_keys=False))
-    watch.mark("reading the first block", patient=True)  # a remote one may take long
-    setup.train_stream.batch(run.progress.step * setup.layout.size, 1)
-    open_run(run)
-    run.note(STARTED, ranks=setup.layout.world, process=os.getpid(), host=socket.gethostname())
-    try:
-        run.loop()
-        if failure := run.writer.finish():
+    def train(self) -> None:
+        """Trains to the end. Once per update, in this order: stop if asked, validate, save, release, step, log."""
+        config, total = self.setup.config, self.schedule.total
+        while True:
+            step, began = self.progress.step, time.monotonic()
+            saved = step == self.resumed_at  # then its checkpoint was written after this step was measured
+            self.watch.mark(f"step {step}, counting tokens with the other ranks")
+            counted = self.next_counts()
+            if counted.stop:
+                self.stop(saved)
+            if (self.progress.due or not saved) and (step % config.eval_steps == 0 or step == total):
+                self.validate()
+            self.progress.due = False
+            if step and not saved and (step % config.save_steps == 0 or step in (self.schedule.decay_start, total)):
+                self.save()
+            if step and config.release_every and step % config.release_every == 0:
+                self.release()
+            if step >= total:
+                break
+            self.take_step(counted)
+            self.progress.wall_seconds += time.monotonic() - began
+        if failure := self.writer.finish():
             raise KinspanError(f"the last checkpoint could not be written ({failure}): mend that, then start it again")
-    finally:
-        close_run(run)
-        release_engine(run.engine)
-    if setup.rank:
-        return {}
-    written = write_summary(setup, run.progress)
-    run.note(FINISHED)
-    print(f"done: {summary}", flush=True)
-    return written
 
-
-def _say(setup: Setup, *lines: str) -> None:
-    if setup.rank == 0:
-        for line in lines:
-            print(line, flush=True)
-
-
-@dataclass(kw_only=True)
-class Pretraining(Run):
-    """A step of pre-training. While it runs, the ranks count the next one's batch, and whether one of
-    them is to stop."""
-
-    counted: GlobalBatch = field(init=False)
-
-    def is_stop_asked(self) -> bool:
-        self.watch.mark(f"step {self.progress.step}, counting tokens with the other ranks")
-        self.counted = self.coming()
-        return self.counted.stop
-
-    def stop(self, saved: bool) -> None:
-        """Leaves a page that says so."""
-        try:
-            super().stop(saved)
-        except Stopped:
-            if self.log:
-                write_page(self, under_way=False)
-            raise
-
-    def measure_if_due(self, step: int) -> None:
-        measure(self)
-
-    def is_save_due(self, step: int) -> bool:
-        return step % self.setup.config.save_steps == 0 or step in (self.schedule.decay_start, self.schedule.total)
-
-    def export(self, step: int) -> None:
-        every = self.setup.config.release_every
-        if every and step and step % every == 0:
-            release(self)
-
-    def take_step(self, step: int, logged: bool) -> Outcome:
-        counted = self.counted
+    def take_step(self, counted: GlobalBatch) -> None:
+        """Trains on a global batch. While it runs, the ranks count the next one's, and whether one of them is to
+        stop."""
+        step, setup = self.progress.step, self.setup
+        logged = (step + 1) % setup.config.log_steps == 0 or step + 1 == self.schedule.total
+        rate = self.schedule.rate(step)
+        set_learning_rate(self.engine, rate)
         self.clock.start()
         self.watch.mark(f"step {step}, waiting for the next batch")
-        fetch_next(self, self.request.wanted())
-        result = train_step(
+        self.fetch_next(self.request.wanted())
+        outcome = train_step(
             self.engine,
             counted=counted,
             filler=self.filler,
-            layout=self.setup.layout,
+            layout=setup.layout,
             rank=self.rank,
-            seed=self.setup.config.seed,
+            seed=setup.config.seed,
             step=step,
             weights=self.weights,
             mark=self.watch.mark,
         )
         if logged:
             self.watch.mark(f"step {step}, waiting for the device")
-        self.clock.stop(counted, result.sums if logged else None)
+        self.clock.stop(counted, outcome.sums if logged else None)
+        self.progress.tokens += counted.counts["num_tokens"]
+        self.count_update(outcome)
         if self.profiler:
             self.profiler.step()
-        self.progress.tokens += counted.counts["num_tokens"]
-        return result
+        if logged:
+            self.write_log(rate, outcome)
 
-    def tell_skipped(self, step: int) -> None:
-        tell_skipped(self, step)
+    def fetch_next(self, stopping: bool) -> None:
+        """Takes the next batch from the feeder, and has the ranks begin to count it. ``stopping``: this one is to
+        stop"""
+        self.next_counts = start_count_reduction(self.feeder.next(), self.engine.module.losses, stopping)
 
-    def write_log(self, rate: float, grad_norm: Any) -> None:
-        """Looks for a spike of the loss, too."""
+    def write_log(self, rate: float, outcome: Outcome) -> None:
+        """Logs the figures since the last line, and warns of a loss that leapt."""
         sums, progress = self.sum_window(self.setup.model.sum_names), self.progress
         speed = self.clock.read(self.feeder.waited)
         return_freed_memory()
@@ -225,28 +277,150 @@ class Pretraining(Run):
             return
         values = compute_figures(sums, self.weights)
         values |= {"learning_rate": rate, "tokens": progress.tokens, "skipped_steps": progress.skipped}
-        if grad_norm is not None and math.isfinite(norm := float(grad_norm)):  # not finite: the last update was skipped
-            values["grad_norm"] = norm
-        if self.log:
-            self.log.write(progress.step, "train", values | speed)
-        refresh_page(self)
-        look_for_spike(self, values["loss"])
+        if outcome.grad_norm is not None and math.isfinite(norm := float(outcome.grad_norm)):
+            values["grad_norm"] = norm  # not finite: the last update was skipped
+        if self.metrics:
+            self.metrics.write(progress.step, "train", values | speed)
+        if is_spike(values["loss"], progress.losses):
+            log.warning("step %d: the loss leapt from %.3f to %.3f", progress.step, progress.losses[-1], values["loss"])
+        progress.losses = [*progress.losses, values["loss"]][-KEPT_LOSSES:]
 
+    def warn_skipped(self, step: int) -> None:
+        """Logs which examples were in an update that was skipped."""
+        setup, size = self.setup, self.setup.layout.size
+        if self.metrics:
+            values = {"skipped_steps": self.progress.skipped, "example": step * size, "count": size}
+            self.metrics.write(step + 1, "skipped", values)
+        if not is_ordinary_overflow(setup.facts["precision"], self.progress.skipped_in_row):
+            shown = f"--start {step * size} --count {size} --seed {setup.config.seed}"
+            log.warning(
+                "step %d: a loss or gradient was not finite, its update is skipped: kinspan show pairs %s", step, shown
+            )
 
-def release(run: Run) -> None:
-    """Writes a release of this step; where it cannot be written, training goes on. One that is there already is kept
-    only if this run was resumed at this step."""
-    step = run.progress.step
-    run.watch.mark(f"the release of step {step}", patient=True)
-    folder = run.setup.folder / "releases" / f"step-{step:08d}"
-    weights = full_weights(run.engine)
-    if run.rank == 0 and not (folder.exists() and step == run.resumed_at):
+    def validate(self) -> None:
+        """Logs the figures of the held-out pairs, and draws the curves."""
+        setup, step, figures = self.setup, self.progress.step, None
+        if setup.validation_stream is not None:
+            measure = evaluate_retrieval if setup.config.pair_loss else evaluate
+            figures = measure(
+                self.engine,
+                setup.validation_stream,
+                setup.config.eval_pairs,
+                setup.layout,
+                self.rank,
+                self.weights,
+                self.watch.mark,
+            )
+        is_last = step == self.schedule.total
+        if self.metrics and figures:
+            self.metrics.write(step, "validation", figures)
+        if self.metrics and (is_last or time.monotonic() >= self.curve_due):
+            self.draw_curve()
+        if is_last:
+            for text in find_warnings(
+                {**setup.facts, "last_validation": [{"step": step, **figures}] if figures else []}
+            ):
+                log.warning("%s", text)
+
+    def draw_curve(self) -> None:
+        """Draws the curves of the log; training goes on where they cannot be written."""
         try:
-            folder.parent.mkdir(exist_ok=True)
-            write_release(run.setup.folder, weights, step, folder)
-            run.say(f"released {folder}")
-        except (KinspanError, OSError) as error:  # a full disk, or a card that somebody has edited
-            text = f"step {step} is not released ({quote_error(error)}): training goes on"
-            run.say(text)
-            run.note(UNSAVED, why=text)
-    ranks.barrier()
+            if draw_curve(read_metrics(self.setup.folder), OF_PRETRAINING, self.setup.folder / CURVE):
+                self.curve_due = time.monotonic() + CURVE_SECONDS
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self.setup.folder / CURVE, error.strerror)
+
+    def release(self) -> None:
+        """Writes a release of this step; where it cannot be written, training goes on. One that is there already is
+        kept only if this run was resumed at this step."""
+        step = self.progress.step
+        self.watch.mark(f"the release of step {step}", patient=True)
+        folder = self.setup.folder / "releases" / f"step-{step:08d}"
+        weights = full_weights(self.engine)
+        if self.rank == 0 and not (folder.exists() and step == self.resumed_at):
+            try:
+                folder.parent.mkdir(exist_ok=True)
+                write_release(self.setup.folder, weights, step, folder)
+                log.info("released %s", folder)
+            except (KinspanError, OSError) as error:  # a full disk, or a card that somebody has edited
+                log.warning("step %d is not released (%s): training goes on", step, quote_error(error))
+        ranks.barrier()
+
+    def summarise(self) -> dict[str, Any]:
+        """Writes summary.json, which shows that the run is complete, and returns its content on rank 0."""
+        setup, progress = self.setup, self.progress
+        if self.rank:
+            return {}
+        summary: dict[str, Any] = {
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            "pairs": progress.step * setup.layout.size,
+            "skipped_steps": progress.skipped,
+        }
+        lines = read_metrics(setup.folder)
+        for split, name in (("train", "losses"), ("validation", "validation")):
+            of_split = [line for line in lines if line["split"] == split]
+            summary |= {f"first_{name}": next(iter(of_split), None), f"last_{name}": next(reversed(of_split), None)}
+        summary |= {
+            "wall_seconds": round(progress.wall_seconds, 1),
+            "world_size": setup.layout.world,
+            "corpus_fingerprint": setup.facts["corpus"]["fingerprint"],
+            "model": setup.facts["model"],
+            "versions": {"python": platform.python_version(), **{p: _find_version(p) for p in PACKAGES}},
+            "config": as_dict(setup.config),
+            "deepspeed": setup.deepspeed_settings,
+        }
+        write_atomically(setup.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+        log.info("done: %s", setup.folder / SUMMARY)
+        return summary
+
+
+def log_start(setup: Setup, module: torch.nn.Module) -> None:
+    """Logs what is trained on what. ``module``: the engine's, whose parameters may be divided among the ranks"""
+    layout, stream, facts = setup.layout, setup.train_stream, setup.facts
+    parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters()) / 1e6
+    with_generator = " with its generator" if facts["token_loss"] == "rtd" else ""
+    name, precision, stage = facts["model"]["name"], facts["precision"], facts["zero_stage"]
+    log.info("%s%s: %.1f M parameters, %s, ZeRO %d", name, with_generator, parameters, precision, stage)
+    log.info("device: %s, %d rank(s)", describe_device(), layout.world)
+    batches = layout.size, layout.world, layout.accumulation, layout.largest
+    log.info("%d pairs per step: %d rank(s) x %d micro-batch(es) of about %d", *batches)
+    epochs = setup.total_steps * layout.size / stream.epoch_pairs
+    log.info("%d steps (%.2f epochs), pairs of at most %d tokens", setup.total_steps, epochs, stream.max_length)
+    log.info("figures and curves: %s, %s, tensorboard", setup.folder / "metrics.jsonl", CURVE)
+    if torch.cuda.is_available() and (tokens := layout.largest * average_tokens(stream)) < FEW_TOKENS:
+        flag = "--micro_batch_size" if layout.accumulation > 1 else "--global_batch_size"
+        log.warning(
+            "a micro-batch has about %d tokens: below %d a GPU waits for the host; raise %s", tokens, FEW_TOKENS, flag
+        )
+
+
+def make_profiler(num_steps: int, folder: Path) -> profile:
+    """Returns torch's profiler, whose ``step`` the loop calls once per update.
+
+    After ``num_steps`` traced steps it writes the trace and logs which operators took the most time.
+    """
+    gpu = torch.cuda.is_available()
+
+    def finish(profiler: profile) -> None:
+        order = "self_cuda_time_total" if gpu else "self_cpu_time_total"
+        log.info("%s", profiler.key_averages().table(sort_by=order, row_limit=TRACE_ROWS))
+        try:
+            profiler.export_chrome_trace(str(folder / TRACE))
+        except OSError as error:
+            log.warning("%s cannot be written: %s", folder / TRACE, error.strerror)
+        else:
+            log.info("trace of %d steps, for ui.perfetto.dev: %s", num_steps, folder / TRACE)
+
+    return profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])],
+        schedule=schedule(wait=WAIT, warmup=WARM_UP, active=num_steps, repeat=1),
+        on_trace_ready=finish,
+    )
+
+
+def _find_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,9 +1,11 @@
-"""From settings to everything that a run needs, with every check that can be made before training starts."""
+"""Sets a run up: all that it needs before it has an engine, with every check that can be made until then."""
 
 import json
+import logging
 import math
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,8 @@ from objectives.rtd import mask_for_generator
 from pretrain.engine.device import choose_precision, set_product_precision
 from pretrain.engine.engine import complete_settings, read_deepspeed_config, start_distributed, warn_of_rate, zero_stage
 from pretrain.engine.layout import Layout
-from pretrain.engine.lock import RUN
 from pretrain.engine.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
-from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, SUMMARY, check_shared, claim_folder, open_folder, shorten
+from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, RUN, SUMMARY, check_shared, claim_folder, open_folder
 from pretrain.engine.schedule import OPEN_ENDED, Schedule, make_schedule
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
@@ -46,24 +47,21 @@ from pretrain.modeling.siamese.model import TEMPERATURE, SiameseModel, load_siam
 from pretrain.planning.corpora import (
     build_mixture,
     drop_untrainable,
-    explain_other_corpora,
     identify_corpora,
     list_sources,
     mix_validation,
     open_corpora_for_tokenizer,
 )
-from pretrain.release.adapter import explain_base, keep_adapter
+from pretrain.release.adapter import keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 
-from .batches import average_tokens
-from .config import LENGTHS, MUST_MATCH_ACROSS_RANKS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig, as_dict
+from .batches import average_tokens, choose_micro_batch
+from .config import MUST_MATCH_ACROSS_RANKS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig
 from .facts import collect_facts, describe_for_release
-from .finished import advise
 from .lengthen import change_length
-from .micro_batch import choose_micro_batch
 from .planning.checks import check, find_unused_flags
-from .watching.wandb_board import import_wandb
 
+log = logging.getLogger(__name__)
 TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
 HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at first, then drowns a pair loss of .7
 
@@ -73,8 +71,7 @@ class Setup:
     """What a run is made of, before it has an engine.
 
     validation_stream:  None where no pairs are held out
-    facts:              what run.json says: the run's identity (see config.identity), and what its release will say
-    notes:              lines for the user
+    facts:              what run.json holds: the run's identity (see config.identity), and facts for its release
     """
 
     config: PretrainConfig
@@ -89,59 +86,59 @@ class Setup:
     schedule: Schedule
     deepspeed_settings: dict[str, Any]
     facts: dict[str, Any]
-    notes: list[str]
+
+
+def begin(config: PretrainConfig) -> Path:
+    """Checks the settings, opens the output folder, which it returns, and joins the other ranks."""
+    check(config)
+    folder = open_folder(config.output_dir)
+    try:
+        start_distributed(config.allow_cpu)
+    except KinspanError:
+        with suppress(OSError):  # where it holds something
+            folder.rmdir()
+        raise
+    return folder
 
 
 def set_up(config: PretrainConfig) -> Setup:
-    """Checks the settings, joins the other ranks, loads corpus and model, and claims the output folder.
+    """Loads corpus and model and claims the output folder, after ``begin``.
 
     Raises KinspanError for anything that the user can mend.
     """
-    check(config)
     sources = list_sources(config)
     mixture = build_mixture(config, sources)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
-    precision = choose_precision(config.precision, zero_stage(deepspeed_settings))
+    stage = zero_stage(deepspeed_settings)
+    precision = choose_precision(config.precision, stage)
     rank, local_rank, world_size = read_launcher_variables()
-    if config.wandb and rank == 0:
-        import_wandb(config.wandb)
-    folder = open_folder(config.output_dir)
-    notes = _note_defaults(config)
-    _start_machine(config)
+    _set_numerics(config)
 
     model_name = config.model or default_model()
     tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_names(model_name, local_rank))
     corpora = make_first_on_each_machine(
         local_rank, lambda: open_corpora_for_tokenizer(tokenizer, sources, cache_settings(config))
     )
-    mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
-    notes += dropped
+    mixture, notes = drop_untrainable(mixture.read_from(*corpora))
     token_loss = choose_token_loss(config, model_name, family)
     masked = disable_unused_masking(config, token_loss)
-    if masked.mlm_probability != config.mlm_probability:
-        notes.append("--mlm_weight 0: no token is masked")
-    model, model_notes = make_first_on_each_machine(
+    model, new_parts = make_first_on_each_machine(
         local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
     )
     fingerprint = fingerprint_once_per_machine(model, rank, local_rank)
-    notes += model_notes + find_unused_flags(config, token_loss)
-    if any(note.startswith("the masked-LM head") for note in model_notes):
-        notes += warn_of_masked_lm(config)
-    if not config.adapter and not holds_no_weights(model_name):
-        notes += warn_of_rate("--learning_rate", config.learning_rate)
+    notes += [*new_parts, *find_unused_flags(config, token_loss)]
     max_length = config.max_length or mixture.max_length
     check_lengths(model, model_name, config.generator, tokenizer, max_length)
     if config.compile:
-        check_can_compile(model.family, zero_stage(deepspeed_settings))
+        check_can_compile(model.family, stage)
 
     train, validation, unvalidated = _open_streams(config, masked, token_loss, tokenizer, mixture, max_length)
-    notes += unvalidated
     total = count_steps(config, train)
     schedule = plan_schedule(config, total, train.epoch_pairs)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
-    micro = _settle_micro_batch(config, model, train, precision, zero_stage(deepspeed_settings), world_size)
-    config, masked = (replace(one, micro_batch_size=micro) for one in (config, masked))
+    micro = _find_micro_batch(config, model, train, precision, stage, world_size)
+    config, masked = (replace(settings, micro_batch_size=micro) for settings in (config, masked))
     layout = Layout(config.global_batch_size, micro, world_size, padded)
     facts = collect_facts(masked, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
     facts["identity"]["corpus_content"] = identify_corpora(mixture, sources)
@@ -149,7 +146,7 @@ def set_up(config: PretrainConfig) -> Setup:
     facts["warmup_steps"] = schedule.warmup
     setup = Setup(
         config=config,
-        folder=folder,
+        folder=Path(config.output_dir),
         model=model,
         tokenizer=tokenizer,
         train_stream=train,
@@ -160,27 +157,41 @@ def set_up(config: PretrainConfig) -> Setup:
         schedule=schedule,
         deepspeed_settings=complete_settings(deepspeed_settings, config, layout, precision),
         facts=facts,
-        notes=notes,
     )
     _check_same_everywhere(setup)
     broadcast_from_rank_0(lambda: _claim(setup))
+    for note in [*notes, *unvalidated]:
+        log.info("%s", note)
+    _warn(config, model_name, new_parts)
     return setup
 
 
-def _start_machine(config: PretrainConfig) -> None:
-    """Joins the other ranks, and settles how numbers are computed."""
-    start_distributed(config.allow_cpu)
+def _warn(config: PretrainConfig, model_name: str, new_parts: list[str]) -> None:
+    """Logs which defaults are used, and which settings are probably not meant."""
+    if not config.corpus:
+        log.info("no --corpus: it is the documentation of Python and of the pinned packages")
+    if config.model is None:
+        log.info("no --model: it is %s", DEFAULT_MODEL_NAME)
+    heavy = config.pair_weight and config.mlm_weight >= HEAVY_MASKED_LM * config.pair_weight
+    if heavy and config.mlm_probability and any(part.startswith("the masked-LM head") for part in new_parts):
+        log.warning("--mlm_weight %g: a new head's loss outweighs the pair loss: try 0.05 to 0.2", config.mlm_weight)
+    if not config.adapter and not holds_no_weights(model_name):
+        for text in warn_of_rate("--learning_rate", config.learning_rate):
+            log.warning("%s", text.removeprefix("warning: "))
+
+
+def _set_numerics(config: PretrainConfig) -> None:
     set_product_precision(config.tf32, config.deterministic)
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads what it has not written
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it
 
 
 def _open_streams(
     config: PretrainConfig, masked: PretrainConfig, token_loss: str, tokenizer: Any, mixture: Mixture, max_length: int
 ) -> tuple[PairStream, PairStream | None, list[str]]:
-    """The pairs to train on, those of validation where some are held out, and what is told of parts without them.
+    """Returns the training stream, the validation stream or None, and notes.
 
     masked: the settings of ``disable_unused_masking``
     """
@@ -197,9 +208,10 @@ def _open_streams(
         return train, None, [f"no validation: what is held out gives no pairs ({error})"]
 
 
-def _settle_micro_batch(
+def _find_micro_batch(
     config: PretrainConfig, model: TrainedModel, train: PairStream, precision: str, stage: int, world: int
 ) -> int:
+    """Returns the pairs of a micro-batch: as given, as the run began with, or what fits."""
     if config.micro_batch_size:
         return config.micro_batch_size
     folder = Path(config.output_dir)
@@ -214,37 +226,19 @@ def _settle_micro_batch(
 
 
 def _check_same_everywhere(setup: Setup) -> None:
-    """Raises KinspanError on all ranks where they read different settings or files on their machines.
-
-    The parts of a batch would then not belong together.
-    """
-    steps = {"total_steps": setup.total_steps, "schedule": setup.schedule}
-    settings = {name: getattr(setup.config, name) for name in MUST_MATCH_ACROSS_RANKS} | {
-        "deepspeed": setup.deepspeed_settings
-    }
+    """Fails on all ranks if any rank's settings or files differ from rank 0's."""
+    steps = {"total_steps": setup.total_steps, "schedule": setup.schedule, "deepspeed": setup.deepspeed_settings}
+    settings = {name: getattr(setup.config, name) for name in MUST_MATCH_ACROSS_RANKS}
     everyone = gather(setup.facts["identity"] | steps | settings)
     for rank, theirs in enumerate(everyone):
         for key, value in everyone[0].items():
             if theirs[key] != value:
-                raise KinspanError(
-                    f"rank {rank} would not train the same run as rank 0: its {key} is {shorten(theirs[key])}, not "
-                    f"{shorten(value)}; all machines need the same corpus, settings and packages"
-                )
+                raise KinspanError(f"rank {rank} would train another run: its {key} is {theirs[key]}, not {value}")
     check_shared(setup.folder)
 
 
-def _note_defaults(config: PretrainConfig) -> list[str]:
-    notes = []
-    if not config.corpus:
-        notes.append("no --corpus given: it is the documentation of Python and of the pinned packages")
-    if config.model is None:
-        notes.append(f"no --model given: it is {DEFAULT_MODEL_NAME}")
-    return notes
-
-
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
-    """Either "mlm" or "rtd", or "none" for an adapter; "auto" is resolved by the model's family, but for a bi-encoder,
-    which has no replaced-token detection.
+    """Returns "mlm", "rtd" or for an adapter "none"; "auto" is rtd for cross-encoders of ELECTRA's family.
 
     Raises KinspanError where they do not fit, or no loss has a weight.
     """
@@ -257,32 +251,17 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
     if family != "electra":
         raise KinspanError(f"--token_loss rtd needs an ELECTRA model, and --model {model_name} is of the type {family}")
     if config.rtd_weight and not config.mlm_probability:
-        raise KinspanError(
-            "--mlm_probability 0 leaves replaced-token detection nothing to find: to train on pairs alone, give "
-            "--token_loss mlm too"
-        )
+        raise KinspanError("--mlm_probability 0 leaves replaced-token detection nothing to find: give --token_loss mlm")
     return "rtd"
 
 
-def warn_of_masked_lm(config: PretrainConfig) -> list[str]:
-    """A line where the loss of a new masked-LM head leaves the pair loss little say."""
-    weight = config.mlm_weight if config.mlm_probability else 0.0
-    if not config.pair_weight or weight < HEAVY_MASKED_LM * config.pair_weight:
-        return []
-    return [
-        f"with --mlm_weight {config.mlm_weight:g} the loss of this new head outweighs the pair loss for thousands of "
-        "updates: try 0.05 to 0.2"
-    ]
-
-
 def disable_unused_masking(config: PretrainConfig, token_loss: str) -> PretrainConfig:
-    """The settings, without masked tokens where their loss has no weight: pairs are then read as they are."""
-    nothing_to_learn = token_loss == "mlm" and not config.mlm_weight
-    return replace(config, mlm_probability=0.0) if nothing_to_learn else config
+    """Sets mlm_probability to 0 when mlm_weight is 0."""
+    return replace(config, mlm_probability=0.0) if token_loss == "mlm" and not config.mlm_weight else config
 
 
 def _load_names(model_name: str, local_rank: int) -> tuple[Any, str]:
-    """The model's tokenizer and family. Only the first rank of a machine asks the hub for them, and for weights."""
+    """Returns the tokenizer and family of the model; only the first rank of a machine asks the hub."""
     if local_rank:
         use_cache_alone()
     family = load_config(model_name).model_type  # first: a tokenizer of an unknown kind of model says less
@@ -290,25 +269,22 @@ def _load_names(model_name: str, local_rank: int) -> tuple[Any, str]:
 
 
 def fingerprint_once_per_machine(model: TrainedModel, rank: int, local_rank: int) -> str:
-    """Names the starting point by its content, hashed by the first rank of each machine.
+    """Returns a hash of the initial weights, computed by the first rank of each machine.
 
     Raises KinspanError on all ranks where a machine has other weights than that of rank 0.
     """
     is_first = rank == 0 or local_rank == 0
     everyone = gather(fingerprint_weights(model, *_list_configs(model).values()) if is_first else None)
-    for other, theirs in enumerate(everyone):
+    for number, theirs in enumerate(everyone):
         if theirs not in (None, everyone[0]):
-            raise KinspanError(
-                f"rank {other} starts from other weights than rank 0: all machines need the same --model, packages "
-                "and kind of processor"
-            )
+            raise KinspanError(f"--model: rank {number} starts from other weights than rank 0")
     return str(everyone[0])
 
 
 def check_lengths(model: TrainedModel, model_name: str, generator_name: str, tokenizer: Any, max_length: int) -> None:
-    """Whether the model, and its generator, embed the tokenizer's ids (unless it is None) and pairs of this length."""
+    """Raises KinspanError unless model and generator embed the tokenizer's ids (if given) and pairs of this length."""
     if tokenizer is not None and tokenizer.mask_token_id is None:
-        raise KinspanError(f"--model {model_name}: its tokenizer has no mask token, which masked LM needs")
+        raise KinspanError(f"--model {model_name}: its tokenizer has no mask token")
     names = {model.encoders[-1]: f"--model {model_name}"}
     if isinstance(model, ReplacedTokenModel):
         names[model.encoders[0]] = f"--generator {generator_name}"
@@ -319,7 +295,7 @@ def check_lengths(model: TrainedModel, model_name: str, generator_name: str, tok
 def load_trained(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture, load: Load = load_or_build
 ) -> tuple[TrainedModel, list[str]]:
-    """Loads the model that these settings train, each part by ``load``; returns it, and lines that say what is new."""
+    """Loads the model that these settings train, each part by ``load``; returns it and notes on its new parts."""
     names, share = mixture.names, mixture.positive_share
     if config.pair_loss:
         temperature = config.temperature or TEMPERATURE
@@ -336,18 +312,18 @@ def _load_model(
 ) -> tuple[TrainedModel, list[str]]:
     if not config.adapter:
         return load_trained(config, model_name, token_loss, mixture)
-    own, shape = Path(config.output_dir).resolve().name, (config.adapter, config.adapter_size, config.adapters)
-    return load_adapter_model(model_name, *shape, own, config.seed, mixture.names, mixture.positive_share)
+    name, shape = Path(config.output_dir).resolve().name, (config.adapter, config.adapter_size, config.adapters)
+    return load_adapter_model(model_name, *shape, name, config.seed, mixture.names, mixture.positive_share)
 
 
 def read_template(config: ObjectiveSettings, tokenizer: Any) -> tokenizers.PairTemplate:
-    """How the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone."""
+    """Reads how the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone."""
     read = tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template
     return read(tokenizer)
 
 
 def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: Any) -> MaskedLM | None:
-    """What chooses the tokens of the token loss; None where there is none.
+    """Returns what chooses the tokens of the token loss; None where there is none.
 
     Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
     """
@@ -359,7 +335,7 @@ def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: Any) -> 
 
 
 def count_steps(config: PretrainConfig, train: PairStream) -> int:
-    """The number of updates that ``max_steps``, ``max_epochs`` or ``max_tokens`` comes to."""
+    """Returns the number of updates of ``max_steps``, ``max_epochs`` or ``max_tokens``."""
     if config.max_epochs is not None:
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
@@ -368,7 +344,7 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 
 
 def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> Schedule:
-    """The learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit into them.
+    """Returns the learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit.
 
     epoch_pairs: of an epoch. Where a run may be continued, the warm-up of epochs follows from them alone: ``total`` is
                  rounded up, and its share of an epoch differs between two lengths
@@ -383,8 +359,8 @@ def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> S
 
 
 def _claim(setup: Setup) -> None:
-    """Makes the output folder this run's, with what its release needs beside weights, or finds that it is already."""
-    is_new = claim_folder(setup.folder, setup.facts, explain_differences(setup, setup.folder))
+    """Makes the output folder this run's, with what its release needs beside weights, or finds that it already is."""
+    is_new = claim_folder(setup.folder, setup.facts)
     if is_new:
         shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
         shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
@@ -400,19 +376,11 @@ def _claim(setup: Setup) -> None:
 
 
 def _note_validation(setup: Setup) -> None:
-    """Keeps in run.json on how much a run under way is validated from now on, which may change; its card says it."""
+    """Keeps in run.json, for the card, on how much a run under way is validated from now on, which may change."""
     record = read_object(setup.folder / RUN, ADVICE)
     now = {name: setup.facts[name] for name in ("eval_pairs", "validation_documents")}
     if record | now != record and not (setup.folder / SUMMARY).exists():
         write_atomically(setup.folder / RUN, json.dumps(record | now, indent=1) + "\n")
-
-
-def explain_differences(setup: Setup, folder: Path) -> dict[str, str]:
-    """What to say where a folder holds a run of another identity, by its keys; see run_folder.holds_this_run."""
-    edited = f"the code of {setup.config.objective} was edited since: undo the edit, or choose another --output_dir"
-    longer = dict.fromkeys(LENGTHS, f"let it finish as it is; {advise(folder)}")
-    others = explain_other_corpora(folder, as_dict(setup.config)["corpus"])
-    return {"own_objectives": edited, **explain_base(folder, setup.facts), **others, **longer}
 
 
 def _list_configs(model: TrainedModel) -> dict[str, Any]:

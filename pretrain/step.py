@@ -8,12 +8,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
 from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import without_updates
-from pretrain.engine.device import describe_out_of_memory, is_out_of_memory
+from pretrain.engine.device import OutOfMemory, is_out_of_memory
 from pretrain.engine.device_update import guard_update, nan_guard, read_outcome
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
@@ -75,12 +74,12 @@ def train_step(
     weights: LossWeights = PAPER_WEIGHTS,
     mark: Callable[[str], None] = lambda place: None,
 ) -> Outcome:
-    """Forward and backward over this rank's micro-batches, then the update; the sums are by ``sum_names`` of the model.
+    """Makes forward and backward passes over this rank's micro-batches, then the update.
 
     Every loss is a sum over its items divided by the count in the *global* batch that it declares, so that the gradient
     does not depend on how the batch is cut; the scale takes back that DeepSpeed divides by micro-steps and ranks. A
     loss that is not finite makes every gradient so, and the update is skipped on all ranks. Nothing here waits for the
-    device.
+    device. The sums that it returns are by ``sum_names`` of the model.
 
     filler: stands in for an empty micro-batch, at no weight
     mark:   is told where the step is, for the watchdog
@@ -93,18 +92,18 @@ def train_step(
     def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
         mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
         batch = counted.batches[number]
-        shown, own = batch or filler, scales if batch else nothing
+        shown, factors = batch or filler, scales if batch else nothing
         with decide_dropout(seed, step, rank * layout.accumulation + number, shown.sequences):
-            return engine(**to_tensors(shown, engine.device), scales=None if alone else own)
+            return engine(**to_tensors(shown, engine.device), scales=None if alone else factors)
 
-    slopes = _find_slopes(engine, counted.batches, filler, forward, layout)
-    if slopes:
-        stats[-len(slopes.sums) :] += slopes.sums
+    cached = _cache_gradients(engine, counted.batches, filler, forward, layout)
+    if cached:
+        stats[-len(cached.sums) :] += cached.sums
     for number, batch in enumerate(counted.batches):
-        loss, sums, outputs = slopes.only if slopes and slopes.only else forward(number)
+        loss, sums, outputs = cached.only if cached and cached.only else forward(number)
         mark(f"step {step}, backward of micro-batch {number}")
-        if slopes:
-            loss = loss + surrogate_loss(outputs, slopes.of_batches[number]) * scales["pair"]
+        if cached:
+            loss = loss + surrogate_loss(outputs, cached.of_batches[number]) * scales["pair"]
         if batch is not None:
             stats += sums
             loss = loss * nan_guard(sums).to(loss.dtype)
@@ -117,10 +116,10 @@ def train_step(
     return Outcome(stats.masked_fill(skipped, 0.0), norm, skipped)
 
 
-def _find_slopes(
+def _cache_gradients(
     engine: Any, batches: list[Batch | None], filler: Batch, forward: Callable[..., Any], layout: Layout
 ) -> CachedGradients | None:
-    """What the micro-batches of a bi-encoder go on from; None of other models."""
+    """Returns the cached gradients of a bi-encoder's batch; None of other models."""
     model = engine.module
     if not isinstance(model, SiameseModel):
         return None
@@ -129,9 +128,9 @@ def _find_slopes(
     share = first, first + sum(sizes)
     groups = torch.zeros(layout.size, filler.per_pair, 2, dtype=torch.int64, device=engine.device)
     if any(sizes):
-        own = torch.from_numpy(np.concatenate([batch.groups for batch in batches if batch]))
-        own = own.pin_memory() if engine.device.type == "cuda" else own  # so that the copy is not waited for
-        groups[share[0] : share[1]] = own.to(engine.device, non_blocking=True).unflatten(0, (-1, filler.per_pair))
+        mine = torch.from_numpy(np.concatenate([batch.groups for batch in batches if batch]))
+        mine = mine.pin_memory() if engine.device.type == "cuda" else mine  # so that the copy is not waited for
+        groups[share[0] : share[1]] = mine.to(engine.device, non_blocking=True).unflatten(0, (-1, filler.per_pair))
     groups = ranks.sum_over_ranks(groups)  # each row is filled by one rank
     compare = compare_objectives(model, batches, share[0], groups)
     return cache_gradients(compare, len(model.pair_sum_names), sizes, forward, share, layout.size)
@@ -140,7 +139,7 @@ def _find_slopes(
 def make_scales(
     losses: Iterable[Loss], counts: dict[str, int], weights: LossWeights, layout: Layout, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """What each loss's sum is multiplied by, on the device: weight by count, times what DeepSpeed divides by."""
+    """Returns each loss's factor on the device: weight by global count, times what DeepSpeed divides by."""
     undo = layout.world * layout.accumulation
     values = {loss.name: getattr(weights, loss.name) * undo / max(counts[loss.count], 1) for loss in losses}
     row = torch.tensor(list(values.values()))
@@ -150,13 +149,13 @@ def make_scales(
 
 
 def reserve_moments(optimizer: Any) -> list[torch.Tensor]:
-    """Tensors as large as Adam's moments will be: two for each parameter that has none yet."""
+    """Returns tensors as large as Adam's moments will be: two for each parameter that has none yet."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
     return [torch.empty_like(p) for p in parameters for _ in range(2)]
 
 
 def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
-    """Forward and backward of the largest batch, at no weight, so that too little memory shows at once.
+    """Runs forward and backward of the largest batch at no weight, so that too little memory shows at once.
 
     Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments, which the first
     update makes, take their room meanwhile; but not under ZeRO 3, where DeepSpeed shows the optimizer no parameters
@@ -177,4 +176,4 @@ def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise KinspanError(describe_out_of_memory(layout.largest, stream.max_length)) from error
+        raise OutOfMemory(layout.largest, stream.max_length) from error

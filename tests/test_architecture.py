@@ -24,7 +24,7 @@ FOR_FINETUNE = ("modeling", "engine", "checkpoints", "release")  # of pretrain
 # What serve may use above data_pipeline
 FOR_SERVE = ("finetune.data", "finetune.evaluation", "finetune.ranking", "pretrain.modeling")
 ROOMS = {  # rooms of pretrain that stand below its training, and the other rooms that each may use
-    "engine": ("checkpoints",),
+    "engine": (),
     "modeling": ("engine",),
     "checkpoints": ("engine",),
     "release": ("engine", "modeling", "checkpoints"),

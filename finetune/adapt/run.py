@@ -21,7 +21,7 @@ from finetune.ranking.fuse import describe_weights, single_ranker_fusion, write_
 from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.fingerprints import fingerprint_identity
 from pretrain.engine.device import describe_device
-from pretrain.engine.lock import lock_folder
+from pretrain.engine.run_folder import lock_folder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length

@@ -18,24 +18,31 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from pretrain.checkpoints.capture import full_weights
-from pretrain.checkpoints.elastic import convert_to_universal
-from pretrain.checkpoints.reader import find_resumable, load_checkpoint
+from pretrain.checkpoints.reader import convert_to_universal, find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
 from pretrain.engine.device import is_out_of_memory, return_freed_memory
 from pretrain.engine.device_update import is_ordinary_overflow
+from pretrain.engine.engine import set_learning_rate
 from pretrain.engine.layout import Layout
-from pretrain.engine.lock import lock_folder
 from pretrain.engine.log import Log
-from pretrain.engine.loop import Loop, Outcome, Progress
+from pretrain.engine.loop import LoopState, Outcome, Progress
 from pretrain.engine.ranks import (
+    CommunicationFailure,
     barrier,
     broadcast_from_rank_0,
-    describe_communication_failure,
     is_communication_failure,
     start_sum,
 )
-from pretrain.engine.run_folder import CHECKPOINTS, SUMMARY, check_shared, claim_folder, holds_this_run, open_folder
+from pretrain.engine.run_folder import (
+    CHECKPOINTS,
+    SUMMARY,
+    check_shared,
+    claim_folder,
+    holds_this_run,
+    lock_folder,
+    open_folder,
+)
 from pretrain.engine.stop import StopRequest, listen_for_stop
 from pretrain.engine.watch import Watch, watch_ranks
 
@@ -47,7 +54,6 @@ from .plan import DEV, FitPlan, TrainingStage, draw_groups, largest_group, name_
 from .setup import RankerSetup, load_setup
 
 log = logging.getLogger(__name__)
-
 SUMS = ("loss", "groups")  # what the log is made of, see loop.Outcome
 NUM_CHECKPOINTS = 2  # so many stay: where the newest is damaged, the run goes on from the one before
 
@@ -80,18 +86,18 @@ def _train(start: "Callable[[], _Run]", config: FinetuneConfig, layout: Layout, 
     try:
         watch.mark("reading checkpoints", patient=True)
         run = start()
-        run.loop()
+        run.train()
         return run.finish()
     except Exception as error:
         if is_out_of_memory(error):
             lower = name_smaller(config, layout)
             raise KinspanError(f"out of memory with {get_max_length(config)} tokens: lower {lower}") from error
         if is_communication_failure(error):
-            watch.wait_for_verdict(describe_communication_failure(error))
+            watch.wait_for_verdict(str(CommunicationFailure(error)))
         raise
     finally:
-        if run and run.log:
-            run.log.close()
+        if run and run.metrics:
+            run.metrics.close()
         if run:
             release_engine(run.engine)
 
@@ -114,7 +120,7 @@ def _explain_failures() -> Iterator[None]:
         yield
     except Exception as error:
         if is_communication_failure(error):
-            raise KinspanError(describe_communication_failure(error)) from error
+            raise CommunicationFailure(error) from error
         raise
 
 
@@ -160,7 +166,7 @@ class Speed:
 
 
 @dataclass(kw_only=True)
-class _Run(Loop):
+class _Run(LoopState):
     """A step of fine-tuning, and what it works with.
 
     precision: that the engine computes in
@@ -185,34 +191,40 @@ class _Run(Loop):
     def plan(self) -> FitPlan:
         return self.setup.plan
 
-    def is_stop_asked(self) -> bool:
-        self.watch.mark(f"step {self.progress.step}, asking the other ranks whether to stop")
-        return self.requests()[0] > 0
+    def train(self) -> None:
+        """Once per update, in this order: stop if asked, validate, save, keep the best, step, log."""
+        while True:
+            step, began = self.progress.step, time.monotonic()
+            saved = step == self.resumed_at  # then its checkpoint was written after this step was measured
+            self.watch.mark(f"step {step}, asking the other ranks whether to stop")
+            if self.requests()[0]:
+                self.stop(saved)
+            if (self.progress.due or not saved) and self.is_validation_due(step):
+                self.validate()
+            self.progress.due = False
+            if step and not saved and (self.is_validation_due(step) or step % self.config.save_steps == 0):
+                self.save()
+            for dev in [dev for dev, best in self.progress.best_step.items() if best == step]:
+                self.keep_best(dev)  # after the checkpoint, from which a killed run then writes it anew
+            if step >= self.schedule.total or self.has_peaked:
+                return
+            rate = self.schedule.rate(step)
+            set_learning_rate(self.engine, rate)
+            outcome = self.take_step(step)
+            self.count_update(outcome)
+            if (step + 1) % self.config.log_steps == 0 or step + 1 == self.schedule.total:
+                self.write_log(rate, outcome.grad_norm)
+            self.progress.wall_seconds += time.monotonic() - began
 
     def is_validation_due(self, step: int) -> bool:
         return step % (self.stage.eval_steps or self.plan.epoch_steps) == 0 or step == self.plan.total
-
-    def measure_if_due(self, step: int) -> None:
-        if self.is_validation_due(step):
-            self.validate()
-
-    def is_save_due(self, step: int) -> bool:
-        return self.is_validation_due(step) or step % self.config.save_steps == 0
-
-    def export(self, step: int) -> None:
-        """Keeps the best after the checkpoint, from which a killed run then writes it anew."""
-        for dev in [dev for dev, best in self.progress.best_step.items() if best == step]:
-            self.keep_best(dev)
-
-    def is_over(self, step: int) -> bool:
-        return super().is_over(step) or self.has_peaked
 
     @property
     def has_peaked(self) -> bool:
         """Returns whether early stopping ends the run: more than ``patience`` validations in a row improved nothing."""
         return self.progress.not_improved > self.config.patience
 
-    def take_step(self, step: int, logged: bool) -> Outcome:
+    def take_step(self, step: int) -> Outcome:
         """Meanwhile the ranks tell one another whether one of them is to stop before the next update."""
         epoch = step // self.plan.epoch_steps
         if self.groups is None or self.groups[0] != epoch:
@@ -239,8 +251,8 @@ class _Run(Loop):
             if split in self.stage.devs and figures[MAP] > progress.best_map.get(split, -1.0):
                 progress.not_improved = 0
                 progress.best_step[split], progress.best_map[split] = progress.step, figures[MAP]
-            if self.log:
-                self.log.write(progress.step, split, {**figures, "epoch": progress.step / self.plan.epoch_steps})
+            if self.metrics:
+                self.metrics.write(progress.step, split, {**figures, "epoch": progress.step / self.plan.epoch_steps})
 
     def measure(self, split: str) -> dict[str, float]:
         data, score = self.setup.measured[split]
@@ -270,18 +282,18 @@ class _Run(Loop):
         loss, count = self.sum_window(SUMS).values()
         speed = self.speed.read()
         return_freed_memory()
-        if not count or self.log is None:
+        if not count or self.metrics is None:
             return
         progress = self.progress
         values = {"loss": loss / count, "learning_rate": rate, "epoch": progress.step / self.plan.epoch_steps}
         values["skipped_steps"] = progress.skipped
         if grad_norm is not None and math.isfinite(norm := float(grad_norm)):  # else the last update was skipped
             values["grad_norm"] = norm
-        self.log.write(progress.step, "train", {**values, "pairs_per_second": speed})
+        self.metrics.write(progress.step, "train", {**values, "pairs_per_second": speed})
 
-    def tell_skipped(self, step: int) -> None:
-        if self.log:
-            self.log.write(step + 1, "skipped", {"skipped_steps": self.progress.skipped})
+    def warn_skipped(self, step: int) -> None:
+        if self.metrics:
+            self.metrics.write(step + 1, "skipped", {"skipped_steps": self.progress.skipped})
             if not is_ordinary_overflow(self.precision, self.progress.skipped_in_row):
                 log.warning("step %s: a loss or gradient was not finite: the update was skipped", step)
 
@@ -324,8 +336,8 @@ def _start_run(
     plan, checkpoints = setup.plan, folder / CHECKPOINTS
     log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
     background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
-    writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background, tell=log.warning)
-    found = find_resumable(checkpoints, log.info)
+    writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
+    found = find_resumable(checkpoints)
     universal = convert_to_universal(found, ranks.world, ranks.rank) if found else None
     engine, precision = make_engine(setup.ranker, config, setup.layout, ranks.deepspeed)
     run = _Run(
@@ -336,7 +348,6 @@ def _start_run(
         progress=FitProgress(world_size=ranks.world),
         request=request,
         watch=watch,
-        log_steps=config.log_steps,
         most_skips=config.max_skipped_steps,
         config=config,
         stage=stage,
@@ -356,5 +367,5 @@ def _start_run(
     if ranks.rank == 0:
         what = f"{stage.what}, seed {seed}"
         undone = tuple(setup.measured) if run.progress.due else ()
-        run.log = Log(folder, run.progress.step, plan.total, what, undone, {**asdict(config), "seed": seed})
+        run.metrics = Log(folder, run.progress.step, plan.total, what, undone, {**asdict(config), "seed": seed})
     return run

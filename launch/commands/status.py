@@ -4,18 +4,17 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
-from pretrain.watching.status import EXIT_STATUS, RUNNING, STARTING, as_values, format_status, read_status
+from pretrain.status import EXIT_STATUS, RUNNING, format_status, read_status
 
 DESCRIPTION = """Shows where a run of kinspan pretrain stands: its state, progress, speed, time left, last checkpoint,
-skipped updates, restarts, and what happened lately. It reads the files in the run's output folder alone, from any
-machine that sees them.
+skipped updates and last validation. It reads the log, the checkpoints and the lock in the run's output folder alone.
 
-exit status: 0 complete, 3 running, 75 stopped on request, 70 died, 2 ended by an error or no run is there"""
+exit status: 0 complete, 3 running, 75 not running (the same command goes on), 2 there is no run"""
 
 EPILOG = """examples:
   kinspan show run runs/docs
@@ -43,9 +42,9 @@ def main() -> Iterator[str]:
     config = parse(StatusConfig, DESCRIPTION, EPILOG)
     while True:
         status = read_status(Path(config.run_dir))
-        is_on = config.watch and status.state in (RUNNING, STARTING)
+        is_on = config.watch and status.state == RUNNING
         clear = "\033[2J\033[H" if is_on and sys.stdout.isatty() and not config.json else ""
-        yield clear + (json.dumps(as_values(status)) if config.json else format_status(status))
+        yield clear + (json.dumps(asdict(status)) if config.json else format_status(status))
         if not is_on:
             sys.exit(EXIT_STATUS[status.state])
         time.sleep(config.every)

@@ -14,13 +14,12 @@ BASE = "base"  # in the metadata of an adapter's weights: the fingerprint of its
 
 
 def find_base(module: Any) -> str | None:
-    """The fingerprint of the frozen base beside which a module trains an adapter; None where it trains a
-    whole model."""
+    """Returns the fingerprint of the frozen base of an adapter that is trained; None for a whole model."""
     return getattr(module, "base", None)
 
 
 def capture(engine: Any, copied: bool) -> dict[str, Any]:
-    """What this rank's engine would write to disk, by file name within the checkpoint.
+    """Returns what this rank's engine would write to disk, by file name within the checkpoint.
 
     copied: the values are copied to host memory, so that training may go on while they are written
     """
@@ -30,7 +29,7 @@ def capture(engine: Any, copied: bool) -> dict[str, Any]:
 
 
 def _copy_to_host(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
-    """A copy of nested values, in which a tensor that occurs twice is one, too. ``seen``: copies made so far"""
+    """Copies nested values; a tensor that occurs twice does so in the copy, too. ``seen``: copies made so far"""
     if isinstance(value, torch.Tensor):
         place = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
         if place not in seen:
@@ -46,7 +45,7 @@ def _copy_to_host(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
 
 
 def full_weights(engine: Any) -> dict[str, torch.Tensor]:
-    """Every trained parameter in fp32, from ZeRO's master copy where there is one; tied parameters once.
+    """Returns every trained parameter in fp32, from ZeRO's master copy where there is one; tied parameters once.
 
     All ranks must call it, because they gather the parameters together; only rank 0 gets them.
     """

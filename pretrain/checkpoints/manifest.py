@@ -14,7 +14,7 @@ DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOO
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """A file's entry in the manifest, made once the file is safe on the disk."""
+    """Returns a file's entry in the manifest, once the file is safe on the disk."""
     sync(path)
     return {"bytes": path.stat().st_size, "sha256": hash_file(path)}
 
@@ -27,8 +27,7 @@ def write_manifest(folder: Path, files: dict[str, dict[str, Any]]) -> None:
 
 
 def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | None:
-    """What is wrong with a folder, judged by its manifest; None where every file, or each one ``needed``, is as it was
-    written.
+    """Returns what is wrong with a folder by its manifest; None if every file, or each one ``needed``, is as written.
 
     Raises OSError where the storage does not let the folder be read, because it may be whole nevertheless.
     """

@@ -1,32 +1,41 @@
-"""Finds the checkpoint that a run resumes from, and loads it."""
+"""Finds the checkpoint that a run resumes from, and loads it.
+
+Another number of ranks, or a GPU that goes on with what a processor began, loads it by way of DeepSpeed's universal
+checkpoint: under ZeRO each rank's file holds its share of the optimizer in the order of the parameters; the universal
+one holds whole parameters and moments. It is made beside the checkpoints, and removed as soon as it is loaded.
+"""
 
 import json
+import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.engine import ranks
-from pretrain.engine.deepspeed_compat import load_own_checkpoint
+from pretrain.engine.deepspeed_compat import load_own_checkpoint, load_universal_checkpoint, write_universal_checkpoint
 from pretrain.engine.engine import puts_odd_sizes_last
 
 from .capture import BASE, TAG, find_base
-from .elastic import load_universal
 from .manifest import find_damage
+
+log = logging.getLogger(__name__)
+FOLDER = "universal.tmp"
+OPTIMIZER_FILES = "*zero_pp_rank_*_optim_states.pt"  # ZeRO 0 writes none
 
 
 def get_step(checkpoint: Path) -> int:
-    """The step in the folder's name."""
+    """Returns the step in the folder's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in the folder, whole or damaged, newest first."""
-    found = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
-    return sorted(found, key=get_step, reverse=True)
+    """Returns the checkpoints in the folder, whole or damaged, newest first."""
+    paths = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
+    return sorted(paths, key=get_step, reverse=True)
 
 
 def remove_later(folder: Path, step: int) -> None:
@@ -37,7 +46,7 @@ def remove_later(folder: Path, step: int) -> None:
 
 
 def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and a line about each newer one that is damaged.
+    """Returns the newest whole checkpoint, and a line about each newer one that is damaged.
 
     last_step: later checkpoints are not considered
 
@@ -55,26 +64,21 @@ def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None
 
 
 def newest_on_all_ranks(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """What ``find_newest`` returns on rank 0, for all ranks: they must resume from the same checkpoint."""
+    """Returns rank 0's ``find_newest`` on all ranks: they must resume from the same checkpoint."""
     return ranks.broadcast_from_rank_0(lambda: find_newest(folder, last_step))
 
 
-def find_resumable(folder: Path, say: Callable[[str], None]) -> Path | None:
-    """The newest whole checkpoint, from which all ranks resume; None where there is no checkpoint at all.
-
-    say: told, on every rank, of each newer checkpoint that is not whole
+def find_resumable(folder: Path) -> Path | None:
+    """Returns the newest whole checkpoint, from which all ranks resume; None where there is no checkpoint at all.
 
     Raises KinspanError where there are checkpoints and none of them is whole: a run that began again would remove them.
     """
-    found, skipped = newest_on_all_ranks(folder)
+    newest, skipped = newest_on_all_ranks(folder)
     for line in skipped:
-        say(f"skipped a checkpoint that is not whole: {line}")
-    if skipped and not found:
-        raise KinspanError(
-            f"none of the checkpoints in {folder} is whole, see above: put a copy back, or delete that folder to start "
-            "from the beginning"
-        )
-    return found
+        log.warning("skipped a checkpoint that is not whole: %s", line)
+    if skipped and not newest:
+        raise KinspanError(f"none of the checkpoints in {folder} is whole: put a copy back, or delete that folder")
+    return newest
 
 
 def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
@@ -89,10 +93,7 @@ def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path |
     with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
         theirs = (weights.metadata() or {}).get(BASE)
     if base and theirs != base:
-        raise KinspanError(
-            f"{checkpoint} is of an adapter beside the base {str(theirs)[:12]}, and --model has the fingerprint "
-            f"{base[:12]}: give the base that it belongs to"
-        )
+        raise KinspanError(f"--model: {checkpoint} is an adapter of another base ({str(theirs)[:12]}, not {base[:12]})")
     if universal:
         load_universal(engine, universal)
     else:
@@ -100,3 +101,68 @@ def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path |
             raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
     now = {"world_size": world, "odd_sizes_last": puts_odd_sizes_last()}
     return json.loads((checkpoint / "state.json").read_text()) | now
+
+
+def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None:
+    """Returns the universal form of a verified checkpoint, made by rank 0, or None where ``world`` ranks load it as it
+    is: as many as wrote it, with the parameters in the same order.
+
+    All ranks call it, before the engine takes memory. The checkpoint itself is never changed. Raises KinspanError on
+    all ranks where the conversion fails.
+    """
+    state = json.loads((checkpoint / "state.json").read_text())
+    written, same_order = state["world_size"], state.get("odd_sizes_last", False) == puts_odd_sizes_last()
+    folder = checkpoint.parent / FOLDER
+    if rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)  # a conversion that was killed may have left it
+    if (written == world and same_order) or not any((checkpoint / TAG).glob(OPTIMIZER_FILES)):
+        return None
+    how = f"by {written} ranks" if written != world else "on another kind of device"
+    if rank == 0:
+        step = int(checkpoint.name.removeprefix("step-"))
+        log.info("the checkpoint of step %d was written %s: converting it for %d", step, how, world)
+    failure = ranks.broadcast_from_rank_0(lambda: _try_to_convert(checkpoint, folder))
+    if failure:
+        raise KinspanError(f"{checkpoint} was written {how} and could not be converted for {world}: {failure}")
+    return folder
+
+
+def load_universal(engine: Any, folder: Path) -> None:
+    """Loads what ``convert_to_universal`` made into the engine, on all ranks, and removes the folder.
+
+    Raises KinspanError where DeepSpeed finds nothing to load.
+    """
+    if not load_universal_checkpoint(engine, folder, TAG, find_base(engine.module) is not None):
+        raise KinspanError(f"{folder} could not be loaded by DeepSpeed: start the run as it was started before")
+    ranks.barrier()
+    if engine.global_rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _try_to_convert(checkpoint: Path, folder: Path) -> str | None:
+    """Converts and compares. Returns None on success; otherwise what went wrong, with nothing left behind."""
+    needed = 2 * sum(path.stat().st_size for path in (checkpoint / TAG).iterdir())  # first in pieces, then whole
+    free = shutil.disk_usage(checkpoint.parent).free
+    if free < needed:
+        return f"that takes {needed / 1e9:.1f} GB beside it for a while, and {free / 1e9:.1f} GB are free"
+    try:
+        write_universal_checkpoint(checkpoint.parent, f"{checkpoint.name}/{TAG}", f"{folder.name}/{TAG}")
+        failure = _find_difference(checkpoint, folder)
+    except Exception as error:  # whatever it is, the other ranks are waiting to hear about it
+        failure = " ".join(f"{type(error).__name__}: {error}".split())
+        if shutil.disk_usage(checkpoint.parent).free < 2**20:
+            failure = f"the disk is full ({failure})"  # torch only says "unexpected pos"
+    if failure:
+        shutil.rmtree(folder, ignore_errors=True)
+    return failure
+
+
+def _find_difference(checkpoint: Path, folder: Path) -> str | None:
+    """Names a parameter that is not bit for bit the one in weights.safetensors: the converter itself checks nothing."""
+    with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
+        for name in weights.keys():  # noqa: SIM118
+            converted = torch.load(folder / TAG / "zero" / name / "fp32.pt")
+            converted = converted["param"] if isinstance(converted, dict) else converted
+            if not torch.equal(converted.flatten(), weights.get_tensor(name).flatten()):
+                return f"its {name} came out different"
+    return None

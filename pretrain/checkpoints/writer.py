@@ -8,6 +8,7 @@ step-00000100/
 """
 
 import json
+import logging
 import secrets
 import shutil
 import threading
@@ -27,6 +28,7 @@ from .capture import BASE, capture, find_base, full_weights
 from .manifest import describe_file, write_manifest
 from .reader import get_step, list_checkpoints
 
+log = logging.getLogger(__name__)
 Files = dict[str, dict[str, Any]]
 
 
@@ -36,10 +38,9 @@ class Writer:
     No older checkpoint is touched before the new one is whole. Where it cannot be written its files are removed and the
     run goes on; ``finish`` says why.
 
-    keep:       so many of the newest checkpoints stay
+    keep:       this many of the newest checkpoints stay
     stays:      whether the checkpoint of a step stays too
     background: training goes on while a thread writes from copies in host memory
-    tell:       is called on rank 0 with a line about a checkpoint that could not be written
     """
 
     def __init__(
@@ -49,10 +50,9 @@ class Writer:
         keep: int = 1,
         stays: Callable[[int], bool] = lambda step: False,
         background: bool = False,
-        tell: Callable[[str], None] = print,
     ) -> None:
         self.folder, self.rank, self.keep, self.stays = folder, rank, keep, stays
-        self.background, self.tell = background, tell
+        self.background = background
         self.thread: threading.Thread | None = None
         self.failure: str | None = None
         self.metadata: dict[str, str] = {}  # of the file of weights
@@ -88,9 +88,9 @@ class Writer:
         self.join()
         return self.failure
 
-    def _write_behind(self, *what: Any) -> None:
+    def _write_behind(self, *captured: Any) -> None:
         try:
-            self._write(*what)
+            self._write(*captured)
         except Exception as error:  # another rank has died; the training loop will notice that, too
             self.failure = f"rank {self.rank}: {error}"
 
@@ -110,10 +110,8 @@ class Writer:
         self.failure = "; ".join(failures) or None
         if self.failure and self.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-            self.tell(
-                f"the checkpoint of step {state['step']} could not be written ({self.failure}): training goes on, and "
-                "the one before stays; mend that before the next"
-            )
+            step, failure = state["step"], self.failure
+            log.warning("the checkpoint of step %d could not be written: training goes on (%s)", step, failure)
 
     def _write_files(
         self, partial: Path, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]
@@ -162,8 +160,8 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]) -> list[Path]:
-    """The checkpoints to remove once that of ``step`` is whole: all but those to keep; later ones are damaged."""
-    found = list_checkpoints(folder)
-    earlier = [p for p in found if get_step(p) <= step]
+    """Returns the checkpoints to remove once that of ``step`` is whole; later ones are damaged."""
+    checkpoints = list_checkpoints(folder)
+    earlier = [p for p in checkpoints if get_step(p) <= step]
     older = [p for p in earlier[keep:] if not stays(get_step(p))]
-    return [p for p in found if p not in earlier] + older
+    return [p for p in checkpoints if p not in earlier] + older

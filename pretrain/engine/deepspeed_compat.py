@@ -17,22 +17,6 @@ from typing import Any
 
 import torch
 
-# The settings that DeepSpeed reads. Of any other it says nothing, such as of "zero_optimisation".
-SETTINGS = frozenset([
-    "activation_checkpointing", "aio", "amp", "autotuning", "bf16", "bfloat16", "checkpoint", "comet",
-    "comms_logger", "communication_data_type", "compile", "compression_training", "csv_monitor",
-    "curriculum_learning", "data_efficiency", "data_types", "dataloader_drop_last", "datastates_ckpt",
-    "disable_allgather", "disable_python_gc", "dump_state", "eigenvalue", "elasticity", "expert_parallel",
-    "flops_profiler", "fp16", "gradient_accumulation_steps", "gradient_allreduce_op", "gradient_clipping",
-    "gradient_predivide_factor", "graph_harvesting", "hybrid_engine", "log_level", "managed_gradient_accumulation",
-    "memory_breakdown", "nebula", "optimizer", "pipeline", "prescale_gradients", "progressive_layer_drop",
-    "quantize_training", "scheduler", "seq_parallel_communication_data_type", "sparse_attention",
-    "sparse_gradients", "steps_per_print", "tensor_parallel", "tensorboard", "timers", "torch_autocast",
-    "train_batch_size", "train_micro_batch_size_per_gpu", "use_data_before_expert_parallelism", "vocabulary_size",
-    "wall_clock_breakdown", "wandb", "weight_quantization", "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer", "zero_optimization", "sequence_parallel_size"
-])  # fmt: skip
-
 STARTING = ("Setting accelerator to", "Setting ds_accelerator to", "Detected CUDA_VISIBLE_DEVICES")
 UNPICKLING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
@@ -85,7 +69,7 @@ def release_engine(engine: Any) -> None:
 
 
 def read_overflow(engine: Any) -> bool:
-    """Whether ZeRO has skipped the last update because the gradient was not finite.
+    """Returns whether ZeRO has skipped the last update because the gradient was not finite.
 
     With the optimizer offloaded, DeepSpeed would add the next gradients to those of the skipped update: they are
     dropped.
@@ -114,7 +98,7 @@ def without_updates(engine: Any) -> Iterator[None]:
 
 
 def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[str, Any]:
-    """What ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name."""
+    """Returns what ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name."""
     states: dict[str, Any] = {}
 
     def keep(state_dict: Any, path: str) -> None:
@@ -211,8 +195,8 @@ def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
     Raises RuntimeError where they are not all there, which no checkpoint of the same run lacks.
     """
     trained = {name for name, parameter in dst.named_parameters() if parameter.requires_grad}
-    found = dst.load_state_dict(src, strict=False)
-    if wrong := sorted(trained & set(found.missing_keys) | set(found.unexpected_keys)):
+    keys = dst.load_state_dict(src, strict=False)
+    if wrong := sorted(trained & set(keys.missing_keys) | set(keys.unexpected_keys)):
         raise RuntimeError(f"the checkpoint is of other parameters, such as {wrong[0]}")
 
 
@@ -229,14 +213,14 @@ def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_froze
     deepspeed_logger.setLevel(logging.ERROR)  # it warns about a model parallelism that nobody asked for
     engine._config.load_universal_checkpoint = True  # the setting "load_universal", for this one load
     try:
-        found = load_own_checkpoint(engine, folder, tag, without_frozen)
+        loaded = load_own_checkpoint(engine, folder, tag, without_frozen)
     finally:
         engine._config.load_universal_checkpoint = False
         deepspeed_logger.setLevel(level)
-    if not found:
+    if not loaded:
         return False
-    for group, own in zip(optimizer.param_groups, settings, strict=True):
-        group.update(own)
+    for group, before in zip(optimizer.param_groups, settings, strict=True):
+        group.update(before)
     for parameter, state in optimizer.state.items():
         state["step"] = state["step"].to(parameter.device, copy=True)
     return True

@@ -24,28 +24,25 @@ def claim_device(local_rank: int, allow_cpu: bool) -> None:
     if not torch.cuda.is_available():
         if not allow_cpu and os.environ.get(VISIBLE) not in ("", "-1") and list_gpus():
             raise KinspanError(
-                f"this machine has GPUs ({', '.join(list_gpus())}), and torch cannot use them: torch was built for "
-                f"CUDA {torch.version.cuda}, and the driver is {read_driver_version()}; install a torch for that "
-                "driver, or train on the processor with --allow_cpu"
+                f"--allow_cpu: torch (for CUDA {torch.version.cuda}, driver {read_driver_version()}) cannot use this "
+                "machine's GPUs, which only this flag permits"
             )
         return
     count = torch.cuda.device_count()
     if local_rank >= count:
         raise KinspanError(
-            f"local rank {local_rank} has no GPU: {count} are visible on this machine ({VISIBLE} is "
-            f"{os.environ.get(VISIBLE, 'not set')}); start as many ranks as GPUs, and under Slurm let each task see "
-            "all of its node's (--gpus-per-node in place of --gpus-per-task)"
+            f"local rank {local_rank} has no GPU: {VISIBLE} shows {count} here; under Slurm use --gpus-per-node"
         )
     torch.cuda.set_device(local_rank)
 
 
 def list_gpus() -> list[str]:
-    """The devices of NVIDIA's GPUs that the system shows."""
+    """Returns the devices of NVIDIA's GPUs that the system shows."""
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def read_driver_version() -> str:
-    """The version of NVIDIA's driver, or "not loaded"."""
+    """Returns the version of NVIDIA's driver, or "not loaded"."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text()
     except OSError:
@@ -54,20 +51,20 @@ def read_driver_version() -> str:
 
 
 def describe_device() -> str:
-    """The device as a phrase, such as "NVIDIA H100 80GB HBM3" or "processor, 2 threads"."""
+    """Returns the device as a phrase, such as "NVIDIA H100 80GB HBM3" or "processor, 2 threads"."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"processor, {torch.get_num_threads()} thread(s)"
 
 
 def set_product_precision(tf32: bool, deterministic: bool) -> None:
-    """How a GPU multiplies fp32 matrices: in TF32, at eight times the speed, or in full precision."""
+    """Sets whether a GPU multiplies fp32 matrices in TF32, at eight times the speed, or in full precision."""
     if torch.cuda.is_available():
         torch.set_float32_matmul_precision("high" if tf32 and not deterministic else "highest")
 
 
 def choose_precision(wanted: str, zero_stage: int) -> str:
-    """One of "fp32", "bf16" and "fp16"; ``wanted`` may also be "auto", which is resolved for this machine.
+    """Returns "fp32", "bf16" or "fp16"; ``wanted`` may also be "auto", which is resolved for this machine.
 
     Without ZeRO, DeepSpeed never scales the loss in fp16, and gives no access to an fp32 copy of bf16 weights: both are
     refused there. Raises KinspanError for what this machine or stage cannot do.
@@ -86,26 +83,24 @@ def choose_precision(wanted: str, zero_stage: int) -> str:
 
 
 def _has_bf16_processor() -> bool:
-    """Whether this processor multiplies bf16 matrices faster than fp32 ones: Intel's AVX-512 without AMX halves the
-    speed."""
+    """Returns whether this processor multiplies bf16 faster than fp32: Intel's AVX-512 without AMX halves the speed."""
     capabilities = torch.cpu.get_capabilities()
     is_intel = "Intel" in capabilities.get("cpu_name", "")
     return bool(capabilities.get("amx_bf16") or (capabilities.get("avx512_bf16") and not is_intel))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, on the GPU or on the host."""
+    """Returns whether memory ran out, on the GPU or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
 
 
-def describe_out_of_memory(micro: int, length: int) -> str:
-    """One line with the flags to change. ``micro``: pairs in a micro-batch;  ``length``: most tokens in a pair"""
-    return (
-        f"out of memory with {micro} pairs of {length} tokens: lower --micro_batch_size below {micro} (the global "
-        f"batch stays) or --max_length (now {length}), or use a higher ZeRO stage or ds_configs/offload.json"
-    )
+class OutOfMemory(KinspanError):
+    """Raised when memory ran out. ``pairs``: in a micro-batch;  ``length``: most tokens in a pair"""
+
+    def __init__(self, pairs: int, length: int) -> None:
+        super().__init__(f"--micro_batch_size {pairs}: out of memory with so many pairs of {length} tokens")
 
 
 def return_freed_memory() -> None:

@@ -1,7 +1,7 @@
 """Updates whose norm, clipping and skipping stay on the device, so that the host waits for none of them.
 
 With bf16 and ZeRO 1 DeepSpeed's ``BF16_Optimizer`` asks on the host for the norm of every update. ``update_on_device``
-puts two methods in the place of its own that compute the same.
+puts two methods in the place of its shares that compute the same.
 
 Updates whose loss or gradient is not finite are skipped whole, on all ranks, and counted: one update calls
 ``nan_guard`` on each micro-batch's sums before its backward pass, ``guard_update`` before the engine's last step,
@@ -19,8 +19,7 @@ EPSILON = 1e-6  # added to the norm by which gradients are divided, as DeepSpeed
 
 
 def measure_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The norm of all gradients together, float64 ``[]``; row by row on a processor, where fp32 would lose the fourth
-    digit."""
+    """Returns the norm of all gradients, float64 ``[]``; row by row on a processor, for fp32's precision."""
     if gradients[0].device.type != "cpu":
         return _measure_at_once(gradients)
     rows = [torch.linalg.vector_norm(g, dim=-1).double() for g in gradients]
@@ -49,7 +48,7 @@ def update_on_device(engine: Any) -> None:
 
 
 def decides_on_device(engine: Any) -> bool:
-    """Whether the device decides which updates are skipped, by ``found_inf``."""
+    """Returns whether the device decides which updates are skipped, by ``found_inf``."""
     optimizer = engine.optimizer
     return hasattr(getattr(optimizer, "optimizer", optimizer), "found_inf")
 
@@ -71,16 +70,16 @@ def _add_gradients(optimizer: Any, clear_lp_grads: bool = False) -> None:
 
 @torch.no_grad()
 def _step(optimizer: Any) -> None:
-    """An update. torch's fused AdamW leaves everything as it was where ``found_inf`` is 1."""
+    """Makes an update. torch's fused AdamW leaves everything as it was where ``found_inf`` is 1."""
     sums = [
         total.view_as(parameter)
         for group, totals in zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients, strict=True)
         for parameter, total in zip(group, totals, strict=True)
     ]
     norm = measure_norm(sums)
-    own = optimizer.fp32_groups_gradient_flat_partition
-    clip_on_device(own, norm, optimizer.clip_grad)
-    for partition, gradient in zip(optimizer.fp32_groups_flat_partition, own, strict=True):
+    shares = optimizer.fp32_groups_gradient_flat_partition
+    clip_on_device(shares, norm, optimizer.clip_grad)
+    for partition, gradient in zip(optimizer.fp32_groups_flat_partition, shares, strict=True):
         partition.grad = gradient
     optimizer.optimizer.found_inf = (~norm.isfinite()).float()
     optimizer.optimizer.step()
@@ -91,7 +90,7 @@ def _step(optimizer: Any) -> None:
 
 
 def nan_guard(sums: torch.Tensor) -> torch.Tensor:
-    """1, or NaN where one of the sums is not finite: the loss times NaN makes every gradient NaN, on all ranks."""
+    """Returns 1, or NaN if a sum is not finite: the loss times NaN makes every gradient NaN, on all ranks."""
     return (sums.detach() * 0 + 1).prod()
 
 
@@ -111,9 +110,9 @@ def guard_update(engine: Any) -> torch.Tensor | None:
 
 
 def read_outcome(engine: Any, norm: torch.Tensor | None) -> tuple[torch.Tensor, Any]:
-    """Whether the update was skipped, bool ``[]`` on the device, and the global norm of its gradient.
+    """Returns whether the update was skipped, bool ``[]`` on the device, and its global gradient norm.
 
-    norm: what guard_update returned. Under ZeRO 2 and 3 DeepSpeed has decided on the host, and says so nowhere else.
+    norm: what guard_update returned. Under ZeRO 2 and 3 DeepSpeed has decided on the host.
     """
     if norm is None:
         norm = engine.get_global_grad_norm()
@@ -123,5 +122,5 @@ def read_outcome(engine: Any, norm: torch.Tensor | None) -> tuple[torch.Tensor, 
 
 
 def is_ordinary_overflow(precision: str, skipped_in_row: int) -> bool:
-    """Whether a skipped update is only fp16 looking for its loss scale: the first of a row."""
+    """Returns whether a skipped update is only fp16 looking for its loss scale: the first of a row."""
     return precision == "fp16" and skipped_in_row == 1

@@ -9,12 +9,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Layout:
-    """How global batches of ``size`` pairs are dealt to ``world`` ranks.
+    """Deals global batches of ``size`` pairs to ``world`` ranks, in shares that need not be equal.
 
-    The shares need not be equal. All ranks take the same number of micro-steps, because DeepSpeed's collectives must
-    match; a rank that has no pairs left contributes zero.
+    All ranks take the same number of micro-steps, because DeepSpeed's collectives must match; a rank that has no pairs
+    left contributes zero.
 
-    micro:  the most pairs that a micro-batch may have; where micro-batches are cut to equal tokens, on average
+    micro:  the most pairs of a micro-batch; on average, where micro-batches are cut to equal tokens
     padded: the model pads each micro-batch to its longest pair, so that its work goes by pairs and not by tokens
     """
 
@@ -25,18 +25,18 @@ class Layout:
 
     @property
     def accumulation(self) -> int:
-        """The number of micro-steps of every rank, which the largest share determines."""
+        """Returns the number of micro-steps of every rank, which the largest share determines."""
         largest_share = math.ceil(self.size / self.world)
         return math.ceil(largest_share / self.micro)
 
     @property
     def largest(self) -> int:
-        """The most pairs that a micro-batch really has, where all have as many."""
+        """Returns the most pairs of a micro-batch, where all have as many."""
         return math.ceil(math.ceil(self.size / self.world) / self.accumulation)
 
     @property
     def full_pairs(self) -> int:
-        """So many pairs at full length have at least as many tokens as any micro-batch of ``deal`` and ``cut``."""
+        """Returns how many pairs at full length have at least the tokens of any micro-batch of ``deal`` and ``cut``."""
         if self.world > 1 and not self.padded and self.size > self.world:
             share = self.size / self.world + 1
             return min(self.size, math.ceil(share if self.accumulation == 1 else share / self.accumulation + 1))
@@ -44,27 +44,24 @@ class Layout:
         return self.largest if exact else self.largest + 1
 
     def share(self, rank: int, count: int | None = None) -> tuple[int, int]:
-        """The rank's examples within a global batch of ``count`` (else ``size``) examples: ``[start, end)``."""
+        """Returns the rank's examples within a global batch of ``count`` (else ``size``) examples: ``[start, end)``."""
         count = self.size if count is None else count
         return rank * count // self.world, (rank + 1) * count // self.world
 
     def deal(self, lengths: np.ndarray) -> list[tuple[int, int]]:
-        """The ranks' shares of a global batch whose pairs have these lengths, as ``[start, end)`` within it: of
-        near-equal tokens, or of near-equal pairs where the model pads."""
+        """Returns the ranks' shares as ``[start, end)``: of near-equal tokens, or pairs if the model pads."""
         if self.padded:
             return [self.share(rank) for rank in range(self.world)]
         return cut_evenly(lengths, self.world)
 
     def micro_batches(self, rank: int, count: int | None = None) -> list[tuple[int, int]]:
-        """The rank's micro-batches as ``[start, end)`` within a global batch of ``count`` (else ``size``) examples, as
-        even as can be; some may be empty."""
+        """Returns the rank's micro-batches as ``[start, end)`` within a global batch; some may be empty."""
         start, end = self.share(rank, count)
         cuts = [start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]
         return list(pairwise(cuts))
 
     def cut(self, lengths: np.ndarray) -> list[tuple[int, int]]:
-        """The micro-batches of a rank whose share holds pairs of these lengths, as ``[start, end)`` within the share:
-        of near-equal tokens, or of near-equal pairs where the model pads."""
+        """Returns a share's micro-batches as ``[start, end)``: of near-equal tokens, or pairs if the model pads."""
         return cut_evenly(np.ones_like(lengths) if self.padded else lengths, self.accumulation)
 
 

@@ -1,14 +1,22 @@
-"""What a run reports: metrics.jsonl, TensorBoard, and a line on the screen."""
+"""What a run reports: metrics.jsonl, TensorBoard, a line on the screen, and Weights & Biases if asked."""
 
 import json
+import logging
 import os
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import write_atomically
-from pretrain.engine.history import MOST_STEPS
+
+log = logging.getLogger(__name__)
+METRICS = "metrics.jsonl"
+MOST_STEPS = 1 << 53  # that a sound file can hold
+WANDB_ID = "wandb_id"  # file in the run's folder
+WANDB_SECONDS = 20  # that the end of a run waits for W&B: launchers give 30 after a signal
 
 
 class Log:
@@ -20,7 +28,7 @@ class Log:
     first_step: that of the checkpoint, or 0
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
     settings:   of the run, which TensorBoard shows as hyperparameters
-    follower:   is told of every line; see pretrain.watching.wandb_board
+    board:      gets every line, too
     """
 
     def __init__(
@@ -31,11 +39,11 @@ class Log:
         task: str = "pre-training",
         undone: tuple[str, ...] = (),
         settings: Mapping[str, Any] | None = None,
-        follower: Any = None,
+        board: "WandbBoard | None" = None,
     ) -> None:
         from tqdm import tqdm
 
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / METRICS
         self.purge_step: int | None = first_step + (not undone)  # from there on TensorBoard hides what it had
         self.hidden: list[str] = []  # lines that hold, and that TensorBoard hides with others of the same step
         sound = complete_lines(self.path)
@@ -44,26 +52,26 @@ class Log:
         if undone:
             self.hidden = [line for line in kept if json.loads(line)["step"] == first_step]
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
-        self.board: Any = None
-        self.settings, self.follower = settings, follower
+        self.tensorboard: Any = None
+        self.settings, self.board = settings, board
         self.first_step, self.total_steps, self.began = first_step, total_steps, time.monotonic()
         self.bar = tqdm(total=total_steps, initial=first_step, unit=" steps", desc=task, disable=None)
         if damaged:
-            self.say(f"{self.path}: {damaged} damaged line(s) left out")
+            log.warning("%s: %d damaged line(s) left out", self.path, damaged)
 
-    def write(self, step: int, split: str, values: dict[str, float]) -> None:
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Logs the figures of one split ("train", "validation", ...) after ``step`` updates."""
         self.unwritten += json.dumps({"step": step, "split": split, **values}) + "\n"
         try:
             self._write_lines()
-            self._write_board(step, split, values)
+            self._write_tensorboard(step, split, values)
         except OSError as error:
-            self.say(f"the log cannot be written ({error.strerror or error}): training goes on")
-        if self.follower:
-            self.follower.write(step, split, values)
+            log.warning("%s cannot be written (%s): training goes on", self.path, error.strerror or error)
+        if self.board:
+            self.board.write(step, split, values)
         shown = [text.format(values[name]) for name, text in FORMATS.items() if name in values]
         shown += self._estimate(step) if split == "train" else []
-        self.say(f"step {step}/{self.bar.total}  {split:<10} " + "  ".join(shown))
+        log.info("step %d/%d  %-10s %s", step, self.total_steps, split, "  ".join(shown))
 
     def _estimate(self, step: int) -> list[str]:
         seconds = time.monotonic() - self.began
@@ -82,26 +90,26 @@ class Log:
             raise
         self.unwritten = ""
 
-    def _write_board(self, step: int, split: str, values: dict[str, float]) -> None:
+    def _write_tensorboard(self, step: int, split: str, values: Mapping[str, float]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         try:
-            if self.board is None:
-                self.board = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge_step)
+            if self.tensorboard is None:
+                self.tensorboard = SummaryWriter(str(self.path.parent / "tensorboard"), purge_step=self.purge_step)
                 self.purge_step = None
                 self._write_settings()
                 for line in map(json.loads, self.hidden):
                     self._add_figures(line.pop("step"), line.pop("split"), line)
                 self.hidden = []
             self._add_figures(step, split, values)
-            self.board.flush()
+            self.tensorboard.flush()
         except OSError:
-            self.board = None  # its thread has ended: the next line needs a new one
+            self.tensorboard = None  # its thread has ended: the next line needs a new one
             raise
 
     def _add_figures(self, step: int, split: str, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self.board.add_scalar(f"{find_group(name)}/{name}/{split}", value, step)
+            self.tensorboard.add_scalar(f"{find_group(name)}/{name}/{split}", value, step)
 
     def _write_settings(self) -> None:
         from torch.utils.tensorboard.summary import hparams
@@ -110,11 +118,7 @@ class Log:
             known = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in self.settings.items()}
             judged = {f"{find_group(name)}/{name}/{split}": 0.0 for name, split in JUDGED_BY}
             for summary in hparams(known, judged):
-                self.board._get_file_writer().add_summary(summary)
-
-    def say(self, text: str) -> None:
-        """Prints a line above the progress bar."""
-        self.bar.write(text)
+                self.tensorboard._get_file_writer().add_summary(summary)
 
     def step(self) -> None:
         """Moves the progress bar by one update."""
@@ -126,8 +130,10 @@ class Log:
             try:
                 self._write_lines()
             except OSError as error:
-                self.say(f"the last lines of {self.path} could not be written ({error.strerror or error})")
+                log.warning("the last lines of %s cannot be written (%s)", self.path, error.strerror or error)
         self.bar.close()
+        if self.tensorboard:
+            self.tensorboard.close()
         if self.board:
             self.board.close()
 
@@ -176,7 +182,7 @@ GROUPS = (  # of curves in TensorBoard, which sorts them by name: what to look a
 
 
 def find_group(name: str) -> str:
-    """The group of a figure's curve in TensorBoard; figures of one part of a mixture have a group of their own."""
+    """Returns the group of a figure's curve in TensorBoard; figures of a mixture's part have a group of their own."""
     if "/" in name:
         return "4 by part"
     starts = {start: group for group, names in GROUPS for start in names if name.startswith(start)}
@@ -184,7 +190,7 @@ def find_group(name: str) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A duration as people say it: "40 s", "12 min" or "3 h 05 min"."""
+    """Formats a duration as "40 s", "12 min" or "3 h 05 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -192,12 +198,12 @@ def format_time(seconds: float) -> str:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The sound lines of a run's metrics.jsonl, parsed."""
-    return [json.loads(line) for line in complete_lines(folder / "metrics.jsonl")]
+    """Returns the sound lines of a run's metrics.jsonl, parsed."""
+    return [json.loads(line) for line in complete_lines(folder / METRICS)]
 
 
 def complete_lines(path: Path) -> list[str]:
-    """The sound lines of a metrics.jsonl. A killed run may have left half a line at the end."""
+    """Returns the sound lines of a metrics.jsonl. A killed run may have left half a line at the end."""
     if not path.exists():
         return []
     lines = path.read_bytes().splitlines(keepends=True)
@@ -210,3 +216,44 @@ def _is_sound(line: bytes) -> bool:
         return isinstance(entry["step"], int) and 0 <= entry["step"] <= MOST_STEPS and isinstance(entry["split"], str)
     except (ValueError, LookupError, TypeError, RecursionError):
         return False
+
+
+class WandbBoard:
+    """The run in Weights & Biases, one for all starts. Training goes on where W&B fails.
+
+    Raises KinspanError where W&B is not installed, cannot be reached or does not know the user.
+    """
+
+    def __init__(self, folder: Path, project: str, settings: Mapping[str, Any]) -> None:
+        try:
+            import wandb
+
+            if not (folder / WANDB_ID).exists():
+                write_atomically(folder / WANDB_ID, secrets.token_hex(4))
+            self.run: Any = wandb.init(
+                project=project,
+                id=(folder / WANDB_ID).read_text(),
+                resume="allow",
+                name=folder.name,
+                dir=str(folder),
+                config=dict(settings),
+                settings=wandb.Settings(console="off", silent=True, login_timeout=60, finish_timeout=WANDB_SECONDS),
+            )
+            self.run.define_metric("step")  # W&B's own counter cannot be set back
+            self.run.define_metric("*", step_metric="step")
+        except Exception as error:  # wandb's own kinds are not all exported
+            raise KinspanError(f"--wandb {project}: Weights & Biases cannot be used: {quote_error(error)}") from error
+
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        """Sends the figures of a split after ``step`` updates; a step repeated after a restart has the same ones."""
+        try:
+            self.run.log({"step": step, **{f"{split}/{name}": value for name, value in values.items()}})
+        except Exception as error:
+            log.warning("step %d does not reach Weights & Biases (%s): training goes on", step, quote_error(error))
+
+    def close(self) -> None:
+        """Waits until W&B has all lines, or WANDB_SECONDS; it keeps the others in the run's folder."""
+        try:
+            self.run.finish()
+        except Exception as error:
+            log.warning("Weights & Biases has not got everything: %s", quote_error(error))

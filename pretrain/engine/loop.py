@@ -1,29 +1,28 @@
-"""The training loop of pre-training and of fine-tuning: stop, measure, save, step, log."""
+"""What the loops of pre-training and fine-tuning share: their progress, sums for the log, skipped updates, stopping."""
 
-import time
+import logging
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from data_pipeline.core.errors import KinspanError
-from pretrain.checkpoints.writer import Writer
 from pretrain.engine import ranks
-from pretrain.engine.engine import puts_odd_sizes_last, set_learning_rate
-from pretrain.engine.history import STOPPED
+from pretrain.engine.engine import puts_odd_sizes_last
 from pretrain.engine.log import Log
 from pretrain.engine.schedule import Schedule
 from pretrain.engine.stop import Stopped, StopRequest
 from pretrain.engine.watch import Watch
 
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class Progress:
-    """What every checkpoint keeps of the loop; the same on all ranks, except ``wall_seconds``, which all starts add up
-    to.
+    """What every checkpoint keeps of the loop; the same on all ranks, except ``wall_seconds``, summed over all starts.
 
-    odd_sizes_last: the order of the parameters in the optimizer, see runtime/engine.py
+    odd_sizes_last: the order of the parameters in the optimizer, see engine.puts_odd_sizes_last
     window: the sums of all ranks since the last line of the log
     due:    this step was not measured yet, although it was due, because the run was asked to stop
     """
@@ -52,65 +51,56 @@ class Outcome:
     skipped: torch.Tensor
 
 
-@dataclass(kw_only=True)
-class Loop(ABC):
-    """The loop's state, and what every run does alike. What differs stands in the methods at the end.
+class CheckpointWriter(Protocol):
+    """Writes checkpoints, see pretrain.checkpoints.writer.Writer."""
 
-    most_skips: so many skipped updates in a row end the run
-    resumed_at: the step of the checkpoint that was loaded last; None where the run began anew
-    skips:      of each step that is not yet counted in ``progress``, whether its update was skipped
-    log:        None on all ranks but the first
+    def save(self, engine: Any, state: dict[str, Any]) -> None: ...
+
+    def join(self) -> None: ...
+
+    def finish(self) -> str | None: ...
+
+
+@dataclass(kw_only=True)
+class LoopState(ABC):
+    """The state of a training loop.
+
+    most_skips: this many skipped updates in a row end the run
+    resumed_at: the step of the checkpoint that was loaded; None where the run began anew
+    skips:      of each update that is not yet counted in ``progress``, whether it was skipped
+    metrics:    None on all ranks but the first
     window:     float64 on the device, this rank's sums since the last line of the log
     """
 
     rank: int
     engine: Any
-    writer: Writer
+    writer: CheckpointWriter
     schedule: Schedule
     progress: Progress
     request: StopRequest
     watch: Watch
-    log_steps: int
     most_skips: int
     resumed_at: int | None = None
     skips: list[tuple[int, torch.Tensor]] = field(default_factory=list)
-    log: Log | None = None
+    metrics: Log | None = None
     window: torch.Tensor = field(init=False)
 
-    def loop(self) -> None:
-        """Once per update, in this order: stop if asked, measure, save, step, log."""
-        total = self.schedule.total
-        while True:
-            progress, began = self.progress, time.monotonic()  # going back after a spike replaces it
-            step = progress.step
-            saved = step == self.resumed_at  # then its checkpoint was written after this step was measured
-            if self.is_stop_asked():
-                self.stop(saved)
-            if progress.due or not saved:
-                self.measure_if_due(step)
-            progress.due = False
-            if step and not saved and self.is_save_due(step):
-                self.save()
-            self.export(step)
-            if self.is_over(step):
-                break
-            logged = (step + 1) % self.log_steps == 0 or step + 1 == total
-            rate = self.schedule.rate(step)
-            set_learning_rate(self.engine, rate)
-            outcome = self.take_step(step, logged)
-            self.window += outcome.sums
-            self.skips.append((step, outcome.skipped))
-            progress.step += 1
-            progress.wall_seconds += time.monotonic() - began
-            if self.log:
-                self.log.step()
-            if logged:
-                self.write_log(rate, outcome.grad_norm)
+    @abstractmethod
+    def warn_skipped(self, step: int) -> None:
+        """Logs that this update was skipped."""
+
+    def count_update(self, outcome: Outcome) -> None:
+        """Counts an update that was made, without waiting for it."""
+        self.window += outcome.sums
+        self.skips.append((self.progress.step, outcome.skipped))
+        self.progress.step += 1
+        if self.metrics:
+            self.metrics.step()
 
     def stop(self, saved: bool) -> None:
         """Ends the run with a checkpoint, by raising Stopped. ``saved``: the checkpoint of this step is there already
 
-        Where this step is to be measured, the checkpoint says so, and the resumed run does it. Raises KinspanError
+        Where this step is to be measured, the checkpoint notes it, and the resumed run does it. Raises KinspanError
         where the checkpoint cannot be written.
         """
         step = self.progress.step
@@ -119,14 +109,12 @@ class Loop(ABC):
             self.save()
         if failure := self.writer.finish():
             raise KinspanError(f"stopped, but without a checkpoint of step {step}: {failure}")
-        reasons = [reason for reason in ranks.gather(self.request.reason) if reason]
-        self.note(STOPPED, why=reasons[0])
-        self.say(f"stopped at step {step}, with a checkpoint ({reasons[0]}): the same command again goes on")
+        reason = next(reason for reason in ranks.gather(self.request.reason) if reason)
+        log.info("stopped at step %d, with a checkpoint (%s): the same command again goes on", step, reason)
         raise Stopped
 
     def save(self) -> None:
-        """Writes a checkpoint. Afterwards rank 0 holds the sums of all ranks, so that a resumed run's additions round
-        alike."""
+        """Writes a checkpoint. Afterwards rank 0 holds the sums of all ranks, so that a resumed run rounds alike."""
         self.watch.mark(f"the checkpoint of step {self.progress.step}", patient=True)
         self.progress.window = ranks.sum_over_ranks(self.window).tolist()
         self.count_skips()
@@ -134,13 +122,13 @@ class Loop(ABC):
         self.fill_window()
 
     def fill_window(self) -> None:
-        """Gives the sums that ``progress`` holds to rank 0, and zeros to the others."""
+        """Restores the checkpoint's sums on rank 0, and zeros elsewhere."""
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.engine.device)
         if self.rank:
             self.window.zero_()
 
     def sum_window(self, names: tuple[str, ...]) -> dict[str, float]:
-        """The sums of all ranks since the last line of the log, by name; they begin anew."""
+        """Returns the sums of all ranks since the last line of the log, by name; they begin anew."""
         sums = ranks.sum_by_name(self.window, names)
         self.window.zero_()
         self.count_skips()
@@ -154,50 +142,9 @@ class Loop(ABC):
             progress.skipped_in_row = progress.skipped_in_row + 1 if skipped else 0
             progress.skipped += skipped
             if skipped:
-                self.tell_skipped(step)
+                self.warn_skipped(step)
             if progress.skipped_in_row >= self.most_skips:
                 raise KinspanError(
                     f"no loss or gradient was finite in {progress.skipped_in_row} steps in a row, up to step {step}: "
-                    f"lower the learning rate (now {self.schedule.peak}), lengthen --warmup_steps, or use "
-                    "--precision fp32, with another --output_dir"
+                    f"lower --learning_rate {self.schedule.peak:g} or use --precision fp32, with another --output_dir"
                 )
-
-    def say(self, *lines: str) -> None:
-        """Prints lines on rank 0, above the progress bar where there is one."""
-        if self.rank == 0:
-            for line in lines:
-                self.log.say(line) if self.log else print(line, flush=True)
-
-    def note(self, kind: str, **values: Any) -> None:  # noqa: B027  a run without a history keeps nothing
-        """Adds to the run's history what happened, see runtime/history.py."""
-
-    @abstractmethod
-    def is_stop_asked(self) -> bool:
-        """Whether a rank is to stop before the next update; the same on all ranks."""
-
-    @abstractmethod
-    def measure_if_due(self, step: int) -> None:
-        """Validates where this step is due for it."""
-
-    @abstractmethod
-    def is_save_due(self, step: int) -> bool:
-        """Whether a checkpoint is to be written at this step."""
-
-    def export(self, step: int) -> None:  # noqa: B027  not every run does
-        """Writes what others load, such as the best ranker, where this step is due for it; after the checkpoint."""
-
-    def is_over(self, step: int) -> bool:
-        """Whether no update follows."""
-        return step >= self.schedule.total
-
-    @abstractmethod
-    def take_step(self, step: int, logged: bool) -> Outcome:
-        """Trains on the next global batch. ``logged``: a line of the log follows"""
-
-    @abstractmethod
-    def tell_skipped(self, step: int) -> None:
-        """Says that this update was skipped."""
-
-    @abstractmethod
-    def write_log(self, rate: float, grad_norm: Any) -> None:
-        """Logs the figures of the updates since the last line."""

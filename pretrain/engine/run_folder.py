@@ -3,52 +3,47 @@
     run.json        what makes it this run (its identity), written when the run claims the folder
     checkpoints/    see pretrain.checkpoints.writer
     summary.json    written last of all: the run is complete
-    lock            see lock.py
+    lock            held by the run that uses the folder
 
 Pre-training and fine-tuning share these names and rules.
 """
 
+import fcntl
 import json
+import os
 import secrets
+import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
 from pretrain.engine import ranks
-from pretrain.engine.lock import LOCK, RUN
 
+LOCK, RUN = "lock", "run.json"
 SUMMARY, CHECKPOINTS = "summary.json", "checkpoints"
 SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
-DEEPSPEED = "deepspeed"  # the key of an identity that holds DeepSpeed's settings
-PRECISION = "precision_used"  # that of what it computes in, which --precision auto leaves to the machine
-# What a run draws, which a later version of this program may draw otherwise: the version of each, and the last commit
-# that goes on as the one before.
-# dropout:  2 masks by pair and position, see pretrain/modeling/cpu/dropout.py; 1 was torch's, by micro-batch
-# sampling: 2 keys random numbers by the corpus, and takes negatives from all paragraphs; 1 took them from anchors alone
-VERSIONS = {"dropout_version": (2, "2a4d63d"), "sampling_version": (2, "fc82b68")}
+FORMAT = 3  # of such a folder; grows when a run under way would draw or count differently
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages are, and not what is computed
 
 
 def open_folder(name: str | Path) -> Path:
-    """The output folder, made where there is none.
+    """Returns the output folder, made where there is none.
 
     Raises KinspanError where it cannot be written, or its checkpoints could not be: at the start, not after hours.
     """
     folder = Path(name)
-    checkpoints = folder / CHECKPOINTS
-    for place in (folder, checkpoints):
-        try:
-            if place == folder:
-                place.mkdir(parents=True, exist_ok=True)
-            if place.exists():
-                with tempfile.TemporaryFile(dir=place):
-                    pass
-        except OSError as error:
-            raise KinspanError(f"--output_dir {place} cannot be written: {error.strerror}") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for place in filter(Path.exists, (folder, folder / CHECKPOINTS)):
+            with tempfile.TemporaryFile(dir=place):
+                pass
+    except OSError as error:
+        raise KinspanError(f"--output_dir {error.filename or folder} cannot be written: {error.strerror}") from error
     return folder
 
 
@@ -59,27 +54,21 @@ def check_shared(folder: Path) -> None:
     seen = ranks.gather((folder / name).exists())
     ranks.broadcast_from_rank_0(lambda: (folder / name).unlink(missing_ok=True))
     if not all(seen):
-        raise KinspanError(
-            f"--output_dir {folder}: rank {seen.index(False)} does not see there what rank 0 has written; it "
-            "must be on storage that all machines share"
-        )
+        raise KinspanError(f"--output_dir {folder}: rank {seen.index(False)} does not see there what rank 0 wrote")
 
 
-def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[str, str] | None = None) -> bool:
-    """Whether the folder holds this run, with a checkpoint or complete; False where it is free. Writes nothing.
+def holds_this_run(folder: Path, record: dict[str, Any]) -> bool:
+    """Returns whether the folder holds this run, with a checkpoint or complete; False where it is free.
 
     A run that never came to a checkpoint has nothing to lose: the folder is free, and settings may change.
 
-    record:       what run.json says of this run: its identity, under the key "identity" or by itself
-    explanations: for a key of the identity, what to say instead where it differs
+    record: what run.json holds of this run: its identity, under the key "identity" or by itself
 
     Raises KinspanError where the folder holds another run, or no run but something else.
     """
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
-        _refuse_difference(path, record, explanations or {})
-        if not (folder / SUMMARY).exists():
-            refuse_other_version(path)
+        _refuse_difference(path, record)
         return True
     names = {p.name for p in folder.iterdir() if not p.name.startswith(SHARED)} if folder.is_dir() else set()
     if not path.exists() and names - {RUN + ".tmp", LOCK}:
@@ -87,64 +76,87 @@ def holds_this_run(folder: Path, record: dict[str, Any], explanations: Mapping[s
     return False
 
 
-def claim_folder(folder: Path, record: dict[str, Any], explanations: Mapping[str, str] | None = None) -> bool:
+def claim_folder(folder: Path, record: dict[str, Any]) -> bool:
     """Makes the folder this run's where it is free, by writing ``record``; returns whether it was."""
-    if holds_this_run(folder, record, explanations):
+    if holds_this_run(folder, record):
         return False
     write_record(folder, record)
     return True
 
 
 def write_record(folder: Path, record: dict[str, Any]) -> None:
-    """Writes run.json: what makes the run this run, and the versions of what it draws."""
-    versions = {key: version for key, (version, _) in VERSIONS.items()}
-    write_atomically(folder / RUN, json.dumps(record | versions, indent=1) + "\n")
+    """Writes run.json."""
+    write_atomically(folder / RUN, json.dumps(record | {"format": FORMAT}, indent=1) + "\n")
 
 
-def _refuse_difference(path: Path, record: dict[str, Any], explanations: Mapping[str, str]) -> None:
-    found = read_object(path, ADVICE)
-    theirs = found.get("identity") if "identity" in record else found
+def _refuse_difference(path: Path, record: dict[str, Any]) -> None:
+    kept = read_object(path, ADVICE)
+    if kept.pop("format", None) != FORMAT:
+        raise KinspanError(f"{path} is damaged or of another version of kinspan: {ADVICE}")
+    theirs = kept.get("identity") if "identity" in record else kept
     if not isinstance(theirs, dict):
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
     ours = json.loads(json.dumps(record.get("identity", record)))  # as it would be read back
-    for key, value in ours.items():
-        old = theirs.get(key)
-        if key == DEEPSPEED:
-            old, value = leave_out_buckets(old), leave_out_buckets(value)
-        if old == value:
-            continue
-        change = f"its {key} is {shorten(old)}, now it is {shorten(value)}; {ADVICE}"
-        if key == DEEPSPEED and isinstance(old, dict):
-            change = (
-                "to go on with it, give --deepspeed_config a file that holds its DeepSpeed settings, "
-                f"{json.dumps(old)}; or choose another --output_dir"
-            )
-        if key == PRECISION and isinstance(old, str):
-            change = f"it trains in {old}, now it is {value}: --precision {old} goes on with it; or {ADVICE}"
-        raise KinspanError(f"--output_dir {path.parent} holds a different run: {explanations.get(key, change)}")
-
-
-def refuse_other_version(path: Path) -> None:
-    """Raises KinspanError where the run under way drops or samples otherwise: it would not end as it would have."""
-    record = read_object(path, ADVICE)
-    for key, (version, last) in VERSIONS.items():
-        theirs = record.get(key, 1)
-        if theirs != version:
-            raise KinspanError(
-                f"--output_dir {path.parent} holds a run of {key} {theirs}, where this is {version}: commit {last} of "
-                f"kinspan resumes it; or {ADVICE}"
-            )
+    for key in ours | theirs:
+        if theirs.get(key) != ours.get(key):
+            change = f"its {key} is {str(theirs.get(key))[:200]}, not {str(ours.get(key))[:200]}"
+            raise KinspanError(f"--output_dir {path.parent} holds a different run ({change}): {ADVICE}")
 
 
 def leave_out_buckets(settings: Any) -> Any:
-    """DeepSpeed's settings without the sizes of its buckets, which a run may change."""
+    """Returns DeepSpeed's settings without the sizes of its buckets, which a run may change."""
     zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
     if not isinstance(zero, dict):
         return settings
     return settings | {"zero_optimization": {key: value for key, value in zero.items() if key not in BUCKETS}}
 
 
-def shorten(value: Any) -> str:
-    """A value as a message shows it: a long one by its beginning."""
-    text = str(value)
-    return text if len(text) <= 40 else text[:12] + "..."
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keeps other runs off ``folder`` while the block runs; rank 0 holds the lock for all ranks.
+
+    The system releases the lock of a process that has died, so that a killed run never blocks the next. Between
+    machines the lock is only as good as the storage's ``flock``. Where the folder holds no run in the end, as a refused
+    one leaves it, the lock goes, and so does a folder with nothing else. Raises KinspanError where a live run holds it.
+    """
+    locked: list[IO[str]] = []
+    ranks.broadcast_from_rank_0(lambda: locked.append(_lock_file(folder / LOCK)))
+    try:
+        yield
+    finally:
+        for file in locked:
+            if not (folder / RUN).exists():
+                (folder / LOCK).unlink(missing_ok=True)
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+            file.close()
+
+
+def _lock_file(path: Path) -> IO[str]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise KinspanError(f"--output_dir: {path} cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = " ".join(file.read(200).split()) or "another process"
+        raise KinspanError(f"--output_dir {path.parent} is in use by {holder}, which may still be stopping") from error
+    except OSError:
+        pass  # the storage has no locks, but checkpoints are whole or absent even so
+    if not _is_same(path, file):  # the run before has just removed it, and another one may have made it anew
+        file.close()
+        return _lock_file(path)
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
+    return file
+
+
+def _is_same(path: Path, file: IO[str]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -13,7 +13,7 @@ OPEN_ENDED_WARMUP = 50  # updates; a share of the whole would differ between the
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the learning rate goes; all shapes rise linearly over the warm-up, whose first update has ``peak / warmup``.
+    """Computes the learning rate; all shapes rise linearly over the warm-up, whose first update has ``peak / warmup``.
 
     triangular: then falls linearly to zero (Di Liello et al., 2022, appendix B)
     cosine:     then falls to zero along half a cosine
@@ -29,7 +29,7 @@ class Schedule:
     decay_share: float = 0.0
 
     def rate(self, step: int) -> float:
-        """The rate of update ``step`` (0-based); the last update's is above zero."""
+        """Returns the rate of update ``step`` (0-based); the last update's is above zero."""
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup
         if self.shape == "constant":
@@ -41,14 +41,14 @@ class Schedule:
 
     @property
     def decay_start(self) -> int:
-        """The first update of a wsd's decay; the end of another schedule."""
+        """Returns the first update of a wsd's decay; the end of another schedule."""
         return self.total - (math.ceil(self.decay_share * self.total) if self.shape == "wsd" else 0)
 
 
 def make_schedule(
     config: Any, peak: float, total: int, warmup: int | None, what: str = "run", given: str | None = None
 ) -> Schedule:
-    """The schedule of a config with ``lr_schedule`` and ``decay_share``.
+    """Returns the schedule of a config with ``lr_schedule`` and ``decay_share``.
 
     warmup: updates; None: a tenth of all, or ``OPEN_ENDED_WARMUP``
     what:   is that long, for the message
@@ -71,6 +71,6 @@ def make_schedule(
 
 
 def describe_schedule(schedule: Schedule) -> str:
-    """The schedule as a phrase, such as "triangular, rising over 100 updates"."""
+    """Returns the schedule as a phrase, such as "triangular, rising over 100 updates"."""
     decay = f", falling from update {schedule.decay_start:,}" if schedule.shape == "wsd" else ""
     return f"{schedule.shape}, rising over {schedule.warmup:,} updates{decay}"

@@ -22,14 +22,14 @@ VARIABLES = (DEEPSPEED_VARIABLE, "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECIS
 
 
 class Stopped(SystemExit):
-    """The run was asked to stop and has written a checkpoint. Uncaught, it ends the process with status 75."""
+    """Raised once a run that was asked to stop has written a checkpoint. Uncaught, it ends with status 75."""
 
     def __init__(self) -> None:
         super().__init__(STATUS)
 
 
 class StopRequest:
-    """``reason`` says why this process was asked to stop; it is None as long as nobody asked."""
+    """Keeps why this process was asked to stop: ``reason``, None as long as nobody asked."""
 
     def __init__(self, max_hours: float | None) -> None:
         self.reason: str | None = None
@@ -41,7 +41,7 @@ class StopRequest:
             self.reason, self.asked_at = reason, time.monotonic()
 
     def wanted(self) -> bool:
-        """Whether this process was asked to stop, or its time is over."""
+        """Returns whether this process was asked to stop, or its time is over."""
         if self.max_hours is not None and time.monotonic() - self.began > self.max_hours * 3600:
             self.ask(f"--max_hours {self.max_hours:g} are over")
         return self.reason is not None
@@ -98,12 +98,12 @@ def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None]
 
 
 def is_launched() -> bool:
-    """Whether DeepSpeed's launcher, torch's or accelerate's started this process."""
+    """Returns whether DeepSpeed's launcher, torch's or accelerate's started this process."""
     return any(name in os.environ for name in VARIABLES)
 
 
 def find_launchers(rank: psutil.Process) -> list[psutil.Process]:
-    """The processes without which a launched rank is an orphan; none where the launcher has died already.
+    """Returns the processes without which a launched rank is an orphan; none where the launcher has died already.
 
     It is the nearest Python process above the rank; where torch's launcher is called as a library, the one that
     multiprocessing knows. DeepSpeed's was mostly started by the command ``deepspeed``, which users signal: it is

@@ -32,7 +32,7 @@ COUNTS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 class World(NamedTuple):
-    """host, port: where rank 0 listens while the ranks find one another; port is None where there is but this rank"""
+    """Holds where this rank is; rank 0 listens at host and port, which is None where there is but this rank."""
 
     rank: int = 0
     local_rank: int = 0
@@ -43,12 +43,12 @@ class World(NamedTuple):
 
 
 def read_launcher_variables() -> tuple[int, int, int]:
-    """Rank, local rank and world size; 0, 0 and 1 without a launcher."""
+    """Returns rank, local rank and world size; 0, 0 and 1 without a launcher."""
     return read_world(os.environ)[:3]
 
 
 def read_world(env: Mapping[str, str]) -> World:
-    """The world that a process with these variables belongs to.
+    """Returns the world that a process with these variables belongs to.
 
     A launcher that has said which rank this is counts before ``srun``, of which it may be a task itself. Raises
     KinspanError where the variables contradict one another, or do not say where rank 0 is.
@@ -78,7 +78,7 @@ def _read_launcher(env: Mapping[str, str]) -> World:
 
 
 def _read_slurm(env: Mapping[str, str]) -> World:
-    """A task of ``srun``, which alone sets SLURM_STEP_NUM_TASKS, as a rank.
+    """Returns a task of ``srun``, which alone sets SLURM_STEP_NUM_TASKS, as a rank.
 
     The ranks meet at the first machine, at a port that follows from the step: two steps of one machine take different
     ones.
@@ -115,23 +115,22 @@ def adopt_world() -> World:
 
 
 def find_first_host(hosts: str) -> str:
-    """The first name in a list of Slurm's: gpu01 of ``gpu[01-03,07],login``."""
+    """Returns the first name in a list of Slurm's: gpu01 of ``gpu[01-03,07],login``."""
     return re.sub(r"\[(\d+)[^]]*\]", r"\1", hosts).partition(",")[0]
 
 
 def expand_counts(text: str) -> list[int]:
-    """The numbers in Slurm's ``8(x2),4``: 8, 8 and 4."""
+    """Returns the numbers in Slurm's ``8(x2),4``: 8, 8 and 4."""
     return [int(count) for count, times in COUNTS.findall(text) for _ in range(int(times or 1))]
 
 
 def derive_port(name: str) -> str:
-    """A port that everybody who knows the name derives alike."""
+    """Returns a port that everybody who knows the name derives alike."""
     return str(FIRST_PORT + zlib.crc32(name.encode()) % NUM_PORTS)
 
 
 def _choose_port() -> str:
-    """The port where DeepSpeed's launcher has all ranks of one machine meet and none was asked for: it gives the same
-    one to all runs. All ranks of a launcher choose alike, by its process number."""
+    """Returns a port by the launcher's process number, for DeepSpeed's launcher gives the same one to all runs."""
     above = psutil.Process().parents()
     launcher = next((process for process in above if LAUNCHER in process.cmdline()), None)
     if launcher is None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from data_pipeline import tokenizers
 from data_pipeline.core.errors import KinspanError
@@ -26,8 +25,6 @@ from data_pipeline.sources import Source, list_paths, name_corpora, parse_source
 from objectives import parse_mixture
 from objectives.contrastive import as_contrastive
 from objectives.negatives import MAX_WALKED
-from pretrain.config import list_texts
-from pretrain.engine.run_folder import ADVICE
 
 from .defaults import default_corpus
 from .forums import choose_forums
@@ -218,18 +215,6 @@ def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
         {"corpus": corpus.manifest.fingerprint, "objective": part.objective.name, "weight": part.weight}
         for corpus, part in zip(corpora, mixture.parts, strict=True)
     ]
-
-
-def explain_other_corpora(folder: Path, corpus: Any) -> dict[str, str]:
-    """What to say where a run's folder was begun with other corpora, see run_folder.holds_this_run; nothing where it is
-    unknown."""
-    try:
-        begun = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["corpus"]
-    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
-        return {}
-    old, new = (" ".join(list_texts(names)) or "the default corpus" for names in (begun, corpus))
-    change = f"{new} has changed since" if old == new else f"it was begun with --corpus {old}, and now it is {new}"
-    return {"corpus_content": f"{change}; give the corpus that it was begun with, or {ADVICE}"}
 
 
 def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:

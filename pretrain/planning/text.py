@@ -3,10 +3,10 @@
 from typing import Any
 
 from data_pipeline import tokenizers
+from pretrain.batches import ON_PROCESSOR
 from pretrain.engine.layout import Layout
 from pretrain.engine.log import format_time
 from pretrain.engine.schedule import describe_schedule
-from pretrain.micro_batch import ON_PROCESSOR
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, name_installed
 
 from .cost import GPUS as PREDICTED

@@ -9,7 +9,6 @@ import torch
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
 from pretrain.modeling.adapters import bottleneck, lora
 from pretrain.modeling.adapters.combine import average, stack, write_tensors
@@ -50,22 +49,6 @@ def note_copy(run: Path, copy: Path) -> None:
     if kept.is_dir():
         parts, base = read_spec(kept)
         (folder / SPEC).write_text(format_spec(parts, move_base(base, kept, folder)), encoding="utf-8")
-
-
-def explain_base(run: Path, facts: dict[str, Any]) -> dict[str, str]:
-    """What to say where an output folder holds an adapter's run that began from other weights: which base it was."""
-    if facts["base"] is None or not (run / ADAPTER_FOLDER / SPEC).is_file():
-        return {}
-    try:
-        _, base = read_spec(run / ADAPTER_FOLDER)
-    except KinspanError:
-        return {}
-    if base.fingerprint == facts["base"]:
-        return {"model_weights": "its adapters beneath, or its fresh weights, were others; choose another --output_dir"}
-    return {
-        "model_weights": f"it trains an adapter beside {base.name} (fingerprint {base.fingerprint[:12]}), and --model "
-        f"has other weights ({facts['base'][:12]}): give that base, or choose another --output_dir"
-    }
 
 
 def fill_adapter_release(

@@ -84,7 +84,7 @@ def small_blocks(anchors: int) -> None:
 
 
 def forget_the_optimizer() -> None:
-    import pretrain.state as product
+    import pretrain.run as product
 
     load = product.load_checkpoint
 

@@ -14,7 +14,7 @@ from pretrain.engine.engine import build_engine
 from pretrain.engine.loop import Outcome
 from pretrain.engine.stop import StopRequest
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
-from pretrain.setup import Setup, set_up
+from pretrain.setup import Setup, begin, set_up
 from pretrain.step import start_count_reduction, train_step
 
 
@@ -49,9 +49,15 @@ class PlainEngine:
         pass
 
 
+def set_up_alone(config: PretrainConfig) -> Setup:
+    """The set-up of a run of one rank."""
+    begin(config)
+    return set_up(config)
+
+
 def start_engine(config: PretrainConfig) -> tuple[Setup, Any]:
     """The set-up of a run, and its engine."""
-    setup = set_up(config)
+    setup = set_up_alone(config)
     return setup, build_engine(setup.model, config, setup.deepspeed_settings)
 
 

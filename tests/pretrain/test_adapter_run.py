@@ -226,7 +226,7 @@ def test_a_run_that_was_continued_leaves_its_shorter_adapter_ready_for_release(c
 
 def test_another_base_in_the_same_folder_is_refused_by_name(config, make_base, base):
     pretrain(config())
-    with pytest.raises(KinspanError, match=f"beside {base.name}.*give that base"):
+    with pytest.raises(KinspanError, match="its model_weights is"):
         pretrain(config(model=str(make_base(seed=8))))
 
 
@@ -236,9 +236,9 @@ def test_a_checkpoint_of_another_base_is_refused(config, make_base):
     from tests.pretrain.steps import start_engine
 
     pretrain(config())
-    setup, engine = start_engine(config("other", model=str(make_base(seed=8))))
+    _, engine = start_engine(config("other", model=str(make_base(seed=8))))
     checkpoint = Path(config().output_dir) / "checkpoints/step-00000006"
-    with pytest.raises(KinspanError, match=f"fingerprint {setup.model.base[:12]}"):
+    with pytest.raises(KinspanError, match="--model"):
         load_checkpoint(engine, checkpoint, 1)
 
 

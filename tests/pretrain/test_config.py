@@ -54,13 +54,8 @@ def test_the_settings_that_come_along_can_be_read(name):
         ("{", "not a JSON object"),
         ("[]", "not a JSON object"),
         ('{"bf16": {}}', "--precision"),
-        ('{"zero_optimisation": {}}', 'sets "zero_optimisation".* did you mean "zero_optimization"'),
-        ('{"stage": 2}', 'sets "stage", which DeepSpeed does not know: remove it'),
         ('{"timers": {}, "timers": {}}', "timers is set twice"),
         ('{"fp16": true}', "must be an object"),
-        ('{"fp16": {"enabled": true}}', 'sets "enabled" of "fp16", where only loss_scale_window and hysteresis'),
-        ('{"fp16": {"hysteresis": 0}}', '"hysteresis" is 0, and must be 1 or more'),
-        ('{"fp16": {"loss_scale_window": "long"}}', '"loss_scale_window" is "long"'),
     ],
 )
 def test_bad_deepspeed_settings_are_one_line(text, message, tmp_path):

@@ -34,9 +34,7 @@ def test_the_same_settings_again(finished, tmp_path):
 
 
 def test_more_steps_are_refused_with_the_way_to_go_on(finished):
-    with pytest.raises(
-        KinspanError, match=r"complete after 7 steps: .*kinspan release --run_dir '.*/my run' .*--model '.*/release'"
-    ):
+    with pytest.raises(KinspanError, match="--max_steps"):
         find_finished(PretrainConfig(**finished | {"max_steps": 14}))
 
 

@@ -1,4 +1,4 @@
-"""Runs that are stopped, that meet losses which are not finite, that leap, or whose disk is full, in this process."""
+"""Runs that are stopped, that meet losses which are not finite, or whose disk is full, in this process."""
 
 import json
 import shutil
@@ -10,22 +10,25 @@ import pytest
 import torch
 
 from data_pipeline.core.errors import KinspanError
-from pretrain import measure, recovery, run
+from pretrain import run
 from pretrain.checkpoints import writer
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.config import PretrainConfig
-from pretrain.engine.history import HEARTBEAT, HISTORY, read_heartbeat, read_history
 from pretrain.engine.stop import Stopped
 from pretrain.run import pretrain
-from pretrain.setup import set_up
+from pretrain.status import read_status
 from pretrain.step import try_largest
-from pretrain.watching.status import read_status
 from tests.cases import mark_slow
-from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, start_engine, take_step
+from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, set_up_alone, start_engine, take_step
 from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _messages(caplog):
+    caplog.set_level("INFO")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +120,7 @@ def poison(kind):
     [(4, True), (6, False), *(pytest.param(s, True, marks=pytest.mark.slow) for s in (1, 6, 12))],
 )
 def test_a_stopped_run_ends_as_if_nothing_had_been(
-    stopped_before, background, config, uninterrupted, monkeypatch, capsys
+    stopped_before, background, config, uninterrupted, monkeypatch, caplog
 ):
     """At a step with a checkpoint and validation, and at one without; after its last step too."""
     stopped = config("stopped [*]", async_checkpoints=background)
@@ -126,12 +129,16 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(
         with pytest.raises(Stopped) as caught:
             pretrain(stopped)
     assert caught.value.code == 75
-    assert f"stopped at step {stopped_before}, with a checkpoint (SIGTERM)" in capsys.readouterr().out
+    assert f"stopped at step {stopped_before}, with a checkpoint (SIGTERM)" in caplog.text
+    assert read_status(Path(stopped.output_dir)).state == "not running"
     pretrain(stopped)
+    assert read_status(Path(stopped.output_dir)).state == "complete"
+    curve = [(step, round(loss, 3)) for step, loss in lines(stopped.output_dir, "train", "step", "loss")]
+    assert read_curve(Path(stopped.output_dir), "1 loss/loss/train") == curve
     assert equal_runs(uninterrupted, stopped)
 
 
-def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config, capsys):
+def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config, caplog):
     with pytest.raises(Stopped):
         pretrain(config(max_hours=1e-9))
     folder = Path(config().output_dir)
@@ -140,7 +147,7 @@ def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config,
     log = (folder / "metrics.jsonl").read_bytes()
     with pytest.raises(KinspanError, match="none of the checkpoints in "):
         pretrain(config())
-    assert f"{only}: state.json is damaged" in capsys.readouterr().out
+    assert f"{only}: state.json is damaged" in caplog.text
     assert (only / "weights.safetensors").exists()
     assert (folder / "metrics.jsonl").read_bytes() == log
 
@@ -150,7 +157,7 @@ def test_a_complete_run_whose_checkpoints_are_gone_is_not_trained_again(config):
     folder = Path(config().output_dir)
     shutil.rmtree(folder / "checkpoints")
     log = (folder / "metrics.jsonl").read_bytes()
-    with pytest.raises(KinspanError, match=r"its checkpoints are gone: .* or delete .*summary\.json"):
+    with pytest.raises(KinspanError, match="--output_dir"):
         pretrain(config(max_steps=2))
     assert (folder / "metrics.jsonl").read_bytes() == log
 
@@ -208,19 +215,19 @@ def test_a_largest_batch_that_is_not_finite_leaves_no_trace(stage, precision, co
 
 
 @pytest.mark.parametrize("stage", ["zero0", "zero2"])
-def test_skipped_updates_are_counted_with_their_examples(stage, config, monkeypatch, capsys):
+def test_skipped_updates_are_counted_with_their_examples(stage, config, monkeypatch, caplog):
     settings = config(deepspeed_config=f"ds_configs/{stage}.json")
     at_step(monkeypatch, [3, 6], poison("loss"))
     summary = pretrain(settings)
     assert summary["skipped_steps"] == 2
     assert lines(settings.output_dir, "skipped", "step", "example", "count") == [[4, 30, 10], [7, 60, 10]]
-    assert "kinspan show pairs --start 60 --count 10 --seed 1" in capsys.readouterr().out
+    assert "kinspan show pairs --start 60 --count 10 --seed 1" in caplog.text
     assert [k for k, v in weights(settings.output_dir).items() if not v.isfinite().all()] == []
 
 
 def test_nothing_but_skipped_updates_end_the_run(config, monkeypatch):
     at_step(monkeypatch, range(2, 12), poison("gradient"))
-    with pytest.raises(KinspanError, match="in 3 steps in a row, up to step 4: lower the learning rate"):
+    with pytest.raises(KinspanError, match="in 3 steps in a row, up to step 4"):
         pretrain(config(max_skipped_steps=3))
 
 
@@ -235,23 +242,7 @@ def test_skips_in_a_row_count_over_a_stop(config, monkeypatch):
         pretrain(config(max_skipped_steps=5))
 
 
-def spike_at(monkeypatch, step):
-    calls = []
-
-    def once(loss, before):
-        calls.append(loss)
-        return len(calls) == step // 2  # a line of the log every 2 steps
-
-    monkeypatch.setattr(recovery, "is_spike", once)
-
-
-def test_a_leap_is_told(config, monkeypatch, caplog):
-    spike_at(monkeypatch, 6)
-    pretrain(config())
-    assert [record.levelname for record in caplog.records if "step 6: the loss leapt" in record.getMessage()]
-
-
-def test_a_full_disk_costs_a_checkpoint_not_the_run(config, uninterrupted, monkeypatch, capsys):
+def test_a_full_disk_costs_a_checkpoint_not_the_run(config, uninterrupted, monkeypatch, caplog):
     """The one of step 8 fails: the one of step 4 stays, and the run ends as if nothing had been."""
     full = config("full", keep_checkpoints=1)
     save, seen = torch.save, []
@@ -265,7 +256,7 @@ def test_a_full_disk_costs_a_checkpoint_not_the_run(config, uninterrupted, monke
     monkeypatch.setattr(writer.torch, "save", fails)
     pretrain(full)
     assert seen == [["step-00000004"]]
-    (said,) = (line for line in capsys.readouterr().out.splitlines() if "step 8 could not be written" in line)
+    (said,) = (line for line in caplog.messages if "step 8 could not be written" in line)
     assert "rank 0: " in said
     assert "No space left on device" in said
     assert "step-00000008" in said
@@ -290,7 +281,7 @@ def test_without_a_last_checkpoint_a_run_is_not_complete(config, monkeypatch):
 
 def test_a_step_waits_for_no_collective_on_the_host(config, monkeypatch):
     """Its batch was counted while the step before ran: one sum per step, begun before the step and read after it."""
-    set_up(config("warm"))  # makes the group
+    set_up_alone(config("warm"))  # makes the group
     events, plain_step = record_collectives(monkeypatch), run.train_step
 
     def step_with(*values, **named):
@@ -318,90 +309,17 @@ def test_a_run_goes_on_with_smaller_micro_batches(config, make_model, monkeypatc
     assert after == pytest.approx(before, rel=1e-5)
 
 
-def test_the_course_of_a_run_is_told(config, monkeypatch):
-    """A skip, a stop, a restart and a leap: in the history, on the page, in the status, and as one curve."""
-    settings = config("told")
-    folder = Path(settings.output_dir)
-    with monkeypatch.context() as patch:
-        at_step(patch, [3], poison("loss"))
-        ask_in_step(patch, 6)
-        with pytest.raises(Stopped):
-            pretrain(settings)
-    assert (read_status(folder).state, read_status(folder).why[:7]) == ("stopped", "SIGTERM")
-    page = (folder / "report.html").read_text()
-    assert "Step 6 of 12" in page
-    assert "this is its last page" in page
-    assert "stopped with a checkpoint (SIGTERM)" in page
-    with monkeypatch.context() as patch:
-        spike_at(patch, 4)  # the second line after the restart, of step 10
-        pretrain(settings)
-    kinds = [line["kind"] for line in read_history(folder)]
-    assert kinds == ["started", "skipped", "stopped", "started", "leapt", "finished"]
-    status = read_status(folder)
-    assert (status.state, status.step, status.starts, status.skipped_steps) == ("complete", 12, 2, 1)
-    assert status.checkpoint[0] == 12
-    assert read_heartbeat(folder)["rank"] == 0
-    page = (folder / "report.html").read_text()
-    assert "resumed at step 6" in page
-    assert 6 <= page.count("Score <b>") <= 9
-    expected = [(step, round(loss, 3)) for step, loss in lines(folder, "train", "step", "loss")]
-    assert read_curve(folder, "1 loss/loss/train") == expected
-
-
-@pytest.mark.parametrize(("seconds", "written"), [(0.0, [0, 2, 4, 4, 6, 8, 8, 10, 12, 12]), (3600.0, [0, 4, 8, 12])])
-def test_the_page_is_written_at_the_log_once_it_is_old(seconds, written, config, uninterrupted, monkeypatch):
-    """Beside the pages of validations; with the pairs of the last one; and the run is the same."""
-    settings, pages, render = config("fresh"), [], measure.render_page
-
-    def note(title, facts, lines, pairs, *rest):
-        pages.append((max(line["step"] for line in lines), len(pairs)))
-        return render(title, facts, lines, pairs, *rest)
-
-    monkeypatch.setattr(measure, "render_page", note)
-    monkeypatch.setattr(measure, "PAGE_SECONDS", seconds)
-    monkeypatch.setattr(measure, "PAGE_COST", 0)
-    pretrain(settings)
-    assert [step for step, _ in pages] == written
-    assert all(count for _, count in pages)
-    assert equal_runs(uninterrupted, settings)
-
-
-def test_an_error_stands_in_the_history(config, monkeypatch):
-    at_step(monkeypatch, range(2, 12), poison("gradient"))
-    with pytest.raises(KinspanError):
-        pretrain(config(max_skipped_steps=3))
-    status = read_status(Path(config().output_dir))
-    assert status.state == "ended by an error"
-    assert "in 3 steps in a row, up to step 4: lower the learning rate" in status.why
-
-
-def test_what_tells_of_a_run_is_not_needed_by_it(config, uninterrupted, monkeypatch, capsys):
-    """It ends as it would have where page, history and heartbeat cannot be written."""
-    settings = config("blind")
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, 6)
-        with pytest.raises(Stopped):
-            pretrain(settings)
-    for name in ("report.html", HISTORY, HEARTBEAT):
-        (Path(settings.output_dir) / name).unlink()
-        (Path(settings.output_dir) / name).mkdir()
-    pretrain(settings)
-    assert "report.html cannot be written: Is a directory; training goes on" in capsys.readouterr().out
-    assert equal_runs(uninterrupted, settings)
-
-
 WSD = {"lr_schedule": "wsd", "decay_share": 0.5, "warmup_steps": 0}
 
 
 @pytest.mark.parametrize("stage", mark_slow([0, 2], [2]))
-def test_a_longer_run_goes_on_from_before_the_decay(stage, config, capsys):
+def test_a_longer_run_goes_on_from_before_the_decay(stage, config):
     """It ends bit for bit as a run of that length from its start, and the shorter one's model stays."""
     settings = {**WSD, "deepspeed_config": f"ds_configs/zero{stage}.json", "save_steps": 5, "keep_checkpoints": 1}
     pretrain(config("continued", **settings, max_steps=6))
     short = weights(config("continued").output_dir, 6)
-    (Path(config("continued").output_dir) / "wandb.json").write_text('{"mine": "of 6 steps"}')
+    (Path(config("continued").output_dir) / "wandb_id").write_text("of 6 steps")
     summary = pretrain(config("continued", **settings, max_steps=12))
-    assert "this run had 6 steps and has 12 now: it goes on from step 3" in capsys.readouterr().out
     pretrain(config("whole", **settings, max_steps=12))
     one, two = (Path(config(name).output_dir) for name in ("continued", "whole"))
     assert summary["steps"] == 12
@@ -411,7 +329,7 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config, capsys):
     kept = one / "decayed/step-00000006"
     assert same(weights(kept, 6), short)
     assert read_status(kept).state == "complete"
-    assert [(folder / "wandb.json").exists() for folder in (kept, one)] == [True, False]
+    assert [(folder / "wandb_id").exists() for folder in (kept, one)] == [True, False]
     assert [step for step, *_ in lines(kept, "train", "step")][-1] == 6
 
 
@@ -464,16 +382,15 @@ def test_a_run_under_way_is_not_cut_back_to_a_shorter_one(config, monkeypatch):
         ask_in_step(patch, 5)
         with pytest.raises(Stopped):
             pretrain(config(**WSD, max_steps=12))
-    with pytest.raises(KinspanError, match="under way at step 5 of 12: with 8 steps it would go back to step 4"):
+    with pytest.raises(KinspanError, match="is at step 5 of 12, and would go back to step 4"):
         pretrain(config(**WSD, max_steps=8))
     assert list_checkpoints(Path(config().output_dir) / "checkpoints")[0].name == "step-00000005"
 
 
-def test_a_constant_run_goes_on_from_its_end(config, capsys):
+def test_a_constant_run_goes_on_from_its_end(config):
     settings = {"lr_schedule": "constant", "warmup_steps": 1}
     pretrain(config("continued", **settings, max_steps=4))
     pretrain(config("continued", **settings, max_steps=8))
-    assert "it goes on from step 4" in capsys.readouterr().out
     pretrain(config("whole", **settings, max_steps=8))
     assert same(*(weights(config(name).output_dir, 8) for name in ("continued", "whole")))
 
@@ -481,14 +398,14 @@ def test_a_constant_run_goes_on_from_its_end(config, capsys):
 def test_a_run_without_a_checkpoint_before_the_decay_is_refused_and_stays(config):
     pretrain(config(**WSD, max_steps=8))  # its decay begins at step 4
     folder = Path(config().output_dir)
-    with pytest.raises(KinspanError, match="no whole checkpoint up to step 1, where its learning rate"):
+    with pytest.raises(KinspanError, match="no whole checkpoint up to step 1"):
         pretrain(config(**WSD, max_steps=2))
     assert (folder / "summary.json").exists()
 
 
 def test_a_triangular_run_is_not_continued(config):
     pretrain(config(max_steps=4))
-    with pytest.raises(KinspanError, match="its length cannot change"):
+    with pytest.raises(KinspanError, match="its max_steps is 4, not 8"):
         pretrain(config(max_steps=8))
-    with pytest.raises(KinspanError, match="its lr_schedule is triangular, now it is wsd"):
+    with pytest.raises(KinspanError, match="its lr_schedule is"):
         pretrain(config(**WSD, max_steps=4))

@@ -9,12 +9,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
 from pretrain.metrics import (
+    MIN_LOSSES,
     Clock,
     FlopCounter,
     compute_figures,
     count_seen,
     find_peak_tflops,
     group_parts,
+    is_spike,
     list_windows,
 )
 from pretrain.modeling.cpu import attention, products
@@ -214,3 +216,27 @@ def test_matrices_are_counted_as_often_as_tokens_pass_them(family, make_model, t
     pooler = 2 * 32 * 32 if family in ("bert", "albert") else 0
     rows = batch.num_tokens + -batch.num_tokens % ROUND_TO
     assert 2 * rows * FlopCounter(model).at_tokens + pooler == linear
+
+
+def falling(count, noise=0.02):
+    generator = np.random.default_rng(1)
+    return [3 + 7 * 0.95**k + noise * generator.standard_normal() for k in range(count)]
+
+
+def test_a_falling_noisy_loss_has_no_spike():
+    losses = falling(200)
+    assert not any(is_spike(losses[k], losses[max(0, k - 20) : k]) for k in range(200))
+    assert not is_spike(1e9, falling(MIN_LOSSES - 1))
+
+
+@pytest.mark.parametrize(("at", "times"), [(MIN_LOSSES, 1.7), (30, 1.5), (150, 1.2)])
+def test_a_leap_is_one(at, times):
+    """While the loss still falls fast, only a higher one."""
+    losses = falling(200)
+    assert is_spike(times * losses[at - 1], losses[max(0, at - 20) : at])
+
+
+def test_an_earlier_spike_hides_no_later_one():
+    losses = falling(60)
+    losses[50] = 40.0
+    assert is_spike(20.0, losses[35:55])

@@ -3,12 +3,10 @@
 import pytest
 import torch
 
+from pretrain.batches import choose_micro_batch, fit_pairs
 from pretrain.config import PretrainConfig
-from pretrain.micro_batch import choose_micro_batch, fit_pairs
 from pretrain.planning.memory import States
-from pretrain.setup import set_up
-from pretrain.summary import describe_run
-from tests.pretrain.steps import ask_in_step
+from tests.pretrain.steps import ask_in_step, set_up_alone
 
 
 @pytest.mark.parametrize(
@@ -60,9 +58,9 @@ def test_what_the_process_holds_already_is_counted_once(monkeypatch):
             memory["pairs"] = pairs
             return self.weight.sum(), None, torch.zeros(1)
 
-    monkeypatch.setattr("pretrain.micro_batch.make_largest_batch", lambda stream, pairs: pairs)
-    monkeypatch.setattr("pretrain.micro_batch.to_tensors", lambda batch, device: {"pairs": batch})
-    monkeypatch.setattr("pretrain.micro_batch.compute_states", lambda *_, **__: States(0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr("pretrain.batches.make_largest_batch", lambda stream, pairs: pairs)
+    monkeypatch.setattr("pretrain.batches.to_tensors", lambda batch, device: {"pairs": batch})
+    monkeypatch.setattr("pretrain.batches.compute_states", lambda *_, **__: States(0.0, 0.0, 0.0, 0.0))
     assert choose_micro_batch(Model(2, 1, bias=False), None, "fp32", 1, 4096) == int((0.85 * 900 - 8) / 10)
 
 
@@ -83,24 +81,10 @@ def test_a_run_keeps_the_micro_batch_that_was_found(settings, monkeypatch):
         with pytest.raises(Stopped):
             pretrain(PretrainConfig(**settings))
     monkeypatch.setattr("pretrain.setup.choose_micro_batch", lambda *_: 3)
-    assert set_up(PretrainConfig(**settings)).layout.micro == 7
-    assert set_up(PretrainConfig(**settings, micro_batch_size=5)).layout.micro == 5
+    assert set_up_alone(PretrainConfig(**settings)).layout.micro == 7
+    assert set_up_alone(PretrainConfig(**settings, micro_batch_size=5)).layout.micro == 5
 
 
 def test_on_a_processor_it_is_32_or_all_pairs_of_a_rank(settings):
-    assert set_up(PretrainConfig(**settings)).layout.micro == 20
-    assert set_up(PretrainConfig(**settings | {"global_batch_size": 100})).layout.micro == 32
-
-
-@pytest.mark.parametrize(
-    ("compiled", "micro", "advice"),
-    [(False, 4, "raise --micro_batch_size and give --compile"), (True, 20, "raise --global_batch_size")],
-)
-def test_few_tokens_on_a_gpu_are_warned_of(compiled, micro, advice, settings, monkeypatch):
-    setup = set_up(PretrainConfig(**settings, micro_batch_size=micro))
-    assert not [line for line in describe_run(setup, setup.model) if "too few" in line]
-    setup.config.compile = compiled
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    (line,) = (line for line in describe_run(setup, setup.model) if "too few to keep a GPU busy" in line)
-    assert line.endswith(advice)
+    assert set_up_alone(PretrainConfig(**settings)).layout.micro == 20
+    assert set_up_alone(PretrainConfig(**settings | {"global_batch_size": 100})).layout.micro == 32

@@ -10,7 +10,7 @@ from data_pipeline.core.errors import KinspanError
 from pretrain import preflight as preflight_module
 from pretrain.config import PretrainConfig
 from pretrain.preflight import HostFacts, compare, preflight
-from pretrain.setup import set_up
+from tests.pretrain.steps import set_up_alone
 
 SHARED = {"numpy": "2.4.6", "--seed": "1", "device": "NVIDIA H100"}
 
@@ -57,7 +57,7 @@ def test_a_run_with_nothing_in_the_way_is_ready_and_nothing_is_left(make_config,
     ],
 )
 def test_what_the_run_would_refuse_is_refused_and_the_folder_stays(settings, flag, make_config, tmp_path):
-    set_up(make_config(max_steps=4))
+    set_up_alone(make_config(max_steps=4))
     output = tmp_path / "runs/run"
     (output / "checkpoints/step-00000001").mkdir(parents=True)
     before = sorted(output.rglob("*"))

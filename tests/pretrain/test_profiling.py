@@ -5,8 +5,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from pretrain.config import PretrainConfig
-from pretrain.profiling import TRACE, WAIT, WARM_UP
-from pretrain.run import pretrain
+from pretrain.run import TRACE, WAIT, WARM_UP, pretrain
 
 STEPS = 2
 

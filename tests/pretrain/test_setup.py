@@ -19,14 +19,12 @@ from pretrain.config import PretrainConfig
 from pretrain.setup import (
     MUST_MATCH_ACROSS_RANKS,
     _check_same_everywhere,
-    _note_defaults,
     choose_token_loss,
     disable_unused_masking,
     find_unused_flags,
     plan_schedule,
-    set_up,
-    warn_of_masked_lm,
 )
+from tests.pretrain.steps import set_up_alone
 from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,12 +33,12 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def refused(make_model, tiny_corpus, tmp_path):
     """``refused(setting=value, ...)``: the error's text."""
-    model = make_model()
 
     def attempt(**settings):
-        known = {"corpus": str(tiny_corpus), "model": str(model), "output_dir": str(tmp_path / "run")}
+        known = {"corpus": str(tiny_corpus), "output_dir": str(tmp_path / "run")}
+        known |= {} if "model" in settings else {"model": str(make_model())}
         with pytest.raises(KinspanError) as caught:
-            set_up(PretrainConfig(**known | {"max_steps": 4, "warmup_steps": 1} | settings))
+            set_up_alone(PretrainConfig(**known | {"max_steps": 4, "warmup_steps": 1} | settings))
         text = str(caught.value)
         assert "\n" not in text
         return text
@@ -48,62 +46,74 @@ def refused(make_model, tiny_corpus, tmp_path):
     return attempt
 
 
-def test_only_what_was_not_given_is_said_to_be_a_default(tiny_corpus):
-    assert _note_defaults(PretrainConfig(corpus=[str(tiny_corpus)])) == ["no --model given: it is all-MiniLM-L6-v2"]
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"corpus": "absent"}, "absent"),
+        ({"max_length": 9}, "--max_length 9"),
+        ({"max_length": 600}, "--max_length 600"),
+        ({"micro_batch_size": 65, "global_batch_size": 64}, "--micro_batch_size 65"),
+        ({"warmup_steps": 4}, "--warmup_steps 4"),
+        ({"warmup_epochs": 1.0}, "--warmup_epochs 1"),
+        ({"objective": "ssq"}, "ssq"),
+        ({"deepspeed_config": "ds_configs/zero9.json"}, "--deepspeed_config"),
+        ({"precision": "fp16"}, "--precision fp16"),
+        ({"precision": "bf16", "deepspeed_config": "ds_configs/zero0.json"}, "--precision bf16"),
+        ({"token_loss": "rtd"}, "--token_loss rtd"),
+        ({"mlm_probability": 0.0, "pair_weight": 0.0}, "--mlm_probability 0"),
+        ({"mlm_weight": 0.0, "pair_weight": 0.0}, "--mlm_weight 0"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings, names, refused):
+    assert names in refused(**settings)
 
 
-def test_no_such_corpus(refused, tmp_path):
-    assert "make one with kinspan prepare" in refused(corpus=str(tmp_path / "absent"))
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"generator": "2"}, "--generator 2"),
+        ({"generator": "/absent"}, "/absent"),
+        ({"mlm_probability": 0.0}, "--token_loss mlm"),
+    ],
+)
+def test_settings_of_replaced_token_detection_that_cannot_be_meant_are_refused(settings, names, refused, make_model):
+    assert names in refused(model=str(make_model("electra")), **settings)
 
 
 def test_a_corpus_of_another_tokenizer(refused, shared, make_corpus, tiny_documents):
     corpus = make_corpus(tiny_documents[:5], shared / "tokenizers/roberta-base-tokenizer")
-    text = refused(corpus=str(corpus))
-    assert "roberta-base-tokenizer" in text
-    assert "--tokenizer" in text
+    assert "--tokenizer" in refused(corpus=str(corpus))
 
 
 def test_a_kind_of_model_that_cannot_be_trained_is_not_called_a_missing_tokenizer(refused, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    assert "is of the type t5, not an encoder" in refused(model=str(tmp_path))
-
-
-def test_max_length_too_short(refused):
-    assert "--max_length 9 is too short" in refused(max_length=9)
-
-
-def test_max_length_beyond_the_model(refused):
-    assert "more than the 512 positions" in refused(max_length=600)
-
-
-def test_micro_batch_larger_than_the_global_one(refused):
-    assert "--micro_batch_size 65" in refused(micro_batch_size=65, global_batch_size=64)
+    assert "type t5" in refused(model=str(tmp_path))
 
 
 def test_output_that_cannot_be_written(refused, tmp_path):
     (tmp_path / "file").write_text("")
-    assert "cannot be written" in refused(output_dir=str(tmp_path / "file" / "run"))
-
-
-def test_checkpoints_that_could_not_be_written_are_refused_at_the_start(refused, tmp_path):
+    assert "--output_dir" in refused(output_dir=str(tmp_path / "file" / "run"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run/checkpoints").write_text("")
-    assert "run/checkpoints cannot be written: Not a directory" in refused()
+    assert "run/checkpoints" in refused()
 
 
 def test_output_that_holds_something_else(refused, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    assert "holds no run" in refused(output_dir=str(tmp_path / "mine"))
+    assert "--output_dir" in refused(output_dir=str(tmp_path / "mine"))
     assert os.listdir(tmp_path / "mine") == ["thesis.tex"]
 
 
-def test_warmup_longer_than_the_run(refused):
-    assert "--warmup_steps 4" in refused(warmup_steps=4)
+def test_corpora_without_enough_to_pair(refused, make_corpus, tiny_documents):
+    words = "one long sentence without any end that goes on and on about nothing at all for ever and ever"
+    for documents in (tiny_documents[:1], [[f"{words} {n}"] * 3 for n in range(4)]):
+        assert "needed" in refused(corpus=str(make_corpus(documents))) or "sentences" in refused(
+            corpus=str(make_corpus(documents))
+        )
 
 
-def test_warmup_of_epochs(refused):
-    assert "--warmup_epochs 1 goes with --max_epochs" in refused(warmup_epochs=1.0)
+def test_warmup_of_epochs():
     config = PretrainConfig(max_epochs=20.0, warmup_epochs=1.0)
     assert plan_schedule(config, 2000).warmup == 100
     with pytest.raises(KinspanError, match=r"--warmup_epochs 20 \(2000 steps\) is not below"):
@@ -118,34 +128,11 @@ def test_a_warmup_of_epochs_is_the_same_for_every_length_that_a_run_may_have():
     assert warmups == [5, 5, 5]
 
 
-def test_an_unknown_objective(refused):
-    assert "choose from ssp" in refused(objective="ssq")
-
-
-def test_missing_deepspeed_settings(refused):
-    assert "no such file" in refused(deepspeed_config="ds_configs/zero9.json")
-
-
-def test_fp16_without_a_gpu(refused):
-    assert "needs a GPU" in refused(precision="fp16")
-
-
-def test_one_document(refused, make_corpus, tiny_documents):
-    one = make_corpus(tiny_documents[:1])
-    assert "at least 2 are needed" in refused(corpus=str(one))
-
-
-def test_no_paragraph_of_two_sentences(refused, make_corpus):
-    words = "one long sentence without any end that goes on and on about nothing at all for ever and ever"
-    corpus = make_corpus([[f"{words} {n}"] * 3 for n in range(4)])
-    assert "at least two sentences" in refused(corpus=str(corpus))
-
-
 def test_steps_follow_from_epochs_and_tokens(make_model, tiny_corpus, tmp_path):
     def steps(**length):
         out = tmp_path / "-".join(map(str, length.values()))
         config = PretrainConfig(corpus=str(tiny_corpus), model=str(make_model()), output_dir=str(out), **length)
-        return set_up(config)
+        return set_up_alone(config)
 
     epochs = steps(max_epochs=2)
     assert (epochs.total_steps - 1) * 64 < 2 * epochs.train_stream.epoch_pairs <= epochs.total_steps * 64
@@ -158,36 +145,30 @@ def test_steps_follow_from_epochs_and_tokens(make_model, tiny_corpus, tmp_path):
 def test_settings_may_change_until_the_first_checkpoint(make_model, tiny_corpus, tmp_path):
     common = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
     for micro in (32, 16):
-        set_up(PretrainConfig(**common, micro_batch_size=micro))
+        set_up_alone(PretrainConfig(**common, micro_batch_size=micro))
     assert json.loads((tmp_path / "run/run.json").read_text())["settings"]["micro_batch_size"] == 16
     (tmp_path / "run/checkpoints/step-00000005").mkdir(parents=True)
-    set_up(PretrainConfig(**common, micro_batch_size=8))  # cuts batches otherwise, and is free
+    set_up_alone(PretrainConfig(**common, micro_batch_size=8))  # cuts batches otherwise, and is free
     before = json.loads((tmp_path / "run/run.json").read_text())
-    set_up(PretrainConfig(**common, eval_pairs=5))
+    set_up_alone(PretrainConfig(**common, eval_pairs=5))
     after = json.loads((tmp_path / "run/run.json").read_text())
     assert {name for name in after if after[name] != before[name]} == {"eval_pairs", "validation_documents"}
     assert after["eval_pairs"] == 5
-    with pytest.raises(KinspanError, match="its global_batch_size is 64, now it is 32"):
-        set_up(PretrainConfig(**common, global_batch_size=32))
-    with pytest.raises(KinspanError, match="its warmup_steps is None, now it is 9; choose"):
-        set_up(PretrainConfig(**common, warmup_steps=9))
+    with pytest.raises(KinspanError, match="its global_batch_size is 64, not 32"):
+        set_up_alone(PretrainConfig(**common, global_batch_size=32))
+    with pytest.raises(KinspanError, match="its warmup_steps is None, not 9"):
+        set_up_alone(PretrainConfig(**common, warmup_steps=9))
 
 
-def test_a_run_of_older_deepspeed_settings_goes_on_or_says_how(make_model, tiny_corpus, tmp_path):
+def test_buckets_of_deepspeed_may_change_and_its_stage_may_not(make_model, tiny_corpus, tmp_path):
     common = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
-    two, record = "ds_configs/zero2.json", tmp_path / "run/run.json"
-    set_up(PretrainConfig(**common, deepspeed_config=two))
-    (tmp_path / "run/checkpoints/step-00000005").mkdir(parents=True)
-    facts = json.loads(record.read_text())
-    for buckets in ({}, {"reduce_bucket_size": 7}):
-        facts["identity"]["deepspeed"] = {"zero_optimization": {"stage": 2} | buckets}
-        record.write_text(json.dumps(facts))
-        set_up(PretrainConfig(**common, deepspeed_config=two))
-    with pytest.raises(
-        KinspanError, match=r'--deepspeed_config a file that holds its .*"stage": 2}}; or choose'
-    ) as error:
-        set_up(PretrainConfig(**common))
-    assert "delete" not in str(error.value)
+    for name, settings in (("mine", {}), ("buckets", {"reduce_bucket_size": 7})):
+        zero = {"zero_optimization": {"stage": 2, **settings}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(zero))
+        set_up_alone(PretrainConfig(**common, deepspeed_config=str(tmp_path / f"{name}.json")))
+        (tmp_path / "run/checkpoints/step-00000005").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(KinspanError, match="its deepspeed is"):
+        set_up_alone(PretrainConfig(**common))
 
 
 @pytest.mark.parametrize("name", [*MUST_MATCH_ACROSS_RANKS, "deepspeed"])
@@ -202,35 +183,21 @@ def test_ranks_agree_on_settings_that_may_change_and_that_collectives_follow_fro
     )
     _check_same_everywhere(alike)
     monkeypatch.setattr("pretrain.setup.gather", lambda value: [value, value | {name: "else"}])
-    with pytest.raises(KinspanError, match=f"rank 1 would not train the same run as rank 0: its {name} is else"):
+    with pytest.raises(KinspanError, match=f"rank 1 would train another run: its {name} is else"):
         _check_same_everywhere(alike)
-
-
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_below_fp32_zero_is_needed(refused, precision):
-    assert "zero1.json" in refused(precision=precision, deepspeed_config="ds_configs/zero0.json")
-
-
-def test_replaced_token_detection_is_for_electra(refused):
-    assert "--token_loss rtd needs an ELECTRA model" in refused(token_loss="rtd")
-
-
-@pytest.mark.parametrize(("generator", "says"), [("2", "must lie above 0"), ("/absent", "no model at /absent")])
-def test_a_generator_that_is_none(generator, says, refused, make_model):
-    assert says in refused(model=str(make_model("electra")), generator=generator)
 
 
 def test_a_generator_with_too_few_positions(refused, make_model):
     generator = make_model("electra", max_position_embeddings=64)
     text = refused(model=str(make_model("electra")), generator=str(generator), embedding_sharing="none")
-    assert f"more than the 64 positions of --generator {generator}" in text
+    assert f"--generator {generator}" in text
 
 
 def test_the_token_loss_follows_from_the_family(make_model, tiny_corpus, tmp_path):
     def started(family, **settings):
         out = tmp_path / f"{family}-{len(settings)}"
         known = {"corpus": str(tiny_corpus), "model": str(make_model(family)), "output_dir": str(out)}
-        return set_up(PretrainConfig(**known, **settings))
+        return set_up_alone(PretrainConfig(**known, **settings))
 
     electra = started("electra")
     assert electra.facts["token_loss"] == "rtd"
@@ -243,7 +210,7 @@ def test_the_token_loss_follows_from_the_family(make_model, tiny_corpus, tmp_pat
 def test_a_run_is_named_by_its_generators_weights_not_by_where_they_lie(make_model, tiny_corpus, tmp_path):
     def identity(generator):
         known = {"corpus": str(tiny_corpus), "model": str(discriminator), "generator": str(generator)}
-        setup = set_up(PretrainConfig(**known, output_dir=str(tmp_path / f"out-{generator.name}")))
+        setup = set_up_alone(PretrainConfig(**known, output_dir=str(tmp_path / f"out-{generator.name}")))
         assert str(generator) not in (setup.folder / "run.json").read_text()
         return setup.facts["identity"]
 
@@ -262,14 +229,14 @@ def test_a_fresh_pair_head_first_predicts_the_share_of_positives(
     family, objective, share, make_model, tiny_corpus, tmp_path
 ):
     known = {"corpus": str(tiny_corpus), "model": str(make_model(family)), "output_dir": str(tmp_path / "run")}
-    classifier = set_up(PretrainConfig(**known, objective=objective)).model.classifier.classifier
+    classifier = set_up_alone(PretrainConfig(**known, objective=objective)).model.classifier.classifier
     bias = classifier.bias if family == "bert" else classifier.out_proj.bias
     assert torch.sigmoid(bias).item() == pytest.approx(share)
 
 
 def test_whole_words_are_masked(make_model, tiny_corpus, tmp_path):
     known = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
-    setup = set_up(PretrainConfig(**known, whole_word_masking=True))
+    setup = set_up_alone(PretrainConfig(**known, whole_word_masking=True))
     assert setup.train_stream.masking.continues is not None
     batch = setup.train_stream.batch(0, 1000)
     original = batch.input_ids.copy()
@@ -315,8 +282,8 @@ def test_checkpoints_to_keep_that_are_never_written_are_said():
 @pytest.mark.parametrize(
     ("flag", "says"),
     [
-        ("corpus", "rank 1 would not train the same run as rank 0: its corpus_content is "),
-        pytest.param("output_dir", "rank 1 does not see there what rank 0 has written", marks=pytest.mark.slow),
+        ("corpus", "rank 1 would train another run: its corpus_content is "),
+        pytest.param("output_dir", "rank 1 does not see there what rank 0 wrote", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_whose_machines_hold_different_things_are_refused(
@@ -351,25 +318,14 @@ def test_no_token_is_masked_where_their_loss_has_no_weight():
 def test_the_settings_that_are_kept_mask_again_where_the_loss_has_a_weight(make_model, tiny_corpus, tmp_path):
     """As --config RUN/config.yaml --mlm_weight 1 does; the run itself masks nothing."""
     known = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
-    setup = set_up(PretrainConfig(**known, mlm_weight=0.0))
+    setup = set_up_alone(PretrainConfig(**known, mlm_weight=0.0))
     assert setup.config.mlm_probability == 0.15
     assert setup.facts["settings"]["mlm_probability"] == setup.facts["identity"]["mlm_probability"] == 0
     assert setup.train_stream.batch(0, 50).num_masked == 0
 
 
-def test_without_masked_tokens_pairs_alone_are_trained(refused, make_model):
-    assert "--pair_weight 0 with --mlm_probability 0 trains nothing" in refused(mlm_probability=0.0, pair_weight=0.0)
-    assert "--pair_weight 0 with --mlm_weight 0 trains nothing" in refused(mlm_weight=0.0, pair_weight=0.0)
-    assert "give --token_loss mlm too" in refused(model=str(make_model("electra")), mlm_probability=0.0)
+def test_electra_may_train_on_pairs_alone_where_nothing_is_replaced():
     assert choose_token_loss(PretrainConfig(mlm_probability=0.0, rtd_weight=0.0), "small", "electra") == "rtd"
-
-
-def test_a_heavy_loss_of_a_new_masked_lm_head_is_told():
-    (note,) = warn_of_masked_lm(PretrainConfig())
-    assert "--mlm_weight 1 the loss of this new head outweighs the pair loss" in note
-    assert warn_of_masked_lm(PretrainConfig(mlm_weight=0.05)) == []
-    assert warn_of_masked_lm(PretrainConfig(pair_weight=0.0)) == []
-    assert warn_of_masked_lm(PretrainConfig(mlm_probability=0.0)) == []
 
 
 def test_a_lone_loss_and_a_control_say_what_they_are():

@@ -18,7 +18,7 @@ from finetune.evaluation.metrics import MAP
 from finetune.training import setup, train
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.checkpoints.writer import Writer
-from pretrain.engine.lock import lock_folder
+from pretrain.engine.run_folder import lock_folder
 from pretrain.engine.stop import Stopped
 from tests.cases import mark_slow
 from tests.finetune.training.runs import Killed, equal_runs, killed_in_step, logged, same, untimed, weights

@@ -4,6 +4,7 @@ Run as a program, this file is one rank: of ``write_checkpoints`` or of ``hop``.
 """
 
 import json
+import logging
 import shutil
 import socket
 import sys
@@ -18,9 +19,8 @@ from safetensors.torch import load_file
 
 from data_pipeline.core.errors import KinspanError
 from pretrain import run as runs
-from pretrain import state
 from pretrain.batches import make_micro_batches
-from pretrain.checkpoints import elastic, manifest, reader
+from pretrain.checkpoints import manifest, reader
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer
@@ -28,8 +28,8 @@ from pretrain.config import PretrainConfig
 from pretrain.engine import engine as engines
 from pretrain.engine.engine import build_engine
 from pretrain.engine.schedule import Schedule
-from pretrain.setup import set_up
 from pretrain.step import start_count_reduction, train_step
+from tests.pretrain.steps import set_up_alone
 from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -107,7 +107,7 @@ def write_checkpoints(base, cases):
     """Of each case one of step 3, with its moments, the sums of the steps after it, and the weights then."""
     for case in cases:
         config = config_of(case, base, base / "-".join(case))
-        setup = set_up(config)
+        setup = set_up_alone(config)
         engine = build_engine(setup.model, config, setup.deepspeed_settings)
         train(setup, engine, 0, HOP)
         state = {"step": HOP, "world_size": setup.layout.world}
@@ -138,7 +138,7 @@ def hop(base, folder, end):
             engines.append(build_engine(*arguments))
             return engines[0]
 
-        patches = mock.patch.object(Schedule, "rate", stopping), mock.patch.object(state, "build_engine", build)
+        patches = mock.patch.object(Schedule, "rate", stopping), mock.patch.object(runs, "build_engine", build)
         with patches[0], patches[1], suppress(Stopped):
             runs.pretrain(config_of(case, base, folder / "-".join(case)))
         if case[2] == "electra":
@@ -200,17 +200,15 @@ def written_by_two(base):
 
 
 @pytest.mark.parametrize("case", [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)], ids="-".join)
-def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path, capsys):
+def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path):
     """Weights, moments and settings bit-identical after the hop, and what follows the same to rounding."""
     theirs = written_by_two(case)
     then = torch.load(theirs / "then.pt")
     folder = shutil.copytree(theirs / "checkpoints", tmp_path / "c++ (1)" / "checkpoints")
     found = folder / f"step-{HOP:08d}"
     config = config_of(case, base, tmp_path / "run")
-    setup = set_up(config)
-    capsys.readouterr()
-    universal = elastic.convert_to_universal(found, 1, 0)
-    assert capsys.readouterr() == ("the checkpoint of step 3 was written by 2 ranks: converting it for 1\n", "")
+    setup = set_up_alone(config)
+    universal = reader.convert_to_universal(found, 1, 0)
     engine = build_engine(setup.model, config, setup.deepspeed_settings)
     before = settings_of(engine)
     assert load_checkpoint(engine, found, 1, universal) == {
@@ -238,20 +236,18 @@ def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path, caps
         assert torch.allclose(sums[:, 0], then["sums"][:, 0], rtol=1e-2)
 
 
-def test_a_device_with_another_order_of_parameters_takes_over(base, written_by_two, tmp_path, capsys, monkeypatch):
+def test_a_device_with_another_order_of_parameters_takes_over(base, written_by_two, tmp_path, monkeypatch):
     """On a GPU parameters of odd sizes come last, see runtime/engine.py: nothing is taken for something else."""
     theirs = written_by_two(FAST[0])
     folder = shutil.copytree(theirs / "checkpoints", tmp_path / "checkpoints")
     found = folder / f"step-{HOP:08d}"
     config = config_of(FAST[0], base, tmp_path / "run")
-    setup = set_up(config)
-    assert elastic.convert_to_universal(found, 2, 0) is None
-    for module in (elastic, reader, engines):
+    setup = set_up_alone(config)
+    assert reader.convert_to_universal(found, 2, 0) is None
+    for module in (reader, engines):
         monkeypatch.setattr(module, "puts_odd_sizes_last", lambda: True)
-    capsys.readouterr()
-    universal = elastic.convert_to_universal(found, 2, 0)
-    line = "the checkpoint of step 3 was written on another kind of device: converting it for 2\n"
-    assert capsys.readouterr() == (line, "")
+    universal = reader.convert_to_universal(found, 2, 0)
+    assert universal
     engine = build_engine(setup.model, config, setup.deepspeed_settings)
     odd = [[parameter.numel() % 8 > 0 for parameter in group] for group in engine.optimizer.bit16_groups]
     assert any(map(any, odd))
@@ -299,8 +295,8 @@ def refusal(found):
     """The error's text; nothing is left behind, and the checkpoint is as it was."""
     files = {path: path.read_bytes() for path in found.rglob("*") if path.is_file()}
     with pytest.raises(KinspanError) as caught:
-        elastic.convert_to_universal(found, 1, 0)
-    assert not (found.parent / elastic.FOLDER).exists()
+        reader.convert_to_universal(found, 1, 0)
+    assert not (found.parent / reader.FOLDER).exists()
     assert files == {path: path.read_bytes() for path in found.rglob("*") if path.is_file()}
     text = str(caught.value)
     assert "\n" not in text
@@ -343,23 +339,23 @@ def test_nothing_else_is_unpickled(name, found, tmp_path):
 
 
 def test_a_conversion_that_changes_a_weight_is_found_out(found, monkeypatch):
-    convert = elastic.write_universal_checkpoint
+    convert = reader.write_universal_checkpoint
 
     def wrong(*arguments):
         convert(*arguments)
-        path = next((found.parent / elastic.FOLDER / "engine/zero").glob("*LayerNorm.bias")) / "fp32.pt"
+        path = next((found.parent / reader.FOLDER / "engine/zero").glob("*LayerNorm.bias")) / "fp32.pt"
         bias = torch.load(path)["param"].detach()
         bias[0] += 1e-6
         torch.save({"param": bias}, path)
 
-    monkeypatch.setattr(elastic, "write_universal_checkpoint", wrong)
+    monkeypatch.setattr(reader, "write_universal_checkpoint", wrong)
     assert "LayerNorm.bias came out different" in refusal(found)
 
 
 def test_what_a_killed_conversion_left_goes_at_the_next_start(found):
-    (found.parent / elastic.FOLDER / "engine").mkdir(parents=True)
-    assert elastic.convert_to_universal(found, 2, 0) is None
-    assert not (found.parent / elastic.FOLDER).exists()
+    (found.parent / reader.FOLDER / "engine").mkdir(parents=True)
+    assert reader.convert_to_universal(found, 2, 0) is None
+    assert not (found.parent / reader.FOLDER).exists()
 
 
 @pytest.fixture(scope="module")
@@ -397,6 +393,7 @@ def logged(folder):
 
 
 if __name__ == "__main__":
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
     if sys.argv[1] == "write_checkpoints":
         write_checkpoints(Path(sys.argv[2]), globals()[sys.argv[3]])
     else:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pretrain.engine.deepspeed_compat import SETTINGS, load_own_checkpoint, plain_path
+from pretrain.engine.deepspeed_compat import load_own_checkpoint, plain_path
 
 
 @pytest.mark.parametrize("name", ["runs [3]", "c++ (1)", "a*b?", "plain"])
@@ -38,34 +38,3 @@ def test_loading_keeps_the_working_directory_which_all_threads_share(tmp_path, m
     assert load_own_checkpoint(SimpleNamespace(load_checkpoint=load), Path("runs/step-1"), "engine")
     assert capsys.readouterr().out == ""
     assert seen == [(str(tmp_path), str(tmp_path / "runs/step-1"))]
-
-
-class Watched(dict):
-    """Settings that note which of them are asked for."""
-
-    def __init__(self, settings):
-        super().__init__(settings)
-        self.asked = set()
-
-    def __getitem__(self, key):
-        self.asked.add(key)
-        return super().__getitem__(key)
-
-    def get(self, key, default=None):
-        self.asked.add(key)
-        return super().get(key, default)
-
-    def __contains__(self, key):
-        self.asked.add(key)
-        return super().__contains__(key)
-
-    def keys(self):
-        return self
-
-
-def test_the_settings_that_deepspeed_reads_are_known():
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    settings = Watched({"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1})
-    DeepSpeedConfig(settings)
-    assert settings.asked | {"sequence_parallel_size"} == SETTINGS  # asked for where ranks have joined alone

@@ -20,10 +20,9 @@ from pretrain.checkpoints.capture import full_weights
 from pretrain.config import PretrainConfig
 from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
 from pretrain.engine.engine import read_deepspeed_config, start_distributed, zero_stage
-from pretrain.setup import set_up
 from pretrain.step import try_largest
 from tests.cases import mark_slow
-from tests.pretrain.steps import start_engine, take_step
+from tests.pretrain.steps import set_up_alone, start_engine, take_step
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -162,7 +161,7 @@ def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path)
     setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", "zero2", "fp32")
     weights = full_weights(engine)
     norm = float(take_step(setup, engine, 3).grad_norm)
-    model = set_up(setup.config).model
+    model = set_up_alone(setup.config).model
     model.load_state_dict(weights, strict=False)
     batch = setup.train_stream.batch(30, 10)
     pair, vocabulary = model.logits(to_tensors(batch, torch.device("cpu")))
@@ -189,5 +188,5 @@ def test_a_port_in_use_is_one_line(monkeypatch):
         raise torch.distributed.DistNetworkError("The server socket has failed to listen. code: -98, name: EADDRINUSE")
 
     monkeypatch.setattr("deepspeed.init_distributed", fail)
-    with pytest.raises(KinspanError, match=r"port 29577.* is in use.*--master_port 29501"):
+    with pytest.raises(KinspanError, match=r"29577 \(--master_port\)"):
         start_distributed()

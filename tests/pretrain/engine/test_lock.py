@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from pretrain.engine.lock import lock_folder
+from pretrain.engine.run_folder import lock_folder
 
-HOLD = "import sys, time\nfrom pathlib import Path\nfrom pretrain.engine.lock import lock_folder\n"
+HOLD = "import sys, time\nfrom pathlib import Path\nfrom pretrain.engine.run_folder import lock_folder\n"
 HOLD += "with lock_folder(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
 
 

@@ -40,19 +40,6 @@ def test_as_many_descriptors_as_the_system_allows():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-SUM = """
-import os, sys
-import torch.distributed as dist
-from pretrain.engine import ranks
-dist.init_process_group("gloo")
-ranks.process_group("control")
-ranks.group_by_machine(int(sys.argv[1]))
-rank = dist.get_rank()
-waits = ranks.start_sum([1, rank])
-print(ranks._machines is not None, waits())
-"""
-
-
 @pytest.fixture
 def start_ranks(tmp_path):
     """``start_ranks(world, program, *arguments)``: what each of so many processes prints that run it as ranks."""
@@ -74,12 +61,6 @@ def start_ranks(tmp_path):
 def test_a_group_takes_one_descriptor_per_other_rank(start_ranks):
     """And a few for itself. So two groups of 512 ranks need more than the usual limit of 1,024."""
     assert all(2 <= int(printed) <= 6 for printed in start_ranks(3, COUNT))
-
-
-@pytest.mark.parametrize(("local_size", "by_machine"), [(2, True), (1, False)])
-def test_counts_are_the_sums_of_all_ranks_by_machine_too(local_size, by_machine, start_ranks):
-    printed = start_ranks(4, SUM, str(local_size))
-    assert [line.strip() for line in printed] == [f"{by_machine} [4, 6]"] * 4
 
 
 @pytest.mark.parametrize(
@@ -107,7 +88,7 @@ def test_weights_are_hashed_once_per_machine_and_compared(monkeypatch):
     assert setup.fingerprint_once_per_machine(None, 3, 1) == "ours"
     assert not hashed
     others[2] = "theirs"
-    with pytest.raises(KinspanError, match="rank 2 starts from other weights than rank 0"):
+    with pytest.raises(KinspanError, match="--model"):
         setup.fingerprint_once_per_machine(None, 3, 0)
     assert hashed
 

@@ -17,21 +17,14 @@ from transformers import (
 )
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.corpus import Corpus
-from data_pipeline.sampling.pairs import POSITIVE
+from data_pipeline.sampling.describe import describe_pairs
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
-from pretrain.evaluation.held_out import decode_texts, select_held_out
 from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, load_scorer, score_padded
 from pretrain.release.release import make_release_config
 from tests.synthetic import short_tokenizer
-
-
-@pytest.fixture(scope="module")
-def corpus(tiny_corpus):
-    return Corpus(tiny_corpus)
 
 
 @pytest.fixture
@@ -50,46 +43,54 @@ def make_scored(make_model):
     return make
 
 
-def encode_held_out(pairs, corpus, tokenizer):
-    """The pairs as padded-free input of a model with this tokenizer."""
-    first, second = decode_texts(pairs, load_tokenizer(corpus.tokenizer_folder))
-    options = {"truncation": "longest_first", "max_length": pairs.stream.max_length, "return_token_type_ids": True}
-    out = tokenizer(first, second, **options)
+@pytest.fixture
+def held_out(make_stream, tiny_corpus):
+    """``held_out(objective, anchors)``: both texts of held-out pairs, and which pairs are positive."""
+
+    def read(objective, anchors):
+        stream = make_stream(tiny_corpus, objective=objective, split="validation")
+        count = anchors * OBJECTIVES[objective].pairs_per_anchor
+        pairs = list(describe_pairs(stream, load_tokenizer(short_tokenizer()), 0, count))
+        texts = [pair["a"] for pair in pairs], [pair["b"] for pair in pairs]
+        return texts, np.array([pair["kind"] == "positive" for pair in pairs])
+
+    return read
+
+
+def encode(texts, tokenizer):
+    out = tokenizer(*texts, truncation="longest_first", max_length=128, return_token_type_ids=True)
     starts = np.cumsum([0, *map(len, out["input_ids"])])
     return PackedPairs(np.concatenate(out["input_ids"]), np.concatenate(out["token_type_ids"]), starts)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_scores_are_those_of_the_release_as_a_cross_encoder(family, make_scored, corpus):
+def test_scores_are_those_of_the_release_as_a_cross_encoder(family, make_scored, held_out):
     folder, model = make_scored(AutoModelForSequenceClassification, family, num_labels=1)
     config = make_release_config(model.config.to_dict(), FAMILIES[family].classifier)
     type(model.config)(**config).save_pretrained(folder)
-    pairs = select_held_out(corpus, OBJECTIVES["ssp"], 6)
+    texts, _ = held_out("ssp", 6)
     scorer = load_scorer(folder)
-    ours = score_padded(scorer, encode_held_out(pairs, corpus, scorer.tokenizer), 7)
-    first, second = decode_texts(pairs, scorer.tokenizer)
+    ours = score_padded(scorer, encode(texts, scorer.tokenizer), 7)
     encoder = CrossEncoder(folder, max_length=128, activation_fn=torch.nn.Identity())
-    theirs = encoder.predict(list(zip(first, second, strict=True)))
+    theirs = encoder.predict(list(zip(*texts, strict=True)))
     assert np.abs(ours - theirs).max() < 1e-4
     assert np.ptp(ours) > 1e-3
 
 
-def test_batches_and_order_do_not_matter(make_scored, corpus):
+def test_batches_and_order_do_not_matter(make_scored, held_out):
     folder, _ = make_scored(AutoModelForSequenceClassification, num_labels=2)
-    pairs = select_held_out(corpus, OBJECTIVES["psd"], 5)
     scorer = load_scorer(folder)
-    encoded = encode_held_out(pairs, corpus, scorer.tokenizer)
+    encoded = encode(held_out("psd", 5)[0], scorer.tokenizer)
     assert np.allclose(score_padded(scorer, encoded, 3), score_padded(scorer, encoded, 25), atol=1e-4)
 
 
-def test_two_labels_score_the_second_over_the_first(make_scored, corpus):
+def test_two_labels_score_the_second_over_the_first(make_scored, held_out):
     folder, model = make_scored(AutoModelForSequenceClassification, num_labels=2)
     torch.nn.init.zeros_(model.classifier.weight)
     model.classifier.bias.data = torch.tensor([1.0, 3.5])
     model.save_pretrained(folder)
-    pairs = select_held_out(corpus, OBJECTIVES["ssp"], 3)
     scorer = load_scorer(folder)
-    assert score_padded(scorer, encode_held_out(pairs, corpus, scorer.tokenizer), 8) == pytest.approx(2.5)
+    assert score_padded(scorer, encode(held_out("ssp", 3)[0], scorer.tokenizer), 8) == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(
@@ -100,19 +101,19 @@ def test_two_labels_score_the_second_over_the_first(make_scored, corpus):
         (AlbertForPreTraining, "albert", "sop_classifier.classifier"),
     ],
 )
-def test_heads_of_pre_training_have_label_0_for_the_positive(model_class, family, head, make_scored, corpus):
+def test_heads_of_pre_training_have_label_0_for_the_positive(model_class, family, head, make_scored, held_out):
     """The head is made to read the pairs' labels off the hidden state of their first token, and to say 0 for 1."""
     folder, model = make_scored(model_class, family)
-    pairs = select_held_out(corpus, OBJECTIVES["sop" if family == "albert" else "nsp"], 6)
+    texts, is_positive = held_out("sop" if family == "albert" else "nsp", 6)
     scorer = load_scorer(folder)
     assert type(scorer.model) is (AlbertForPreTraining if family == "albert" else BertForNextSentencePrediction)
-    encoded = encode_held_out(pairs, corpus, scorer.tokenizer)
+    encoded = encode(texts, scorer.tokenizer)
     pooled = []
     linear = scorer.model.get_submodule(head)
     hook = linear.register_forward_hook(lambda module, inputs, out: pooled.append(inputs[0]))
-    score_padded(scorer, encoded, pairs.kinds.size)
+    score_padded(scorer, encoded, len(is_positive))
     hook.remove()
-    positive = pairs.kinds.ravel()[np.argsort(-np.diff(encoded.starts), kind="stable")] == POSITIVE
+    positive = is_positive[np.argsort(-np.diff(encoded.starts), kind="stable")]
     features = torch.cat([pooled[0], torch.ones(len(positive), 1)], dim=1).double()
     labels = torch.stack([torch.from_numpy(positive), torch.from_numpy(~positive)], 1).double()
     solved = torch.linalg.lstsq(features, labels).solution
@@ -120,7 +121,7 @@ def test_heads_of_pre_training_have_label_0_for_the_positive(model_class, family
     own.weight.data, own.bias.data = solved[:-1].T.float().contiguous(), solved[-1].float()
     model.save_pretrained(folder)
     scores = score_padded(load_scorer(folder), encoded, 7)
-    assert ((scores > 0) == (pairs.kinds.ravel() == POSITIVE)).all()
+    assert ((scores > 0) == is_positive).all()
 
 
 def test_a_bert_that_names_its_masked_lm_is_scored_by_its_next_sentence_head(make_scored):
@@ -131,7 +132,7 @@ def test_a_bert_that_names_its_masked_lm_is_scored_by_its_next_sentence_head(mak
     assert type(load_scorer(folder).model) is BertForNextSentencePrediction
 
 
-def test_what_cannot_be_scored_is_one_line(make_scored, make_model, make_corpus, corpus, tiny_documents, tmp_path):
+def test_what_cannot_be_scored_is_one_line(make_scored, make_model, tmp_path):
     def refuses(text, do, *arguments):
         with pytest.raises(KinspanError, match=text) as caught:
             do(*arguments)
@@ -149,7 +150,6 @@ def test_what_cannot_be_scored_is_one_line(make_scored, make_model, make_corpus,
     refuses("has no weights for classifier.weight", load_scorer, str(tmp_path))
     scorer = load_scorer(folder)
     refuses("--max_length 600", check_fits, scorer.name, scorer.model, scorer.tokenizer, 600)
-    refuses("held out", select_held_out, Corpus(make_corpus(tiny_documents[:5])), OBJECTIVES["ssp"], 5)
     refuses("no head for pairs", load_scorer, electra_discriminator(make_scored))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,19 +20,12 @@ from pretrain.modeling.siamese.cached import split_rows
 from pretrain.modeling.siamese.losses import add_up_queries, bar_known, compare_texts
 
 
-class Validation(NamedTuple):
-    """What a validation found: figures by name, and each pair's logit, of a bi-encoder its cosine, ``[num_pairs]``."""
-
-    figures: dict[str, float]
-    logits: np.ndarray
-
-
 def run_model(
     engine: Any, stream: PairStream, layout: Layout, rank: int, weights: LossWeights, mark: Callable[[str], None]
 ) -> Iterator[tuple[slice, Batch, dict[str, Any], Any]]:
     """Runs the model on this rank's share of the first ``layout.size`` held-out pairs.
 
-    Yields of each micro-batch its place among all pairs, itself, the inputs, and what the model returned.
+    Yields for each micro-batch its place among all pairs, itself, the inputs, and the model's output.
     """
     first, end = layout.share(rank)
     share = stream.batch(first, max(end - first, 1))
@@ -57,8 +50,8 @@ def evaluate(
     rank: int,
     weights: LossWeights = PAPER_WEIGHTS,
     mark: Callable[[str], None] = lambda place: None,
-) -> Validation:
-    """Losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
+) -> dict[str, float]:
+    """Returns losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
 
     pair_auc_hard, _easy: of the positives against that kind of negatives alone
     X/pair_auc:           of part X of a mixture
@@ -68,30 +61,32 @@ def evaluate(
     Raises KinspanError where a score is not finite.
     """
     num_pairs, names = min(num_pairs, stream.epoch_pairs), engine.module.sum_names
-    found = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts
+    results = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts
     stats = torch.zeros(len(names), dtype=torch.float64, device=engine.device)
     for rows, _, inputs, (_, sums, logits) in run_model(
         engine, stream, replace(layout, size=num_pairs), rank, weights, mark
     ):
-        found[:, rows] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
+        results[:, rows] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
         stats += sums
-    found = sum_over_ranks(found)  # each column is filled by one rank
-    if not torch.isfinite(found).all():
+    results = sum_over_ranks(results)  # each column is filled by one rank
+    if not torch.isfinite(results).all():
         raise KinspanError("the model's scores are not finite: lower --learning_rate, with another --output_dir")
-    scores, kinds, part = found.cpu().numpy()
+    scores, kinds, part = results.cpu().numpy()
     areas = _compute_areas(scores, kinds, part, stream.mixture.names)
-    return Validation(compute_figures(sum_by_name(stats, names), weights) | areas, scores)
+    return compute_figures(sum_by_name(stats, names), weights) | areas
 
 
 def _compute_areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, parts: tuple[str, ...]) -> dict[str, float]:
-    """Areas under the ROC curve, by name; one that lacks positives or negatives is left out. Arguments:
-    ``[num_pairs]``"""
+    """Returns areas under the ROC curve by name; one without positives or negatives is left out.
+
+    scores, kinds, part: ``[num_pairs]``
+    """
     rows = {"pair_auc": np.ones(len(scores), dtype=bool)}
     rows |= {f"pair_auc_{n}": (kinds == POSITIVE) | (kinds == k) for n, k in (("hard", HARD), ("easy", EASY))}
     rows |= {f"{name}/pair_auc": np.isin(part, numbers) for name, numbers in group_parts(parts).items()}
     labels = kinds == POSITIVE
-    both = {name: own for name, own in rows.items() if 0 < labels[own].sum() < own.sum()}
-    return {name: compute_auc(labels[own], scores[own]) for name, own in both.items()}
+    both = {name: chosen for name, chosen in rows.items() if 0 < labels[chosen].sum() < chosen.sum()}
+    return {name: compute_auc(labels[chosen], scores[chosen]) for name, chosen in both.items()}
 
 
 def compute_auc(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -112,10 +107,10 @@ def evaluate_retrieval(
     rank: int,
     weights: LossWeights,
     mark: Callable[[str], None] = lambda place: None,
-) -> Validation:
-    """Losses, MRR and R@1 of the first ``num_pairs`` validation pairs, whose texts are all candidates of each query.
+) -> dict[str, float]:
+    """Returns losses, MRR and R@1 of the first ``num_pairs`` validation pairs.
 
-    The candidates are those of the whole validation and not of a batch, so that runs with other batches compare.
+    The candidates are the texts of the whole validation and not of a batch, so that runs with other batches compare.
     """
     num_pairs, per_pair = min(num_pairs, stream.epoch_pairs), stream.per_pair
     layout = replace(layout, size=num_pairs)
@@ -131,11 +126,8 @@ def evaluate_retrieval(
     every, part, groups = (sum_over_ranks(rows) for rows in (every, part, groups))  # each row is filled by one rank
     if not torch.isfinite(every).all():
         raise KinspanError("the model's embeddings are not finite: lower --learning_rate, with another --output_dir")
-    cosines = torch.zeros(num_pairs, dtype=torch.float64, device=engine.device)
     of_pairs = stats[-len(model.pair_sum_names) :]
     for rows in split_rows(*layout.share(rank), num_pairs * (per_pair - 1)):
         compared = compare_texts(every, rows, model.temperature, model.symmetric, bar_known(groups, rows))
         of_pairs += add_up_queries(compared, part[rows], len(model.objectives))
-        cosines[rows] = compared.cosines.double()
-    figures = compute_figures(sum_by_name(stats, model.sum_names), weights)
-    return Validation(figures, sum_over_ranks(cosines).cpu().numpy())
+    return compute_figures(sum_by_name(stats, model.sum_names), weights)

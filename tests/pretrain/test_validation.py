@@ -6,8 +6,8 @@ from sklearn.metrics import roc_auc_score
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from pretrain.batches import to_tensors
 from pretrain.engine.layout import Layout
-from pretrain.evaluation.validation import evaluate
 from pretrain.modeling.pair_model import load_model
+from pretrain.validation import evaluate
 
 
 class PlainEngine:
@@ -35,7 +35,7 @@ def evaluated(make_model, tiny_corpus, make_stream):
     def run(objective):
         stream = make_stream(tiny_corpus, objective=objective, masking=True, split="validation", max_length=64)
         model, _ = load_model(str(make_model()), 3, stream.mixture.names)
-        values = evaluate(PlainEngine(model), stream, 150, Layout(64, 32, 1), rank=0).figures
+        values = evaluate(PlainEngine(model), stream, 150, Layout(64, 32, 1), rank=0)
         batch = stream.batch(0, 150)
         with torch.no_grad():
             scores, _ = model.eval().logits(to_tensors(batch, torch.device("cpu")))

@@ -1,0 +1,119 @@
+"""Where a run stands, by its log, its checkpoints and its lock alone, without torch."""
+
+import fcntl
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import read_object
+from pretrain.engine.log import format_time, read_metrics
+
+COMPLETE, RUNNING, STOPPED = "complete", "running", "not running"
+EXIT_STATUS = {COMPLETE: 0, RUNNING: 3, STOPPED: 75}
+SHOWN = ("loss", "pair_loss", "pair_auc", "pair_mrr", "mlm_loss", "rtd_loss")  # of the last validation
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run as its folder shows it.
+
+    step:           of the last line of the log
+    seconds_left:   at the mean speed since the last start, by the log
+    checkpoint:     the step of the newest one, None without any
+    checkpoint_age: in seconds
+    validation:     the figures of the last one
+    """
+
+    folder: str
+    title: str
+    state: str
+    step: int
+    total_steps: int
+    tokens: int
+    tokens_per_second: float
+    seconds_left: float | None
+    checkpoint: int | None
+    checkpoint_age: float | None
+    skipped_steps: int
+    validation: dict[str, float]
+
+
+def read_status(folder: Path) -> Status:
+    """Returns where the run in the folder stands. Raises KinspanError where no run of kinspan pretrain is in it."""
+    if not (folder / "run.json").is_file():
+        loading = ": it is still loading" if is_locked(folder) else ""
+        raise KinspanError(f"{folder}: there is no run (no run.json){loading}")
+    facts = read_object(folder / "run.json", "delete the folder")
+    try:
+        return _read(folder, facts)
+    except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as error:
+        raise KinspanError(f"{folder} holds no run of kinspan pretrain, or its log is damaged") from error
+
+
+def _read(folder: Path, facts: dict[str, Any]) -> Status:
+    total, title = int(facts["total_steps"]), f"{facts['model']['name']}, {facts['settings']['objective']}"
+    lines = read_metrics(folder)
+    train, validations = ([x for x in lines if x["split"] == split] for split in ("train", "validation"))
+    last = train[-1] if train else {}
+    step, speed = max((line["step"] for line in lines), default=0), float(last.get("tokens_per_second", 0))
+    tokens = int(last.get("tokens", 0))
+    validation = validations[-1] if validations else {}
+    checkpoint = find_checkpoint(folder)
+    state = RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED
+    return Status(
+        folder=str(folder),
+        title=title,
+        state=state,
+        step=step,
+        total_steps=total,
+        tokens=tokens,
+        tokens_per_second=speed,
+        seconds_left=(total - step) * tokens / last["step"] / speed if tokens and speed else None,
+        checkpoint=checkpoint[0] if checkpoint else None,
+        checkpoint_age=round(time.time() - checkpoint[1], 1) if checkpoint else None,
+        skipped_steps=max((int(line.get("skipped_steps", 0)) for line in lines), default=0),
+        validation={name: float(validation[name]) for name in SHOWN if name in validation},
+    )
+
+
+def is_locked(folder: Path) -> bool:
+    """Returns whether a live process holds the folder's lock. Between machines this is as good as the storage's."""
+    try:
+        with (folder / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock, or the storage has none
+        return False
+    return False
+
+
+def find_checkpoint(folder: Path) -> tuple[int, float] | None:
+    """Returns step and time of the newest checkpoint that has a manifest; its files are not read."""
+    checkpoints = []
+    for manifest in (folder / "checkpoints").glob("step-*/manifest.json"):
+        with suppress(OSError, ValueError):  # it has just been removed, or is no checkpoint
+            checkpoints.append((int(manifest.parent.name.removeprefix("step-")), manifest.stat().st_mtime))
+    return max(checkpoints, default=None)
+
+
+def format_status(status: Status) -> str:
+    """Formats the status as lines, the state first."""
+    share = 100 * status.step / max(status.total_steps, 1)
+    left = "not known" if status.seconds_left is None else format_time(status.seconds_left)
+    checkpoint = "none yet"
+    if status.checkpoint is not None and status.checkpoint_age is not None:
+        checkpoint = f"step {status.checkpoint:,}, {format_time(status.checkpoint_age)} old"
+    rows = {
+        "state": status.state,
+        "progress": f"step {status.step:,} of {status.total_steps:,} ({share:.0f}%)",
+        "tokens": f"{status.tokens:,}, {status.tokens_per_second:,.0f} per second",
+        "time left": left,
+        "checkpoint": checkpoint,
+        "skipped": f"{status.skipped_steps:,} update(s) that were not finite",
+        "validation": "  ".join(f"{name} {value:.4f}" for name, value in status.validation.items()) or "none yet",
+    }
+    return "\n".join([f"{status.folder}: {status.title}", *(f"  {name:<11}{text}" for name, text in rows.items())])
