@@ -124,12 +124,9 @@ class Corpus:
 
     def check_tokenizer(self, fingerprint: str, name: str) -> None:
         """Raises KinspanError where the fingerprint of a model's tokenizer is not that of the corpus."""
-        mine = self.manifest.tokenizer
-        if fingerprint != mine["fingerprint"]:
-            raise KinspanError(
-                f"corpus {self.name} was prepared with the tokenizer {mine['name']}, not {name}: their ids differ; run "
-                f"kinspan prepare --tokenizer {name}"
-            )
+        expected = self.manifest.tokenizer
+        if fingerprint != expected["fingerprint"]:
+            raise KinspanError(f"corpus {self.name} was prepared with --tokenizer {expected['name']}, not {name}")
 
     def shards(self, numbers: Sequence[int]) -> list[Shard]:
         """Returns the shards of these numbers; those of a remote corpus that are not here are fetched."""

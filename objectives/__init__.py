@@ -104,12 +104,12 @@ def _import_objective(name: str) -> Objective:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        objective = getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # whatever the user's module raises: one line
         reason = " ".join(str(error).split())
         raise KinspanError(f"--objective {name} cannot be imported: {type(error).__name__}: {reason}") from error
-    if not isinstance(found, Objective):
+    if not isinstance(objective, Objective):
         raise KinspanError(
-            f"--objective {name} is a {type(found).__name__}, not a data_pipeline.sampling.pairs.Objective"
+            f"--objective {name} is a {type(objective).__name__}, not a data_pipeline.sampling.pairs.Objective"
         )
-    return replace(found, name=name)
+    return replace(objective, name=name)

@@ -66,8 +66,8 @@ class MaskedLM:
         starts: np.ndarray, special: np.ndarray, numbers: np.ndarray, chosen: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Chosen positions, each by its own number, and those numbers, uniform below ``chosen``."""
-        own = np.arange(numbers.shape[1], dtype=np.int32) < np.diff(starts)[:, None]
-        number = numbers[own]  # [T]
+        is_part = np.arange(numbers.shape[1], dtype=np.int32) < np.diff(starts)[:, None]
+        number = numbers[is_part]  # [T]
         positions = np.flatnonzero((number < np.uint32(chosen)) & ~special)
         return positions, number[positions].astype(np.uint64)
 

@@ -183,15 +183,15 @@ def assemble(
     return Pairs((repeated, join_columns(positive, negative)), np.concatenate([first, kind], axis=1))
 
 
-def find_equal_texts(block: Block, one: Spans, other: Spans) -> np.ndarray:
+def find_equal_texts(block: Block, a: Spans, b: Spans) -> np.ndarray:
     """Returns ``[m]``: whether two texts have the same tokens."""
-    equal = block.count_tokens(one) == block.count_tokens(other)
+    equal = block.count_tokens(a) == block.count_tokens(b)
     same = np.flatnonzero(equal)
-    one, other = one[same], other[same]
-    start = (_first_tokens(block, one) == _first_tokens(block, other)).all(axis=1)
+    a, b = a[same], b[same]
+    start = (_first_tokens(block, a) == _first_tokens(block, b)).all(axis=1)
     equal[same] = start
     for k in np.flatnonzero(start).tolist():
-        equal[same[k]] = np.array_equal(block.read_tokens(one[k]), block.read_tokens(other[k]))
+        equal[same[k]] = np.array_equal(block.read_tokens(a[k]), block.read_tokens(b[k]))
     return equal
 
 

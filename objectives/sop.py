@@ -68,8 +68,8 @@ def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
     """Two consecutive sentences that differ, of the anchor or of the first paragraph after it that has some."""
     for step in range(min(MAX_WALKED, len(block.paragraph))):
         paragraph = (anchor + step) % len(block.paragraph)
-        for one, two in pairwise(range(int(block.num_sentences[paragraph]))):
-            spans = [Spans(*(np.array([x]) for x in (paragraph, k, k + 1))) for k in (one, two)]
+        for first, two in pairwise(range(int(block.num_sentences[paragraph]))):
+            spans = [Spans(*(np.array([x]) for x in (paragraph, k, k + 1))) for k in (first, two)]
             if not find_equal_texts(block, *spans)[0]:
                 return spans[0][0], spans[1][0]
     shard, document, _ = block.locate(anchor)

@@ -100,8 +100,8 @@ def _longest_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
     bounds = block.document_first[document], block.document_first[document + 1]
     index = block.make_once(index_by_least_sentences)
     inside = index.before[:, bounds[1]] - index.before[:, bounds[0]]  # [counts, n]
-    own = block.num_sentences[anchors] >= np.arange(MAX_B + 1)[:, None]
-    possible = (index.total[:, None] > inside) & ((inside > own) | (inside[1] == 1))
+    fits = block.num_sentences[anchors] >= np.arange(MAX_B + 1)[:, None]
+    possible = (index.total[:, None] > inside) & ((inside > fits) | (inside[1] == 1))
     return np.maximum(possible.sum(axis=0) - 1, 1)  # possible is true up to some count, then false
 
 

@@ -41,14 +41,14 @@ def load_python(path: str, named: str) -> ModuleType:
 def read_object(path: Path, advice: str) -> dict[str, Any]:
     """Reads the JSON object in ``path``. Raises KinspanError, which ends with ``advice``, where there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise KinspanError(f"{path} cannot be read ({error.strerror}): {advice}") from error
     except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 raise a ValueError
         raise KinspanError(f"{path} is damaged ({quote_error(error)}): {advice}") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise KinspanError(f"{path} is damaged (it holds no JSON object): {advice}")
-    return found
+    return value
 
 
 def read_yaml(path: Path, named: str) -> Any:
@@ -79,11 +79,11 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
 def as_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns a JSON object's dict, as a hook of ``json.loads``. Raises ValueError where a key stands twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    record = dict(pairs)
+    if len(record) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} is set twice")
-    return found
+    return record
 
 
 def hash_file(path: Path) -> str:

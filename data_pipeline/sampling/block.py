@@ -118,13 +118,13 @@ class Block:
     def find_rows(self, paragraphs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of each paragraph which of the block's shards it lies in, and its document's row there."""
         rows = np.empty(paragraphs.shape, dtype=np.int64)
-        for shard, own in self.split_by_shard(paragraphs):
-            rows[own] = np.searchsorted(shard.document_starts, self.paragraph[paragraphs[own]], side="right") - 1
+        for shard, places in self.split_by_shard(paragraphs):
+            rows[places] = np.searchsorted(shard.document_starts, self.paragraph[paragraphs[places]], side="right") - 1
         return self.shard_number[paragraphs], rows
 
     def locate(self, paragraph: Any) -> tuple[Shard, int, int]:
         """Returns the paragraph's shard, its document's row there, and its number within the document."""
-        number, row = (int(found[0]) for found in self.find_rows(np.atleast_1d(paragraph)))
+        number, row = (int(array[0]) for array in self.find_rows(np.atleast_1d(paragraph)))
         shard = self.shards[number]
         return shard, row, int(self.paragraph[paragraph] - shard.document_starts[row])
 
@@ -137,6 +137,6 @@ def find_usable(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarra
     """Returns the numbers of the split's usable paragraphs in a shard, and the document row of each."""
     per_document = np.diff(shard.document_starts)
     rows = np.repeat(np.arange(len(per_document), dtype=np.int32), per_document)
-    ours = shard.held_out[rows] == SPLITS.index(split)
-    chosen = np.flatnonzero(ours & usable(np.diff(shard.paragraph_starts), per_document[rows]))
+    in_split = shard.held_out[rows] == SPLITS.index(split)
+    chosen = np.flatnonzero(in_split & usable(np.diff(shard.paragraph_starts), per_document[rows]))
     return chosen, rows[chosen]

@@ -11,12 +11,12 @@ from .stream import CHUNK, PairRows, PairStream
 
 def _describe_span(block: Block, spans: Spans, row: int, tokenizer: Any) -> dict[str, Any]:
     """Where a span lies, and its whole text (before a pair is cut to length)."""
-    one = spans[row]
-    shard, document, number = block.locate(one.paragraph)
-    text = tokenizer.decode(block.read_tokens(one), clean_up_tokenization_spaces=False)
+    span = spans[row]
+    shard, document, number = block.locate(span.paragraph)
+    text = tokenizer.decode(block.read_tokens(span), clean_up_tokenization_spaces=False)
     place = {"doc_id": shard.document_id(document), "title": shard.document_title(document)}
-    hole = None if one.hole_start is None or one.hole_end is None else [int(one.hole_start), int(one.hole_end)]
-    sentences = [int(one.start), int(one.end)]
+    hole = None if span.hole_start is None or span.hole_end is None else [int(span.hole_start), int(span.hole_end)]
+    sentences = [int(span.start), int(span.end)]
     texts = shard.viewed and [sentences[0] // 2, (sentences[1] + 1) // 2]
     return {**place, "paragraph": number, "sentences": sentences, "without": hole, "text": text.strip(), "texts": texts}
 
@@ -25,8 +25,8 @@ def describe_pairs(stream: PairStream, tokenizer: Any, start: int, count: int) -
     """Yields a dictionary per pair, with the keys that ``kinspan show pairs --json`` prints and ``titles``."""
     for first in range(start, start + count, CHUNK):
         every = stream.pairs(first, min(CHUNK, start + count - first))
-        found = [(int(index), rows, row) for rows in every for row, index in enumerate(rows.index)]
-        for _, rows, row in sorted(found, key=lambda place: place[0]):
+        pairs = [(int(index), rows, row) for rows in every for row, index in enumerate(rows.index)]
+        for _, rows, row in sorted(pairs, key=lambda place: place[0]):
             yield _describe_pair(stream, rows, row, tokenizer)
 
 

@@ -64,9 +64,9 @@ class Mixture:
         known: dict[tuple[str, str], int] = {}
         for part in self.parts:
             key = (corpora[part.source].manifest.fingerprint, part.objective.name)
-            if (other := known.setdefault(key, part.source)) != part.source:
+            if (source := known.setdefault(key, part.source)) != part.source:
                 raise KinspanError(
-                    f"--corpus: {corpora[other].name} and {corpora[part.source].name} hold the same corpus, and "
+                    f"--corpus: {corpora[source].name} and {corpora[part.source].name} hold the same corpus, and "
                     f"{part.objective.name} of it stands twice: give it once, with the sum of the weights"
                 )
         return replace(self, parts=tuple(replace(part, corpus=corpora[part.source]) for part in self.parts))
@@ -104,9 +104,9 @@ class Mixture:
         """Returns which of the part's own pairs lie among the examples ``[first, end)``: a range of them."""
         return self._count_before(part, first), self._count_before(part, end)
 
-    def index_of(self, part: int, own: np.ndarray) -> np.ndarray:
+    def index_of(self, part: int, pairs: np.ndarray) -> np.ndarray:
         """Returns the example's number in the global order, for the part's own pair numbers."""
-        turn, place = np.divmod(own, self.turn)
+        turn, place = np.divmod(pairs, self.turn)
         cycle, number = np.divmod(turn, self.weights[part])
         return (cycle * sum(self.weights) + _find_turns(self.weights, part)[number]) * self.turn + place
 

@@ -111,8 +111,8 @@ def copy_text(
     """Copies the first ``length`` tokens of a text of each example, of one or two runs in its shard, to ``out[at]``."""
     for start, end in runs:
         now = np.minimum(end - start, length)
-        for shard, own in block.split_by_shard(paragraphs):
-            copy_runs(out, at[own], shard.tokens, start[own], now[own])
+        for shard, places in block.split_by_shard(paragraphs):
+            copy_runs(out, at[places], shard.tokens, start[places], now[places])
         at, length = at + now, length - now
 
 

@@ -28,11 +28,11 @@ class Spans:
     def __getitem__(self, rows: Any) -> "Spans":
         return self.map(lambda array: array[rows])
 
-    def put(self, rows: Any, other: "Spans") -> None:
+    def put(self, rows: Any, spans: "Spans") -> None:
         """``self[rows] = other``, in place."""
         for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
             if getattr(self, name) is not None:
-                getattr(self, name)[rows] = getattr(other, name)
+                getattr(self, name)[rows] = getattr(spans, name)
 
 
 def join_columns(first: Spans, rest: Spans) -> Spans:

@@ -128,9 +128,9 @@ class PairStream:
     def pairs(self, first: int, count: int) -> Iterator[PairRows]:
         """Examples ``first .. first + count`` as spans, part by part, cut where a block ends."""
         for part in self.orders:
-            own = self.mixture.own_pairs(part, first, first + count)
-            if own[0] < own[1]:
-                yield from self._pairs_of(part, *own)
+            pairs = self.mixture.own_pairs(part, first, first + count)
+            if pairs[0] < pairs[1]:
+                yield from self._pairs_of(part, *pairs)
 
     def _pairs_of(self, number: int, first: int, end: int) -> Iterator[PairRows]:
         part = self.mixture.parts[number]
@@ -163,10 +163,10 @@ class PairStream:
         """Returns the part's block, with the indices that sampling needs, which its first pairs make."""
         assert part.corpus is not None
         block = open_block(part.corpus, shards, self.split, part.objective)
-        for other in self.mixture.parts:
-            objective = other.objective
+        for sharing in self.mixture.parts:
+            objective = sharing.objective
             same = (objective.usable, objective.view) == (part.objective.usable, part.objective.view)
-            if other.corpus is part.corpus and same:
+            if sharing.corpus is part.corpus and same:
                 random_bits = draw_random_bits(self.seed, "first pairs of a block", 0, 1, objective.num_draws)
                 objective.sample(block, block.anchors[:1].astype(np.int64), random_bits)
         return block
@@ -196,14 +196,14 @@ class PairStream:
 
     def count_tokens(self, first: int, count: int) -> np.ndarray:
         """``batch(first, count).lengths``, without its tokens."""
-        found = []
+        counts = []
         for start in range(first, first + count, CHUNK):
             n = min(CHUNK, first + count - start)
             full, _ = self._measure(list(self.pairs(start, n)), start, n)
             room = self.max_length - self.template.num_special
             texts = [np.minimum(length, room) for length in full] if self.apart else cut_longest_first(full, room)
-            found.append(sum(texts) + self.per_pair * self.template.num_special)
-        return np.concatenate(found)
+            counts.append(sum(texts) + self.per_pair * self.template.num_special)
+        return np.concatenate(counts)
 
     def _measure(self, parts: list[PairRows], first: int, n: int) -> tuple[tuple[np.ndarray, ...], list[list[Any]]]:
         """Of n pairs the tokens of each text before it is cut, and of each part where its texts lie in the block."""

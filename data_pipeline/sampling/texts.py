@@ -124,8 +124,8 @@ def find_block_groups(block: Block) -> np.ndarray:
     """``find_groups`` for each paragraph of a block: the row, in the paragraph's shard, of its group: ``[P]``."""
     shard_number, rows = block.find_rows(np.arange(len(block.paragraph)))
     for number, shard in enumerate(block.shards):
-        own = shard_number == number
-        rows[own] = find_groups(shard)[rows[own]]
+        in_shard = shard_number == number
+        rows[in_shard] = find_groups(shard)[rows[in_shard]]
     return rows
 
 
@@ -154,12 +154,12 @@ def find_texts(documents: np.ndarray, *numbers: int) -> Spans:
     return Spans(documents, start, end, start + 1, end - 1)
 
 
-def find_equal(one: Texts, other: Texts) -> np.ndarray:
+def find_equal(a: Texts, b: Texts) -> np.ndarray:
     """Returns ``[D]``: which documents have the same tokens in both texts."""
-    equal = one.lengths == other.lengths
-    values = one.values.to_numpy(), other.values.to_numpy()
+    equal = a.lengths == b.lengths
+    values = a.values.to_numpy(), b.values.to_numpy()
     for k in np.flatnonzero(equal).tolist():
-        equal[k] = np.array_equal(values[0][one.start[k] : one.end[k]], values[1][other.start[k] : other.end[k]])
+        equal[k] = np.array_equal(values[0][a.start[k] : a.end[k]], values[1][b.start[k] : b.end[k]])
     return equal
 
 

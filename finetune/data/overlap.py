@@ -31,15 +31,17 @@ class Overlap:
 def find_overlaps(splits: Sequence[AnswerSet]) -> list[Overlap]:
     """Returns what each two of these splits share, by folded texts, where they share any question."""
     asked = [list(map(fold_text, data.questions)) for data in splits]  # two ids may have one text
-    found = []
-    for (one, of_one), (other, of_other) in combinations(zip(splits, asked, strict=True), 2):
-        shared = set(of_one) & set(of_other)
+    overlaps = []
+    for (first, of_first), (second, of_second) in combinations(zip(splits, asked, strict=True), 2):
+        shared = set(of_first) & set(of_second)
         if not shared:
             continue
-        ours, theirs = _read_pairs(one, of_one, shared), _read_pairs(other, of_other, shared)
-        whole = (shared == set(of_one) and ours <= theirs) or (shared == set(of_other) and theirs <= ours)
-        found.append(Overlap(one, other, len(shared), len(ours & theirs), whole))
-    return found
+        pairs = _read_pairs(first, of_first, shared), _read_pairs(second, of_second, shared)
+        whole = (shared == set(of_first) and pairs[0] <= pairs[1]) or (
+            shared == set(of_second) and pairs[1] <= pairs[0]
+        )
+        overlaps.append(Overlap(first, second, len(shared), len(pairs[0] & pairs[1]), whole))
+    return overlaps
 
 
 def check_overlaps(splits: Sequence[AnswerSet], allow_identical: bool) -> list[str]:

@@ -119,10 +119,10 @@ def describe_counts(data: AnswerSet, mode: str) -> list[str]:
     """Returns lines with the questions and pairs that ``data`` has after the filter ``mode``, and papers' counts."""
     papers = get_paper_counts(data, mode)
     same = [c.paper for c in papers if c.questions == data.num_questions and c.pairs in (data.num_pairs, None)]
-    ours = f"{data.name} {data.split} ({mode}): {_format_counts(data.num_questions, data.num_pairs)}"
+    line = f"{data.name} {data.split} ({mode}): {_format_counts(data.num_questions, data.num_pairs)}"
     agreed = f", as in {' and '.join(same)}" if same else ""
     return [
-        ours + agreed,
+        line + agreed,
         *(f"  {c.paper} has {_format_counts(c.questions, c.pairs)}" for c in papers if c.paper not in same),
     ]
 

@@ -68,9 +68,9 @@ class SplitByArticle(DataSet):
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
         """Reads a split, see ``registry.load_split``."""
         find_split(f"{self.name}={folder}", folder, split, FILES)  # one at least
-        found = [there[0] for name in FILES if (there := find_files(folder, [name]))]  # also lying compressed: once
-        kept = (row for path in found for row in read_selqa(path, split))
-        names = " and ".join(path.name for path in found)
+        paths = [there[0] for name in FILES if (there := find_files(folder, [name]))]  # also lying compressed: once
+        kept = (row for path in paths for row in read_selqa(path, split))
+        names = " and ".join(path.name for path in paths)
         data, notes = collect_answers(self.name, split, f"{folder} question", kept)
         return data, [f"{self.name} {split}: split by article, of {names}", *notes]
 

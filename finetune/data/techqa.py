@@ -37,9 +37,9 @@ def read_techqa(path: Path) -> Iterator[SourceRow | LeftOut]:
     return chain(left_out, _add_candidates(questions, questions))
 
 
-def _add_candidates(asked: list[SourceRow], others: list[SourceRow]) -> Iterator[SourceRow]:
+def _add_candidates(asked: list[SourceRow], answered: list[SourceRow]) -> Iterator[SourceRow]:
     """Yields each question with every distinct answer of the others."""
-    pool = {row.answer: row.answer_id for row in others}
+    pool = {row.answer: row.answer_id for row in answered}
     for row in asked:
         for text, name in pool.items():
             yield row._replace(answer_id=name, answer=text, label=int(text == row.answer))
@@ -82,8 +82,8 @@ class PooledTechQA(DataSet):
         """Reads a split, see ``registry.load_split``."""
         place = f"{self.name}={folder}"
         train, dev = (find_split(place, folder, split, TECHQA.file_names(part))[0] for part in ("train", "dev"))
-        found = read_answerable(train), read_answerable(dev)
-        left_out, asked = found[split == "test"][1], pool_questions(found[0][0], found[1][0], split)
+        files = read_answerable(train), read_answerable(dev)
+        left_out, asked = files[split == "test"][1], pool_questions(files[0][0], files[1][0], split)
         rows: Iterator[SourceRow | LeftOut] = chain(left_out, asked)
         return collect_answers(self.name, split, f"{dev if split == 'test' else train} line", rows)
 

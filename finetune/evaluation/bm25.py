@@ -99,13 +99,13 @@ def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
     """
     distinct = data.answers.dictionary_encode()
     words = cut_words(distinct.dictionary.to_pylist())
-    found = [Counter(own) for own in words]
+    counted = [Counter(own) for own in words]
     norms = [K1 * (1 - B + B * len(own) / max(counts.mean_words, 1e-9)) for own in words]
     scores = np.zeros(data.num_pairs)
     for asked, rows in zip(cut_words(data.questions), data.question_slices(), strict=True):
         weights = {word: n * _weigh_rarity(counts, word) for word, n in Counter(asked).items()}
         for row, text in enumerate(distinct.indices[rows.start : rows.stop].to_pylist(), rows.start):
-            own, norm = found[text], norms[text]
+            own, norm = counted[text], norms[text]
             scores[row] = sum(weight * own[w] / (own[w] + norm) for w, weight in weights.items() if w in own)
     return scores
 

@@ -124,13 +124,13 @@ def _compute_figures(
 
     rank, hit = _compute_ranks(question, num_questions), gains > 0
     before = np.append(0, np.cumsum(hit))[np.arange(len(rank)) - rank + 1]  # hits of earlier questions
-    found = np.cumsum(hit) - before
+    hits_so_far = np.cumsum(hit) - before
     answers = np.bincount(judged, weights=judged_gains > 0, minlength=num_questions)
     ideal_order = np.lexsort((-judged_gains, judged))
     ideal = _compute_dcg(judged[ideal_order], judged_gains[ideal_order], num_questions)
     every = {
-        MAP: _divide(sum_by_question(hit * found / rank), answers),
-        MRR: sum_by_question((hit & (found == 1)) / rank),
+        MAP: _divide(sum_by_question(hit * hits_so_far / rank), answers),
+        MRR: sum_by_question((hit & (hits_so_far == 1)) / rank),
         P_1: sum_by_question(hit & (rank == 1)),
         NDCG_10: _divide(_compute_dcg(question, gains, num_questions), ideal),
         **{

@@ -102,8 +102,8 @@ def _find_inputs(flag: str, names: list[str]) -> list[Path]:
     kinds = (".jsonl", *(f".jsonl{c}" for c in COMPRESSED_SUFFIXES))
     files: dict[Path, None] = {}
     for name in names:
-        found = [Path(p) for p in sorted(glob.glob(name, recursive=True))] or [Path(name)]
-        for path in found:
+        matches = [Path(p) for p in sorted(glob.glob(name, recursive=True))] or [Path(name)]
+        for path in matches:
             inside = [p for p in sorted(path.iterdir()) if p.name.endswith(kinds)] if path.is_dir() else [path]
             if not inside or not inside[0].is_file():
                 raise KinspanError(f"--{flag} {name}: no such file, or a folder without .jsonl files")

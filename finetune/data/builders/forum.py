@@ -209,11 +209,11 @@ def _find_right(kind: str, question: ForumQuestion, n: int, number: dict[str, in
 
 
 def _write_lines(
-    question: ForumQuestion, how: Kind, questions: Sequence[ForumQuestion], right: list[int], others: list[int]
+    question: ForumQuestion, how: Kind, questions: Sequence[ForumQuestion], right: list[int], wrong: list[int]
 ) -> list[str]:
     """Returns a line of each candidate, ordered by a hash. A text that is right is not wrong under another id."""
     known = {fold_text(how.finds(questions[n])) for n in right}
-    rows = [(n, 1) for n in right] + [(n, 0) for n in others if fold_text(how.finds(questions[n])) not in known]
+    rows = [(n, 1) for n in right] + [(n, 0) for n in wrong if fold_text(how.finds(questions[n])) not in known]
     rows.sort(key=lambda row: hashlib.blake2b(f"{question.id} {questions[row[0]].id}".encode()).digest())
     asked = {"question_id": question.id, "question": how.asks(question)}
     candidates = ({"answer_id": questions[n].id, "answer": how.finds(questions[n]), "label": k} for n, k in rows)

@@ -104,8 +104,8 @@ def parse_example(line: bytes) -> Example | str:
 
 
 def _find_tag(token: str) -> str | None:
-    found = _TAG.fullmatch(token)
-    return found[1].lower() if found else None
+    match = _TAG.fullmatch(token)
+    return match[1].lower() if match else None
 
 
 def _select_answers(annotations: list[dict[str, Any]]) -> tuple[list[Span], list[Span], str]:
@@ -116,8 +116,8 @@ def _select_answers(annotations: list[dict[str, Any]]) -> tuple[list[Span], list
     if not annotations or len(with_long) < needed:
         return [], [], NO_LONG
     if len(with_both) < needed:
-        said = [a for a in with_long if a["short_answers"] or a["yes_no_answer"] != "NONE"]
-        return [], [], YES_NO if len(said) >= needed else NO_SHORT
+        answered = [a for a in with_long if a["short_answers"] or a["yes_no_answer"] != "NONE"]
+        return [], [], YES_NO if len(answered) >= needed else NO_SHORT
     longs = [_get_span(a["long_answer"]) for a in with_both]
     return longs, [_get_span(s) for a in with_both for s in a["short_answers"]], KEPT
 
@@ -166,10 +166,10 @@ def _split_sentences(block: list[int], example: Example) -> list[list[int]]:
     """Cuts the block into sentences. Places in it are counted in characters other than white space."""
     tokens = ["".join(example.tokens[i].split()) for i in block]
     ends = list(accumulate(map(len, tokens)))
-    found = split_sentences(" ".join(tokens))
+    sentences = split_sentences(" ".join(tokens))
     out: list[list[int]] = []
     first = 0
-    for end in accumulate(len("".join(sentence.split())) for sentence in found):
+    for end in accumulate(len("".join(sentence.split())) for sentence in sentences):
         after = bisect_left(ends, end) + 1
         cuts_an_answer = after < len(block) and any(a < block[after] < b for a, b in example.short_answers)
         if after > first and not cuts_an_answer:
@@ -216,5 +216,5 @@ def _build_question(line: bytes | Rejected, file: str, number: int) -> BuiltQues
     if not counts[BOTH]:
         return BuiltQuestion(file, number, len(line), NO_POSITIVE)
     lines = "".join(f"{example.question}\t{text}\t{label}\n" for text, label in sentences).encode()
-    found = example.question, lines, tuple(counts[label] for label in LABELS)
-    return BuiltQuestion(file, number, len(line), KEPT, *found)
+    built = example.question, lines, tuple(counts[label] for label in LABELS)
+    return BuiltQuestion(file, number, len(line), KEPT, *built)

@@ -68,7 +68,7 @@ def build_pools(
 
 
 def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: list[str], candidates: int) -> Count:
-    known, lines, found = set(ids), [], 0
+    known, lines, answered = set(ids), [], 0
     for line, record in show_progress(split, "questions", read_json_lines(file)):
         where = f"{file} line {line}"
         check_fields(record, where, str, "qid", "question")
@@ -78,13 +78,13 @@ def _write_split(split: str, file: Path, target: Path, index: bm25s.BM25, ids: l
             raise KinspanError(f"{where}: answers has aid {unknown[0]!r}, which {ANSWERS} lacks")
         pool = [ids[row] for row in rank_best(index, record["question"], candidates)]
         there = [aid for aid in right if aid in pool]
-        found += bool(there)
+        answered += bool(there)
         kept = right if split == "train" else there
         others = [aid for aid in pool if aid not in right]
         row = {"qid": record["qid"], "question": record["question"], "answers": kept, "negatives": others}
         lines.append(json.dumps(row, ensure_ascii=False) + "\n")
     write_atomically(target, lines)
-    return Count(len(lines), found)
+    return Count(len(lines), answered)
 
 
 def rank_best(index: bm25s.BM25, text: str, count: int | None = None) -> list[int]:
