@@ -124,7 +124,6 @@ def test_siamese(place, run_here, tiny_documents):
 def test_python(place):
     (place / "page.py").write_text("\n".join(blocks("reference.md", "python")))
     said = run(place / "page.py", place=place)
-    assert "95% confidence" in said
     assert "parameters (encoder" in said
     assert (place / "releases/python/model.safetensors").exists()
 
