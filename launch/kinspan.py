@@ -29,10 +29,7 @@ COMMANDS = {
     "release": ("commands.release", "turn a run into a folder for transformers and sentence-transformers"),
     "index": ("commands.index", "encode documents or answers into an index to search"),
     "search": ("commands.search", "find the answers to a question in an index"),
-    "serve": (
-        *("fastapi", "prometheus_client", "prometheus_fastapi_instrumentator", "pydantic", "starlette", "usearch"),
-        "uvicorn",
-    ),
+    "serve": ("commands.serve", "answer questions from an index over HTTP, with a page to try it"),
     "study": ("commands.study", "run several ways of fine-tuning as one table"),
     "preflight": ("preflight", "check all hosts before a long run of pretrain"),
     "show corpus": ("commands.inspect_corpus", "what a corpus holds, or documents of it"),
@@ -48,26 +45,15 @@ COMMANDS = {
 }
 # extra of pyproject.toml -> the packages that it brings, by the names that they are imported by
 EXTRAS = {
-    "rank": ("Stemmer", "bm25s", "ir_measures", "scipy", "sentence_transformers", "sklearn"),
-    "prepare": (
-        *("datatrove", "docx", "ftfy", "lxml", "markdown_it", "mwparserfromhell", "py3langid", "py7zr", "pypdf"),
-        *("trafilatura", "warcio"),
-    ),
-    "plots": ("matplotlib",),
-    "serve": (
-        "fastapi",
-        "prometheus_client",
-        "prometheus_fastapi_instrumentator",
-        "pydantic",
-        "starlette",
-        "usearch",
-        "uvicorn",
-    ),
-    "remote": ("aiohttp", "s3fs"),
-    "lora": ("peft",),
-    "onnx": ("onnx", "onnxruntime", "onnxscript"),
-    "ray": ("ray",),
-    "wandb": ("wandb",),
+    "rank": "Stemmer bm25s ir_measures scipy sentence_transformers sklearn",
+    "prepare": "datatrove docx ftfy lxml markdown_it mwparserfromhell py3langid py7zr pypdf trafilatura warcio",
+    "plots": "matplotlib",
+    "serve": "fastapi prometheus_client prometheus_fastapi_instrumentator pydantic starlette usearch uvicorn",
+    "remote": "aiohttp s3fs",
+    "lora": "peft",
+    "onnx": "onnx onnxruntime onnxscript",
+    "ray": "ray",
+    "wandb": "wandb",
 }
 FIRST_DAY = ("adapt", "prepare", "pretrain", "finetune", "evaluate", "search")
 HELP = """usage: kinspan COMMAND [--SETTING VALUE ...]
@@ -133,7 +119,7 @@ def run(main: Callable[[], str | Iterable[str] | None]) -> None:
         _refuse(str(error))
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
-        extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+        extra = next((extra for extra, packages in EXTRAS.items() if package in packages.split()), None)
         if extra is None:
             raise
         _refuse(f"{package} is not installed: pip install 'kinspan[{extra}]'")

@@ -66,7 +66,7 @@ def setting(
     within:     the range of its number, or of each number of its list; None passes
     help:       the text, if it cannot be written below the declaration because it is computed
     may_change: a run that resumes may change it; any other change makes it another run
-    needs:      another setting, or "setting value ...", without which this one is refused
+    needs:      another setting, "setting|setting" or "setting value ...", without which this one is refused
     used_with:  the same, but without it this one is ignored, which ``list_unused`` says
     as_text:    turns a value that YAML read into the command line's form of it
     is_model:   it names models; the name of the installed one becomes its folder
@@ -164,7 +164,7 @@ def check_settings(config: Any) -> None:
             if within and number is not None and not within.allows(number):
                 raise KinspanError(f"--{declared.name} {number}: {within.rule}")
         if value != default_of(declared) and not _holds(config, declared.metadata["needs"]):
-            raise KinspanError(f"--{declared.name} needs --{declared.metadata['needs']}")
+            raise KinspanError(f"--{declared.name} needs --{declared.metadata['needs'].replace('|', ' or --')}")
 
 
 def list_unused(config: Any) -> list[str]:
@@ -177,11 +177,12 @@ def list_unused(config: Any) -> list[str]:
 
 
 def _holds(config: Any, condition: str) -> bool:
-    """Whether a setting is given or, in "setting value ...", has one of the values."""
+    """Whether one of "setting|setting" is given or, of "setting value ...", has one of the values."""
     if not condition:
         return True
-    name, *values = condition.split()
-    return getattr(config, name) in values if values else getattr(config, name) not in (None, False, [])
+    names, *values = condition.split()
+    there = [getattr(config, name) for name in names.split("|")]
+    return any(value in values if values else value not in (None, False, []) for value in there)
 
 
 def refuse_first(cases: Iterable[tuple[Any, str]]) -> None:

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model, name_installed
@@ -51,7 +51,7 @@ class IndexConfig:
     """Folder of the index."""
     answers: str | None = setting(None)
     """The answers of a new index, see above."""
-    model: str | None = setting(None, is_model=True)
+    model: str | None = setting(None, needs="answers|add", is_model=True)
     """The bi-encoder: a folder or a hub name of sentence-transformers, or an encoder without a head, whose mean over
     the tokens is taken. Without it: all-MiniLM-L6-v2, which is installed with this package, or for --add that of the
     index."""
@@ -59,11 +59,11 @@ class IndexConfig:
     """Answers to add to an index that is there, in any form that --answers takes."""
     remove: list[str] = setting([])
     """Ids of answers to remove; FILE.txt stands for the ids in it, one in a line."""
-    all_answers: bool = setting(False)
+    all_answers: bool = setting(False, needs="answers|add")
     """Of a forum, index the answers that were not accepted too. Other sources: all their answers, always."""
-    columns: str | None = setting(None)
+    columns: str | None = setting(None, needs="answers|add")
     """How the table calls its columns, as text=passage,id=number."""
-    max_length: int | None = setting(None, ABOVE_0)
+    max_length: int | None = setting(None, ABOVE_0, needs="answers|add")
     """Most tokens of an answer, which is cut there. Without it: the model's own."""
     precision: Literal["fp32", "bf16"] = setting("fp32")
     """Of the encoder. bf16 is faster, and rounds; vectors are kept in float16."""
@@ -82,7 +82,10 @@ def main() -> str:
         manifest = _build(config, folder, _read(config.answers, config))
     else:
         manifest = read_manifest(folder)
-        _check_unused(config, manifest.settings)
+        if config.precision != "fp32" and config.precision != manifest.settings["precision"]:
+            raise KinspanError(f"--precision {config.precision}: the index was built in another")
+        if config.approximate and not manifest.settings["approximate"]:
+            raise KinspanError("--approximate: the index was built without; build a new one with --answers")
     ids = _list_ids(config.remove)
     if config.add:
         from serve.building import add_answers, find_removable
@@ -90,14 +93,18 @@ def main() -> str:
 
         find_removable(Index(folder), ids)  # a wrong id is refused before the work
         answers = _read(config.add, config)
-        manifest = add_answers(folder, _load_own(config, folder, manifest), answers)
+        manifest = add_answers(folder, _load_embedder(config, folder, manifest), answers)
         added = {answer.id for answer in answers}
         ids = [name for name in ids if name not in added]  # these were replaced
     if ids:  # last, so that the same command goes on if the addition is interrupted
         from serve.building import remove_answers
 
         manifest = remove_answers(folder, ids)
-    return _describe(folder, manifest)
+    model, how = manifest.model, "exact and approximate" if manifest.settings["approximate"] else "exact"
+    return (
+        f"{folder}: {manifest.rows:,} answers, {manifest.bytes / 1e6:,.1f} MB; vectors of {model['dimension']} "
+        f"numbers by {model['name']}, texts cut at {manifest.settings['max_length']} tokens; {how} search"
+    )
 
 
 def _read(source: str, config: IndexConfig) -> list[Answer]:
@@ -118,23 +125,11 @@ def _build(config: IndexConfig, folder: Path, answers: list[Answer]) -> Manifest
 
     if config.approximate:
         expect_usearch()  # before the work
-    embedder = Embedder(model, config.max_length)
-    return build_index(folder, embedder, answers, config.precision, config.approximate)
+    return build_index(folder, Embedder(model, config.max_length), answers, config.precision, config.approximate)
 
 
-def _check_unused(config: IndexConfig, settings: dict[str, Any]) -> None:
-    """Raises KinspanError for a setting of new indexes, given for one that is there with another."""
-    if config.precision != "fp32" and config.precision != settings["precision"]:
-        raise KinspanError(f"--precision {config.precision}: the index was built in {settings['precision']}")
-    if config.approximate and not settings["approximate"]:
-        raise KinspanError("--approximate: the index was built without; build a new one with --answers")
-    of_encoding = [name for name in ("model", "max_length", "columns", "all_answers") if getattr(config, name)]
-    if of_encoding and not config.add:
-        raise KinspanError(f"--{of_encoding[0]} is for answers that are encoded: it goes with --answers or --add alone")
-
-
-def _load_own(config: IndexConfig, folder: Path, manifest: Manifest) -> "Embedder":
-    """The bi-encoder of an index. Raises KinspanError where another one is meant."""
+def _load_embedder(config: IndexConfig, folder: Path, manifest: Manifest) -> "Embedder":
+    """Loads the bi-encoder of an index. Raises KinspanError if ``--model`` is another one."""
     log.info(LOADING, name_installed(config.model or manifest.model["name"]))
     from finetune.ranking.embedder import Embedder
     from serve.building import check_model, find_model
@@ -147,16 +142,6 @@ def _load_own(config: IndexConfig, folder: Path, manifest: Manifest) -> "Embedde
 def _list_ids(given: list[str]) -> list[str]:
     ids: list[str] = []
     for name in given:
-        if name.endswith(".txt") and Path(name).is_file():
-            ids += filter(None, (line.strip() for _, line in read_lines(Path(name))))
-        else:
-            ids.append(name)
+        is_list = name.endswith(".txt") and Path(name).is_file()
+        ids += filter(None, (line.strip() for _, line in read_lines(Path(name)))) if is_list else [name]
     return ids
-
-
-def _describe(folder: Path, manifest: Manifest) -> str:
-    model, how = manifest.model, "exact and approximate" if manifest.settings["approximate"] else "exact"
-    return (
-        f"{folder}: {manifest.rows:,} answers, {manifest.bytes / 1e6:,.1f} MB; vectors of {model['dimension']} "
-        f"numbers by {model['name']}, texts cut at {manifest.settings['max_length']} tokens; {how} search"
-    )

@@ -53,6 +53,21 @@ class InspectCorpusConfig:
     """Print one JSON object per line."""
 
 
+def main() -> Iterator[str]:
+    config = parse(InspectCorpusConfig, DESCRIPTION, EPILOG)
+    asked = [name for name in ("id", "sample", "search") if getattr(config, name) is not None]
+    if len(asked) > 1:
+        raise KinspanError(f"--{asked[0]} and --{asked[1]}: give one of them")
+    corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
+    if not asked:
+        yield json.dumps(_summarize(corpus)) if config.json else _format_counts(corpus)
+        return
+    decoder = browse.load_decoder(corpus.folder)
+    for shard, row in _find(config, corpus, decoder):
+        document = browse.show_document(shard, row, decoder)
+        yield json.dumps(asdict(document), ensure_ascii=False) if config.json else _format_document(document)
+
+
 def _find(config: InspectCorpusConfig, corpus: Corpus, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
     """Yields the documents that the flags ask for, each as its shard and its row there."""
     if config.id is not None:
@@ -60,30 +75,22 @@ def _find(config: InspectCorpusConfig, corpus: Corpus, decoder: Tokenizer) -> It
     elif config.sample is not None:
         yield from browse.sample_documents(corpus, config.sample, config.seed)
     elif config.search is not None:
-        found = list(islice(browse.search_documents(corpus, config.search, decoder), config.count))
-        if not found:
+        documents = list(islice(browse.search_documents(corpus, config.search, decoder), config.count))
+        if not documents:
             raise KinspanError(f"--search {config.search}: no document of {corpus.folder} has this text")
-        yield from found
+        yield from documents
 
 
 def _summarize(corpus: Corpus) -> dict:
     manifest = corpus.manifest
-    shards = {split: sum(s.split == split for s in manifest.shards) for split in SPLITS}
-    documents = {split: sum(s.documents for s in manifest.shards if s.split == split) for split in SPLITS}
-    usable = {
-        f"anchors for {name}, {split}": sum(s.usable[name][split]["anchors"] for s in manifest.shards)
-        for name in manifest.shards[0].usable
-        for split in SPLITS
-    }
-    return {
-        "tokenizer": manifest.tokenizer["name"],
-        "fingerprint": manifest.fingerprint,
-        **manifest.totals,
-        **{f"{split} shards": number for split, number in shards.items()},
-        **{f"{split} documents": number for split, number in documents.items()},
-        **usable,
-        **manifest.rules,
-    }
+    summary = {"tokenizer": manifest.tokenizer["name"], "fingerprint": manifest.fingerprint, **manifest.totals}
+    for split in SPLITS:
+        shards = [shard for shard in manifest.shards if shard.split == split]
+        summary |= {f"{split} shards": len(shards), f"{split} documents": sum(s.documents for s in shards)}
+        for name in manifest.shards[0].usable:
+            anchors = sum(shard.usable[name][split]["anchors"] for shard in manifest.shards)
+            summary[f"anchors for {name}, {split}"] = anchors
+    return {**summary, **manifest.rules}
 
 
 def _format_counts(corpus: Corpus) -> str:
@@ -97,29 +104,10 @@ def _format_counts(corpus: Corpus) -> str:
 
 
 def _format_document(document: browse.ShownDocument) -> str:
-    split = SPLITS[document.held_out]
-    head = document.title or "(no title)"
-    head += f"\n{document.id}, from {document.source}, {document.tokens:,} tokens, {split}"
+    place = f"{document.id}, from {document.source}, {document.tokens:,} tokens, {SPLITS[document.held_out]}"
     answers = [
         f"[{'accepted answer' if number == document.accepted else 'answer'}] {answer}"
         for number, answer in enumerate(document.answers)
     ]
+    head = f"{'-' * 80}\n{document.title or '(no title)'}\n{place}"
     return "\n\n".join([head, *document.paragraphs, *answers]) + "\n"
-
-
-def main() -> Iterator[str]:
-    config = parse(InspectCorpusConfig, DESCRIPTION, EPILOG)
-    asked = [name for name in ("id", "sample", "search") if getattr(config, name) is not None]
-    if len(asked) > 1:
-        raise KinspanError(f"--{asked[0]} and --{asked[1]}: give one of them")
-    corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
-    if not asked:
-        yield json.dumps(_summarize(corpus)) if config.json else _format_counts(corpus)
-        return
-    decoder = browse.load_decoder(corpus.folder)
-    for number, (shard, row) in enumerate(_find(config, corpus, decoder)):
-        document = browse.show_document(shard, row, decoder)
-        if config.json:
-            yield json.dumps(asdict(document), ensure_ascii=False)
-        else:
-            yield ("-" * 80 + "\n") * (number > 0) + _format_document(document)

@@ -52,7 +52,7 @@ class ReleaseConfig:
     """With --push_to_hub: a new repository is public, or one that is public is meant."""
 
 
-def main() -> None:
+def main() -> str:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
     from finetune.ranking.onnx_graphs import add_onnx, check_onnx
     from finetune.reports.release import find_ranker, read_experiment, release_ranker
@@ -76,9 +76,8 @@ def main() -> None:
         release_ranker(ranker, output, stated)
     else:
         release(source, output, config.average, stated)
-    print(f"released {output}, which is {ranker or source}")
     if config.onnx:
         add_onnx(output, config.onnx_data)
-        print(f"added {output}/onnx")
     if repository:
         push(output, repository, config.public)
+    return f"released {output}, which is {ranker or source}"
