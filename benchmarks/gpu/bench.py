@@ -30,6 +30,7 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 UNIT_TFLOPS = 1000.0  # what the log's utilisation is taken of, which says the TFLOP/s themselves
 LOGGED = {  # figures of the product's log, and how they are shown
     "tokens_per_second": "tokens/s",
+    "pairs_per_second": "pairs/s",
     "mfu_percent": MODEL_FLOPS,
     "data_wait_percent": "data wait %",
     "padding_percent": "padding in attention %",
@@ -96,10 +97,12 @@ def write_config(folder: Path, family: str, tokenizer: Any, config: dict[str, An
 
 @dataclass(frozen=True)
 class Bench:
-    """What a check is given: the kit, a folder that is deleted afterwards, and whether tiny models stand in."""
+    """What a check is given: the kit, a folder that is deleted afterwards, one for results, and whether tiny models
+    stand in."""
 
     kit: Path
     scratch: Path
+    out: Path
     quick: bool
 
     def corpus(self, name: str) -> str:

@@ -24,24 +24,13 @@ from objectives import OBJECTIVES
 from pretrain.modeling.default_model import default_model
 
 from .bench import KIT_MODELS, write_config
+from .dose import SETS
 from .kit import CORPORA, MODELS, WHEELS
 
 BUILT = "deepspeed"  # comes as source; its operators are not needed
 WITH_NEEDS = "pydantic"  # fits exactly one version of pydantic-core
-# What else DeepSpeed and the Trainer need; then what the product imports in training, and draws a page of a run with.
-ALONE = ("einops", "hjson", "msgpack", "py-cpuinfo", "psutil", "ninja", "tqdm", "accelerate")
-ALONE += (
-    "matplotlib",
-    "contourpy",
-    "cycler",
-    "fonttools",
-    "kiwisolver",
-    "pillow",
-    "pyparsing",
-    "python-dateutil",
-    "six",
-    "xxhash",
-)
+# What else DeepSpeed needs; then what fine-tuning imports. An image with PyTorch and transformers has the rest.
+ALONE = ("hjson", "bm25s", "PyStemmer", "datasets", "dill", "multiprocess", "ir_measures")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 PLATFORMS += ("manylinux_2_12_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64")
 MAX_MB = 60
@@ -80,6 +69,12 @@ def pack_materials(folder: Path, source: Path, documents: int, tokenizers: dict[
         write_config(folder / MODELS / name, model.family, loaded[model.corpus], model.config)
 
 
+def pack_study(folder: Path, work: Path) -> None:
+    """Takes over of a work folder of benchmarks/dose what its rows for a GPU begin with."""
+    for name in ("starts/rampart", "corpora/rampart", *(f"sets/{name}" for name in SETS)):
+        shutil.copytree(work / name, folder / "dose" / name)
+
+
 def _read_lines(source: Path) -> Iterator[str]:
     """The documents of a file, as lines for a .jsonl file."""
     for record in read_records(source):
@@ -94,6 +89,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1000, help="How many documents of it.")
     parser.add_argument("--roberta_tokenizer", default="roberta-base", help="RoBERTa's tokenizer, hub name or folder.")
     parser.add_argument("--bert_tokenizer", default=default_model(), help="BERT's, uncased.")
+    parser.add_argument("--study", type=Path, help="Work folder of benchmarks/dose, to run its rows for a GPU.")
     parser.add_argument("--python", default="3.12", help="The version of Python on the GPU machine.")
     parser.add_argument("--output_dir", type=Path, default=Path("gpu-kit"), help="The kit; packed anew each time.")
     args = parser.parse_args()
@@ -108,6 +104,8 @@ def main() -> None:
         raise KinspanError(f"pip, which said why above, could not pack the wheels: {error.cmd[-1]}") from error
     tokenizers = {"roberta": args.roberta_tokenizer, "bert": args.bert_tokenizer}
     pack_materials(args.output_dir, args.input, args.documents, tokenizers)
+    if args.study:
+        pack_study(args.output_dir, args.study)
     size = sum(path.stat().st_size for path in args.output_dir.rglob("*") if path.is_file()) / 1e6
     print(f"{args.output_dir}: {size:.1f} MB")
     if size > MAX_MB:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, TrainerCallback
@@ -15,23 +16,23 @@ from benchmarks.peers.case import SEED, Case, open_stream, split_rows
 from benchmarks.peers.plain import PlainPairs
 from benchmarks.peers.trainer import make_trainer
 from data_pipeline.core.errors import KinspanError
+from pretrain.modeling import compilation
 
-from .bench import DEVICE, ON_GPU, Bench, Enough, Row, free, measure_speed, read_peak, reset_peak, synchronize
+from .bench import DEVICE, KIT_MODELS, ON_GPU, Bench, Enough, Row, free, measure_speed, read_peak, reset_peak, synchronize
 from .report import PRODUCT
 
 SIZE = 8192  # rows and columns of the measured matrix product
 SECONDS = 3.0  # of training that a figure stands on, at least
-PAIRS, FILLING = 1024, 8192  # of an update; where memory alone bounds a micro-batch
-LENGTHS = {"ssp": 128, "sp": 256}
-SIZES: dict[
-    str, tuple[tuple[str, int | None], ...]
-] = {  # objectives and pairs of a micro-batch; None: what memory holds
-    "roberta-base": (("ssp", 1024), ("ssp", 256), ("ssp", 512), ("sp", 256)),
-    "minilm-l6": (("ssp", 512), ("ssp", 2048)),
-    "electra-base": (("ssp", 1024), ("ssp", 256)),
-    "modernbert-base": (("ssp", 1024), ("ssp", 256)),
+PAIRS, FEW = 1024, 16  # of an update
+LENGTH = 128
+SIZES = {  # pairs of a micro-batch
+    "roberta-base": (1024, 256),
+    "minilm-l6": (2048, 512),
+    "electra-base": (1024,),
+    "modernbert-base": (1024,),
 }
-PEER = (("ssp", 256, "random"), ("ssp", 512, "random"), ("ssp", 256, "group_by_length"))  # the same, and sampling
+COMPILED = {"roberta-base": (2048, 1024), "modernbert-base": (1024,)}
+PEER = ((512, "random"), (256, "random"))  # pairs of a micro-batch, and how they are drawn
 WINDOW = 4  # updates of the Trainer between two looks at the clock
 Rows = list[dict[str, Any]]
 
@@ -61,37 +62,51 @@ def _time(work: Any) -> float:
 
 
 def sweep(bench: Bench, name: str) -> Iterator[Row]:
-    """A model over objectives and micro-batch sizes; RoBERTa-base also with as many pairs as its memory holds."""
-    for objective, micro in SIZES[name][:1] if bench.quick else SIZES[name]:
-        yield measure(bench, name, objective, 4 if bench.quick else micro)
-    if name == "roberta-base":
-        yield measure(bench, name, "ssp", None)
+    """A model over micro-batch sizes."""
+    for micro in SIZES[name][:1] if bench.quick else SIZES[name]:
+        yield measure(bench, name, 4 if bench.quick else micro)
 
 
-def measure_compiled(bench: Bench) -> Iterator[Row]:
-    """RoBERTa-base on SSP, compiled."""
-    for micro in [4] if bench.quick else (2048, 1024, 256):
-        yield measure(bench, "roberta-base", "ssp", micro, compile=ON_GPU)
+def measure_compiled(bench: Bench, name: str) -> Iterator[Row]:
+    """A model, compiled."""
+    for micro in COMPILED[name][:1] if bench.quick else COMPILED[name]:
+        yield measure(bench, name, 4 if bench.quick else micro, compile=ON_GPU)
 
 
-def measure(bench: Bench, name: str, objective: str, micro: int | None, **more: Any) -> Row:
-    """A run of its own; where memory is short for it, the row says so."""
-    length, pairs, log_steps = (
-        (32, 4, 1) if bench.quick else (LENGTHS[objective], max(PAIRS, micro) if micro else FILLING, 2)
-    )
-    shape = {"global_batch_size": pairs, "micro_batch_size": micro, "max_length": length}
-    settings = bench.settings(name, objective=objective, log_steps=log_steps, **shape, **more)
+def measure_layers(bench: Bench) -> Iterator[Row]:
+    """RoBERTa-base, compiled layer by layer."""
+    with mock.patch.object(compilation, "BY_LAYER", {"roberta"}):
+        yield measure(bench, "roberta-base", 4 if bench.quick else 2048, compile=ON_GPU)
+
+
+def measure_host(bench: Bench) -> Iterator[Row]:
+    """Updates of so few pairs that a GPU waits for the host."""
+    for name in ("roberta-base",) if bench.quick else ("roberta-base", "minilm-l6"):
+        row = measure(bench, name, FEW, pairs=FEW)
+        if rate := row.figures.get("pairs/s"):
+            row.figures["ms per update"] = 1e3 * FEW / rate
+        yield row
+
+
+def measure(bench: Bench, name: str, micro: int, pairs: int | None = None, **more: Any) -> Row:
+    """A run of SSP of its own; where memory is short for it, the row says so.
+
+    pairs: of an update; without it PAIRS or two micro-batches, if these are more
+    """
+    length, pairs, log_steps = (32, 4, 1) if bench.quick else (LENGTH, pairs or max(PAIRS, 2 * micro), 2)
+    shape = {"global_batch_size": pairs, "micro_batch_size": min(micro, pairs), "max_length": length}
+    settings = bench.settings(name, log_steps=log_steps, **shape, **more)
     flags = "".join(f", --{flag}" for flag, value in more.items() if value)
-    what = f"{objective.upper()} at {length}, micro-batches of {micro or 'as many as fit'} pairs{flags}"
+    what = f"{KIT_MODELS[name].title}, {pairs} pairs in micro-batches of {micro}{flags}"
     try:
         return Row(what, dict(measure_speed(settings, *((0.0, 1, 1) if bench.quick else (SECONDS, 2, 3)))))
     except KinspanError as error:
         return Row(what, {"error": str(error)})
 
 
-def make_rows(bench: Bench, objective: str) -> Rows:
+def make_rows(bench: Bench) -> Rows:
     """The first pairs of the product's stream for RoBERTa-base, masked, one by one."""
-    stream = open_stream(Case("roberta-base", objective, "fp32", bench.corpus("roberta"), 0, 0))
+    stream = open_stream(Case("roberta-base", "ssp", "fp32", bench.corpus("roberta"), 0, 0))
     batch = stream.batch(0, 64 if bench.quick else 65536)
     return [row | {"length": len(row["input_ids"])} for row in split_rows(batch)]
 
@@ -122,9 +137,9 @@ def train_peer(
 
 def measure_trainer(bench: Bench) -> Iterator[Row]:
     """The Trainer's real tokens per second on the same pairs, over micro-batch sizes and both ways of sampling."""
-    rows = make_rows(bench, "ssp")
+    rows = make_rows(bench)
     pairs, window, seconds = (4, 1, 0.0) if bench.quick else (PAIRS, WINDOW, SECONDS)
-    for objective, size, sampling in (PEER[0], PEER[2]) if bench.quick else PEER:
+    for size, sampling in PEER[:1] if bench.quick else PEER:
         micro = 4 if bench.quick else size
         marks: list[tuple[float, int]] = []
 
@@ -135,7 +150,7 @@ def measure_trainer(bench: Bench) -> Iterator[Row]:
                 if len(marks) > 4 and marks[-1][0] - marks[1][0] > seconds:
                     raise Enough
 
-        what = f"{objective.upper()} at {LENGTHS[objective]}, micro-batches of {micro} pairs, {sampling}"
+        what = f"the Trainer, micro-batches of {micro} pairs, {sampling}"
         reset_peak()
         try:
             train_peer(bench, rows, pairs, micro, sampling, before)

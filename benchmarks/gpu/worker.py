@@ -32,7 +32,7 @@ def main(results: Path) -> None:
     check = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)
     failed = []
     with tempfile.TemporaryDirectory(prefix="kinspan-gpu-") as scratch:
-        for row in check(Bench(Path(told["kit"]), Path(scratch), told["quick"]), *arguments):
+        for row in check(Bench(Path(told["kit"]), Path(scratch), results.parent, told["quick"]), *arguments):
             append_line(results, {"type": "row", "check": told["check"], **asdict(row)})
             if row.holds is False:
                 failed.append(row.what)

@@ -1,4 +1,4 @@
-"""Compiling encoders with ``torch.compile``, one graph each, and the masked-LM loss."""
+"""Compiling encoders with ``torch.compile``, whole or layer by layer, and the masked-LM loss."""
 
 import importlib.util
 import os
@@ -42,6 +42,12 @@ def check_is_compilable(family: Family, zero_stage: int) -> None:
         raise KinspanError("--compile does not go with ZeRO 3: leave it out, or use ds_configs/zero2.json")
 
 
+# Families whose many layers take minutes as one graph. Layers that are alike share a graph; each kind has several, for
+# the first layer, for windows, for training and validation.
+BY_LAYER = {"modernbert"}
+GRAPHS_OF_LAYERS = 64
+
+
 def compile_encoders(model: Any, backend: str = "inductor") -> None:
     """Compiles the encoders of a model in place, for any number of tokens and pairs, and the masked-LM loss."""
     from torch._inductor import config as inductor
@@ -50,6 +56,8 @@ def compile_encoders(model: Any, backend: str = "inductor") -> None:
     torch.fx.experimental._config.use_duck_shape = False
     # One kernel for both sums of a LayerNorm's backward: of torch 2.11 it took a quarter of a step on an H200
     inductor.triton.mix_order_reduction = False
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS_OF_LAYERS)
     for encoder in model.encoders:
-        encoder.compile(fullgraph=True, dynamic=True, backend=backend)
+        for part in encoder.layers if encoder.config.model_type in BY_LAYER else (encoder,):
+            part.compile(fullgraph=True, dynamic=True, backend=backend)
     compile_vocabulary_loss(backend)

@@ -1,0 +1,98 @@
+"""The study of benchmarks/dose at the dose of a GPU: two rates at once, then all fine-tunings at once."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks._common import ROOT
+
+from .bench import Bench, Row
+
+# The study's rate is for 32 pairs an update. The square-root rule gives four times that for 512.
+RATES = {"gpu": None, "gpu-high": 1e-3}
+SEEDS = (1, 2, 3)
+SETS = ("selqa", "wikiqa", "trecqa")
+PIECE = 15 << 20  # bytes of a file of results
+
+
+def measure_dose(bench: Bench) -> Iterator[Row]:
+    """Pre-trains rampart on 3.3 million pairs and ranks SelQA, WikiQA and TREC-QA, without labels and with 50
+    questions."""
+    if not (bench.kit / "dose").is_dir():
+        yield Row("", {"": "the kit was packed without --study"})
+        return
+    work, lines = bench.scratch / "dose", bench.scratch / "lines"
+    work.mkdir()
+    for made in (bench.kit / "dose").iterdir():
+        (work / made.name).symlink_to(made)
+    seen: dict[Path, int] = {}
+
+    def start(arm: str, questions: int, name: str, seed: int) -> subprocess.Popen:
+        row = f"rampart-{arm}-[0-9]*-{questions}-{name}"
+        options = ["--work", work, "--lines", lines, "--only", row, "--seeds", seed, "--data", work, "--text", work]
+        command = [sys.executable, "-m", "benchmarks.gpu.dose", str(int(bench.quick)), *map(str, options)]
+        return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def collect() -> Iterator[Row]:
+        for path in sorted(lines.glob("*.jsonl")):
+            written = path.read_text().splitlines(keepends=True)
+            for text in written[seen.get(path, 0) :]:
+                with (bench.out / "dose.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(text)
+                line = json.loads(text)
+                figures = {name: line[name] for name in ("map", "auc", "tokens", "pretrain_seconds", "seconds")}
+                yield Row(f"{line['row']}, seed {line['seed']}", figures | {"updates": line.get("updates", 0)})
+            seen[path] = len(written)
+
+    sets = SETS[:1] if bench.quick else SETS
+    for process in [start(arm, 0, SETS[0], 1) for arm in RATES]:
+        process.wait()
+    yield from collect()
+    tuned = [start(arm, 50, name, seed) for arm in RATES for name in sets for seed in SEEDS[: 1 if bench.quick else 3]]
+    tuned += [start(arm, 0, name, 1) for arm in RATES for name in sets[1:]]
+    failed = sum(process.wait() != 0 for process in tuned)
+    yield from collect()
+    yield from keep_weights(bench, work)
+    yield Row("rows", {"missing": failed}, not failed)
+
+
+def keep_weights(bench: Bench, work: Path) -> Iterator[Row]:
+    """Copies the released weights of the study's rate into the results, in half precision and in pieces."""
+    from safetensors.torch import load_file, save
+
+    release = next(work.glob("pretrained/rampart-gpu-[0-9]*/release"))
+    weights = load_file(release / "model.safetensors")
+    whole = save({name: weight.half().contiguous() for name, weight in weights.items()})
+    for number, start in enumerate(range(0, len(whole), PIECE)):
+        (bench.out / f"rampart-gpu.{number}").write_bytes(whole[start : start + PIECE])
+    yield Row("weights", {"MB": len(whole) / 1e6})
+
+
+def main() -> None:
+    """Runs the study with the rows of a GPU alone; of --quick a few pairs and updates."""
+    from benchmarks.dose import run
+
+    quick = bool(int(sys.argv.pop(1)))
+    pairs = 64 if quick else run.HUGE
+    for arm, rate in RATES.items():
+        run.ARMS[arm] = ({**run.GPU, **({"learning_rate": rate} if rate else {})}, {})
+        if quick:
+            run.ARMS[arm][0].update({"global_batch_size": 16, "micro_batch_size": 16, "num_workers": 1, "eval_pairs": 16})
+    if quick:
+        run.FINETUNE |= {"max_steps": 2, "eval_steps": 1}
+    run.BLOCKS = [
+        (len(SEEDS), [run.Row("rampart", arm, pairs, questions, name)])
+        for arm in RATES
+        for questions in (0, 50)
+        for name in SETS
+    ]
+    pretrain = run.Study.pretrain
+    run.Study.pretrain = lambda study, row, seed: pretrain(study, row, 1)  # one for all seeds of fine-tuning
+    run.main()
+
+
+if __name__ == "__main__":
+    main()
