@@ -18,7 +18,19 @@ from benchmarks.peers.trainer import make_trainer
 from data_pipeline.core.errors import KinspanError
 from pretrain.modeling import compilation
 
-from .bench import DEVICE, KIT_MODELS, ON_GPU, Bench, Enough, Row, free, measure_speed, read_peak, reset_peak, synchronize
+from .bench import (
+    DEVICE,
+    KIT_MODELS,
+    ON_GPU,
+    Bench,
+    Enough,
+    Row,
+    free,
+    measure_speed,
+    read_peak,
+    reset_peak,
+    synchronize,
+)
 from .report import PRODUCT
 
 SIZE = 8192  # rows and columns of the measured matrix product
