@@ -30,7 +30,6 @@ DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 UNIT_TFLOPS = 1000.0  # what the log's utilisation is taken of, which says the TFLOP/s themselves
 LOGGED = {  # figures of the product's log, and how they are shown
     "tokens_per_second": "tokens/s",
-    "pairs_per_second": "pairs/s",
     "mfu_percent": MODEL_FLOPS,
     "data_wait_percent": "data wait %",
     "padding_percent": "padding in attention %",
@@ -208,6 +207,8 @@ def measure_speed(settings: dict[str, Any], seconds: float, warm: int, lines: in
     settled = train_here({**settings, "max_steps": 10**6, "save_steps": 10**6}, stop)[warm:]
     figures = {shown: statistics.median(line[name] for line in settled) for name, shown in LOGGED.items()}
     figures[MODEL_FLOPS] *= UNIT_TFLOPS / 100
+    counted = began[warm * settings["log_steps"] :]
+    figures["ms per update"] = 1e3 * (counted[-1] - counted[0]) / (len(counted) - 1)
     return figures | {"pairs of a micro-batch": read_micro_batch(settings)} | read_peak()
 
 

@@ -58,11 +58,11 @@ def measure_dose(bench: Bench) -> Iterator[Row]:
     for process in [start(arm, 0, SETS[0], 1) for arm in RATES]:
         process.wait()
     yield from collect()
+    yield from keep_weights(bench, work)
     tuned = [start(arm, 50, name, seed) for arm in RATES for name in sets for seed in SEEDS[: 1 if bench.quick else 3]]
     tuned += [start(arm, 0, name, 1) for arm in RATES for name in sets[1:]]
     failed = sum(process.wait() != 0 for process in tuned)
     yield from collect()
-    yield from keep_weights(bench, work)
     yield Row("rows", {"missing": failed}, not failed)
 
 

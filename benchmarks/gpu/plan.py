@@ -40,15 +40,15 @@ def estimate(starts: int = 0, runs: int = 0, figures: int = 0, compiled: float =
 STAGES = (
     (
         Check("packed against padded", "correctness:compare_families", estimate(starts=1, other=20)),
-        Check("losses on GPU and CPU", "correctness:compare_losses", estimate(starts=2, runs=1, other=20)),
-        Check("the same run twice", "correctness:repeat", estimate(starts=2, runs=1, other=10)),
-        Check("kill -9 and resume", "correctness:kill_and_resume", estimate(starts=3, runs=2, other=15)),
-        Check("updates", "updates:compare_updates", estimate(starts=1, runs=8, other=10)),
-        Check("compiled against eager", "updates:compare_compiled", estimate(starts=1, runs=2, compiled=0.5)),
+        Check("losses on GPU and CPU", "correctness:compare_losses", estimate(starts=2, runs=1, other=40)),
+        Check("the same run twice", "correctness:repeat", estimate(starts=2, runs=1, other=40)),
+        Check("kill -9 and resume", "correctness:kill_and_resume", estimate(starts=3, runs=2, other=30)),
+        Check("updates", "updates:compare_updates", estimate(starts=1, runs=8, other=25)),
+        Check("compiled against eager", "updates:compare_compiled", estimate(starts=1, runs=2, compiled=0.6)),
     ),
     (
-        Check("dose", "dose:measure_dose", estimate(starts=3, other=220)),
-        Check("two ranks on one GPU", "ranks:compare_ranks", estimate(starts=2, runs=4, other=10)),
+        Check("dose", "dose:measure_dose", estimate(starts=3, other=290)),
+        Check("two ranks on one GPU", "ranks:compare_ranks", estimate(starts=2, runs=4, other=20)),
     ),
     (Check("machine", "speed:measure_machine", estimate(other=6)),),
     (Check("RoBERTa-base, compiled", "speed:measure_compiled:roberta-base", estimate(runs=2, figures=2, compiled=1)),),
