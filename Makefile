@@ -4,7 +4,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
 .PHONY: quickstart demo help as2 as2-noise transtqa rerank dose format lint test-fast test find-browser test-slow bench \
-	gpu-kit gpu gpu-count
+	gpu-kit gpu
 
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
 .DEFAULT_GOAL = quickstart
@@ -134,10 +134,6 @@ gpu-kit: $(INSTALLED)  ## Pack wheels, text and configs for a GPU machine that h
 # With the machine's own PyTorch and transformers, no virtual environment. GPU_FLAGS: --quick, or see --help.
 gpu:  ## Check and measure on a GPU machine, in nine minutes; `make gpu-kit` comes before, on any machine.
 	$(PYTHON) -m benchmarks.gpu $(GPU_FLAGS)
-
-# Kernels, bytes and waits of a step, and the speed that follows from them: a prediction, see docs/reference.md.
-gpu-count: $(INSTALLED)  ## Count on a processor what a training step asks of a GPU, and predict its speed.
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.gpu.count
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile

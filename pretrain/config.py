@@ -225,6 +225,8 @@ class MonitoringSettings(GuardSettings):
     """Print what these settings would do (tokens, memory, time), and stop."""
     tokens_per_second: float | None = setting(None, ABOVE_0, may_change=True, used_with="dry_run")
     """For --dry_run: tokens per second of all ranks together, from which the hours are computed."""
+    network_gb_per_s: float = setting(25.0, ABOVE_0, may_change=True, used_with="dry_run")
+    """For --dry_run: GB/s between machines."""
 
 
 @dataclass
@@ -272,6 +274,6 @@ def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:
 def as_dict(config: PretrainConfig) -> dict[str, Any]:
     """The settings that say something of the run, for config.yaml and the summary."""
     values = asdict(config)
-    for name in ("local_rank", "dry_run", "tokens_per_second", "profile"):
+    for name in ("local_rank", "dry_run", "tokens_per_second", "network_gb_per_s", "profile"):
         values.pop(name)
     return values

@@ -3,5 +3,5 @@
 plan.py is the table of checks with their estimated times. kit.py and pack.py bring what the machine lacks. runner.py
 gives every check a process (worker.py), and report.py prints the table. The checks: correctness.py and updates.py (is
 it right?), speed.py (how fast, beside the usual way) and waits.py (does the host wait?); bench.py runs the product for
-them. count.py needs no GPU: it counts what a step asks of one (``make gpu-count``).
+them.
 """

@@ -23,7 +23,7 @@ from pretrain.release.release import release
 log = logging.getLogger(__name__)
 RELEASE = "release"  # within the stage's folder, where finetune.study expects it
 FINISHED = "stage.json"  # the settings of a stage that was released, and the content that it was made of
-NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "local_rank"}
+NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "network_gb_per_s", "local_rank"}
 
 
 def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], None]:

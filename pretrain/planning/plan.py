@@ -44,10 +44,9 @@ from pretrain.setup import (
 )
 
 from .corpora import build_mixture, drop_untrainable, list_sources, open_corpora, open_corpora_for_tokenizer
-from .cost import Work, count_work, shape_batch
 from .defaults import default_corpus_folder
 
-USUAL = 256  # pairs of a micro-batch on a GPU
+MANY_EPOCHS = 40
 SAMPLE = 20_000  # pairs whose lengths are counted
 ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
 BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -74,7 +73,6 @@ class RunPlan:
     pair_tokens: mean number of tokens in a pair
     epoch_pairs: None where the corpus is not there
     flops:       floating-point operations per token, forward and backward
-    work:        of a micro-batch on a GPU, from which speed is predicted
     """
 
     config: PretrainConfig
@@ -91,7 +89,6 @@ class RunPlan:
     zero_stage: int
     offload: bool
     flops: float
-    work: Work
     notes: list[str]
 
     @property
@@ -147,8 +144,8 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     counter = FlopCounter(model)
     flops = 6.0 * (counter.at_tokens + masked * counter.at_masked)  # per token
     flops += counter.count_attention(lengths.astype(np.float64)) / float(lengths.sum())
-    pairs = config.micro_batch_size or min(USUAL, config.global_batch_size)
-    micro_batch = np.resize(lengths, pairs * sequences)
+    if stream and (epochs := steps * config.global_batch_size / stream.epoch_pairs) > MANY_EPOCHS:
+        notes.append(f"warning: {epochs:,.0f} epochs of so small a corpus: shorten the run, or add text")
     zero = settings.get("zero_optimization", {})
     return RunPlan(
         config,
@@ -165,7 +162,6 @@ def make_plan(config: PretrainConfig) -> RunPlan:
         zero_stage(settings),
         "offload_optimizer" in zero or "offload_param" in zero,
         flops,
-        count_work(model, shape_batch(micro_batch, sequences, masked, draws=token_loss == "rtd")),
         notes,
     )
 

@@ -9,8 +9,7 @@ from pretrain.engine.log import format_time
 from pretrain.engine.schedule import describe_schedule
 from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, name_installed
 
-from .cost import GPUS as PREDICTED
-from .cost import predict_update
+from .cost import SHOWN, estimate_update
 from .memory import compute_states, estimate_activations
 from .plan import RunPlan, count_sequences
 
@@ -103,18 +102,16 @@ def _format_time(plan: RunPlan) -> list[str]:
             f"time       {format_time(plan.tokens / speed)} at {speed:,.0f} tokens/s in all ({teraflops:,.1f} TFLOP/s)"
         ]
     if plan.precision != "bf16":
-        return ["time       speed is predicted of bf16 alone: give what a short run logs as --tokens_per_second"]
-    how = "with" if plan.config.compile else "without"
-    lines = [
-        f"time       {how} --compile, predicted from counts; RoBERTa-base took 1.3 to 1.4 times as long on an H200:"
-    ]
-    for name, gpu in PREDICTED.items():
+        return ["time       hours are known of bf16 alone: give what a short run logs as --tokens_per_second"]
+    network, encoder = plan.config.network_gb_per_s, plan.model.encoders[0].config
+    lines = [f"time       at the utilisation measured on an H200, {network:g} GB/s between machines of 8 GPUs:"]
+    for gpu in SHOWN:
         cells = []
-        for gpus in GPUS:
-            each = plan.step_tokens / plan.work.tokens / gpus  # micro-batches of a rank
-            seconds = predict_update(plan.work, gpu, plan.config.compile, plan.num_parameters, each, gpus)
-            cells.append(f"{gpus} GPU{'s' if gpus > 1 else ''} {format_time(plan.steps * seconds)}")
-        lines.append(f"           {name}: {', '.join(cells)}")
+        for count in GPUS:
+            flops = plan.flops * plan.step_tokens
+            seconds = plan.steps * estimate_update(flops, encoder, plan.num_parameters, gpu, count, network)
+            cells.append(f"{count} GPU{'s' if count > 1 else ''} {format_time(seconds)}")
+        lines.append(f"           {gpu}: {', '.join(cells)}")
     return [*lines, "           give the tokens_per_second that a short run logs as --tokens_per_second"]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.gpu.kit import install_wheels
 from benchmarks.gpu.pack import ALONE, BUILT, WITH_NEEDS
-from benchmarks.gpu.plan import BUDGET, NAMES, STAGES, Check, sum_seconds
+from benchmarks.gpu.plan import NAMES, STAGES, Check
 from benchmarks.gpu.report import write_report
 from benchmarks.gpu.runner import ENDED, FAILED, NO_TIME, PASSED, run_checks
 
@@ -102,11 +102,8 @@ while not all((folder / name).exists() for name in ("one", "two")):
     assert [outcome.outcome for outcome in outcomes] == [NO_TIME, PASSED]
 
 
-def test_the_plan_fits_into_nine_minutes_with_200_seconds_to_compile():
-    assert sum_seconds(STAGES) < BUDGET < 540
-    (compiled,) = (check for stage in STAGES for check in stage if check.name == "compiled")
-    assert compiled.seconds >= compiled.reserved >= 200
-    assert {check.function.split(":")[0] for check in STAGES[0]} == {"correctness", "updates"}  # what is right is first
+def test_the_plan_begins_with_what_is_right():
+    assert {check.function.split(":")[0] for check in STAGES[0]} == {"correctness", "updates"}
     assert len(set(NAMES)) == len(NAMES)
 
 
@@ -161,17 +158,6 @@ def run_command(*flags, timeout=60):
     command = [sys.executable, "-m", "benchmarks.gpu", *flags]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=timeout)
-
-
-@pytest.mark.slow
-def test_counting_ends_with_waits_and_predicted_speeds():
-    done = subprocess.run([sys.executable, "-m", "benchmarks.gpu.count"], cwd=ROOT, capture_output=True, text=True)
-    last = done.stdout.splitlines()[-1]
-    found = re.fullmatch(r"waits per update: 0, predicted tokens/s: H100 ([\d,]+), H200 ([\d,]+)", last)
-    assert found, done.stdout + done.stderr
-    h100, h200 = (int(number.replace(",", "")) for number in found.groups())
-    assert 640_000 <= h100 < h200
-    assert h200 >= 700_000
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pretrain.metrics import FlopCounter
 from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
+from pretrain.planning.cost import estimate_update
 from pretrain.planning.memory import compute_states, estimate_activations
 from pretrain.planning.plan import make_plan
 from pretrain.planning.text import _estimate_activations, format_plan
@@ -98,7 +99,7 @@ def test_hours_are_told_by_the_speed_that_is_given():
     plan = make_plan(recipe("roberta-base-ssp", "--tokens_per_second", "1e6"))
     assert "58 h 15 min at 1,000,000 tokens/s" in format_plan(plan)
     predicted = format_plan(make_plan(recipe("roberta-base-ssp")))
-    assert "predicted from counts; RoBERTa-base took 1.3 to 1.4 times as long" in predicted
+    assert "25 GB/s between machines" in predicted
     assert "51,200 pairs: AUC" in predicted
     assert "51,200 pairs: AUC" not in format_plan(make_plan(recipe("roberta-base-sp")))
     for other in (("--pair_weight", "0"), ("--pair_loss", "contrastive"), ("--permute_pair_labels", "true")):
@@ -111,8 +112,27 @@ def test_hours_are_told_by_the_speed_that_is_given():
 def test_every_family_is_counted(family, settings, make_model, monkeypatch):
     monkeypatch.undo()
     plan = make_plan(PretrainConfig(model=str(make_model(family)), global_batch_size=8, max_length=32, **settings))
-    assert sum(kernel.flops for kernel in plan.work.eager) / plan.work.tokens > 0
+    assert plan.flops > 0
     assert "H200: 1 " in format_plan(plan)
+
+
+def test_hours_follow_from_arithmetic_and_network():
+    """More GPUs take less, by as many times at most; a slow network between machines takes its time."""
+    encoder = AutoConfig.for_model("roberta")
+
+    def hours(gpu="H200", count=1, network=25.0, flops=1e18):
+        return estimate_update(flops, encoder, 125_000_000, gpu, count, network) / 3600
+
+    assert hours() == pytest.approx(1e18 / (0.34 * 989e12) / 3600)
+    assert hours("A100") > hours() > hours(count=8) > hours() / 8
+    assert hours(count=64) - hours() / 64 == pytest.approx(10 * 125e6 * 63 / 64 / 25e9 / 3600)
+    assert hours(count=64, network=200.0) < hours(count=64)
+
+
+def test_many_epochs_are_warned_of(make_model, tiny_corpus, monkeypatch):
+    monkeypatch.undo()
+    plan = make_plan(PretrainConfig(model=str(make_model()), corpus=str(tiny_corpus), max_steps=10_000))
+    assert any(note.startswith("warning") and "epochs" in note for note in plan.notes)
 
 
 def test_what_the_run_would_refuse_is_refused(make_model, tiny_corpus, monkeypatch):
