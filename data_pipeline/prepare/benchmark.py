@@ -36,18 +36,18 @@ class Benchmark:
         self._row_of_string[self.wanted.string_of] = np.flatnonzero(self.wanted.judged)
 
     def find(self, documents: Sequence[Sequence[str]]) -> dict[int, str]:
-        """Find which documents, each a list of paragraphs, hold a sentence, each with one that it holds."""
+        """Finds which documents, each a list of paragraphs, hold a sentence, each with one that it holds."""
         paragraphs = [paragraph for document in documents for paragraph in document]
         document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         words = split_words("\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs))
         strings, in_paragraph = self.wanted.needles.find_strings(words)
-        found = dict(zip(document_of[in_paragraph].tolist(), self._row_of_string[strings].tolist(), strict=True))
+        held = dict(zip(document_of[in_paragraph].tolist(), self._row_of_string[strings].tolist(), strict=True))
         grams, in_paragraph = self.wanted.needles.find_grams(words)
-        found |= self._find_by_grams(document_of[in_paragraph], grams)
-        return {document: self.sentences[row] for document, row in sorted(found.items())}
+        held |= self._find_by_grams(document_of[in_paragraph], grams)
+        return {document: self.sentences[row] for document, row in sorted(held.items())}
 
     def _find_by_grams(self, documents: np.ndarray, grams: np.ndarray) -> dict[int, int]:
-        """Find documents that have enough of a sentence's n-grams, ``grams``, each with the sentence's number."""
+        """Finds documents that have enough of a sentence's n-grams, ``grams``, each with the sentence's number."""
         if not len(grams):
             return {}
         documents, grams = np.unique(np.stack([documents, grams]), axis=1)
@@ -60,12 +60,12 @@ class Benchmark:
         return dict(pairs.T[enough].tolist())
 
     def fingerprint(self) -> str:
-        """Identify the sentences by their content."""
+        """Identifies the sentences by their content."""
         return hashlib.sha256("\n".join(self.sentences).encode("utf-8", "replace")).hexdigest()
 
 
 def read_benchmark(name: str) -> list[str]:
-    """Read the sentences of a file: its lines (.txt), its cells (.tsv), or all texts of its JSON objects (.jsonl).
+    """Reads the sentences of a file: its lines (.txt), its cells (.tsv), or all texts of its JSON objects (.jsonl).
 
     Ids and labels among them do no harm, since only sentences of 8 words or more are looked for. Raises KinspanError
     where the file cannot be read, or holds no such sentence.
@@ -86,20 +86,20 @@ def read_benchmark(name: str) -> list[str]:
 
 
 def check_benchmark(name: str, sentences: list[str]) -> list[str]:
-    """Return the sentences. Raises KinspanError where none is long enough to be looked for."""
+    """Returns the sentences. Raises KinspanError where none is long enough to be looked for."""
     if not make_sentences([split_words(undo_treebank(sentence)) for sentence in sentences]).judged.any():
         raise KinspanError(f"--decontaminate {name}: it has no sentence of 8 words or more")
     return sentences
 
 
 def _split_line(number: int, line: bytes, suffix: str) -> Iterator[str]:
-    """Yield the texts of a line. Raises ValueError, which names the line, where it is not UTF-8 or not JSON."""
+    """Yields the texts of a line. Raises ValueError, which names the line, where it is not UTF-8 or not JSON."""
     try:
         text = line.decode("utf-8-sig").strip()
-        found = json.loads(text) if suffix == ".jsonl" and text else text.split("\t") if suffix == ".tsv" else text
+        held = json.loads(text) if suffix == ".jsonl" and text else text.split("\t") if suffix == ".tsv" else text
     except (ValueError, RecursionError) as error:
         raise ValueError(f"line {number}: {error}") from error
-    yield from _list_texts(found)
+    yield from _list_texts(held)
 
 
 def _list_texts(value: object) -> Iterator[str]:

@@ -275,24 +275,24 @@ def clean_or_drop(document: Document, rules: Rules, tally: Tally) -> list[str] |
 def _apply(step: Step, document: Document, paragraphs: list[str], tally: Tally) -> list[str]:
     """Applies a step, and counts what it dropped or changed. A paragraph that it leaves empty is dropped."""
     try:
-        found = step.apply(document, paragraphs)
-        if isinstance(found, str) or not isinstance(found, Iterable):
-            raise TypeError(f"it returned {type(found).__name__}, where a list of paragraphs is due")
+        result = step.apply(document, paragraphs)
+        if isinstance(result, str) or not isinstance(result, Iterable):
+            raise TypeError(f"it returned {type(result).__name__}, where a list of paragraphs is due")
     except Exception as error:
         raise KinspanError(f"--clean_with: step {step.name}, document {document.id}: {quote_error(error)}") from error
-    if found is paragraphs or found == paragraphs:
+    if result is paragraphs or result == paragraphs:
         return paragraphs
-    found = _keep_filled(found)
-    gone, come = Counter(paragraphs) - Counter(found), Counter(found) - Counter(paragraphs)
+    result = _keep_filled(result)
+    gone, come = Counter(paragraphs) - Counter(result), Counter(result) - Counter(paragraphs)
     dropped, changed = f"paragraphs dropped: {step.name}", f"paragraphs changed: {step.name}"
-    if num_dropped := len(paragraphs) - len(found):
+    if num_dropped := len(paragraphs) - len(result):
         tally.counts[dropped] += num_dropped
     if come:
         tally.counts[changed] += gone.total() - num_dropped
     for paragraph in gone:
         is_changed = come and (not num_dropped or _keep_filled(step.apply(document, [paragraph])))
         tally.add_sample(changed if is_changed else dropped, normalise(paragraph))
-    return found
+    return result
 
 
 def _keep_filled(paragraphs: list[str]) -> list[str]:

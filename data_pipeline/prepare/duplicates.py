@@ -47,18 +47,18 @@ def find_paragraphs(
     dedup_status: a file of ``[documents]`` uint8; only the paragraphs of KEPT documents count
     boilerplate:  in how many documents a paragraph must occur to be removed from all of them; 0 for never
     """
-    found, document = read_paragraphs(spills, dedup_status, number, num_ranges)
-    is_new = np.append(True, found["hash"][1:] != found["hash"][:-1])[: len(found)]
+    paragraphs, document = read_paragraphs(spills, dedup_status, number, num_ranges)
+    is_new = np.append(True, paragraphs["hash"][1:] != paragraphs["hash"][:-1])[: len(paragraphs)]
     why = np.where(is_new, 0, REPEATED).astype(np.uint8)
     if boilerplate:
         text = np.cumsum(is_new) - 1
-        in_new_document = is_new | np.append(True, np.diff(document) != 0)[: len(found)]
+        in_new_document = is_new | np.append(True, np.diff(document) != 0)[: len(paragraphs)]
         num_documents = np.bincount(text, in_new_document).astype(np.int64)  # that each text occurs in
         why[num_documents[text] >= boilerplate] = BOILERPLATE
-    found, document, why = found[why > 0], document[why > 0], why[why > 0]
-    out = np.empty(len(found), dtype=REMOVED)
+    paragraphs, document, why = paragraphs[why > 0], document[why > 0], why[why > 0]
+    out = np.empty(len(paragraphs), dtype=REMOVED)
     out["task"] = np.searchsorted(spills.starts, document, side="right") - 1
-    out["number"], out["paragraph"], out["why"] = found["number"], found["paragraph"], why
+    out["number"], out["paragraph"], out["why"] = paragraphs["number"], paragraphs["paragraph"], why
     for task in np.unique(out["task"]).tolist():
         mine = out["task"] == task
         out["bucket"][mine] = buckets.find(spills.load(task, "documents")["place"][out["number"][mine]])
@@ -84,9 +84,9 @@ def read_paragraphs(spills: Spills, dedup_status: Path, number: int, num_ranges:
         kept = status[document] == KEPT
         parts.append(mine[kept])
         documents.append(document[kept])
-    found, document = np.concatenate(parts), np.concatenate(documents)
-    order = np.argsort(found["hash"], kind="stable")
-    return found[order], document[order]
+    paragraphs, document = np.concatenate(parts), np.concatenate(documents)
+    order = np.argsort(paragraphs["hash"], kind="stable")
+    return paragraphs[order], document[order]
 
 
 def find_range(number: int, num_ranges: int) -> tuple[np.uint64, np.uint64]:
@@ -97,10 +97,10 @@ def find_range(number: int, num_ranges: int) -> tuple[np.uint64, np.uint64]:
 
 def read_removed(folder: Path, num_ranges: int, bucket: int) -> np.ndarray:
     """Reads which paragraphs are to be removed from a bucket: ``[N]`` REMOVED."""
-    found = [np.empty(0, REMOVED)]
+    paragraphs = [np.empty(0, REMOVED)]
     for number in range(num_ranges):
         of_range = np.load(folder / f"{number:05d}.npy", mmap_mode="r")
         start = int(np.searchsorted(of_range["bucket"], bucket, side="left"))
         end = int(np.searchsorted(of_range["bucket"], bucket, side="right"))
-        found.append(np.asarray(of_range[start:end]))
-    return np.concatenate(found)
+        paragraphs.append(np.asarray(of_range[start:end]))
+    return np.concatenate(paragraphs)

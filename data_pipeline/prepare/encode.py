@@ -215,12 +215,12 @@ class Encoder:
     def _drop_known(
         benchmark: Benchmark, kept: list[tuple[Document, list[str]]], tally: Tally
     ) -> list[tuple[Document, list[str]]]:
-        found = benchmark.find([[*paragraphs, *map(normalise, [d.title, *d.answers])] for d, paragraphs in kept])
-        for number, sentence in found.items():
+        contaminated = benchmark.find([[*paragraphs, *map(normalise, [d.title, *d.answers])] for d, paragraphs in kept])
+        for number, sentence in contaminated.items():
             tally.counts[WITH_BENCHMARK] += 1
             tally.counts["paragraphs of dropped documents"] += len(kept[number][1])
             tally.add_sample(WITH_BENCHMARK, f"{kept[number][0].title or kept[number][0].id}: {sentence}")
-        return [document for number, document in enumerate(kept) if number not in found]
+        return [document for number, document in enumerate(kept) if number not in contaminated]
 
     def _make_rows(self, kept: list[tuple[Document, list[str]]], hashes: list[int]) -> pa.RecordBatch:
         """Tokenises all sentences of the chunk at once and nests their ids by document, paragraph and sentence."""

@@ -86,20 +86,8 @@ def prepare(
 
     Where ``output`` already holds the corpus of the same inputs and settings, it is left as it is.
 
-    Args:
-        inputs: files, globs, folders or ``python-docs``
-        tokenizer_name: a name on the hub, or a folder
-        objectives: for each of them, the manifest counts the usable anchors
-        num_workers: tasks that run at the same time; one runs in this process
-        shard_tokens: about how many tokens a shard holds
-        licence: of the inputs, for the manifest
-        max_rejected: the share of the bytes that may be rejected, see ``read``
-        duplicates: "exact" drops documents and paragraphs that repeat earlier ones, "near" also documents much like an
-            earlier one, "keep" nothing
-        boilerplate: a paragraph of so many documents is dropped from all of them; 0 for never
-        decontaminate: sentences of test sets; a document that holds one is dropped
-        executor: "local", "slurm" or "ray"
-        sbatch: options of Slurm's jobs, each ``NAME=VALUE``, with a partition and a time
+    objectives: for each of them, the manifest counts the usable anchors
+    licence:    of the inputs, for the manifest
 
     Raises KinspanError where an input or the tokenizer cannot be used, a task fails, or no document is kept.
     """
@@ -111,18 +99,22 @@ def prepare(
     check_rules(rules)
     refuse_own_output(inputs, folder)
     engine = Engine(executor, num_workers, sbatch or [], quiet)
-    found = find_input_files(inputs)
+    input_files = find_input_files(inputs)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     described = tokenizers.describe_tokenizer(tokenizer)
     settings = {**asdict(rules), "shard_tokens": shard_tokens, "duplicates": duplicates, "boilerplate": boilerplate}
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
-    request = {"inputs": _identify_inputs(found.files), "settings": settings, "tokenizer": described["fingerprint"]}
+    request = {
+        "inputs": _identify_inputs(input_files.files),
+        "settings": settings,
+        "tokenizer": described["fingerprint"],
+    }
     if finished := _find_finished(folder, request, max_rejected):
         _refuse_other_licence(finished, licence, folder)
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
         return Prepared(finished, Tally(), ReadTally(), time.monotonic() - began, reused=True)
-    _refuse_unknown(found, max_rejected)
+    _refuse_unknown(input_files, max_rejected)
     work = folder / "partial"
     try:
         _make_partial_folder(folder, work)
@@ -130,8 +122,8 @@ def prepare(
         with lock_file(work / "lock", in_use), engine:
             name, unknown = tokenizers.shorten_name(tokenizer.name_or_path), tokenizer.unk_token_id
             known = name, described["fingerprint"], len(tokenizer), unknown
-            plan = PreparePlan(work, found.files, settings, rules, *known, objectives, decontaminate or [])
-            encoded = _encode(plan, tokenizers.serialize_backend(tokenizer), engine, found, max_rejected)
+            plan = PreparePlan(work, input_files.files, settings, rules, *known, objectives, decontaminate or [])
+            encoded = _encode(plan, tokenizers.serialize_backend(tokenizer), engine, input_files, max_rejected)
             dedup_status, removed, num_ranges = _find_duplicates(plan, engine, encoded)
             shards = _write_shards(plan, engine, encoded, dedup_status, removed, num_ranges)
             manifest = _make_manifest(shards, described, settings, encoded.tally, licence)
@@ -189,12 +181,12 @@ def _refuse_other_licence(manifest: Manifest, licence: str, folder: Path) -> Non
         raise KinspanError(f"--licence {licence}: --output_dir {folder} holds this corpus with {', '.join(stated)}")
 
 
-def _refuse_unknown(found: FoundFiles, max_rejected: float) -> None:
+def _refuse_unknown(input_files: FoundFiles, max_rejected: float) -> None:
     """Raises KinspanError where too large a share of the input is files of no known format."""
     read = ReadTally()
-    for file in found.files:
+    for file in input_files.files:
         read.count(file.size)
-    read.reject_unknown(found)
+    read.reject_unknown(input_files)
     refuse_rejected(read, max_rejected)
 
 
@@ -223,7 +215,7 @@ class Encoded:
     peak_bytes: list[int]
 
 
-def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, found: FoundFiles, max_rejected: float) -> Encoded:
+def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, input_files: FoundFiles, max_rejected: float) -> Encoded:
     """Runs the first stage, and gathers what was counted and rejected.
 
     Raises KinspanError where no document is kept, too much is rejected, or a file was changed meanwhile.
@@ -237,8 +229,8 @@ def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, found: FoundFiles
     engine.run(Stage("tokenising", work, plan.run / "encode", names, sizes, "documents"))
     check_unchanged(plan.files)
     encoded = _gather(plan)
-    encoded.read.reject_unknown(found)
-    for suffix, count in found.passed_over.items():
+    encoded.read.reject_unknown(input_files)
+    for suffix, count in input_files.passed_over.items():
         encoded.tally.counts[f"files passed over: {suffix}"] += count
     try:
         refuse_rejected(encoded.read, max_rejected)

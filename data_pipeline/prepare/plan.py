@@ -129,7 +129,7 @@ class PreparePlan:
 
     @property
     def wide(self) -> bool:
-        """Whether token ids need more than 16 bits."""
+        """Tells whether token ids need more than 16 bits."""
         return self.vocabulary > 1 << 16
 
     @property

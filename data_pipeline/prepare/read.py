@@ -61,9 +61,9 @@ class ReadTally:
         self.rejected_bytes += max(1, size)
         self._add_losses({file: (max(1, size), reason)})
 
-    def reject_unknown(self, found: FoundFiles) -> None:
+    def reject_unknown(self, files_found: FoundFiles) -> None:
         """Counts the files that no reader knows."""
-        for file, reason in found.unknown:
+        for file, reason in files_found.unknown:
             self.reject(file.name, file.size, reason)
 
     def add(self, more: "ReadTally") -> None:
@@ -123,11 +123,11 @@ def read_input(
 
     Raises KinspanError where too much is rejected.
     """
-    found = find_input_files(inputs)
+    files_found = find_input_files(inputs)
     made: list[Made] = []
     omitted, read = Counter[str](), ReadTally()
-    read.reject_unknown(found)
-    for file in found.files:
+    read.reject_unknown(files_found)
+    for file in files_found.files:
         for record in show_progress("reading", "records", read_records(file.name, None, file.called, file.size)):
             parsed = parse_counted(record, read, parse)
             if isinstance(parsed, Omitted):

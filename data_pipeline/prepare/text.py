@@ -28,13 +28,13 @@ def split_sentences(paragraph: str) -> list[str]:
     """
     import blingfire  # not at the top: training and ranking import this module, and need no blingfire
 
-    found = blingfire.text_to_sentences(paragraph).split("\n")
+    sentences = blingfire.text_to_sentences(paragraph).split("\n")
     if not paragraph.isascii() and _HAS_OTHER.search(paragraph):
         joined: list[str] = []
-        for part in found:  # which blingfire cuts before a closing bracket
+        for part in sentences:  # which blingfire cuts before a closing bracket
             if joined and part.startswith(_CLOSING):
                 joined[-1] += part
             else:
                 joined.append(part)
-        found = [s for part in joined for wide in _WIDE_STOPS.split(part) for s in _OTHER_STOPS.split(wide)]
-    return [s for s in map(str.strip, found) if s] or [paragraph]
+        sentences = [s for part in joined for wide in _WIDE_STOPS.split(part) for s in _OTHER_STOPS.split(wide)]
+    return [s for s in map(str.strip, sentences) if s] or [paragraph]

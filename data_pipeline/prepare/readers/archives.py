@@ -41,13 +41,13 @@ def unpack_zip(source: SourceFile, part: FilePart | None, is_read: Callable[[str
 
 
 def _open_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
-    """Open a file of a zip, of which no more is read than it says. Raises OSError where that would be a bomb."""
+    """Opens a file of a zip, of which no more is read than it says. Raises OSError where that would be a bomb."""
     check_ratio(info.file_size, info.compress_size)
     return archive.open(info)
 
 
 def split_zip(name: str, size: int) -> list[FilePart]:
-    """Cut a zip into runs of files of about PART_BYTES together; one that cannot be opened is one part."""
+    """Cuts a zip into runs of files of about PART_BYTES together; one that cannot be opened is one part."""
     try:
         with open_file(name) as opened, zipfile.ZipFile(opened) as archive:
             sizes = [info.compress_size for info in archive.infolist() if not info.is_dir()]
@@ -98,7 +98,7 @@ def _open_nothing() -> IO[bytes]:
 
 
 def unpack_7z(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
-    """Unpack a 7z to a temporary folder, because its files can be read in no other order than they were packed."""
+    """Unpacks a 7z to a temporary folder, because its files can be read in no other order than they were packed."""
     import py7zr
 
     with source.open() as opened, tempfile.TemporaryDirectory(prefix="kinspan-") as folder:

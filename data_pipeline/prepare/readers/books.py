@@ -59,7 +59,7 @@ def _parse(record: Record) -> list[Document]:
 
 
 def join_tokens(sentence: str) -> str:
-    """Put punctuation back where it stood: ``did n't he ?`` becomes ``didn't he?``"""
+    """Puts punctuation back where it stood: ``did n't he ?`` becomes ``didn't he?``"""
     sentence = " ".join(sentence.split())  # first: a pattern would try a long run of spaces from each of them
     for pattern, replacement in _SPACES:
         sentence = pattern.sub(replacement, sentence)

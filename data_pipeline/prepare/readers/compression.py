@@ -19,12 +19,12 @@ MAX_RATIO = 250  # of text, xz makes about a fifth, and a hundredth of what repe
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is a URL that fsspec opens, such as ``s3://bucket/key``."""
+    """Tells whether a name is a URL that fsspec opens, such as ``s3://bucket/key``."""
     return "://" in name
 
 
 def open_file(name: str | Path) -> IO[bytes]:
-    """Open a local file, or a URL with fsspec."""
+    """Opens a local file, or a URL with fsspec."""
     if isinstance(name, str) and is_url(name):
         import fsspec
 
@@ -34,12 +34,12 @@ def open_file(name: str | Path) -> IO[bytes]:
 
 
 def open_decompressed(name: str | Path) -> IO[bytes]:
-    """Open a file for reading bytes; its suffix says whether, and how, they are decompressed."""
+    """Opens a file for reading bytes; its suffix says whether, and how, they are decompressed."""
     return _decompress(open_file(name), Path(str(name)).suffix.lower())
 
 
 def open_source(source: SourceFile) -> IO[bytes]:
-    """Open a source for reading bytes; its suffix says whether, and how, they are decompressed."""
+    """Opens a source for reading bytes; its suffix says whether, and how, they are decompressed."""
     return _decompress(source.open(), Path(source.name).suffix.lower())
 
 
@@ -111,6 +111,6 @@ class _Guarded(io.RawIOBase):
 
 
 def check_ratio(unpacked: int, packed: int) -> None:
-    """Raise OSError where a compressed file grows beyond what text can."""
+    """Raises OSError where a compressed file grows beyond what text can."""
     if unpacked > MIN_BOMB_BYTES and unpacked > MAX_RATIO * packed:
         raise OSError(f"it grows {unpacked // max(1, packed):,} times when it is decompressed, which no text does")

@@ -199,8 +199,8 @@ class _UrlPlaces:
         self.url = url
         with self._reaching():
             self.filesystem, path = fsspec.url_to_fs(url)
-            found = sorted(self.filesystem.glob(path)) if glob.has_magic(url) else [path]
-        self.found = [self._name(p) for p in found] or [url]
+            paths = sorted(self.filesystem.glob(path)) if glob.has_magic(url) else [path]
+        self.found = [self._name(p) for p in paths] or [url]
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -244,7 +244,7 @@ def _list_files(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise KinspanError(f"{error.filename} cannot be searched: {error.strerror}") from error
 
-    found: list[Path] = []
+    paths: list[Path] = []
     searched: set[str] = set()
     waiting = [folder]
     while waiting:
@@ -255,10 +255,10 @@ def _list_files(folder: Path) -> list[Path]:
                     folders.clear()
                     continue
                 searched.add(place)
-                found += [Path(parent, name) for name in names]
+                paths += [Path(parent, name) for name in names]
                 links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
         waiting = sorted(links)
-    return sorted(path for path in found if path.is_file() or not path.exists())
+    return sorted(path for path in paths if path.is_file() or not path.exists())
 
 
 def _name_suffix(name: str) -> str:

@@ -12,19 +12,19 @@ _KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}
 
 
 def extract_page(content: bytes, url: str | None = None) -> tuple[str, list[str]]:
-    """Extract the title and the paragraphs of a page with trafilatura. Raises Rejected where it finds no text."""
+    """Extracts the title and the paragraphs of a page with trafilatura. Raises Rejected where it finds no text."""
     import trafilatura
 
-    found = trafilatura.bare_extraction(
+    extracted = trafilatura.bare_extraction(
         content, url=url, include_comments=False, include_tables=False, include_formatting=False, with_metadata=True
     )
-    if found is None or isinstance(found, dict):
+    if extracted is None or isinstance(extracted, dict):
         raise Rejected("no running text was found in the page")
-    return found.title or "", collect_paragraphs(found.body, _KEPT, _DROPPED, "lb")
+    return extracted.title or "", collect_paragraphs(extracted.body, _KEPT, _DROPPED, "lb")
 
 
 def collect_paragraphs(body: Any, blocks: Set[str], dropped_tags: Set[str], line_break: str) -> list[str]:
-    """Collect the text of an element, which blocks and dropped elements cut into paragraphs."""
+    """Collects the text of an element, which blocks and dropped elements cut into paragraphs."""
     from lxml import etree
 
     paragraphs: list[list[str]] = [[]]

@@ -12,7 +12,7 @@ from .text import decode, split_paragraphs
 
 
 def parse_fields(fields: Any, record: Record) -> list[Document]:
-    """Make a document of the fields of a JSON object, or of a table's row, which has the same names.
+    """Makes a document of the fields of a JSON object, or of a table's row, which has the same names.
 
     A document without an id is named by its file and line. Raises Rejected where the fields hold no text.
     """
@@ -32,15 +32,17 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
 
 
 def find_id(fields: dict[str, Any]) -> str:
-    """Find the id of a document; "" where it has none."""
-    own_id = fields.get("id")
-    if isinstance(own_id, float) and own_id.is_integer():  # as pandas writes whole numbers where an id is missing
-        own_id = int(own_id)
-    return str(own_id) if isinstance(own_id, str | int) else ""
+    """Finds the id of a document; "" where it has none."""
+    document_id = fields.get("id")
+    if (
+        isinstance(document_id, float) and document_id.is_integer()
+    ):  # as pandas writes whole numbers where an id is missing
+        document_id = int(document_id)
+    return str(document_id) if isinstance(document_id, str | int) else ""
 
 
 def load_json(content: bytes) -> Any:
-    """Parse JSON. Raises Rejected where it is none, or not UTF-8."""
+    """Parses JSON. Raises Rejected where it is none, or not UTF-8."""
     if b"\x00" in content:
         raise Rejected("it holds NULs, as UTF-16 and binary files do: convert it to UTF-8")
     try:
@@ -50,7 +52,7 @@ def load_json(content: bytes) -> Any:
 
 
 def read_json_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yield what ``read_lines`` does. Raises EOFError where the last line is cut off."""
+    """Yields what ``read_lines`` does. Raises EOFError where the last line is cut off."""
     for number, line in read_lines(source, part):
         if isinstance(line, bytes):
             check_end(line)
@@ -58,7 +60,7 @@ def read_json_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple
 
 
 def check_end(line: bytes) -> None:
-    """Raise EOFError where a line is a file's last and is cut off: then others may be missing behind it."""
+    """Raises EOFError where a line is a file's last and is cut off: then others may be missing behind it."""
     if line.endswith(b"\n") or b"\x00" in line:  # a line of UTF-16 ends with a NUL
         return
     try:

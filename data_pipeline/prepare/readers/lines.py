@@ -11,13 +11,13 @@ from .reader import PART_BYTES, FilePart, SourceFile, find_utf_16, pass_rest, re
 
 
 def split_bytes(name: str, size: int, may_be_cut: bool = False) -> list[FilePart]:
-    """Cut a file into ranges of bytes; a compressed file is one part, unless it ``may_be_cut`` too."""
+    """Cuts a file into ranges of bytes; a compressed file is one part, unless it ``may_be_cut`` too."""
     step = max(1, size) if is_compressed(name) and not may_be_cut else PART_BYTES
     return [FilePart(begin, min(begin + step, size)) for begin in range(0, max(1, size), step)]
 
 
 def read_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yield the lines that are not blank, each with its number, or with its first byte in all parts but the first.
+    """Yields the lines that are not blank, each with its number, or with its first byte in all parts but the first.
 
     A line belongs to the part in which it begins. One that is longer than MAX_RECORD_BYTES comes as Rejected, and so
     does the whole of a file in UTF-16, in whose first part it is.
@@ -36,7 +36,7 @@ def read_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
 
 
 def cut_lines(file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[int, bytes | Rejected | None]]:
-    """Yield the byte at which each line begins, and the line, which is None where it is blank.
+    """Yields the byte at which each line begins, and the line, which is None where it is blank.
 
     begin: the byte at which ``file`` stands
     end:   the last line begins before this byte; None for the end of the file

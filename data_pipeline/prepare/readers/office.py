@@ -60,7 +60,7 @@ def _parse_docx(record: Record) -> list[Document]:
 
 def _parse_pptx(record: Record) -> list[Document]:
     with _open_zip(record) as archive:
-        slides = {int(found[1]): name for name in archive.namelist() if (found := _SLIDE.fullmatch(name))}
+        slides = {int(match[1]): name for name in archive.namelist() if (match := _SLIDE.fullmatch(name))}
         trees = [ElementTree.fromstring(archive.read(slides[number])) for number in sorted(slides)]
     paragraphs = [paragraph for tree in trees for paragraph in tree.iter(f"{_DRAWING}p")]
     return _make_document(record, "", ["".join(t.text or "" for t in p.iter(f"{_DRAWING}t")) for p in paragraphs])

@@ -1,26 +1,27 @@
-"""``python-docs``: the default corpus, the documentation of Python and of the pinned packages.
+"""``python-docs``: the default corpus, the docstrings of Python and of the pinned packages, as paragraphs of English.
 
-It lets the engine work offline, without any data of the user's own. Which packages it reads, and of which versions,
-stands in ``python_docs.txt``, so that its figures do not move with what else is installed. Files are read as source
-text and never imported, so that a module that is broken or has side effects does no harm. A module is a document. A
-paragraph is what one docstring, or a part of a long one, says in English: the objectives need several sentences on one
-subject.
+It lets the engine work offline, without any data of the user's own. ``python_docs.txt`` has the packages and versions,
+so that its figures do not move with what else is installed. Files are read as source text and never imported. A module
+is a document. A paragraph is what explains a subject in several sentences: code, signatures, tables, headings and
+markup go; so do descriptions of parameters and returned values, and docstrings of one sentence, which side by side are
+a list.
 """
 
 import ast
 import gc
+import hashlib
+import inspect
 import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from data_pipeline.prepare.document import Document
 
-from .docstrings import extract_paragraphs
 from .reader import FilePart, Reader, SourceFile
 
 SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
@@ -38,45 +39,45 @@ _SKIPPED_DIRS = {
 
 
 def read_pins() -> dict[str, str]:
-    """Read which packages belong to the corpus, and of which version."""
+    """Reads which packages belong to the corpus, and of which version."""
     lines = Path(__file__).with_name("python_docs.txt").read_text("utf-8").splitlines()
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
 @cache
 def find_versions() -> dict[str, str]:
-    """Find the installed version of each of them; "" where it is not installed."""
-    found = {}
+    """Finds the installed version of each; "" where it is not installed."""
+    entries = {}
     for name in read_pins():
         try:
-            found[name] = distribution(name).version.partition("+")[0]  # a build of torch says its device after a +
+            entries[name] = distribution(name).version.partition("+")[0]  # a build of torch says its device after a +
         except PackageNotFoundError:
-            found[name] = ""
-    return found
+            entries[name] = ""
+    return entries
 
 
 def describe_versions() -> str:
-    """Name the versions that the corpus is read from: it is the same where they are."""
+    """Names the versions that the corpus is read from."""
     python = ".".join(map(str, sys.version_info[:3]))
     return "; ".join([f"python {python}", *(f"{name} {version}" for name, version in find_versions().items())])
 
 
 def describe_differences() -> str:
-    """Say which packages are of another version than the corpus is meant for; nothing where none is."""
+    """Says which packages are of another version than the corpus is meant for; nothing where none is."""
     pins = read_pins()
-    other = [f"{name} {v or 'missing'} (not {pins[name]})" for name, v in find_versions().items() if v != pins[name]]
-    return ", ".join(other)
+    unpinned = [f"{name} {v or 'missing'} (not {pins[name]})" for name, v in find_versions().items() if v != pins[name]]
+    return ", ".join(unpinned)
 
 
 def find_source_files(number: int) -> list[Path]:
-    """List the Python files of the standard library (0), or of a package (from 1 on); sorted, without tests."""
+    """Lists the Python files of the standard library (0), or of a package (from 1 on); sorted, without tests."""
     if number == 0:
-        found = [(path, path.relative_to(_STDLIB).parts) for path in _STDLIB.rglob("*.py")]
+        entries = [(path, path.relative_to(_STDLIB).parts) for path in _STDLIB.rglob("*.py")]
     else:
         name, version = list(find_versions().items())[number - 1]
         files = distribution(name).files or [] if version else []
-        found = [(Path(str(file.locate())), file.parts) for file in files if file.suffix == ".py"]
-    return sorted(path for path, parts in found if not _SKIPPED_DIRS.intersection(parts))
+        entries = [(Path(str(file.locate())), file.parts) for file in files if file.suffix == ".py"]
+    return sorted(path for path, parts in entries if not _SKIPPED_DIRS.intersection(parts))
 
 
 def _name_module(path: Path) -> str:
@@ -87,7 +88,7 @@ def _name_module(path: Path) -> str:
 
 
 def _find_docstrings(node: ast.AST) -> Iterator[str]:
-    """Yield each string that stands as a statement."""
+    """Yields each string that stands as a statement."""
     for field in ("body", "handlers", "orelse", "finalbody", "cases"):
         for child in getattr(node, field, ()):
             value = child.value if isinstance(child, ast.Expr) else None
@@ -101,7 +102,7 @@ def _find_docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def _parse_texts(path: Path) -> dict[str, list[str]]:
-    """Parse a file to the texts of each of its documents."""
+    """Parses a file to the texts of each of its documents."""
     name = _name_module(path)
     source = path.read_text("utf-8-sig") if path.stat().st_size <= MAX_FILE_BYTES else ""
     if name != _TOPICS and len(re.findall(r"\"{3}|'{3}", source)) < len(source) // UNDOCUMENTED_SIZE:
@@ -117,7 +118,7 @@ def _parse_texts(path: Path) -> dict[str, list[str]]:
 
 
 def read_texts(path: Path) -> dict[str, list[str]]:
-    """Read the texts of each document of a source file, by the document's name; none where it cannot be parsed.
+    """Reads the texts of each document of a source file, by the document's name; none where it cannot be parsed.
 
     A file is usually one document. The help topics of pydoc are one each.
     """
@@ -132,8 +133,202 @@ def read_texts(path: Path) -> dict[str, list[str]]:
             gc.enable()
 
 
+# Docstrings ----------------------------------------------------------------------------------------------
+
+SHORT_SUMMARY, LONG_HEADING = 25, 80  # characters: only a longer sentence may lack its full stop
+MIN_PARAGRAPH, SHORT, LONG = 80, 320, 1200  # characters: short paragraphs are joined up to LONG
+MIN_SENTENCES = 2
+
+_DROPPED_SECTION = (
+    r"(?:(?:usage |example )?(?:examples?|usage)|references?|see also|raises?|warns|methods|citation|todo"
+    r"|(?:doc)?tests?|licen[cs]e|authors?|notation|shapes?|index)"
+)
+_KEPT_DIRECTIVE = r"(?:note|warning|tip|important|caution|attention|hint|admonition)::"
+_HTML = r"(?:</?(?:tip|hfoptions?|div|p|pre|br|table|t[rd]|[uo]?l|li)\b[^>]*>)+"
+_RULE = r"([=\-~^*#\"'+`_.:])\2{2,}$"
+_DEEPER = r"(?:\1 +.*\n|\n)*"  # the lines below that are indented deeper
+_NOT_TEXT = [  # in this order: (a literal that the pattern needs, pattern, replacement)
+    ("```", r"^( *)```(?!.*```)(?:.*\n)*?(?: *```.*|\Z)", ""),  # fenced code
+    (">>>", r"^ *>>>.*(?:\n.+)*", ""),  # doctests
+    ("\n", rf"^( *){_DROPPED_SECTION}:?\n *{_RULE}\n(?:(?!.+\n *([=\-~^])\3{{2,}}$).*\n)*", ""),
+    (":\n", rf"^( *){_DROPPED_SECTION}:+\n{_DEEPER}", r"\n"),
+    ("..", rf"^( *)\.\.(?: (?!{_KEPT_DIRECTIVE}).*)?\n{_DEEPER}", r"\n"),
+    (".. ", rf"^( *)\.\. {_KEPT_DIRECTIVE}", r"\1"),
+    (">", r"^( *)> ?(?:\[!\w+\])?", r"\1"),  # quoted
+    ("::\n", rf"^( *)(.*?) ?::\n{_DEEPER}", r"\1\2:\n\n"),  # literal blocks
+    ("\n", rf"^( *\S.*\n)? *{_RULE}", ""),  # headings
+    ("\n", rf"^ *(?:[|+─│┌├└].*|.* \||{_HTML})$", ""),  # tables and drawings
+    ("   ", r"^ *\S.*?(?:[\w,)] {4,}|\S {3,}\S.*?\S {3,})\S.*$", ""),  # columns
+]
+
+_BULLET = re.compile(r"([-*+•‣]|#\.|\(?(?:\d{1,2}|[a-z])[.)])\s+(?=\S)")
+_SECTION = re.compile(
+    r"(?:((?:\w+ )?(?:args?|arguments?|param(eter)?s?|attributes|returns?|yields?|inputs?|outputs?|fields))"
+    r"|(?:notes?|warnings?|description|summary|details|overview|tips?|important))\s*:$", re.I
+)  # fmt: skip
+_ENTRY = re.compile(  # an alternative with a named group holds no description
+    r":(?:(?P<type>r?type|raises?|except)|\w+)\b[^:]*:(?:\s+|$)"  # :param int x: text
+    r"|(?P<numpy>[\w.,*`\[\]/() ]{1,60}? : )"  # x : int, optional
+    r"|(?P<raised>\w+(?:Error|Exception|Warning):\s)"
+    r"|[`*\"']*(?:[a-z_][\w.]*|[A-Z]\w?)[`*\"']*(?:\s*\((?:[^()]|\([^()]*\))*\))?\s*(?::|--|–)(?:\s+|$)"
+    r"|[`*]*\w+[`*]*\s*\(.*\)\s*:(?:\s+|$)"  # x (int): text
+)
+_TERM = re.compile(r"(?:\S+ ){,2}\S*[^.,;:]$")  # of a definition list
+
+
+class _Blocks:
+    """Splits a docstring into blocks of running text; ``done`` holds (whether it describes a parameter, text)."""
+
+    def __init__(self, docstring: str) -> None:
+        self.done: list[tuple[bool, str]] = []
+        self._lines: list[str] = []
+        self._indent = 0  # of the block's first line
+        self._entry_indent = -1  # of the parameter whose description this is; -1 outside of descriptions
+        text = "".join(line.rstrip() + "\n" for line in inspect.cleandoc(docstring).split("\n"))
+        for literal, pattern, replacement in _NOT_TEXT:
+            text = re.sub(pattern, replacement, text, flags=re.M | re.I) if literal in text else text
+        for line in text.split("\n"):
+            body = line.strip()
+            self._add(len(line) - len(line.lstrip()) if body else 0, body)
+
+    def _start(self, indent: int, body: str, is_entry: bool = False) -> None:
+        if self._lines:
+            self.done.append((self._entry_indent >= 0, " ".join(self._lines)))
+        self._entry_indent = indent if is_entry else self._entry_indent
+        self._indent = indent
+        self._lines = [body] if body else []
+
+    def _add(self, indent: int, body: str) -> None:
+        if left_entry := bool(body) and indent <= self._entry_indent:
+            self._start(indent, "")
+            self._entry_indent = -1
+        bullet = _BULLET.match(body)
+        body = body[bullet.end() :] if bullet else body
+        may_be_entry = bullet or left_entry or not self._lines or body.startswith(":")
+        if section := _SECTION.match(body):
+            self._start(indent, "", is_entry=bool(section[1]))
+        elif may_be_entry and (entry := _ENTRY.match(body)):
+            self._start(indent, "" if entry.lastgroup else body[entry.end() :], is_entry=True)
+        elif not body or bullet or not self._lines or indent < self._indent:
+            self._start(indent, body)
+        elif indent > self._indent and self._lines[-1].endswith(":"):
+            self._start(indent, body)  # a list or code that a lead-in announces
+        elif indent > self._indent and self.done and len(self._lines) == 1 and _TERM.match(self._lines[0]):
+            self._lines = []
+            self._start(self._indent, body, is_entry=True)
+        else:
+            self._lines.append(body)
+
+
+_MARKUP = re.compile(r"[`*$~|]|__|\]\(|\]_")  # what the patterns below need
+_INLINE = [
+    (re.compile(r"(?<!\w):(?:[\w+.-]+:){1,2}`[~!]?([^`]+?)(?:\s*<[\w.~:/#-]{5,}>)?`"), r"\1"),  # :class:`Foo`
+    (re.compile(r"\[[^\[\]`]+\?\]\([^()\s]*\)"), ""),  # a question that links is navigation
+    (re.compile(r"!?\[`?[~!]?([^\[\]`]+)`?\](?:\([^()\s]*\)|\[[\w.]*\])"), r"\1"),  # [text](url)
+    (re.compile(r"\[`[~!]?([\w.]+)`\]"), r"\1"),  # [`~Foo`]
+    (re.compile(r"`([^`<>]+?)\s*<[^`<>\s]+>`__?"), r"\1"),  # `text <url>`_
+    (re.compile(r"(?:\s+(?:in|by|see|from|of|and|also))*\s*\[(?:\d+|[A-Z]\w*\d+|#\w*)\]_"), ""),
+    (re.compile(r"`([\w.-]+)'"), r"\1"),  # the old way to quote
+    (re.compile(r"(`+)([^`]+)\1_{0,2}"), r"\2"),
+    (re.compile(r"(?<![\w*])(\*{1,2})(?=[\w\[<])([^*]+?)\1(?![\w*])"), r"\2"),
+    (re.compile(r"\$([\w, ()+=<>.'-]+)\$|(?<!<)\|([\w. -]+)\|(?!>)"), r"\1\2"),  # $n$ and |substitution|
+    (re.compile(r"\\([*_`|])|(?<!\w)~(?=[A-Za-z])"), r"\1"),
+]
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\w\.\w\.)(?<!cf\.)(?<!vs\.)\s+(?=[\"'(\[<]?[A-Z0-9])")
+_UNREADABLE = re.compile(  # every alternative begins with a literal, which makes the search fast
+    r"://|www\.|[{}^~\\$]|\|(?!>)(?<!<\|)|%\(|[-=]>|[=<>!]=.*[=<>!]=|=\w.*\w=|\(\)\.|``"
+    r"|et al[. ]|TODO|doi:|Default.{,40}$"
+)
+_LEGAL = re.compile(
+    r"copyright|\(c\) [12]|license|permission is hereby|rights reserved|without warrant|redistribut|liable|©"
+)
+_ORPHAN = re.compile(r"[a-z]+,? |[,;.)]")  # continues after a formula or a code block
+_NAMED = re.compile(r"[\w.*-]+(?: \([^)]*\))?: ")  # one of a list of names, each with what it means
+_PLAIN_WORD = re.compile(r"(?<!\S)[a-z'-]+[.,;:!?]?(?!\S)")
+_WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
+_COMMON_WORDS = (
+    "a about after all also an and any are as at be been before being both but by can cannot could do does"
+    " each for from given has have how if in into is it its may more most must no not of on one only or other"
+    " out over same should so some such than that the their them then there these they this those to two use"
+    " used using was we were what when where whether which while will with within would"
+)
+_COMMON = frozenset(_COMMON_WORDS.split())
+
+
+def _strip_markup(text: str) -> str:
+    for pattern, replacement in _INLINE if _MARKUP.search(text) else ():
+        text = pattern.sub(replacement, text)
+    return " ".join(text.split())
+
+
+def _reads_as_english(sentence: str) -> bool:
+    words = _WORD.findall(sentence)
+    if len(words) < 3 or _UNREADABLE.search(sentence):
+        return False
+    other_characters = len(sentence) - sentence.count(" ") - sum(map(len, words))
+    common = sum(map(_COMMON.__contains__, map(str.lower, words)))
+    is_text = other_characters <= 0.3 * len(sentence) and sum(map(str.isupper, words)) <= 0.4 * len(words)
+    return is_text and common >= 0.15 * len(words)
+
+
+def _drop_unfinished(sentences: list[str], may_lack_stop: bool) -> list[str]:
+    """Drops a last sentence that does not end: it is a heading, or leads in to what was dropped."""
+    last = sentences[-1]
+    if last.endswith((".", "!", "?", ".)", '."', ".'", '?"')) and not last.endswith((".g.", ".e.", "..")):
+        return sentences
+    complete = last[-1:].isalnum() and len(last) > (SHORT_SUMMARY if may_lack_stop else LONG_HEADING)
+    return [*sentences[:-1], last + "."] if complete else sentences[:-1]
+
+
+def _extract_prose(raw: str, is_first: bool) -> str:
+    """Keeps the sentences of a block that read as English. A summary may lack its full stop."""
+    text = _strip_markup(raw)
+    if _LEGAL.search(text.lower()) or (_ORPHAN.match(raw) and not is_first):
+        return ""
+    sentences = _drop_unfinished(_SENTENCE_END.split(text), is_first)
+    kept = [sentence for sentence in sentences if _reads_as_english(sentence)]
+    prose = " ".join(kept)
+    if len(prose) < 0.5 * len(text) or sum(_NAMED.match(sentence) is not None for sentence in kept) > 1:
+        return ""
+    return prose[0].upper() + prose[1:] if re.match(r"[a-z]+,? ", prose) else prose
+
+
+def _join_short(blocks: Iterable[str]) -> list[str]:
+    """Joins short neighbours: a summary belongs with what explains it."""
+    packed: list[str] = []
+    for block in blocks:
+        if packed and min(len(packed[-1]), len(block)) < SHORT and len(packed[-1]) + len(block) < LONG:
+            packed[-1] += " " + block
+        else:
+            packed.append(block)
+    return packed
+
+
+def extract_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
+    """Extracts the paragraphs of English prose.
+
+    seen: keys of the blocks of earlier docstrings, which are left out; those of this one are added
+    """
+    prose: list[str] = []
+    for position, (is_entry, text) in enumerate(_Blocks(docstring).done):
+        if is_entry:
+            continue
+        block = _extract_prose(text, position == 0)
+        # texts with the same plain lower-case words differ in names and numbers alone, and count as one
+        key = hashlib.blake2b(" ".join(_PLAIN_WORD.findall(block)).encode(), digest_size=12).digest()
+        if block and key not in seen:
+            seen.add(key)
+            prose.append(block)
+    return [p for p in _join_short(prose) if len(p) >= MIN_PARAGRAPH and _count_beginnings(p) >= MIN_SENTENCES]
+
+
+def _count_beginnings(paragraph: str) -> int:
+    """Counts the sentences that do not begin like one before."""
+    return len({sentence[:SHORT_SUMMARY] for sentence in _SENTENCE_END.split(paragraph)})
+
+
 def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[Document]:
-    """Make the documents of what ``read_texts`` read; ``seen`` is as in ``extract_paragraphs``."""
+    """Makes the documents of what ``read_texts`` read; ``seen`` is as in ``extract_paragraphs``."""
     for title, texts in parsed.items():
         paragraphs = [paragraph for text in texts for paragraph in extract_paragraphs(text, seen)]
         if paragraphs:
@@ -141,7 +336,7 @@ def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[D
 
 
 def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, Document]]:
-    """Read the standard library and the packages, or those of a part. In each, a text comes once."""
+    """Reads the standard library and the packages, or those of a part. In each, a text comes once."""
     line = 0
     for number in range(part.begin, part.end) if part else range(1 + len(read_pins())):
         seen: set[bytes] = set()

@@ -20,8 +20,8 @@ from .reader import FilePart, Reader, Record, SourceFile, name_record
 
 def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict[str, Any] | Rejected]]:
     links: dict[str, list[str]] = {}
-    for name, found in _read_links(source):
-        links.setdefault(name, []).extend(found)  # two lines may have one id
+    for name, targets in _read_links(source):
+        links.setdefault(name, []).extend(targets)  # two lines may have one id
     group_of = name_groups(links)
     for number, line in read_json_lines(source, None):
         if isinstance(line, Rejected):
@@ -31,7 +31,7 @@ def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict
 
 
 def _read_links(source: SourceFile) -> Iterator[tuple[str, list[str]]]:
-    """Yield what each question is a duplicate of, for those that have links and are as they must be."""
+    """Yields what each question is a duplicate of, for those that have links and are as they must be."""
     for number, line in read_lines(source, None):
         if isinstance(line, bytes) and b'"links"' in line:
             try:
@@ -43,7 +43,7 @@ def _read_links(source: SourceFile) -> Iterator[tuple[str, list[str]]]:
 
 
 def _name(line: bytes, number: int) -> str:
-    """Name a question in its group: by its id, or by what no link can name."""
+    """Names a question in its group: by its id, or by what no link can name."""
     try:
         fields = load_json(line)
     except Rejected:
@@ -53,13 +53,13 @@ def _name(line: bytes, number: int) -> str:
 
 def _parse(record: Record) -> list[Document]:
     fields = load_json(record.content["line"])
-    found = _parse_question(fields)
-    found |= {"group": record.content["group"], "source": name_record(record)}  # in which its links lead
-    return [replace(document, **found) for document in parse_fields(fields, record)]
+    question = _parse_question(fields)
+    question |= {"group": record.content["group"], "source": name_record(record)}  # in which its links lead
+    return [replace(document, **question) for document in parse_fields(fields, record)]
 
 
 def _parse_question(fields: Any) -> dict[str, Any]:
-    """What Document has of a question alone. Raises Rejected where it is not as it must be."""
+    """Reads the fields that only questions have. Raises Rejected where it is not as it must be."""
     if not isinstance(fields, dict):
         raise Rejected("not a JSON object")
     answers, accepted, links = fields.get("answers") or [], fields.get("accepted"), fields.get("links") or []

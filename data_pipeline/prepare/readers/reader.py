@@ -91,7 +91,7 @@ def estimate_text(name: str, size: int) -> int:
 
 
 def group_parts(sizes: Sequence[int]) -> list[FilePart]:
-    """Cut members of a file, of these sizes in bytes, into runs of about PART_BYTES together."""
+    """Cuts members of a file, of these sizes in bytes, into runs of about PART_BYTES together."""
     parts, begin, held = [], 0, 0
     for number, size in enumerate(sizes, 1):
         held += size
@@ -102,12 +102,12 @@ def group_parts(sizes: Sequence[int]) -> list[FilePart]:
 
 
 def name_file(name: str) -> str:
-    """Name a file without its folders, or the archives that it is in."""
+    """Names a file without its folders, or the archives that it is in."""
     return os.path.basename(name.rpartition("::")[2])
 
 
 def name_record(record: Record) -> str:
-    """Name the file of a record as the ids of its documents do.
+    """Names the file of a record as the ids of its documents do.
 
     That is the file's name, with as many of its folders as tell it from the other inputs, or as it has in its archive.
     A site has a thousand pages ``index.html``: with one id for all, all of them would be held out, or none.
@@ -116,12 +116,12 @@ def name_record(record: Record) -> str:
 
 
 def reject_too_long(what: str, size: int) -> Rejected:
-    """Say that a record of ``size`` bytes is larger than MAX_RECORD_BYTES."""
+    """Says that a record of ``size`` bytes is larger than MAX_RECORD_BYTES."""
     return Rejected(f"the {what} is larger than {MAX_RECORD_BYTES >> 20} MB: cut it into several documents", size)
 
 
 def measure_content(content: Any) -> int:
-    """Measure a record in bytes, be it accepted or rejected: as it stands in the file once that is decompressed.
+    """Measures a record in bytes, be it accepted or rejected: as it stands in the file once that is decompressed.
 
     Of a row it is the values of all columns that were read, without what separates them.
     """
@@ -139,7 +139,7 @@ def measure_content(content: Any) -> int:
 
 
 def pass_rest(file: IO[bytes]) -> int:
-    """Read a file on to its end, and count its bytes."""
+    """Reads a file on to its end, and count its bytes."""
     passed = 0
     while chunk := file.read(1 << 20):
         passed += len(chunk)
@@ -147,7 +147,7 @@ def pass_rest(file: IO[bytes]) -> int:
 
 
 def find_utf_16(file: IO[bytes]) -> bool:
-    """Whether a file that stands at its start begins as UTF-16 does, with a byte order mark."""
+    """Tells whether a file that stands at its start begins as UTF-16 does, with a byte order mark."""
     return file.peek(2)[:2] in _UTF_16  # type: ignore[attr-defined]  # all that open files return buffered ones
 
 

@@ -100,7 +100,7 @@ FORMATS = _describe_formats()  # for help texts and error messages
 
 
 def split_prefix(name: str) -> tuple[str, str]:
-    """Split what names a reader from an input: ``bookcorpus:books/`` is of ``bookcorpus``; a plain path is of none."""
+    """Splits what names a reader from an input: ``bookcorpus:books/`` is of ``bookcorpus``; a plain path is of none."""
     head, colon, rest = name.partition(":")
     if not colon or rest.startswith(("//", ":")):
         return "", name
@@ -122,7 +122,7 @@ def _strip(name: str) -> str:
 
 
 def find_archive(name: str) -> Unpack | None:
-    """Find what unpacks an archive; None where the file is none."""
+    """Finds what unpacks an archive; None where the file is none."""
     base = _strip(split_prefix(name)[1])
     if re.fullmatch(_OF_SYSTEMS, base):
         return None
@@ -132,26 +132,26 @@ def find_archive(name: str) -> Unpack | None:
 
 
 def find_reader(name: str | Path) -> Reader | None:
-    """Find the reader of a file by its name; None where no reader takes it."""
+    """Finds the reader of a file by its name; None where no reader takes it."""
     key = _find_key(str(name))
     return get_reader(key) if key else None
 
 
 @lru_cache(1024)
 def _find_key(name: str) -> str:
-    """Find the key of a file's reader; "" where there is none. It is asked for each record, so it is remembered."""
+    """Finds the key of a file's reader; "" where there is none. It is asked for each record, so it is remembered."""
     key, path = split_prefix(name)
     if name == PYTHON_DOCS or key:
         return key or name
     base = _strip(path)
     named = (key for key, reader in READERS.items() if reader.names and re.fullmatch(reader.names, base))
     suffix = Path(base).suffix.lower()
-    found = next(named, "") or ("" if is_companion(path) or suffix not in READERS else suffix)
-    return "" if found and is_compressed(path) and not READERS[found].may_be_compressed else found
+    reader_key = next(named, "") or ("" if is_companion(path) or suffix not in READERS else suffix)
+    return "" if reader_key and is_compressed(path) and not READERS[reader_key].may_be_compressed else reader_key
 
 
 def get_reader(key: str) -> Reader:
-    """Get the reader of a key of READERS, with or without its dot, or of a Python file. Raises KinspanError."""
+    """Gets the reader of a key of READERS, with or without its dot, or of a Python file. Raises KinspanError."""
     if key.endswith(".py"):
         return _load_reader(key)
     reader = READERS.get(key) or READERS.get(f".{key}")
@@ -161,7 +161,7 @@ def get_reader(key: str) -> Reader:
 
 
 def is_companion(name: str, key: str = "") -> bool:
-    """Whether a file is read together with another one, or holds no documents and stands beside one that does.
+    """Tells whether a file is read together with another one, or holds no documents and stands beside one that does.
 
     key: of the reader that all files are read by; "" is any
     """
@@ -191,7 +191,7 @@ def find_obstacle(name: str) -> str:
 
 
 def find_parts(name: str, size: int) -> list[FilePart | None]:
-    """Cut a file into the parts that can be read apart, one task each; None stands for the whole file.
+    """Cuts a file into the parts that can be read apart, one task each; None stands for the whole file.
 
     A web server may not say how large a file is; that is a size of 0, and such a file is read as a whole.
     """
@@ -273,7 +273,7 @@ def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
 
 
 def parse_record(record: Record) -> list[Document]:
-    """Make the documents of a record. Raises Rejected where it holds none, and Omitted where it is to hold none."""
+    """Makes the documents of a record. Raises Rejected where it holds none, and Omitted where it is to hold none."""
     if isinstance(record.content, Rejected):
         raise record.content
     reader = find_reader(record.file)

@@ -58,12 +58,12 @@ _FROM, _TO, _LINK_TYPE = _compile("PostId"), _compile("RelatedPostId"), _compile
 
 
 def _find(pattern: re.Pattern[bytes], row: bytes) -> bytes:
-    found = pattern.search(row)
-    return found[1] if found else b""
+    match = pattern.search(row)
+    return match[1] if match else b""
 
 
 def _read_threads(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
-    """Yield each question with its answers and links: rows as they stand in the file.
+    """Yields each question with its answers and links: rows as they stand in the file.
 
     Of files that cannot be read to their ends these are the rows before that place; then the first error is raised.
     """
@@ -85,8 +85,8 @@ def _read_threads(source: SourceFile, part: FilePart | None) -> Iterator[tuple[i
 
 
 def _put_in_order(groups: list[IO[bytes]], links: dict[int, list[int]]) -> Iterator[tuple[int, dict | Rejected]]:
-    """Yield the questions of the temporary files with their answers and links, and say which of those lack one."""
-    group_of = name_groups({str(a): map(str, found) for a, found in links.items()})
+    """Yields the questions of the temporary files with their answers and links, and say which of those lack one."""
+    group_of = name_groups({str(a): map(str, originals) for a, originals in links.items()})
     number = 0
     for group in groups:
         group.seek(0)
@@ -112,8 +112,8 @@ def _put_in_order(groups: list[IO[bytes]], links: dict[int, list[int]]) -> Itera
             yield number, Omitted("a link of a question that is not in the file")
 
 
-def _read_duplicates(source: SourceFile, found: dict[int, list[int]]) -> None:
-    """Add to ``found`` which questions each question is a duplicate of; nothing where there is no PostLinks.xml.
+def _read_duplicates(source: SourceFile, originals: dict[int, list[int]]) -> None:
+    """Adds to ``originals`` which questions each question is a duplicate of; nothing where there is no PostLinks.xml.
 
     Raises OSError, which names that file, where it cannot be read: the file of posts is not what is damaged.
     """
@@ -123,7 +123,7 @@ def _read_duplicates(source: SourceFile, found: dict[int, list[int]]) -> None:
             row: bytes | Rejected = b""
             for _, row in read_lines(links, None):
                 if isinstance(row, bytes) and _find(_LINK_TYPE, row) == _DUPLICATE:
-                    found.setdefault(int(_find(_FROM, row)), []).append(int(_find(_TO, row)))
+                    originals.setdefault(int(_find(_FROM, row)), []).append(int(_find(_TO, row)))
             if isinstance(row, Rejected) or not _LINKS_END.search(row):
                 raise EOFError("it does not end with </postlinks>: it is cut off, or no file of links")
         except _DAMAGE as error:
@@ -132,7 +132,7 @@ def _read_duplicates(source: SourceFile, found: dict[int, list[int]]) -> None:
 
 
 def _open_groups(source: SourceFile, stack: contextlib.ExitStack) -> list[IO[bytes]]:
-    """Open as many temporary files as a file of posts of this size is dealt out to."""
+    """Opens as many temporary files as a file of posts of this size is dealt out to."""
     with source.open() as opened:
         size = opened.seek(0, io.SEEK_END) * (EXPANDS if is_compressed(source.name) else 1)
     groups: list[IO[bytes]] = []
@@ -143,7 +143,7 @@ def _open_groups(source: SourceFile, stack: contextlib.ExitStack) -> list[IO[byt
 
 
 def _deal_out(source: SourceFile, groups: list[IO[bytes]]) -> Iterator[tuple[int, Rejected]]:
-    """Deal the rows of questions and answers out to temporary files, all of a question to one; and yield what is no
+    """Deals the rows of questions and answers out to temporary files, all of a question to one; and yield what is no
     row.
 
     Raises EOFError where the file has no end tag, and ValueError where a second file follows the first one's.
@@ -197,7 +197,7 @@ def _parse(record: Record, keep_code: bool) -> list[Document]:
 
 
 def extract_paragraphs(html: str, keep_code: bool) -> list[str]:
-    """Extract the paragraphs of a post. Headings and tables go; code within a sentence stays.
+    """Extracts the paragraphs of a post. Headings and tables go; code within a sentence stays.
 
     keep_code: whether blocks of code are kept, each as a paragraph
     """
@@ -222,7 +222,7 @@ def _parse_row(row: bytes) -> dict[str, str]:
 
 
 def name_forum(file: str) -> str:
-    """Name the forum of a file of posts by its folder or its archive, beer for beer.stackexchange.com.7z.
+    """Names the forum of a file of posts by its folder or its archive, beer for beer.stackexchange.com.7z.
 
     Ids begin with the name and decide what is held out, so that the same forum has it in either form.
     """

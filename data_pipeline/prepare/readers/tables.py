@@ -115,8 +115,8 @@ def _read_json(source: SourceFile, part: FilePart | None) -> Rows:
         if content.startswith((b"\xff\xfe", b"\xfe\xff")):
             yield 1, reject_utf_16(len(content))
             return
-        found = json.loads(content.decode("utf-8-sig"))
-        yield from enumerate(found if isinstance(found, list) else [found], 1)
+        objects = json.loads(content.decode("utf-8-sig"))
+        yield from enumerate(objects if isinstance(objects, list) else [objects], 1)
 
 
 # Arrow ----------------------------------------------------------------------------------------------------
@@ -163,9 +163,9 @@ def _list_rows(source: SourceFile, schema: pa.Schema, batches: Iterator[pa.Recor
     types = {field.name: field.type for field in schema}
     lists = types.get("paragraphs", pa.null())
     if not (_is_text(types.get("text", pa.null())) or (hasattr(lists, "value_type") and _is_text(lists.value_type))):
-        found = ", ".join(f"{name} ({kind})" for name, kind in types.items())[:200]
+        columns = ", ".join(f"{name} ({kind})" for name, kind in types.items())[:200]
         size = estimate_text(source.name, source.size)
-        yield 1, Unreadable(f'no column "text" of strings or "paragraphs" of lists of strings, but {found}', size)
+        yield 1, Unreadable(f'no column "text" of strings or "paragraphs" of lists of strings, but {columns}', size)
         return
     number = before
     for batch in batches:

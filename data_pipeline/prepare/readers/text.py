@@ -36,7 +36,7 @@ _ENDS = [  # where a text may be cut, the best first
 
 
 def decode(content: bytes) -> str:
-    """Decode UTF-8, with or without a byte order mark. Raises Rejected where it is not UTF-8."""
+    """Decodes UTF-8, with or without a byte order mark. Raises Rejected where it is not UTF-8."""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise reject_utf_16(len(content))
     try:
@@ -46,7 +46,7 @@ def decode(content: bytes) -> str:
 
 
 def split_paragraphs(text: str) -> list[str]:
-    """Split running text at blank lines, or at every line end where there are no blank lines."""
+    """Splits running text at blank lines, or at every line end where there are no blank lines."""
     lines = text.strip().splitlines()  # a blank line at the end separates nothing
     if all(line.strip() for line in lines):
         return lines
@@ -54,7 +54,7 @@ def split_paragraphs(text: str) -> list[str]:
 
 
 def read_whole(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yield a whole file as one record, or Rejected where it is larger than a document can be."""
+    """Yields a whole file as one record, or Rejected where it is larger than a document can be."""
     with open_source(source) as file:
         content = file.read(reader.MAX_RECORD_BYTES + 1)
         rest = pass_rest(file) if len(content) > reader.MAX_RECORD_BYTES else 0
@@ -62,7 +62,7 @@ def read_whole(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
 
 
 def _read_text(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | dict | Rejected]]:
-    """Yield a text as one record, or in pieces, ``{"text": bytes}``, each with the number of its first byte from 1."""
+    """Yields a text as one record, or in pieces, ``{"text": bytes}``, each with the number of its first byte from 1."""
     with open_source(source) as file:
         if find_utf_16(file):
             if part is None or not part.begin:
@@ -81,7 +81,7 @@ def _read_text(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
 
 
 def _cut_pieces(data: bytes, file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[int, dict]]:
-    """Cut the text from byte ``begin`` to ``end`` into pieces; ``data`` is what was already read of it."""
+    """Cuts the text from byte ``begin`` to ``end`` into pieces; ``data`` is what was already read of it."""
     at = begin
     while True:
         wanted = PIECE_BYTES + WINDOW_BYTES - len(data)
@@ -95,7 +95,7 @@ def _cut_pieces(data: bytes, file: IO[bytes], begin: int, end: int | None) -> It
 
 
 def _find_boundary(file: IO[bytes], at: int) -> int:
-    """Find where the first piece of a part begins that is cut at the byte ``at``: its neighbour finds the same."""
+    """Finds where the first piece of a part begins that is cut at the byte ``at``: its neighbour finds the same."""
     if not at:
         return 0
     file.seek(at)
@@ -103,20 +103,20 @@ def _find_boundary(file: IO[bytes], at: int) -> int:
 
 
 def _find_end(window: bytes) -> int:
-    """Find the first byte of a window that may begin another document; its length where there is none."""
+    """Finds the first byte of a window that may begin another document; its length where there is none."""
     ends = (pattern.search(window) for pattern in _ENDS)
     return next((end.end() for end in ends if end), len(window))
 
 
 def _split(name: str, size: int) -> list[FilePart | None]:
-    """Cut a file that is too long for one document into ranges of bytes; any other is read as a whole."""
+    """Cuts a file that is too long for one document into ranges of bytes; any other is read as a whole."""
     if is_compressed(name) or size <= reader.MAX_RECORD_BYTES:
         return [None]
     return list(split_bytes(name, size))
 
 
 def name_title(record: Record) -> tuple[str, str]:
-    """Name a document that is a file: its id, and its title without folders and suffix."""
+    """Names a document that is a file: its id, and its title without folders and suffix."""
     name = name_file(record.file)
     return name_record(record), name.rpartition(".")[0] or name
 
@@ -129,8 +129,8 @@ def _parse(record: Record) -> list[Document]:
         raise Rejected("not text but binary: it holds NULs")
     if text.startswith(("%PDF-", "{\\rtf")):  # which may hold nothing but ASCII
         raise Rejected("not text but PDF or RTF: name it .pdf, or convert it")
-    own_id = f"{name}:{record.line}" if is_part else name
-    return [Document(own_id, title, split_paragraphs(text), name_file(record.file), is_part=is_part)]
+    document_id = f"{name}:{record.line}" if is_part else name
+    return [Document(document_id, title, split_paragraphs(text), name_file(record.file), is_part=is_part)]
 
 
 READER = Reader(_read_text, _parse, may_be_compressed=True, split=_split)

@@ -23,7 +23,7 @@ _MARK = b"\nWARC/1."
 
 
 def _read_responses(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
-    """Yield the address and content of each page. A broken record costs itself where a next one can be found."""
+    """Yields the address and content of each page. A broken record costs itself where a next one can be found."""
     from warcio.archiveiterator import ArchiveIterator
     from warcio.exceptions import ArchiveLoadFailed
 
@@ -50,7 +50,7 @@ def _read_responses(source: SourceFile, part: FilePart | None) -> Iterator[tuple
 
 
 def _read_records(records: Any) -> Iterator[dict | Rejected]:
-    """Yield what each record holds. Raises EOFError where the last record is cut off."""
+    """Yields what each record holds. Raises EOFError where the last record is cut off."""
     last, errors = None, 0
     while True:
         with contextlib.redirect_stderr(io.StringIO()):  # it is told what is wrong by ``err_count``, too
@@ -69,13 +69,13 @@ def _read_records(records: Any) -> Iterator[dict | Rejected]:
 
 
 def _find_next(records: Any) -> "_Stream | None":
-    """Find the next record of a WARC in what is left of the stream; None where there is none."""
+    """Finds the next record of a WARC in what is left of the stream; None where there is none."""
     data, reader = b"", records.reader
     at = records.fh.tell() - reader.rem_length()
     while chunk := reader.read():
         data += chunk
-        if (found := data.find(_MARK)) >= 0:
-            return _Stream(data[found + 1 :], reader, at + found + 1)
+        if (place := data.find(_MARK)) >= 0:
+            return _Stream(data[place + 1 :], reader, at + place + 1)
         at, data = at + len(data) - len(data[1 - len(_MARK) :]), data[1 - len(_MARK) :]
     return None
 

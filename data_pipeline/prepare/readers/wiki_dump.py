@@ -36,12 +36,12 @@ def _is_multistream(name: str) -> bool:
 
 
 def _split(name: str, size: int) -> list[FilePart]:
-    """Cut a dump, or one in bz2 streams of a hundred pages, into ranges of bytes as they are stored."""
+    """Cuts a dump, or one in bz2 streams of a hundred pages, into ranges of bytes as they are stored."""
     return split_bytes(name, size, _is_multistream(name))
 
 
 def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yield pages by number; in the later parts of a file, by a number that begins with the part's first byte."""
+    """Yields pages by number; in the later parts of a file, by a number that begins with the part's first byte."""
     begin = part.begin if part else 0
     with open_source(source) as file:
         start = file.read(4096)
@@ -62,17 +62,17 @@ def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int
 
 
 def _decompress_streams(file: IO[bytes], part: FilePart) -> Iterator[bytes]:
-    """Decompress the bz2 streams that begin in a range of bytes."""
+    """Decompresss the bz2 streams that begin in a range of bytes."""
     file.seek(part.begin)
     data, at = b"", part.begin
-    while not (found := _STREAM.search(data)):
+    while not (match := _STREAM.search(data)):
         chunk = file.read(_CHUNK)
         if not chunk or at >= part.end:
             return
         kept = data[1 - _STREAM_BYTES :]
         at += len(data) - len(kept)
         data = kept + chunk
-    data, at, last = data[found.start() :], at + found.start(), b""
+    data, at, last = data[match.start() :], at + match.start(), b""
     while at < part.end:
         decompressor = bz2.BZ2Decompressor()
         while not decompressor.eof:
@@ -94,7 +94,7 @@ def _decompress_streams(file: IO[bytes], part: FilePart) -> Iterator[bytes]:
 
 
 def _cut_pages(chunks: Iterable[bytes], begin: int, end: int, is_whole: bool) -> Iterator[bytes | Rejected]:
-    """Cut pages out of the bytes of a dump.
+    """Cuts pages out of the bytes of a dump.
 
     begin:    the byte at which ``chunks`` begin
     end:      the last page begins before this byte
@@ -147,8 +147,8 @@ def _parse(record: Record) -> list[Document]:
         raise Omitted("a redirect")
     if title.endswith("(disambiguation)") or _DISAMBIGUATION.search(text):
         raise Omitted("a disambiguation")
-    own_id = page.findtext("id") or f"{name_record(record)}:{record.line}"
-    return [Document(own_id, title, extract_paragraphs(text), name_file(record.file))]
+    document_id = page.findtext("id") or f"{name_record(record)}:{record.line}"
+    return [Document(document_id, title, extract_paragraphs(text), name_file(record.file))]
 
 
 READER = Reader(_read_pages, _parse, may_be_compressed=True, split=_split, modules=("mwparserfromhell",))

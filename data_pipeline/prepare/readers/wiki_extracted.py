@@ -21,7 +21,7 @@ _NOT_TEXT = re.compile(  # what is left of headings and lists, and paragraphs wi
 
 
 def _read_blocks(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yield a block, or a line of JSON, with the number of its first line."""
+    """Yields a block, or a line of JSON, with the number of its first line."""
     block: list[bytes] = []
     first = size = 0
     with open_source(source) as file:
@@ -54,19 +54,19 @@ def _parse(record: Record) -> list[Document]:
         fields = load_json(record.content)
         if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
             raise Rejected('no "text" (a string)')
-        own_id, title, text = str(fields.get("id") or ""), str(fields.get("title") or ""), fields["text"]
+        document_id, title, text = str(fields.get("id") or ""), str(fields.get("title") or ""), fields["text"]
     else:
         block = decode(record.content)
         head = _HEAD.match(block)
         if not head:
             raise Rejected("<doc ...> has no id")
-        own_id, title = head[1], html.unescape(head[2] or "")
+        document_id, title = head[1], html.unescape(head[2] or "")
         text = block[head.end() :].rpartition("</doc>")[0]
     lines = [line for line in text.splitlines() if line.strip() and not _NOT_TEXT.search(line)]
     if lines and (lines[0].strip() == title or not title):  # the first line is the title
         title = lines.pop(0).strip()
     paragraphs = [paragraph for paragraph in map(drop_lead_in, lines) if paragraph]
-    return [Document(own_id or f"{name_record(record)}:{record.line}", title, paragraphs, name_file(record.file))]
+    return [Document(document_id or f"{name_record(record)}:{record.line}", title, paragraphs, name_file(record.file))]
 
 
 READER = Reader(_read_blocks, _parse, may_be_compressed=True, names=r"wiki_\d+")

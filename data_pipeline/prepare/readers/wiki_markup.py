@@ -68,7 +68,7 @@ _BEFORE = {"circa": "c. ", "c.": "c. ", "as of": "As of "}
 
 
 def extract_paragraphs(markup: str) -> list[str]:
-    """Extract the paragraphs of an article. Raises Rejected for markup that no parser comes to an end with."""
+    """Extracts the paragraphs of an article. Raises Rejected for markup that no parser comes to an end with."""
     import mwparserfromhell
 
     if len(markup) > MAX_MARKUP:
@@ -82,31 +82,31 @@ def extract_paragraphs(markup: str) -> list[str]:
 
 
 def drop_lead_in(paragraph: str) -> str:
-    """Drop a last sentence that ends with a colon: the list or quotation that it announces is not there."""
+    """Drops a last sentence that ends with a colon: the list or quotation that it announces is not there."""
     if not paragraph.endswith(":"):
         return paragraph
-    ends = [found.end() for found in _SENTENCE_END.finditer(paragraph)]
+    ends = [match.end() for match in _SENTENCE_END.finditer(paragraph)]
     return paragraph[: ends[-1]].rstrip() if ends else ""
 
 
 def _check_nesting(markup: str) -> None:
-    """Raise Rejected for markup that is nested so deeply that the parser would not end."""
+    """Raises Rejected for markup that is nested so deeply that the parser would not end."""
     if _is_deeper(_BRACKETS, markup, MAX_OPEN) or any(_is_deeper(p, markup, MAX_UNCLOSED) for p in _UNENDING):
         raise Rejected("its markup is nested too deeply")
 
 
 def _is_deeper(pattern: re.Pattern[str], markup: str, most: int) -> bool:
-    """Tell whether more than ``most`` beginnings, which are the pattern's group, are ever open at once."""
+    """Tells whether more than ``most`` beginnings, which are the pattern's group, are ever open at once."""
     depth = 0
-    for found in pattern.finditer(markup):
-        depth = max(0, depth + (1 if found[1] else -1))
+    for match in pattern.finditer(markup):
+        depth = max(0, depth + (1 if match[1] else -1))
         if depth > most:
             return True
     return False
 
 
 def _tidy(paragraph: str) -> str:
-    """Mend what the removal of markup left: empty brackets, spaces before commas."""
+    """Mends what the removal of markup left: empty brackets, spaces before commas."""
     text = " ".join(paragraph.split())
     text = _EMPTY.sub("", text)
     for pattern, replacement in _SPACES:
@@ -115,7 +115,7 @@ def _tidy(paragraph: str) -> str:
 
 
 def _render(code: Any, depth: int) -> str:
-    """Render nodes as text. A list item ends where its line does."""
+    """Renders nodes as text. A list item ends where its line does."""
     from mwparserfromhell import nodes
 
     parts: list[str] = []
@@ -190,7 +190,7 @@ def _render_template(node: Any, depth: int) -> str:
 
 
 def _count_measures(values: list[Any]) -> int:
-    """Count the first values of a conversion that say what is converted: ``5|km``, ``2|x|3|m``."""
+    """Counts the first values of a conversion that say what is converted: ``5|km``, ``2|x|3|m``."""
     count = 2
     while count < len(values) and str(values[count - 1]).strip() in _BETWEEN_NUMBERS:
         count += 2

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.readers import python_docs, read_records
-from data_pipeline.prepare.readers.docstrings import extract_paragraphs
-from data_pipeline.prepare.readers.python_docs import find_source_files, make_documents, read_texts
+from data_pipeline.prepare.readers.python_docs import extract_paragraphs, find_source_files, make_documents, read_texts
 from data_pipeline.prepare.readers.reader import FilePart
 
 STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
