@@ -32,7 +32,7 @@ AS2_TEXT ?= ../shared/data/corpus/enwiki2015_AA.jsonl.xz
 AS2_DATA ?= wikiqa=../shared/data/as2/wikiqa trecqa=../shared/data/as2/trecqa
 AS2_MODEL ?= $(wildcard ../shared/models/all-MiniLM-L6-v2-fp16)
 AS2_FLAGS = $(if $(AS2_MODEL),--model $(AS2_MODEL))
-AS2_TOKENIZER = $(or $(AS2_MODEL),$(shell $(BIN)/python -c 'from pretrain.modeling.default_model import default_model as m; print(m())'))
+AS2_TOKENIZER = $(or $(AS2_MODEL),$(shell $(BIN)/python -c 'from data_pipeline.core.default_model import default_model as m; print(m())'))
 
 as2: $(INSTALLED)  ## Pre-train on Wikipedia, fine-tune on WikiQA and TREC-QA, with and without SSP: a table.
 	$(BIN)/kinspan prepare --input $(AS2_TEXT) --tokenizer $(AS2_TOKENIZER) --output_dir corpora/as2

@@ -21,10 +21,10 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 import numpy as np
 
 from benchmarks import _common
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
-from pretrain.modeling.default_model import default_model
 
 BATCH_SIZES = (32, 128)  # of predict: its default, and a larger one
 OURS = "ours, fp32"

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline import tokenizers
+from data_pipeline.core.default_model import find_hub_name
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
@@ -11,7 +12,6 @@ from objectives import hash_own_sources
 from pretrain.engine.engine import zero_stage
 from pretrain.engine.run_folder import leave_out_buckets
 from pretrain.modeling.adapters.model import AdapterModel
-from pretrain.modeling.default_model import find_hub_name
 from pretrain.modeling.electra import parse_size_factor
 from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.planning.corpora import describe_corpora

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from data_pipeline import tokenizers
+from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
 from data_pipeline.core.hub import use_cache_alone
@@ -31,7 +32,6 @@ from pretrain.engine.schedule import OPEN_ENDED, Schedule, make_schedule
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
 from pretrain.modeling.compilation import check_can_compile
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from pretrain.modeling.electra import ReplacedTokenModel, load_replaced_token_model
 from pretrain.modeling.pair_model import (
     Load,

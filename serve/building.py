@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.core.default_model import name_installed, resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
 from data_pipeline.core.progress import show_progress
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
-from pretrain.modeling.default_model import name_installed, resolve_model
 
 from .answers import Answer
 from .folder import MANIFEST, Manifest, list_files, lock_index, read_manifest, write_manifest

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.model import load_model
-from pretrain.modeling.default_model import name_installed
 
 MAX_CHARS = 50  # of a token: texts are cut to this many times the most tokens before they are tokenised
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder
 from data_pipeline.core.progress import show_progress
@@ -16,7 +17,6 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import append_below, find_line, read_run, write_run
 from finetune.ranking.model import score_answers
-from pretrain.modeling.default_model import name_installed
 
 from .answers import stream_answers
 from .folder import MANIFEST

@@ -21,6 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's library reads i
 import pytest
 from hypothesis import HealthCheck, settings
 
+from data_pipeline.core.default_model import default_model
 from data_pipeline.corpus import Corpus
 from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import Prepared, prepare
@@ -28,7 +29,6 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
 from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
-from pretrain.modeling.default_model import default_model
 from tests.cases import mark_slow
 from tests.synthetic import short_tokenizer, synthetic_documents
 

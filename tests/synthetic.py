@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pretrain.modeling.default_model import default_model
+from data_pipeline.core.default_model import default_model
 
 FREQUENT = 4000  # first come special entries, then characters, then words and their parts, the frequent ones first
 

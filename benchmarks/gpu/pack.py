@@ -15,13 +15,13 @@ from itertools import islice
 from pathlib import Path
 
 from benchmarks import _common
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.pipeline import prepare
 from data_pipeline.prepare.readers import find_reader, parse_record, read_records
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
-from pretrain.modeling.default_model import default_model
 
 from .bench import KIT_MODELS, write_config
 from .dose import SETS

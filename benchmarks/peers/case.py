@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from data_pipeline.core.default_model import default_model
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
@@ -16,7 +17,6 @@ from data_pipeline.tokenizers import load_tokenizer, read_pair_template
 from objectives import parse_mixture
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
-from pretrain.modeling.default_model import default_model
 from pretrain.planning.plan import BUILT_IN
 
 RATE, CLIP, SEED = 1e-4, 1.0, 1

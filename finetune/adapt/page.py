@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, name_installed
 from data_pipeline.core.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, compute_question_metrics, rank_rows
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, name_installed
 
 NUM_QUESTIONS, NUM_ANSWERS = 5, 3
 

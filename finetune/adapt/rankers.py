@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
@@ -24,7 +25,6 @@ from finetune.training.fingerprints import fingerprint_answers, fingerprint_iden
 from finetune.training.plan import BEST
 from finetune.training.stages import load_data, make_target_stage
 from finetune.training.train import train_ranker
-from pretrain.modeling.default_model import name_installed
 from pretrain.modeling.pair_model import holds_no_weights
 
 from .questions import Questions, subsample_negatives

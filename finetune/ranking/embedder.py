@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.hub import explain_absence
 from data_pipeline.tokenizers import shorten_name
 from pretrain.engine.device import is_out_of_memory
 from pretrain.modeling import attention
-from pretrain.modeling.default_model import name_installed
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import pool_mean

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
@@ -24,7 +25,6 @@ from finetune.evaluation.bm25 import BM25, WordCounts, count_words, score_bm25_b
 from finetune.evaluation.comparison import compare_systems, format_table
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
 from pretrain.modeling.adapters.folder import is_adapter
-from pretrain.modeling.default_model import name_installed
 from pretrain.release.folder import CARD, FACTS, expect_release_or_nothing, fingerprint_model, replace_release
 from pretrain.release.metadata import CardOverrides, make_metadata, render_card
 

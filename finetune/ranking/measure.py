@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder
 from data_pipeline.corpus import Corpus
@@ -29,7 +30,6 @@ from finetune.evaluation.comparison import (
 from finetune.evaluation.contamination import count_contamination
 from finetune.evaluation.metrics import METRICS, Figures
 from finetune.evaluation.named_metrics import measure_answers, measure_run
-from pretrain.modeling.default_model import name_installed
 from pretrain.release.folder import fingerprint_model
 
 log = logging.getLogger(__name__)

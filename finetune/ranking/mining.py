@@ -20,6 +20,7 @@ from datasets import Dataset
 from sentence_transformers import CrossEncoder
 from sentence_transformers.util import mine_hard_negatives
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError, quote_first_line
 from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.tokenizers import shorten_name
@@ -29,7 +30,6 @@ from finetune.data.filters import NO_ALL_NEGATIVE, describe_left_out, filter_que
 from finetune.data.registry import load_split, parse_columns
 from finetune.data.tables import FORMATS
 from finetune.ranking.bi_encoder import check_room, is_bi_encoder, load_bi_encoder
-from pretrain.modeling.default_model import name_installed
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import WordCounts, score_bm25_by
 from pretrain.modeling import attention
-from pretrain.modeling.default_model import name_installed
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import PackedPairs, check_fits, load_scorer, score_padded
 

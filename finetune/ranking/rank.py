@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder
 from data_pipeline.tokenizers import shorten_name
@@ -10,7 +11,6 @@ from finetune.data.collect import collect_answers
 from finetune.data.registry import parse_columns
 from finetune.data.tables import read_candidates, read_table
 from finetune.evaluation.trec import write_ranking
-from pretrain.modeling.default_model import name_installed
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from data_pipeline.core.default_model import find_hub_name, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import TITLES
-from pretrain.modeling.default_model import find_hub_name, name_installed
 from pretrain.release.folder import CARD, FACTS
 from pretrain.release.metadata import CardOverrides, make_metadata, render_card
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import hash_file, read_object, write_atomically
 from finetune.evaluation.comparison import format_mean
@@ -30,7 +31,6 @@ from pretrain.engine.log import complete_lines
 from pretrain.engine.ranks import barrier, broadcast_from_rank_0
 from pretrain.engine.run_folder import SUMMARY
 from pretrain.engine.stop import listen_for_stop
-from pretrain.modeling.default_model import default_model
 from pretrain.release.curve import draw_curve
 
 from .baselines import log_better_baselines, measure_baselines

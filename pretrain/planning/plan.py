@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline import tokenizers
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.remote.address import is_remote
@@ -26,7 +27,6 @@ from pretrain.modeling.adapters.bottleneck import check_family
 from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
 from pretrain.modeling.adapters.model import AdapterModel, plan_parts
 from pretrain.modeling.compilation import check_is_compilable
-from pretrain.modeling.default_model import default_model
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import build_fresh, load_config
 from pretrain.modeling.siamese.model import SiameseModel

@@ -3,11 +3,11 @@
 from typing import Any
 
 from data_pipeline import tokenizers
+from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, name_installed
 from pretrain.batches import ON_PROCESSOR
 from pretrain.engine.layout import Layout
 from pretrain.engine.log import format_time
 from pretrain.engine.schedule import describe_schedule
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, name_installed
 
 from .cost import SHOWN, estimate_update
 from .memory import compute_states, estimate_activations

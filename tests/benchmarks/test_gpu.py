@@ -164,7 +164,7 @@ def run_command(*flags, timeout=60):
 def test_everything_with_small_models(tmp_path, helpers):
     """Each check passes on a CPU, and leaves rows."""
     from benchmarks.gpu.pack import pack_materials
-    from pretrain.modeling.default_model import default_model
+    from data_pipeline.core.default_model import default_model
 
     documents = helpers.synthetic_documents(60)
     source = helpers.write_jsonl(tmp_path / "documents.jsonl", documents)

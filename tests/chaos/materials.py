@@ -90,7 +90,7 @@ class Materials:
             return
         from transformers import AutoConfig
 
-        from pretrain.modeling.default_model import default_model
+        from data_pipeline.core.default_model import default_model
 
         small = _load(ROOT / "tests/pretrain/conftest.py", "chaos_pretrain_conftest")
         tokenizer = small.load_tokenizer(default_model())

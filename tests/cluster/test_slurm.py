@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pretrain.modeling.default_model import default_model
+from data_pipeline.core.default_model import default_model
 from tests.chaos.materials import Cell, Materials
 from tests.cluster.slurm import Slurm, find_lack
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from data_pipeline import tokenizers
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
-from pretrain.modeling.default_model import default_model
 
 BERT, ROBERTA, MINILM = (
     "tokenizers/bert-uncased_electra-small",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.core.default_model import default_model
 from pretrain.config import PretrainConfig
-from pretrain.modeling.default_model import default_model
 from pretrain.run import pretrain
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,9 +6,9 @@ import logging
 import numpy as np
 import pytest
 
+from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
 from finetune.ranking.embedder import Embedder
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME, default_model
 from serve import building
 from serve import index as opening
 from serve.building import add_answers, build_index, check_model, find_model, remove_answers

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.core.default_model import DEFAULT_MODEL_NAME
 from data_pipeline.core.errors import KinspanError
 from launch.commands import evaluate, index, rank, search
 from launch.kinspan import show
-from pretrain.modeling.default_model import DEFAULT_MODEL_NAME
 from serve import building
 
 

@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
+from data_pipeline.core.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model, find_hub_name
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
-from pretrain.modeling.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model, find_hub_name
 from pretrain.modeling.pair_head import POOLER, list_head_modules
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part
 

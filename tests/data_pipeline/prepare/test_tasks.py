@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
 from data_pipeline.prepare import pipeline, plan
 from data_pipeline.prepare.plan import InputTask
 from data_pipeline.prepare.spill import Buckets, SpillWriter
 from data_pipeline.prepare.tasks import Stage, measure_peak, watch_stage
-from pretrain.modeling.default_model import default_model
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = 6

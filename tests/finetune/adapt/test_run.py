@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from finetune.adapt import rankers, run
 from finetune.adapt.page import format_result, list_commands
@@ -27,7 +28,6 @@ from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.ranking.model import score_answers
-from pretrain.modeling.default_model import default_model
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from transformers import (
     GPT2Config,
 )
 
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.batches import to_tensors
-from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
 from tests.synthetic import short_tokenizer

@@ -16,11 +16,11 @@ from transformers import (
     XLNetConfig,
 )
 
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.describe import describe_pairs
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
-from pretrain.modeling.default_model import default_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.scorer import PackedPairs, Scorer, check_fits, load_scorer, score_padded
 from pretrain.release.release import make_release_config
