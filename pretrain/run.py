@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import describe_write_error, read_object, write_atomically
+from data_pipeline.core.versions import find_version
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import convert_to_universal, find_resumable, get_step, load_checkpoint
 from pretrain.checkpoints.writer import Writer
@@ -366,7 +366,7 @@ class Pretraining(LoopState):
             "world_size": setup.layout.world,
             "corpus_fingerprint": setup.facts["corpus"]["fingerprint"],
             "model": setup.facts["model"],
-            "versions": {"python": platform.python_version(), **{p: _find_version(p) for p in PACKAGES}},
+            "versions": {"python": platform.python_version(), **{p: find_version(p) for p in PACKAGES}},
             "config": as_dict(setup.config),
             "deepspeed": setup.deepspeed_settings,
         }
@@ -417,10 +417,3 @@ def make_profiler(num_steps: int, folder: Path) -> profile:
         schedule=schedule(wait=WAIT, warmup=WARM_UP, active=num_steps, repeat=1),
         on_trace_ready=finish,
     )
-
-
-def _find_version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

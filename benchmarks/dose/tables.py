@@ -57,7 +57,8 @@ for _row, _seed in recipe.list_jobs():
 def count_planned(row: Row) -> int:
     """Returns how many seeds a row is to have."""
     few = row.start == "l3" or row.arm in ("ssp-wsd", "gpu-high") or (row.start == "minilm" and row.pairs == LARGE)
-    return 1 if row.arm == "cosine" or row.start == "bm25" else PLANNED.get(row, 3 if few else 5)
+    is_single = row.start == "bm25" or row.arm == "cosine" or (row.arm.startswith("gpu") and not row.questions)
+    return 1 if is_single else PLANNED.get(row, 3 if few else 5)
 
 
 def read_lines(row: Row) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ import json
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from data_pipeline.core.default_model import find_hub_name, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.core.versions import find_version
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import TITLES
 from pretrain.release.folder import CARD, FACTS
@@ -45,7 +45,7 @@ def describe_surroundings(config: FinetuneConfig, data: Data, num_ranks: int) ->
     splits = {split.split: split for split in (data.train, *data.measured)}
     splits |= {"transfer": data.transfer} if data.transfer is not None else {}
     return {
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: find_version(name) for name in PACKAGES}},
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"processor, {platform.machine()}",
         "ranks": num_ranks,
         "fingerprints": {
@@ -101,7 +101,7 @@ def describe_ranker(
         "Peak learning rate": stage.learning_rate,
         f"Tokens of a {'text' if compares else 'pair'}, at most": config.max_length,
         "Seed": seed,
-        "kinspan": version("kinspan"),
+        "kinspan": find_version("kinspan"),
     }
     sets = [_find_set(spec) for spec in (config.data, config.transfer) if spec]
     return {
