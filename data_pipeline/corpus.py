@@ -126,7 +126,7 @@ class Corpus:
         """Raises KinspanError where the fingerprint of a model's tokenizer is not that of the corpus."""
         expected = self.manifest.tokenizer
         if fingerprint != expected["fingerprint"]:
-            raise KinspanError(f"corpus {self.name} was prepared with --tokenizer {expected['name']}, not {name}")
+            raise KinspanError(f"corpus {self.name} was prepared with the tokenizer {expected['name']}, not {name}")
 
     def shards(self, numbers: Sequence[int]) -> list[Shard]:
         """Returns the shards of these numbers; those of a remote corpus that are not here are fetched."""
