@@ -40,7 +40,7 @@ COMMANDS = {
     "data las": ("commands.build_las", "turn a forum's dump into a data set of answer selection"),
     "data insuranceqa": ("commands.build_insuranceqa", "give InsuranceQA's questions 500 candidates each, by BM25"),
     "adapter train": ("commands.train_adapters", "train an adapter for each of many corpora beside one base"),
-    "adapter combine": ("commands.combine_adapters", "stack or average adapters, or merge one into its base"),
+    "adapter merge": ("commands.merge_adapter", "merge an adapter of LoRA into its base"),
     "evaluate transfer": ("commands.transfer_matrix", "how models of many sources rank on other data sets"),
 }
 # extra of pyproject.toml -> the packages that it brings, by the names that they are imported by

@@ -75,8 +75,7 @@ class ModelSettings:
     adapter_size: int | None = setting(None, ABOVE_0, needs="adapter")
     """Width of the bottleneck (64 without it), or rank of LoRA (8)."""
     adapters: list[str] = setting([], may_change=True, needs="adapter")
-    """Folders of released adapters of this --model, which stay frozen: those that a fusion weighs; those that a
-    bottleneck is stacked on."""
+    """Folders of released adapters of this --model, which a fusion weighs and leaves frozen."""
 
 
 @dataclass

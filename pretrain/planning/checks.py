@@ -15,7 +15,7 @@ def check(config: PretrainConfig) -> None:
     check_settings(config)
     lengths = [name for name in LENGTHS if getattr(config, name) is not None]
     is_contrastive, batch = config.pair_loss is not None, config.global_batch_size
-    is_fusion, is_lora = config.adapter == "fusion", config.adapter == "lora"
+    is_fusion = config.adapter == "fusion"
     has_pairs, has_weight = config.pair_weight, config.pair_weight or config.mlm_weight or config.rtd_weight
     refuse_first(
         [
@@ -58,7 +58,7 @@ def check(config: PretrainConfig) -> None:
             ),
             (is_fusion and len(config.adapters) < 2, "--adapter fusion weighs two or more --adapters"),
             (is_fusion and config.adapter_size, "--adapter_size: --adapter fusion has none"),
-            (is_lora and config.adapters, "--adapters: --adapter lora is not stacked on others"),
+            (config.adapters and not is_fusion, "--adapters goes with --adapter fusion"),
         ]
     )
 

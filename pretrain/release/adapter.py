@@ -1,17 +1,12 @@
 """The release of an adapter: its own few megabytes, the pair head, and a card. The base is named and not copied."""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
-from data_pipeline.core.files import read_object
 from pretrain.modeling.adapters import bottleneck, lora
-from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import (
     SPEC,
     Adapter,
@@ -19,15 +14,15 @@ from pretrain.modeling.adapters.folder import (
     format_spec,
     move_base,
     place_of_base,
-    read_adapter,
     read_spec,
+    write_tensors,
 )
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.adapters.parts import AdapterPart, describe_parts
 
 from .card import format_card
-from .folder import CARD, FACTS, replace_release
-from .metadata import CardOverrides, render_card
+from .folder import CARD
+from .metadata import CardOverrides
 
 ADAPTER_FOLDER = "adapter"  # in a run: what its release needs beside the trained weights
 BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there are any
@@ -96,38 +91,3 @@ def split_weights(
         else:
             tensors[short] = tensor
     return tensors, head
-
-
-def write_combined(
-    folders: Sequence[Path], how: Literal["stack", "average"], weights: Sequence[float], output: Path
-) -> None:
-    """Writes the stack or the average of adapters as an adapter of its own.
-
-    weights: of an average; none: all alike
-
-    Raises KinspanError where they do not go together.
-    """
-    adapters = [read_adapter(folder) for folder in folders]
-    made = stack(adapters, output) if how == "stack" else average(adapters, weights, output)
-    first = adapters[0]
-    base = move_base(first.base, first.folder, output)
-    names = [adapter.name for adapter in adapters]
-    known = [folder / FACTS for folder in folders if (folder / FACTS).is_file()]
-    lengths = [read_object(path, "get the folder again").get("max_length") for path in known]
-    length = min(filter(None, lengths), default=None)  # what all of them were trained on
-    with replace_release(output) as partial:
-        partial.mkdir(parents=True)
-        write_tensors(made, partial, base)
-        facts = {"how": how, "of": names, "weights": list(weights), "base": base.fingerprint, "max_length": length}
-        (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
-        card = render_card(
-            "combined.md",
-            ModelCardData(pipeline_tag="text-ranking", tags=["adapter", "kinspan"]),
-            CardOverrides(),
-            title=f"{made.name}: an adapter of {base.name}",
-            parts=describe_parts(made.parts),
-            how=how,
-            names=names,
-            base=base,
-        )
-        (partial / CARD).write_text(card, encoding="utf-8")

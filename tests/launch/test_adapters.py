@@ -12,11 +12,10 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.ranker import find_trained_length, load_ranker
-from launch.commands.combine_adapters import merge_adapter
+from launch.commands.merge_adapter import merge_adapter
 from launch.commands.train_adapters import TrainAdaptersConfig, name_runs, parse_task, plan_runs, train_all
 from pretrain.engine.stop import Stopped
 from pretrain.modeling.adapters.folder import read_adapter
-from pretrain.release.adapter import write_combined
 from tests.pretrain.steps import ask_in_step
 from tests.synthetic import short_tokenizer
 
@@ -66,8 +65,7 @@ def test_each_corpus_gets_an_adapter_and_a_second_call_does_nothing(config, tmp_
     names = {name: read_adapter(tmp_path / "out" / name / "release").name for name in runs}
     assert names == {name: name for name in ("beer", "history.meta", "travel")}
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
-    write_combined([tmp_path / "out" / name / "release" for name in runs], "average", [], tmp_path / "average")
-    assert find_trained_length(str(tmp_path / "average")) == 48  # and ranks by no more
+    assert find_trained_length(str(tmp_path / "out/beer/release")) == 48  # and ranks by no more
     train_all(runs)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
     facts = tmp_path / "out/beer/release/kinspan.json"

@@ -99,11 +99,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         },
         ("study.yaml",),
     ),
-    "combine": (
-        "combine_adapters",
-        {"adapters": ["{ground}/beer", "{ground}/beer"], "how": "average", "output_dir": "out"},
-        ADAPTER,
-    ),
+    "merge": ("merge_adapter", {"adapter": "{ground}/beer", "output_dir": "out"}, ADAPTER),
     "adapted": (
         "evaluate",
         {"model": ["{ground}/beer"], "data": "files={ground}/sets", "max_length": 32},

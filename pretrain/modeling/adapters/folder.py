@@ -9,14 +9,13 @@ README.md, kinspan.json   what it was trained on, for people and for programs
 import hashlib
 import json
 import os
-import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
@@ -27,11 +26,10 @@ from pretrain.modeling.pair_head import POOLER, list_head_modules
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part
 
 from . import bottleneck, lora
-from .parts import AdapterPart, as_json, read_parts
+from .parts import AdapterPart, as_json, read_part
 
 SPEC, TENSORS, HEAD = "adapter.json", "adapter.safetensors", "pair_head.safetensors"
 FORMAT = 1
-PLACE = re.compile(r"[0-9]+\.(?P<part>[0-9]+)\.(of\.(?P<of>[0-9]+)\.)?(?P<own>.+)")  # the name of a part's tensor
 MATTER = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads")  # of a config, beside the weights
 
 
@@ -65,86 +63,68 @@ class Adapter:
 
 
 def is_adapter(name_or_dir: str | Path) -> bool:
-    """Whether it is an adapter's folder. Nothing on the hub is taken for one."""
+    """Returns whether it is an adapter's folder. Nothing on the hub is taken for one."""
     return (Path(name_or_dir) / SPEC).is_file()
 
 
 def read_adapter(folder: str | Path) -> Adapter:
-    """The adapter in a folder. Raises KinspanError where there is none, or where its files are damaged."""
+    """Returns the adapter in a folder; ``wear`` compares its tensors with the base."""
     folder = Path(folder)
     parts, base = read_spec(folder)
-    tensors, head = (_read_tensors(folder / name) for name in (TENSORS, HEAD))
-    if wrong := next((name for name, tensor in tensors.items() if not _is_of(parts, name, tensor)), None):
-        raise KinspanError(f"{folder / TENSORS} does not fit its {SPEC}: see its {wrong}; get the folder again")
-    return Adapter(folder, parts, base, tensors, head)
+    return Adapter(folder, parts, base, _read_tensors(folder / TENSORS), _read_tensors(folder / HEAD))
 
 
 def read_spec(folder: Path) -> tuple[tuple[AdapterPart, ...], Base]:
-    """The parts and the base that adapter.json names. Raises KinspanError where it is missing or damaged."""
+    """Returns the parts and the base that adapter.json names."""
     path = folder / SPEC
     if not path.is_file():
         raise KinspanError(f"{folder} is no adapter: it has no {SPEC}")
-    found = read_object(path, "get the folder again")
-    if found.get("format") != FORMAT:
-        raise KinspanError(f"{path} is of the format {found.get('format')}, and this version reads {FORMAT}: update it")
+    content = read_object(path, "get the folder again")
     try:
-        base = Base(**found["base"])
-        is_text = all(isinstance(value, str) for value in asdict(base).values())
-    except (TypeError, LookupError):
-        is_text = False
-    if not is_text:
-        raise KinspanError(f"{path} is damaged: it does not say which base the adapter belongs to")
-    return read_parts(found.get("parts"), str(path)), base
+        parts, base = tuple(map(read_part, content["parts"])), Base(**content["base"])
+        if content["format"] != FORMAT or len(parts) != 1 or not all(isinstance(v, str) for v in asdict(base).values()):
+            raise ValueError("it does not describe one adapter and its base")
+    except (TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
+        raise KinspanError(f"{path} is damaged: {quote_error(error)}") from error
+    return parts, base
 
 
 def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
-        found = load_file(str(path))
+        tensors = load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
-    broken = next((name for name, tensor in found.items() if not torch.isfinite(tensor).all()), None)
-    if broken:
-        raise KinspanError(f"{path} holds numbers that are not finite, in {broken}: use another adapter")
-    return {name: tensor.float() for name, tensor in found.items()}
+    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+        raise KinspanError(f"{path} holds numbers that are not finite")
+    return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def _is_of(parts: tuple[AdapterPart, ...], name: str, tensor: torch.Tensor) -> bool:
-    """Whether a tensor's name is that of one of the parts, and as wide as it; ``fill`` compares the rest."""
-    if parts[0].kind == "lora":
-        return tensor.ndim == 2 and tensor.shape[0 if ".lora_A." in name else 1] == parts[0].size
-    found = PLACE.fullmatch(name)
-    if not found or int(found["part"]) >= len(parts):
-        return False
-    part = parts[int(found["part"])]
-    if found["of"]:
-        if int(found["of"]) >= len(part.of):
-            return False
-        part = part.of[int(found["of"])]
-    return found["own"] != "down.bias" or tensor.shape == (part.size,)
+def write_tensors(adapter: Adapter, folder: Path, base: Base) -> None:
+    """Writes an adapter's files into a folder that exists; ``base`` as that folder finds it."""
+    (folder / SPEC).write_text(format_spec(adapter.parts, base), encoding="utf-8")
+    for name, tensors in ((TENSORS, adapter.tensors), (HEAD, adapter.head)):
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, str(folder / name), {"format": "pt"})
 
 
 def format_spec(parts: tuple[AdapterPart, ...], base: Base) -> str:
-    """The text of adapter.json."""
+    """Returns the text of adapter.json."""
     return json.dumps({"format": FORMAT, "parts": as_json(parts), "base": asdict(base)}, indent=1) + "\n"
 
 
 def find_base(folder: Path, base: Base) -> str:
-    """The folder or hub name of an adapter's base. Raises KinspanError where a folder is no longer there."""
+    """Returns the folder or hub name of an adapter's base. Raises KinspanError if a folder is gone."""
     if base.place == DEFAULT_MODEL_NAME:
         return default_model()
     beside = folder.resolve() / base.place
     if beside.is_dir():
         return str(beside.resolve())
     if base.place.startswith((".", "/")):
-        raise KinspanError(
-            f"adapter {folder}: its base {base.name} is no longer at {base.place}: write its folder or hub name into "
-            f'{folder / SPEC}, as "place"'
-        )
+        raise KinspanError(f"{folder / SPEC}: its base {base.name} is not at {base.place}")
     return base.place
 
 
 def place_of_base(name_or_dir: str | None, folder: Path) -> str:
-    """What adapter.json in ``folder`` says of where the base is. ``name_or_dir``: the --model of its training"""
+    """Returns the base's place as adapter.json in ``folder`` names it. ``name_or_dir``: the --model of its training"""
     if name_or_dir is None or find_hub_name(name_or_dir) == DEFAULT_HUB_NAME:
         return DEFAULT_MODEL_NAME
     if not Path(name_or_dir).is_dir():
@@ -153,14 +133,14 @@ def place_of_base(name_or_dir: str | None, folder: Path) -> str:
 
 
 def move_base(base: Base, from_folder: Path, to_folder: Path) -> Base:
-    """The base as adapter.json in another folder finds it. Raises KinspanError where it is not there any more."""
+    """Returns the base as adapter.json in another folder finds it. Raises KinspanError if it is gone."""
     if base.place == DEFAULT_MODEL_NAME:
         return base
     return replace(base, place=place_of_base(find_base(from_folder, base), to_folder))
 
 
 def fingerprint_encoder(encoder: Any) -> str:
-    """Names a plain encoder by its weights, without the pooler, which is of the head."""
+    """Returns a hash of a plain encoder's weights without the pooler, which belongs to the head."""
     config = encoder.config
     digest = hashlib.sha256(json.dumps([getattr(config, key, None) for key in MATTER]).encode())
     for name, tensor in sorted(encoder.named_parameters()):
@@ -172,21 +152,17 @@ def fingerprint_encoder(encoder: Any) -> str:
 def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
     """Raises KinspanError where an encoder of this fingerprint is not the adapter's base."""
     if adapter.base.fingerprint != fingerprint:
-        raise KinspanError(
-            f"adapter {adapter.folder} was trained beside {adapter.base.name} (fingerprint "
-            f"{adapter.base.fingerprint[:12]}), and {name} has other weights ({fingerprint[:12]}): give the base that "
-            "it belongs to"
-        )
+        raise KinspanError(f"{name} is not the base of {adapter.folder}, {adapter.base.name}: its weights differ")
 
 
 def name_head(classifier: Any) -> dict[str, nn.Parameter]:
-    """The parameters of everything above the encoder, by their names in the classifier."""
+    """Returns the parameters of everything above the encoder, by their names in the classifier."""
     own = {id(parameter) for module in list_head_modules(classifier) for parameter in module.parameters()}
     return {name: parameter for name, parameter in classifier.named_parameters() if id(parameter) in own}
 
 
 def name_parts(encoder: Any, parts: tuple[AdapterPart, ...]) -> dict[str, nn.Parameter]:
-    """The parameters of the parts that were put into an encoder, by the names in an adapter's file."""
+    """Returns the parameters of the parts in an encoder, by the names in an adapter's file."""
     shorten = lora.shorten if parts[0].kind == "lora" else bottleneck.shorten
     named = ((shorten(name), parameter) for name, parameter in encoder.named_parameters())
     return {name: parameter for name, parameter in named if name is not None}
@@ -207,19 +183,19 @@ def fill(parameters: dict[str, nn.Parameter], tensors: dict[str, torch.Tensor], 
         name for name, parameter in parameters.items() if parameter.shape != tensors[name].shape
     )
     if wrong:
-        raise KinspanError(f"{place} does not fit its {SPEC} and its base: see its {wrong[0]}; get the folder again")
+        raise KinspanError(f"{place} does not fit its {SPEC} and its base: see {wrong[0]}")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
 
 
 def find_model(name_or_dir: str) -> str:
-    """The model whose tokenizer and config belong to it: an adapter's base, otherwise itself."""
+    """Returns the model with the tokenizer and config: an adapter's base, otherwise the model itself."""
     return find_base(Path(name_or_dir), read_spec(Path(name_or_dir))[1]) if is_adapter(name_or_dir) else name_or_dir
 
 
 def load_adapted(folder: str, **options: Any) -> Any:
-    """The sequence classifier of an adapter's base with the adapter in it and its pair head, in fp32.
+    """Returns the sequence classifier of an adapter's base with the adapter and its pair head, in fp32.
 
     LoRA is merged, which leaves a plain model; bottlenecks stay in the normalisations of its layers.
 
@@ -239,7 +215,7 @@ def load_adapted(folder: str, **options: Any) -> Any:
 
 
 def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[Any, list[str]]:
-    """A plain sequence classifier of one logit in fp32, and the names of its head's tensors that start fresh.
+    """Returns a plain sequence classifier of one logit in fp32, and the names of its head's fresh tensors.
 
     Raises KinspanError where it holds no weights, or is no encoder that can be trained here.
     """

@@ -5,10 +5,6 @@ Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models": ``W + sca
 
 from typing import Any
 
-import torch
-
-from data_pipeline.core.errors import KinspanError
-
 from .parts import LORA_SCALE
 
 NAME = "default"  # peft's name of the adapter, in the names of its parameters
@@ -24,14 +20,9 @@ TARGETS = {  # the linear layers of each family that make queries and values
 
 
 def inject(encoder: Any, rank: int) -> None:
-    """Puts LoRA of this rank into the encoder's attention, drawn from torch's generator.
+    """Puts LoRA of this rank into the encoder's attention, drawn from torch's generator."""
+    from peft import LoraConfig, inject_adapter_in_model
 
-    Raises KinspanError where peft is not installed.
-    """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise KinspanError("LoRA needs the package peft: pip install 'kinspan[lora]'") from error
     targets = list(TARGETS[encoder.config.model_type])
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=LORA_SCALE * rank, target_modules=targets), encoder)  # type: ignore[arg-type]
 
@@ -48,17 +39,5 @@ def merge(classifier: Any) -> None:
 
 
 def shorten(name: str) -> str | None:
-    """A parameter's name in an adapter's file, ``encoder.layer.0.attention.self.query.lora_A.weight``; None where it is
-    not LoRA's. ``name``: from the encoder on, as peft made it"""
+    """Returns a parameter's name in an adapter's file; None if it is not LoRA's. ``name``: from the encoder on"""
     return name.replace(f".{NAME}.", ".") if ".lora_" in name else None
-
-
-def average(each: list[dict[str, torch.Tensor]], weights: list[float]) -> dict[str, torch.Tensor]:
-    """The adapter whose product is the weighted sum of theirs: its rank is the sum of the ranks."""
-    out = {}
-    for name in each[0]:
-        if ".lora_A." in name:
-            out[name] = torch.cat([one[name] for one in each])
-        else:
-            out[name] = torch.cat([weight * one[name] for one, weight in zip(each, weights, strict=True)], 1)
-    return out

@@ -35,7 +35,7 @@ TRAINED_IN_FUSION = ("query", "key")
 class AdapterModel(PairModel):
     """An encoder of which nothing is trained but what an adapter adds, and the pair head: there is no token loss.
 
-    parts: what stands in the encoder; the last of them is trained, of a fusion only what weighs its bottlenecks
+    parts: a tuple of the one part in the encoder; of a fusion only what weighs its bottlenecks is trained
     base:  the fingerprint of the encoder, which checkpoints and releases do not hold
     """
 
@@ -50,16 +50,14 @@ class AdapterModel(PairModel):
             parameter.requires_grad_(id(parameter) in trained)
 
     def name_trained(self) -> dict[str, nn.Parameter]:
-        """The trained parameters of the adapter, by the names in its file."""
-        number, fuses = f"{len(self.parts) - 1}", self.parts[-1].kind == "fusion"
+        """Returns the trained parameters of the adapter, by the names in its file."""
         named = name_parts(self.classifier.base_model, self.parts)
-        if self.parts[0].kind == "lora":
+        if self.parts[0].kind != "fusion":
             return named
-        last = {name: parameter for name, parameter in named.items() if name.split(".")[1] == number}
-        return {name: p for name, p in last.items() if not fuses or name.split(".")[2] in TRAINED_IN_FUSION}
+        return {name: parameter for name, parameter in named.items() if name.split(".")[2] in TRAINED_IN_FUSION}
 
     def name_frozen(self) -> dict[str, nn.Parameter]:
-        """The parameters of the adapters beneath, by the names in the adapter's file."""
+        """Returns the parameters of the adapters that a fusion weighs, by the names in its file."""
         trained = self.name_trained()
         named = name_parts(self.classifier.base_model, self.parts)
         return {name: parameter for name, parameter in named.items() if name not in trained}
@@ -67,7 +65,7 @@ class AdapterModel(PairModel):
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The weighted loss of a packed micro-batch, its sums and its pair logits, as of PairModel."""
+        """Returns the weighted loss of a packed micro-batch, its sums and its pair logits, as PairModel does."""
         pair = self.score_pairs(self.encode(inputs), inputs["starts"]).float()
         loss, sums = compute_pair_loss(pair, inputs["labels"], inputs["kinds"], inputs["part"], len(self.objectives))
         return loss * scales["pair"], sums, pair.detach()
@@ -83,11 +81,10 @@ def load_adapter_model(
     objectives: tuple[str, ...] = ("ssp",),
     positive_share: float = 0.2,
 ) -> tuple[AdapterModel, list[str]]:
-    """The model that trains a new adapter beside ``base``, and lines that say what of it is new.
+    """Returns the model that trains a new adapter beside ``base``, and notes about what of it is new.
 
     size:    the width of the bottleneck, or LoRA's rank; None: SIZES
-    beneath: folders of adapters of this base, which stay frozen: those that a fusion weighs; those that a bottleneck
-             is stacked on
+    beneath: folders of adapters of this base, which a fusion weighs and leaves frozen
     name:    of the new adapter
     seed:    of fresh weights
 
@@ -104,43 +101,31 @@ def load_adapter_model(
         check_base(adapter, fingerprint, f"--model {shorten_name(base)}")
     torch.manual_seed(seed)  # whatever the base's loading has drawn
     put_in(classifier, parts)
-    below = f" with {describe_parts(parts[:-1])}" if parts[1:] else ""
-    notes = [f"{shorten_name(base)}{below} is frozen; trained are the pair head and {describe_parts(parts[-1:])}"]
+    notes = [f"{shorten_name(base)} is frozen; trained are the pair head and {describe_parts(parts)}"]
     if missing:
         start_at_base_rate(classifier, positive_share)
         notes.append(f"the pair head starts fresh ({len(missing)} tensors are not in {shorten_name(base)})")
     model = AdapterModel(classifier, parts, fingerprint, objectives)
     if adapters:
-        tensors = gather_beneath(adapters, fused=method == "fusion")
-        fill(model.name_frozen(), tensors, adapters[0].folder / TENSORS)
+        fill(model.name_frozen(), gather_beneath(adapters), adapters[0].folder / TENSORS)
     return model.train(), notes  # type: ignore[return-value]
 
 
 def plan_parts(method: Method, size: int | None, beneath: Sequence[Adapter], name: str) -> tuple[AdapterPart, ...]:
-    """The parts of a new adapter. Raises KinspanError where those beneath are not such as the method takes."""
-    below = [part for adapter in beneath for part in adapter.parts]
+    """Returns the part of a new adapter, as a tuple of one. ``beneath``: what a fusion weighs"""
+    if method != "fusion":
+        kind: Any = "bottleneck" if method == "pfeiffer" else method
+        return (AdapterPart(kind, name, size or SIZES[method]),)
     for adapter in beneath:
-        if method == "fusion" and [part.kind for part in adapter.parts] != ["bottleneck"]:
-            raise KinspanError(f"--adapters {adapter.folder} is no single bottleneck, and a fusion weighs only such")
-        if adapter.parts[0].kind == "lora":
-            raise KinspanError(f"--adapters {adapter.folder} is of LoRA, on which nothing can be stacked")
-    if method == "fusion":
-        return (AdapterPart("fusion", name, of=tuple(below)),)
-    if method == "lora":
-        return (AdapterPart("lora", name, size or SIZES["lora"]),)
-    return (*below, AdapterPart("bottleneck", name, size or SIZES["pfeiffer"]))
+        if adapter.parts[0].kind != "bottleneck":
+            raise KinspanError(f"--adapters {adapter.folder} is no bottleneck, and a fusion weighs only such")
+    return (AdapterPart("fusion", name, of=tuple(adapter.parts[0] for adapter in beneath)),)
 
 
-def gather_beneath(beneath: Sequence[Adapter], fused: bool) -> dict[str, torch.Tensor]:
-    """The tensors of the adapters beneath, by their names in the new adapter's file.
-
-    In a stack part numbers go on; where they are ``fused``, the one part of adapter ``t`` becomes ``of.t`` of part 0.
-    """
-    out, number = {}, 0
-    for place, adapter in enumerate(beneath):
-        for name, tensor in adapter.tensors.items():
-            layer, part, rest = name.split(".", 2)
-            own = f"0.of.{place}" if fused else f"{number + int(part)}"
-            out[f"{layer}.{own}.{rest}"] = tensor
-        number += len(adapter.parts)
-    return out
+def gather_beneath(beneath: Sequence[Adapter]) -> dict[str, torch.Tensor]:
+    """Returns the tensors of the adapters that a fusion weighs, by their names in its file: ``of.t`` of part 0."""
+    return {
+        name.replace(".0.", f".0.of.{place}.", 1): tensor
+        for place, adapter in enumerate(beneath)
+        for name, tensor in adapter.tensors.items()
+    }

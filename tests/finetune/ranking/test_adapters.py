@@ -13,8 +13,7 @@ from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import check_plain, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 from finetune.training.fingerprints import fingerprint_model
-from pretrain.modeling.adapters.combine import write_tensors
-from pretrain.modeling.adapters.folder import Adapter, Base, name_head, name_parts, place_of_base
+from pretrain.modeling.adapters.folder import Adapter, Base, name_head, name_parts, place_of_base, write_tensors
 from pretrain.modeling.adapters.model import load_adapter_model
 from tests.synthetic import short_tokenizer
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from safetensors.torch import load_file, save_file
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.adapters import lora
-from pretrain.modeling.adapters.combine import average, stack, write_tensors
 from pretrain.modeling.adapters.folder import (
     Adapter,
     Base,
@@ -25,11 +23,11 @@ from pretrain.modeling.adapters.folder import (
     put_in,
     read_adapter,
     wear,
+    write_tensors,
 )
 from pretrain.modeling.adapters.model import load_adapter_model
 from pretrain.modeling.adapters.parts import AdapterPart
 from pretrain.modeling.families import FAMILIES
-from pretrain.release.adapter import write_combined
 
 CPU = torch.device("cpu")
 
@@ -107,15 +105,8 @@ def test_a_folder_that_moves_with_its_base_still_finds_it(two, base, tmp_path, s
 def test_another_base_is_refused_by_both_names(two, make_base):
     other = make_base(seed=4)
     adapter = read_adapter(two[0])
-    with pytest.raises(KinspanError, match=f"beside .*{adapter.base.fingerprint[:12]}.*has other weights"):
-        load_adapter_model(str(other), "pfeiffer", None, [str(two[0])], "new", seed=1)
-
-
-def test_a_frozen_adapter_beneath_a_new_one_is_named(two, base):
-    _, [note, *_] = load_adapter_model(str(base), "pfeiffer", None, [str(two[0])], "new", seed=1)
-    frozen, trained = note.split(" is frozen; trained are ")
-    assert f"({read_adapter(two[0]).name})" in frozen
-    assert trained.endswith("(new)")
+    with pytest.raises(KinspanError, match=f"--model .*{adapter.folder}"):
+        load_adapter_model(str(other), "fusion", None, list(map(str, two)), "new", seed=1)
 
 
 def test_a_base_is_its_weights_and_what_its_config_makes_of_them(base):
@@ -173,55 +164,25 @@ def test_damage_is_named(two, tmp_path):
         tensors["1.0.up.bias"][0] = float("nan")
         save_file(tensors, str(folder / "adapter.safetensors"))
 
-    for number, (change, said) in enumerate(
+    gone = {"name": "x", "place": "../gone", "model_type": "bert", "fingerprint": ""}
+    for number, (change, named) in enumerate(
         [
-            (lambda f: edit(f, format=9), "format 9"),
-            (lambda f: edit(f, parts=[]), "damaged"),
-            (lambda f: edit(f, parts=[{"kind": "pill", "name": "x", "size": 4}]), "damaged"),
-            (lambda f: edit(f, parts=[{"kind": "bottleneck", "name": "x", "size": 5}]), "does not fit"),
-            (lambda f: edit(f, base={"name": "x"}), "which base"),
-            (
-                lambda f: edit(f, base={"name": "x", "place": "../gone", "model_type": "bert", "fingerprint": ""}),
-                "no longer",
-            ),
-            (lambda f: (f / "adapter.json").write_text("{"), "damaged"),
-            (lambda f: (f / "adapter.safetensors").write_bytes(b"x"), "cannot be read"),
-            (lambda f: (f / "pair_head.safetensors").unlink(), "cannot be read"),
-            (lambda f: edit(f, parts=[{"kind": "bottleneck", "name": "x", "size": 10**12}]), "does not fit"),
-            (lambda f: rename(f, "beyond"), "see its beyond"),
-            (lambda f: rename(f, "1.7.up.bias"), "see its 1.7.up.bias"),
-            (drop, "1.0.up.bias"),
-            (poison, "not finite"),
+            (lambda f: edit(f, format=9), "adapter.json"),
+            (lambda f: edit(f, parts=[]), "adapter.json"),
+            (lambda f: edit(f, parts=[{"kind": "pill", "name": "x", "size": 4}]), "adapter.json"),
+            (lambda f: edit(f, parts=[{"kind": "bottleneck", "name": "x", "size": 5}]), "adapter.safetensors"),
+            (lambda f: edit(f, base={"name": "x"}), "adapter.json"),
+            (lambda f: edit(f, base=gone), "adapter.json"),
+            (lambda f: (f / "adapter.json").write_text("{"), "adapter.json"),
+            (lambda f: (f / "adapter.safetensors").write_bytes(b"x"), "adapter.safetensors"),
+            (lambda f: (f / "pair_head.safetensors").unlink(), "pair_head.safetensors"),
+            (lambda f: rename(f, "beyond"), "adapter.safetensors"),
+            (drop, "adapter.safetensors"),
+            (poison, "adapter.safetensors"),
         ]
     ):
-        with pytest.raises(KinspanError, match=said):
+        with pytest.raises(KinspanError, match=f"{number}/{named}"):
             load_adapted(broken(str(number), change))
-
-
-def test_a_stack_of_two_is_as_if_the_second_were_trained_on_the_first(two, base, make_adapter, tmp_path, score):
-    top = make_adapter("top", base, 5, beneath=[two[0]], size=3)
-    adapter = read_adapter(top)
-    alone = {f"{n.split('.')[0]}.0.{n.split('.', 2)[2]}": t for n, t in adapter.tensors.items() if n[2] == "1"}
-    single = Adapter(tmp_path, adapter.parts[1:], adapter.base, alone, adapter.head)
-    stacked = stack([read_adapter(two[0]), single], tmp_path)
-    assert stacked.parts == adapter.parts
-    assert stacked.tensors.keys() == adapter.tensors.keys()
-    assert all(torch.equal(stacked.tensors[n], adapter.tensors[n]) for n in adapter.tensors)
-
-
-@pytest.mark.parametrize("beneath", [0, 1])
-def test_a_fusion_on_top_of_a_stack_is_the_fusion_that_was_trained(beneath, two, base, make_adapter, tmp_path, score):
-    """Its bottlenecks keep their places, and the folder loads."""
-    fused = make_adapter("fused", base, 5, method="fusion", beneath=two)
-    below = two[:beneath]
-    write_combined([*below, fused], "stack", [], tmp_path / "stack")
-    stacked, own = read_adapter(tmp_path / "stack"), read_adapter(fused)
-    assert [part.kind for part in stacked.parts] == [*["bottleneck"] * beneath, "fusion"]
-    for name, tensor in own.tensors.items():
-        layer, _, rest = name.split(".", 2)
-        assert torch.equal(stacked.tensors[f"{layer}.{beneath}.{rest}"], tensor)
-    scores = score(load_adapted(str(tmp_path / "stack")))
-    assert torch.equal(scores, score(load_adapted(str(fused)))) == (not beneath)
 
 
 def test_a_fusion_of_one_and_its_twin_is_that_one(two, base, make_adapter, score):
@@ -238,46 +199,9 @@ def test_a_fusion_of_one_and_its_twin_is_that_one(two, base, make_adapter, score
     assert torch.allclose(score(classifier), expected, atol=1e-5)
 
 
-def test_averages(two, tmp_path):
-    one, other = map(read_adapter, two)
-    made = average([one, other], [3, 1], tmp_path)
-    for name, tensor in made.tensors.items():
-        assert torch.allclose(tensor, 0.75 * one.tensors[name] + 0.25 * other.tensors[name])
-    assert torch.allclose(
-        made.head["classifier.bias"], 0.75 * one.head["classifier.bias"] + 0.25 * other.head["classifier.bias"]
-    )
-    for weights in ([1], [1, -1], [0, 0], [float("nan"), 1], [1, float("nan")], [float("inf"), 1]):
-        with pytest.raises(KinspanError, match="--weights"):
-            average([one, other], weights, tmp_path)
-
-
-def test_a_combination_is_a_folder_that_loads(two, tmp_path, score):
-    write_combined(two, "average", [], tmp_path / "out/average")
-    write_combined(two, "stack", [], tmp_path / "out/stack")
-    write_combined([two[0], two[0]], "average", [], tmp_path / "out/average")  # replaces it
-    assert torch.allclose(
-        score(load_adapted(str(tmp_path / "out/average"))), score(load_adapted(str(two[0]))), atol=1e-6
-    )
-    assert [part.name for part in read_adapter(tmp_path / "out/stack").parts] == ["beer", "travel"]
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/notes.txt").write_text("keep me")
-    with pytest.raises(KinspanError, match="no release"):
-        write_combined(two, "stack", [], tmp_path / "mine")
-    assert (tmp_path / "mine/notes.txt").exists()
-
-
-def test_what_does_not_go_together_is_refused(two, base, make_adapter, make_base, tmp_path):
-    wide = make_adapter("wide", base, 1, size=7)
-    elsewhere = make_adapter("elsewhere", make_base(seed=9), 1, size=4)
-    with pytest.raises(KinspanError, match="one shape"):
-        average([read_adapter(two[0]), read_adapter(wide)], None, tmp_path)
-    other = read_adapter(two[1])
-    with pytest.raises(KinspanError, match="one shape"):
-        average([read_adapter(two[0]), replace(other, head={"classifier.bias": torch.zeros(1)})], None, tmp_path)
-    with pytest.raises(KinspanError, match="one base"):
-        stack([read_adapter(two[0]), read_adapter(elsewhere)], tmp_path)
+def test_a_fusion_weighs_bottlenecks_alone(two, base, make_adapter):
     fused = make_adapter("fused", base, 5, method="fusion", beneath=two)
-    with pytest.raises(KinspanError, match="no single bottleneck"):
+    with pytest.raises(KinspanError, match=f"--adapters {fused}"):
         load_adapter_model(str(base), "fusion", None, [str(two[0]), str(fused)], "new", seed=1)
 
 
@@ -302,14 +226,3 @@ def test_lora_starts_as_the_plain_model_and_merges_into_one(family, make_base, m
         merged_logits = merged.eval()(input_ids=ids).logits
         assert torch.allclose(merged_logits, worn.eval()(input_ids=ids).logits, atol=1e-4)
         assert not torch.allclose(merged_logits, plain(input_ids=ids).logits, atol=1e-4)
-
-
-def test_the_average_of_lora_adds_the_mean_of_what_each_adds(make_base, make_adapter, tmp_path):
-    pytest.importorskip("peft")
-    base = make_base()
-    one, other = (read_adapter(make_adapter(f"l{k}", base, k, method="lora", size=k + 1)) for k in (1, 2))
-    made = average([one, other], [1, 3], tmp_path)
-    assert made.parts[0].size == 5
-    for name in (n.removesuffix("lora_A.weight") for n in made.tensors if n.endswith("lora_A.weight")):
-        products = [a.tensors[f"{name}lora_B.weight"] @ a.tensors[f"{name}lora_A.weight"] for a in (one, other, made)]
-        assert torch.allclose(products[2], 0.25 * products[0] + 0.75 * products[1], atol=1e-6)
