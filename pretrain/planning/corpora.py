@@ -1,4 +1,4 @@
-"""The corpora of a run: mixed with objectives, opened, compared with the model's tokenizer, and described."""
+"""Mixes a run's corpora with objectives, opens them, compares tokenizers, and describes them."""
 
 import hashlib
 import math
@@ -35,12 +35,12 @@ MAX_PARTS = 1000  # each has figures of its own in the log
 
 
 def list_sources(config: Any) -> tuple[Source, ...]:
-    """The corpora that a config with the settings of PretrainConfig reads."""
+    """Returns the corpora that a config with the settings of PretrainConfig reads."""
     return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, cache_settings(config))
 
 
 def build_mixture(config: Any, sources: Sequence[Source]) -> Mixture:
-    """The mixture that a config with the settings of PretrainConfig asks for."""
+    """Returns the mixture that a config with the settings of PretrainConfig asks for."""
     mixture = mix(sources, config.objective, config.sampling)
     if config.pair_loss == "contrastive":
         mixture = as_contrastive(mixture, config.own_negatives or 0)
@@ -48,7 +48,7 @@ def build_mixture(config: Any, sources: Sequence[Source]) -> Mixture:
 
 
 def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
-    """A round robin without the turns of objectives that a corpus cannot train, and a note of each.
+    """Returns a round robin without objectives that a corpus cannot train, and a note of each.
 
     Where none of them gives anything, they stay, and opening a stream says what is missing.
     """
@@ -62,8 +62,7 @@ def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
 
 
 def _find_lack(part: MixturePart, split: str) -> str:
-    """Why there are no pairs of a split of a part; "" where there are. In a small forum it is tried whether there are
-    negatives."""
+    """Returns why a part has no pairs of a split, "" if it has; in a small forum negatives are tried."""
     assert part.corpus is not None
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if sum(documents) < MIN_DOCUMENTS:
@@ -81,7 +80,7 @@ def _find_lack(part: MixturePart, split: str) -> str:
 
 
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
-    """The mixture as it is validated, and a line about each part that cannot be: what is held out of it gives no pairs.
+    """Returns the mixture as it is validated, and a note of each part whose held-out documents give no pairs.
 
     Parts keep their numbers. Raises TooFewDocuments where no part can be validated.
     """
@@ -95,7 +94,7 @@ def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
 
 
 def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") -> Mixture:
-    """The mixture of corpora and objectives; ``Mixture.read_from`` then takes a corpus for each of ``list_paths``.
+    """Returns the mixture of corpora and objectives; ``Mixture.read_from`` takes a corpus for each of ``list_paths``.
 
     Each corpus has its share of the pairs, and within it each of its objectives has its own. Of one corpus it is what
     ``objective`` names, as parse_mixture reads it.
@@ -125,14 +124,11 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
 
 def _refuse_twice(parts: Sequence[MixturePart], paths: Sequence[str]) -> None:
     if len(parts) > MAX_PARTS:
-        raise KinspanError(f"--corpus: {len(parts)} parts of corpora and objectives; at most {MAX_PARTS} can be mixed")
+        raise KinspanError(f"--corpus: {len(parts)} parts of corpora and objectives, at most {MAX_PARTS} can be mixed")
     seen = set()
     for part in parts:
         if (part.source, part.objective.name) in seen:
-            raise KinspanError(
-                f"--corpus {show_address(paths[part.source])}: {part.objective.name} of it stands twice; give it a "
-                "weight"
-            )
+            raise KinspanError(f"--corpus {show_address(paths[part.source])}: {part.objective.name} stands twice")
         seen.add((part.source, part.objective.name))
 
 
@@ -141,15 +137,12 @@ def _find_weights(shares: Sequence[Fraction]) -> list[int]:
     weights = [int(share * common) for share in shares]
     weights = [weight // math.gcd(*weights) for weight in weights]
     if sum(weights) > MAX_TURNS:
-        raise KinspanError(
-            f"--corpus and --objective: these weights repeat only after {sum(weights):,} turns, at most {MAX_TURNS:,} "
-            "are possible: round them to smaller numbers"
-        )
+        raise KinspanError(f"--corpus and --objective: weights sum to {sum(weights):,}, at most {MAX_TURNS:,}")
     return weights
 
 
 def _name_part(part: MixturePart, parts: Sequence[MixturePart], names: Sequence[str]) -> str:
-    """The corpus's name, with the objective where it has several; "" of one corpus, whose parts go by objectives."""
+    """Returns the corpus's name, with the objective if it has several; "" for a single corpus."""
     if len(names) == 1:
         return ""
     alone = sum(other.source == part.source for other in parts) == 1
@@ -159,7 +152,7 @@ def _name_part(part: MixturePart, parts: Sequence[MixturePart], names: Sequence[
 def open_corpora(
     sources: Sequence[Source], cache: CacheSettings, tokenizer: Callable[[], Any], verify: bool = True
 ) -> list[Corpus]:
-    """The corpus of each of ``list_paths(sources)``; where none is named, the default one.
+    """Returns the corpus of each of ``list_paths(sources)``, or the default one if none is named.
 
     tokenizer: gives the one for which the default corpus is built at its first use
 
@@ -172,10 +165,7 @@ def open_corpora(
     first = corpora[0].manifest.tokenizer
     for corpus in corpora[1:]:
         if corpus.manifest.tokenizer["fingerprint"] != first["fingerprint"]:
-            raise KinspanError(
-                f"corpus {corpus.name} was prepared with the tokenizer {corpus.manifest.tokenizer['name']}, "
-                f"{corpora[0].name} with {first['name']}: corpora that are mixed need the same"
-            )
+            raise KinspanError(f"--corpus {corpus.name} and {corpora[0].name} were prepared with different tokenizers")
     return corpora
 
 
@@ -186,15 +176,14 @@ def _open_corpus(path: str, weight: str, cache: CacheSettings, verify: bool) -> 
         if not (Path(f"{path}={weight}") / "manifest.json").is_file():
             raise
         raise KinspanError(
-            f"--corpus {path}={weight}: the number behind the last = was read as a weight, and there is no corpus at "
-            f"{path}; give that folder a weight of its own: {path}={weight}=1"
+            f"--corpus {path}={weight}: {weight} is read as a weight; add one: {path}={weight}=1"
         ) from error
 
 
 def open_corpora_for_tokenizer(
     tokenizer: Any, sources: Sequence[Source], cache: CacheSettings, verify: bool = True
 ) -> list[Corpus]:
-    """The corpora for a model with this tokenizer, see ``open_corpora``.
+    """Returns the corpora for a model with this tokenizer, see ``open_corpora``.
 
     Raises KinspanError where a corpus was prepared with another one.
     """
@@ -206,8 +195,7 @@ def open_corpora_for_tokenizer(
 
 
 def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
-    """What makes a run's corpora these: the fingerprint of the one that is given by its path alone; otherwise of each
-    part its corpus's fingerprint, its objective and its weight."""
+    """Returns the identity of a run's corpora: one fingerprint, or each part's fingerprint, objective and weight."""
     corpora = [part.corpus for part in mixture.parts if part.corpus is not None]
     if len(sources) < 2 and not any(source.objective for source in sources):
         return corpora[0].manifest.fingerprint
@@ -218,7 +206,7 @@ def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> Any:
 
 
 def describe_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:
-    """What run.json says of the corpora that have a part: content, totals, the largest sources; of several each."""
+    """Returns what run.json holds of the corpora that have a part: content, totals, the largest sources."""
     numbers = sorted({part.source for part in mixture.parts})
     manifests = [corpora[number].manifest for number in numbers]
     sources = [source for manifest in manifests for source in manifest.sources]

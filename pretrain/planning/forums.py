@@ -1,4 +1,4 @@
-"""Which of many forums a run trains on: the sets of Rücklé et al., 2020 ("MultiCQA", section 5.1 and appendix A.5)."""
+"""Chooses the forums that a run trains on: the sets of Rücklé et al., 2020 ("MultiCQA", section 5.1, appendix A.5)."""
 
 import re
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ ALL = "all"
 def choose_forums(
     sources: Sequence[Source], chosen: str | None, min_questions: int | None, cache: CacheSettings
 ) -> tuple[Source, ...]:
-    """Those of the corpora that ``--forums`` and ``--min_questions`` leave, in their order.
+    """Returns the corpora that ``--forums`` and ``--min_questions`` leave, in their order.
 
     chosen: "balanced", "largest" or "all" (of those given, without the forums of the benchmarks and their metas); names
             with commas, or names to leave out, each behind a minus; None: every corpus that is given
@@ -38,14 +38,14 @@ def choose_forums(
     given = {"--forums": chosen, "--min_questions": min_questions}
     flags = " with ".join(f"{flag} {value}" for flag, value in given.items() if value)
     if flags and not sources:
-        raise KinspanError(f"{flags}: this chooses among the corpora of --corpus, and there are none: name them")
+        raise KinspanError(f"{flags}: chooses among the corpora of --corpus, and there are none")
     names = [name_forum(name) for name in name_corpora([source.path for source in sources])]
     kept = set(names) if chosen is None else _choose_names(chosen, names)
     left = [source for source, name in zip(sources, names, strict=True) if name in kept]
     if min_questions:
         left = [s for s in left if Corpus(s.path, cache=cache).manifest.totals["documents"] >= min_questions]
     if sources and not left:
-        raise KinspanError(f"{flags}: this leaves none of the {len(sources)} corpora of --corpus")
+        raise KinspanError(f"{flags}: leaves no corpus of --corpus")
     return tuple(left)
 
 
@@ -56,19 +56,16 @@ def _choose_names(chosen: str, names: list[str]) -> set[str]:
     unwanted = {name[1:] for name in wanted if name.startswith("-")}
     wanted = tuple(name for name in wanted if not name.startswith("-"))
     if unknown := sorted({*wanted, *unwanted} - set(names)):
-        raise KinspanError(
-            f"--forums {chosen}: {', '.join(unknown)} not among the corpora of --corpus, whose names are "
-            f"{', '.join(names)}"
-        )
+        raise KinspanError(f"--forums {chosen}: {unknown[0]} is not among the corpora of --corpus")
     return (set(wanted) or set(names)) - unwanted
 
 
 def name_forum(name: str) -> str:
-    """A forum by the name that the paper has: physics for the folder physics.stackexchange.com."""
+    """Returns a forum's name in the paper: physics for the folder physics.stackexchange.com."""
     return re.sub(r"(\.stackexchange)?\.com(-Posts)?$", "", name)
 
 
 def is_of_benchmark(name: str) -> bool:
-    """Whether a folder's name is that of a forum of the benchmarks, or of its meta, however its dump was called."""
+    """Returns whether a folder is named after a forum of the benchmarks, or its meta."""
     words = set(re.split("[^a-z]+", name.lower())) - OF_NO_FORUM
     return len(words) == 1 and words <= set(OF_BENCHMARKS)

