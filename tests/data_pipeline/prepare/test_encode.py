@@ -1,6 +1,3 @@
-from collections import Counter
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,19 +55,3 @@ def test_a_larger_share_holds_out_the_same_documents_and_more(document_id, one, 
     assert is_held_out(document_id, large) or not is_held_out(document_id, small)
     assert not is_held_out(document_id, 0.0)
     assert is_held_out(document_id, 1.0)
-
-
-@pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
-def test_the_share_held_out_is_about_what_was_asked(share):
-    count = 20_000
-    held_out = sum(is_held_out(f"document {k}", share) for k in range(count))
-    assert abs(held_out - share * count) < 5 * (count * share * (1 - share)) ** 0.5
-
-
-def test_tallies_add_up():
-    total = Tally()
-    for n in (1, 2):
-        total.add(Tally(Counter(kept=n), Counter(a=n)))
-    total.add(Tally(Counter(read=5), Counter(b=4)))
-    assert total.counts == {"kept": 3, "read": 5}
-    assert total.sources == {"a": 3, "b": 4}

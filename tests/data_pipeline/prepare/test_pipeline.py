@@ -156,11 +156,6 @@ def test_documents_are_shuffled_over_shards(tiny_corpus, tiny_documents):
     assert abs(np.corrcoef(shard_of, np.arange(len(shard_of)))[0, 1]) < 0.4
 
 
-def test_shards_hold_about_as_many_tokens_as_asked(bert_corpus):
-    infos = Corpus(bert_corpus).manifest.shards
-    assert abs(sum(s.tokens for s in infos) / len(infos) / 60_000 - 1) < 0.1
-
-
 @pytest.mark.parametrize("shard_tokens", [1, 40])
 def test_more_shards_than_documents_are_not_asked_for(tmp_path, documents, helpers, shard_tokens, make_stream):
     """One very long document and a few short ones can make it so with any shard size."""
@@ -181,13 +176,6 @@ def test_text_that_the_tokenizer_does_not_know_is_counted_and_said(tmp_path, doc
     tokens = [t for k in range(len(corpus.manifest.shards)) for t in corpus.shard(k).tokens.tolist()]
     assert tokens.count(unknown) == result.tally.counts["tokens that stand for unknown text"] > 0
     assert f"{tokens.count(unknown) / len(tokens):.1%} of the tokens" in list_oddities(result.tally, result.read)[0]
-
-
-def test_the_corpus_may_be_moved(tmp_path, source, helpers, make_stream):
-    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
-    before = make_stream(tmp_path / "out").batch(0, 20).input_ids
-    (tmp_path / "out").rename(tmp_path / "moved")
-    assert np.array_equal(make_stream(tmp_path / "moved").batch(0, 20).input_ids, before)
 
 
 def find_held_out(folder):
@@ -290,13 +278,6 @@ def test_what_is_refused_names_the_flag_and_changes_nothing(place, helpers, shar
         helpers.prepare(inputs, tokenizer, place / options.pop("output", "new"), **options)
     assert "\n" not in str(error.value)
     assert sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*")) == before
-
-
-def test_a_changed_input_file_is_another_input(tmp_path, source, documents, helpers):
-    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
-    helpers.write_jsonl(source, documents[:-1])
-    with pytest.raises(KinspanError, match="--output_dir"):
-        helpers.prepare([source], short_tokenizer(), tmp_path / "out")
 
 
 # Interrupted runs -----------------------------------------------------------------------------------------

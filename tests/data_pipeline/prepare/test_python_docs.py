@@ -4,7 +4,6 @@ import gc
 import sys
 import sysconfig
 import textwrap
-import warnings
 from pathlib import Path
 
 import pytest
@@ -80,10 +79,6 @@ def test_what_is_no_prose_is_dropped(code):
     assert "secret" not in found.lower()
 
 
-def test_text_after_code_is_kept():
-    assert MORE in " ".join(paragraphs_of(f"{PROSE}\n\n>>> call(1)\n2\n\n{MORE}\n"))
-
-
 LINES = [">>> secret(1)", "... secret", "secret", "", PROSE, "    " + MORE]
 
 
@@ -116,25 +111,6 @@ def test_markup_is_taken_off():
         "Return a pkg.Reader of the path that is not closed. See the guide or"
         " the manual for what it does with a Closer and its close."
     ]
-
-
-def test_wrapped_lines_and_a_summary_make_one_paragraph():
-    written = "Read the whole file.\n\nIt is closed when the\n   reader is done with it, and its index is kept in"
-    written += " the cache of the user until it is older than the file.\n"
-    (found,) = paragraphs_of(written)
-    assert found.startswith("Read the whole file. It is closed when the reader is done with it, and")
-
-
-def test_long_docstrings_have_several_paragraphs():
-    parts = [f"{PROSE} This is the part with the {word} in it. {MORE}" * 3 for word in ("moon", "sun", "sea")]
-    assert len(paragraphs_of("\n\n".join(parts))) >= 2
-
-
-def test_bullets_lose_their_markers():
-    (found,) = paragraphs_of(f"{PROSE}\n\n- {MORE}\n* The last one is for the files of others.\n")
-    assert MORE in found
-    assert "*" not in found
-    assert "- " not in found
 
 
 @pytest.mark.parametrize(
@@ -218,12 +194,6 @@ def test_what_cannot_be_read_gives_nothing(tmp_path, content):
     assert gc.isenabled()
 
 
-def test_invalid_escapes_do_not_warn(tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert paragraphs(module(tmp_path, f'x = "\\d"\ndef f():\n    """{PROSE}"""\n')) == [PROSE]
-
-
 def test_a_document_is_named_after_its_module(small_world):
     plain = module(small_world, f'"""{PROSE}"""', "package/part/thing.py")
     package = module(small_world, f'"""{PROSE}"""', "package/__init__.py")
@@ -257,20 +227,6 @@ def test_files_are_sorted_and_those_of_tests_and_vendored_copies_skipped(small_w
     assert [str(path.relative_to(small_world)) for path in find_source_files(0)] == ["a.py", "b/x.py", "z.py"]
 
 
-def test_one_liners_of_a_class_are_no_paragraph(tmp_path):
-    names = ("close", "flush", "rewind")
-    methods = [f'    def {name}(self):\n        "Return what the file has to {name}."\n' for name in names]
-    assert documents_of(module(tmp_path, "class A:\n" + "".join(methods))) == []
-
-
-def test_the_corpus_is_the_same_on_every_pass(small_world):
-    for number, word in enumerate(("moon", "sun", "sea", "wind")):
-        module(small_world, f'"""{PROSE} The {word} is a part of this, and is read."""', f"m{number}.py")
-    first = list(read_documents())
-    assert first == list(read_documents())
-    assert len(first) == 4
-
-
 @pytest.mark.parametrize("name", ["textwrap", "statistics", "asyncio.locks", "unittest.mock"])
 def test_the_standard_library_has_prose(name):
     path = STDLIB.joinpath(*name.split(".")).with_suffix(".py")
@@ -297,18 +253,6 @@ def test_the_packages_are_those_that_are_pinned_in_the_same_versions():
     pins = python_docs.read_pins()
     assert len(pins) >= 20
     assert {name: pinned[name] for name in pins} == pins
-
-
-def test_other_versions_are_named(monkeypatch):
-    pins = python_docs.read_pins()
-    monkeypatch.setattr(python_docs, "find_versions", lambda: {**pins, "numpy": "9.9", "torch": ""})
-    assert python_docs.describe_differences() == f"numpy 9.9 (not {pins['numpy']}), torch missing (not {pins['torch']})"
-
-
-def test_what_else_is_installed_changes_nothing(small_world):
-    module(small_world, f'"""{PROSE}"""', "a.py")
-    module(small_world, f'"""{MORE} {MORE.replace("index", "table")}"""', "site-packages/other/b.py")
-    assert [document.id for document in read_documents()] == ["a"]
 
 
 def test_each_package_is_a_part():

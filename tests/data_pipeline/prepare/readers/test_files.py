@@ -81,12 +81,6 @@ def test_globs_are_expanded_and_each_file_comes_once(tree):
     assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/er/c.txt"]
 
 
-def test_a_name_that_looks_like_a_glob_can_be_a_file(tmp_path):
-    written(tmp_path / "part1.jsonl", JSONL)  # what the glob would find
-    path = written(tmp_path / "part[1].jsonl", JSONL)
-    assert [f.name for f in find_input_files([str(path)])[0]] == [str(path)]
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -133,11 +127,6 @@ def test_a_change_of_a_file_beside_it_or_of_its_reader_is_one_of_the_file(tmp_pa
         assert find_input_files([name]) != before
 
 
-def test_a_reader_that_there_is_not_is_named_with_those_that_are():
-    with pytest.raises(KinspanError, match="--reader books"):
-        registry.get_reader("books")
-
-
 def test_the_default_corpus_comes_with_the_versions_it_is_made_of():
     (docs,), *_ = find_input_files([PYTHON_DOCS])
     assert docs.name == PYTHON_DOCS
@@ -167,13 +156,6 @@ def test_the_reader_of_a_name(name, key):
 @pytest.mark.parametrize("name", ["a.odt", "a", "wiki_", "a.jsonl.lz4", "Posts.yaml"])
 def test_names_that_no_reader_takes(name):
     assert find_reader(name) is None
-
-
-def test_an_archive_is_none_of_a_readers_files():
-    for name in ("a.zip", "a.tar", "a.tar.xz", "a.tgz", "a.7z", "urlsf_subset00-1_data.xz", "x.tar::urlsf_subset01.xz"):
-        assert registry.find_archive(name), name
-    for name in ("a.jsonl", "a.xz", "a.zip.gz", "tar"):
-        assert registry.find_archive(name) is None, name
 
 
 READER = """
@@ -326,17 +308,6 @@ def test_what_is_behind_urls_is_read_and_refused_like_local_files():
         with pytest.raises(KinspanError, match=reason) as error:
             find_input_files([url])
         assert "\n" not in str(error.value)
-
-
-def test_a_store_that_fails_is_a_one_line_error(store, monkeypatch):
-    def fail(*args, **options):
-        raise PermissionError("Forbidden")
-
-    for name in ("find", "isdir"):
-        with monkeypatch.context() as patch:
-            patch.setattr(type(store), name, fail)
-            with pytest.raises(KinspanError, match=r"memory://bucket.* cannot be reached: Forbidden"):
-                find_input_files(["memory://bucket/a.jsonl", "memory://bucket"])
 
 
 CONTENT = {"/a.jsonl": JSONL * 40, "/b.jsonl.gz": gzip.compress(JSONL * 40), "/unknown.jsonl": JSONL * 40}
