@@ -58,7 +58,7 @@ class Questions:
 
     @property
     def texts(self) -> list[str]:
-        """The distinct candidates."""
+        """Returns the distinct candidates."""
         return list(dict.fromkeys(text for split in self.splits for text in split.answers.to_pylist()))
 
 

@@ -1,10 +1,10 @@
-"""The places of the highest of many scores."""
+"""Finds the highest of many scores."""
 
 import numpy as np
 
 
 def take_best(scores: np.ndarray, k: int) -> np.ndarray:
-    """The places of the k highest scores, the best first; of equal ones those that come first."""
+    """Returns the places of the k highest scores, the best first; of equal ones those that come first."""
     if k >= len(scores):
         return np.argsort(-scores, kind="stable")
     least = np.partition(scores, len(scores) - k)[len(scores) - k]

@@ -106,12 +106,12 @@ def check_room(model: Any, max_length: int | None) -> None:
 def limit_length(model: Any, name: str, max_length: int | None) -> None:
     """Makes the model cut texts at ``max_length`` tokens; None, or more than its own number, leaves that."""
     check_room(model, max_length)
-    own = model.max_seq_length
-    if max_length and own and max_length > own:
-        log.warning("%s: texts are cut at its own %s tokens, and not at --max_length %s", name, own, max_length)
-    elif max_length and max_length != own:
+    default = model.max_seq_length
+    if max_length and default and max_length > default:
+        log.warning("%s: texts are cut at its own %s tokens, and not at --max_length %s", name, default, max_length)
+    elif max_length and max_length != default:
         model.max_seq_length = max_length
-        log.info("%s: texts are cut at --max_length %s, where the model's own is %s", name, max_length, own)
+        log.info("%s: texts are cut at --max_length %s, where the model's own is %s", name, max_length, default)
 
 
 def find_cut_texts(model: Any, data: AnswerSet) -> np.ndarray:

@@ -35,7 +35,7 @@ IGNORED_FILES = {"data_config.json", "kinspan.json", "train_script.json"}
 
 
 class Embedder:
-    """A bi-encoder, loaded once, and how its texts become vectors.
+    """Embeds texts by a bi-encoder that is loaded once.
 
     name:       how people call it
     place:      the folder or the name on the hub that it was loaded from
@@ -54,11 +54,11 @@ class Embedder:
             )
         self.name, self.place = shorten_name(name_installed(name_or_dir)), name_or_dir
         self.model = load_bi_encoder(name_or_dir).eval()
-        own = self.model.max_seq_length or max_length or 512
+        default = self.model.max_seq_length or max_length or 512
         check_room(self.model, max_length)
-        if max_length is not None and max_length > own:
-            raise KinspanError(f"--max_length {max_length}: {self.name} takes {own} tokens at most")
-        self.max_length = self.model.max_seq_length = max_length or own
+        if max_length is not None and max_length > default:
+            raise KinspanError(f"--max_length {max_length}: {self.name} takes {default} tokens at most")
+        self.max_length = self.model.max_seq_length = max_length or default
         self.similarity = str(self.model.similarity_fn_name or COMPARED_BY_COSINE)
         if self.similarity not in (COMPARED_BY_COSINE, COMPARED_BY_PRODUCT):
             raise KinspanError(f"--model {name_or_dir}: compares by {self.similarity}, where cosine or dot is needed")
@@ -78,21 +78,21 @@ class Embedder:
         return self.model.device
 
     def embed_queries(self, texts: Sequence[str], precision: str = "fp32") -> np.ndarray:
-        """``[n, dimension]`` float32 of questions, with the model's own prompt for them."""
+        """Returns ``[n, dimension]`` float32 of questions, with the model's own prompt for them."""
         return self._embed(texts, QUERY, precision)
 
     def embed_answers(
-        self, texts: Sequence[str], precision: str = "fp32", see: Callable[[int], Any] = lambda count: None
+        self, texts: Sequence[str], precision: str = "fp32", advance: Callable[[int], Any] = lambda count: None
     ) -> np.ndarray:
-        """``[n, dimension]`` float32 of answers, with the model's own prompt for them.
+        """Returns ``[n, dimension]`` float32 of answers, with the model's own prompt for them.
 
         precision: "bf16" is faster, and rounds
-        see:       told, after each forward pass, how many answers it embedded
+        advance:   is called after each forward pass with the number of its texts, for a progress bar
         """
-        return self._embed(texts, ANSWER, precision, see)
+        return self._embed(texts, ANSWER, precision, advance)
 
     def count_cut(self, texts: Sequence[str], prompts: tuple[str, ...] = ANSWER) -> int:
-        """How many texts have more than ``max_length`` tokens, the rest of which is not read.
+        """Returns how many texts have more than ``max_length`` tokens, the rest of which is not read.
 
         prompts: the kind of the texts, ``ANSWER`` or ``QUERY``
         """
@@ -100,7 +100,7 @@ class Embedder:
         texts = [_make_readable(prompt + text, self.max_length) for text in texts]
         options = {"truncation": True, "max_length": self.max_length + 1, "split_special_tokens": True}
         ids = self.model.tokenizer(texts, return_attention_mask=False, **options)["input_ids"] if texts else []
-        return sum(len(own) > self.max_length for own in ids)
+        return sum(len(tokens) > self.max_length for tokens in ids)
 
     @torch.inference_mode()
     def _embed(
@@ -108,7 +108,7 @@ class Embedder:
         texts: Sequence[str],
         prompts: tuple[str, ...],
         precision: str,
-        see: Callable[[int], Any] = lambda count: None,
+        advance: Callable[[int], Any] = lambda count: None,
     ) -> np.ndarray:
         """Raises KinspanError where memory is short, or a vector is not finite."""
         prompt = find_prompt(self.model, prompts)
@@ -116,29 +116,29 @@ class Embedder:
         half = PRECISIONS[precision]
         try:
             with torch.autocast(self.device.type, half) if half else nullcontext():
-                vectors = self._embed_packed(whole, see) if self.packed else self._embed_padded(whole, see)
+                vectors = self._embed_packed(whole, advance) if self.packed else self._embed_padded(whole, advance)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             raise KinspanError(f"out of memory with texts of {self.max_length} tokens: lower --max_length") from error
         if self.of_length_1:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        found = vectors.cpu().numpy()
-        if not np.isfinite(found).all():
-            raise KinspanError(f"--model {self.place}: its vector of {texts[_first_odd(found)][:60]!r} is not finite")
-        return found
+        array = vectors.cpu().numpy()
+        if not np.isfinite(array).all():
+            raise KinspanError(f"--model {self.place}: its vector of {texts[_first_odd(array)][:60]!r} is not finite")
+        return array
 
-    def _embed_padded(self, texts: list[str], see: Callable[[int], Any]) -> torch.Tensor:
+    def _embed_padded(self, texts: list[str], advance: Callable[[int], Any]) -> torch.Tensor:
         options: dict[str, Any] = {"show_progress_bar": False, "batch_size": 32, "convert_to_tensor": True}
         vectors = self.model.encode(texts, prompt="", **options).float()
-        see(len(texts))
+        advance(len(texts))
         return vectors
 
-    def _embed_packed(self, texts: list[str], see: Callable[[int], Any]) -> torch.Tensor:
+    def _embed_packed(self, texts: list[str], advance: Callable[[int], Any]) -> torch.Tensor:
         options = {"truncation": True, "max_length": self.max_length, "split_special_tokens": True}
         ids = self.model.tokenizer([text.strip() for text in texts], return_attention_mask=False, **options)
-        every = [np.asarray(own, dtype=np.int64) for own in ids["input_ids"]]
-        lengths = np.array([len(own) for own in every])
+        every = [np.asarray(tokens, dtype=np.int64) for tokens in ids["input_ids"]]
+        lengths = np.array([len(tokens) for tokens in every])
         out = torch.zeros(len(texts), self.encoder.config.hidden_size, device=self.device)
         order = np.argsort(-lengths, kind="stable")
         first = 0
@@ -146,12 +146,12 @@ class Embedder:
             rows = order[first : first + max(1, BATCH_TOKENS[self.device.type] // int(lengths[order[first]]))]
             out[torch.from_numpy(rows).to(self.device)] = self._pool([every[row] for row in rows])
             first += len(rows)
-            see(len(rows))
+            advance(len(rows))
         return out
 
     def _pool(self, texts: list[np.ndarray]) -> torch.Tensor:
-        """Of texts as ids, ``[n, hidden]`` float32: the mean over all tokens, special ones too, or the first token."""
-        lengths = np.array([len(own) for own in texts])
+        """Returns ``[n, hidden]`` float32 of texts as ids: the mean over all tokens, or the first token's."""
+        lengths = np.array([len(tokens) for tokens in texts])
         starts = np.append(0, np.cumsum(lengths)).astype(np.int32)
         ids = np.concatenate(texts)
         arrays = {
@@ -161,20 +161,20 @@ class Embedder:
             "starts": starts,
         }
         inputs = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
-        one = {} if len(texts) > 1 else {"round_to": 1}  # rounding up would multiply the work of a single question
-        hidden = encode_packed(self.encoder, {**inputs, "max_length": int(lengths.max())}, **one).float()
+        rounding = {} if len(texts) > 1 else {"round_to": 1}  # rounding up would multiply the work of a single question
+        hidden = encode_packed(self.encoder, {**inputs, "max_length": int(lengths.max())}, **rounding).float()
         if self.pooling == "cls":
             return hidden[inputs["starts"][:-1].long()]
         return pool_mean(hidden, inputs["starts"])
 
 
 def _make_readable(text: str, max_length: int) -> str:
-    """As much of a text as so many tokens can hold, without what UTF-8 cannot."""
+    """Cuts a text to what ``max_length`` tokens can hold, and replaces what UTF-8 cannot hold."""
     return text.encode("utf-8", "replace").decode()[: MAX_CHARS * max_length]
 
 
 def _find_pooling(model: Any) -> str | None:
-    """ "mean" or "cls" of a model whose texts can be packed, and None of any other."""
+    """Returns "mean" or "cls" of a model whose texts can be packed, and None of any other."""
     if _name_modules(model) not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         return None
     pooling, config = model[1], model[0].auto_model.config
@@ -193,7 +193,7 @@ def _first_odd(vectors: np.ndarray) -> int:
 
 
 def fingerprint_bi_encoder(name_or_dir: str) -> str:
-    """Names a bi-encoder by all files that decide its vectors: weights, tokenizer, pooling.
+    """Returns a hash of all files that decide its vectors: weights, tokenizer, pooling.
 
     One of the hub is named by its commit. Raises KinspanError where it is neither a folder nor on the hub or in its
     cache.
@@ -211,7 +211,7 @@ def fingerprint_bi_encoder(name_or_dir: str) -> str:
 
 
 def is_of_hub(fingerprint: str) -> bool:
-    """Whether ``fingerprint_bi_encoder`` named a model of the hub so."""
+    """Returns whether ``fingerprint_bi_encoder`` named a model of the hub so."""
     return "@" in fingerprint
 
 
@@ -222,9 +222,9 @@ def _find_commit(name: str) -> str:
     absent = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     for file in (MODULES, "config.json"):
         try:
-            found = extract_commit_hash(cached_file(name, file, **absent), None)
+            commit = extract_commit_hash(cached_file(name, file, **absent), None)
         except (OSError, ValueError) as error:
             raise KinspanError(f"no model at {name}: {explain_absence(name, error)}") from error
-        if found:
-            return found
+        if commit:
+            return commit
     raise KinspanError(f"no model at {name}: neither a folder nor a name on the hub that answers")

@@ -130,8 +130,8 @@ def mine(data: AnswerSet, model: Any, cross_encoder: Any, rules: MiningRules) ->
         output_scores=True,
         verbose=False,
     )
-    found = {row["question"]: list(zip(row["answer"], row["scores"], strict=True))[1:] for row in lists}
-    return [[(row_of[text], score) for text, score in found.get(question, [])] for question in asked]
+    negatives_of = {row["question"]: list(zip(row["answer"], row["scores"], strict=True))[1:] for row in lists}
+    return [[(row_of[text], score) for text, score in negatives_of.get(question, [])] for question in asked]
 
 
 def list_lines(data: AnswerSet, mined: list[Negatives], names: Mapping[str, str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -132,11 +133,11 @@ def _load_classifier(
     name_or_dir: str, max_length: int | None, batch_tokens: int | None, precision: str
 ) -> RankingModel:
     scorer, tokenizer = load_scorer(name_or_dir), load_own_tokenizer(name_or_dir)
-    own = find_trained_length(name_or_dir) or find_max_length(tokenizer, scorer.model)
-    length = max_length or own
+    default = find_trained_length(name_or_dir) or find_max_length(tokenizer, scorer.model)
+    length = max_length or default
     check_fits(scorer.name, scorer.model, tokenizer, length)
-    if length != own:
-        log.info("%s: pairs are cut at --max_length %s, where the model's own is %s", scorer.name, length, own)
+    if length != default:
+        log.info("%s: pairs are cut at --max_length %s, where the model's own is %s", scorer.name, length, default)
     tokens = batch_tokens or BATCH_TOKENS[scorer.model.device.type]
     if can_pack(scorer.model):
         scorer.model.set_attn_implementation(attention.NAME)
@@ -160,14 +161,11 @@ def _load_classifier(
 
 def can_pack(model: torch.nn.Module) -> bool:
     """Returns whether the model is of one of FAMILIES, and has one logit, taken from the first token."""
-    config = model.config
-    family = FAMILIES.get(str(config.model_type))  # type: ignore[union-attr]
-    return (
-        family is not None
-        and type(model).__name__ == family.classifier
-        and config.num_labels == 1  # type: ignore[union-attr]
-        and getattr(config, "classifier_pooling", "cls") == "cls"
-    )
+    config: Any = model.config
+    family = FAMILIES.get(config.model_type)
+    if family is None or type(model).__name__ != family.classifier:
+        return False
+    return bool(config.num_labels == 1 and getattr(config, "classifier_pooling", "cls") == "cls")
 
 
 def unpack(pairs: EncodedPairs) -> PackedPairs:

@@ -98,13 +98,13 @@ def check_plain(ranker: Ranker, name_or_dir: str) -> None:
 
 def _count_labels(name_or_dir: str) -> int:
     """Returns 1 or 2, where 1 stands for no head as well. Raises KinspanError for a head of more labels."""
-    own = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
-    architecture = next(iter(own.architectures or []), "")
+    config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
+    architecture = next(iter(config.architectures or []), "")
     if not architecture.endswith("ForSequenceClassification"):
         return 1
-    if own.num_labels > 2:
-        raise KinspanError(f"--model {name_or_dir} has {own.num_labels} labels: --fresh_head replaces its head")
-    return int(own.num_labels)
+    if config.num_labels > 2:
+        raise KinspanError(f"--model {name_or_dir} has {config.num_labels} labels: --fresh_head replaces its head")
+    return int(config.num_labels)
 
 
 def load_own_tokenizer(name_or_dir: str) -> Any:
@@ -134,9 +134,9 @@ def find_trained_length(name_or_dir: str) -> int | None:
         return read_object(folder / FACTS, "release it again").get("max_length")
     if not (folder / "tokenizer_config.json").is_file() or not (folder / "config.json").is_file():
         return None
-    own = read_object(folder / "tokenizer_config.json", "write it again").get("model_max_length", UNLIMITED)
+    stated = read_object(folder / "tokenizer_config.json", "write it again").get("model_max_length", UNLIMITED)
     positions = read_object(folder / "config.json", "write it again").get("max_position_embeddings", 0)
-    return own if own < positions - 2 else None  # RoBERTa's positions are two more
+    return stated if stated < positions - 2 else None  # RoBERTa's positions are two more
 
 
 def save_ranker(config: Any, tokenizer: Any, max_length: int, weights: dict[str, torch.Tensor], folder: Path) -> None:
@@ -146,8 +146,8 @@ def save_ranker(config: Any, tokenizer: Any, max_length: int, weights: dict[str,
     weights:    by the names of Ranker's parameters
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = {name.removeprefix("classifier."): tensor for name, tensor in weights.items()}
-    save_file(own, str(folder / "model.safetensors"), {"format": "pt"})
+    tensors = {name.removeprefix("classifier."): tensor for name, tensor in weights.items()}
+    save_file(tensors, str(folder / "model.safetensors"), {"format": "pt"})
     released = make_release_config(config.to_dict(), FAMILIES[config.model_type].classifier)
     (folder / "config.json").write_text(json.dumps(released, indent=2, sort_keys=True) + "\n")
     tokenizer.save_pretrained(folder)

@@ -85,7 +85,7 @@ def run_batches(
             rows = batches[min(first + rank, len(batches) - 1)]
             mark(f"{what}, pass {first // size + 1} of {len(rounds)}")
             try:
-                found = ranker(**encoded.pack(rows, device))
+                outputs = ranker(**encoded.pack(rows, device))
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -94,6 +94,6 @@ def run_batches(
                     f"out of memory with {len(rows)} examples of up to {longest} tokens: lower --max_length"
                 ) from error
             if first + rank < len(batches):
-                out[torch.from_numpy(rows).to(device)] = found.to(out.dtype)
+                out[torch.from_numpy(rows).to(device)] = outputs.to(out.dtype)
     if size > 1:
         dist.all_reduce(out)

@@ -59,7 +59,7 @@ def _measure(config: FinetuneConfig, data: AnswerSet) -> dict[str, Any]:
             scores[START] = score_answers(model, data, None if is_bi_encoder(model) else config.max_length)
     except KinspanError as error:
         notes.append(f"{START} has no row: {error}")
-    means = {name: compute_means(compute_question_metrics(data, own, metrics)) for name, own in scores.items()}
+    means = {name: compute_means(compute_question_metrics(data, values, metrics)) for name, values in scores.items()}
     return {"means": means, "notes": notes}
 
 

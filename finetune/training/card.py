@@ -72,8 +72,8 @@ def add_baselines(folder: Path, baselines: Mapping[str, Mapping[str, Mapping[str
     """Adds the figures of baselines, by split and name, to the card of a ranker whose folder is still there."""
     if (folder / ABOUT).is_file():
         about = read_object(folder / ABOUT, f"delete {folder} to train it again")
-        own = {f"{split}, {name}": figures for split, named in baselines.items() for name, figures in named.items()}
-        _write_about(folder, {**about, "figures": {**about["figures"], **own}})
+        added = {f"{split}, {name}": figures for split, named in baselines.items() for name, figures in named.items()}
+        _write_about(folder, {**about, "figures": {**about["figures"], **added}})
 
 
 def _write_about(folder: Path, about: Mapping[str, Any]) -> None:

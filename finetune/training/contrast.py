@@ -1,4 +1,4 @@
-"""One update of a bi-encoder that is fine-tuned: each question is compared with the answers of the whole global batch.
+"""Updates a bi-encoder that is fine-tuned: each question is compared with the answers of the whole global batch.
 
 An example is a question, an answer of it that is right, and as many wrong candidates as ``--own_negatives`` says. The
 gradient is that of the whole batch in one graph, see pretrain.modeling.siamese.cached. A candidate that is labelled as
@@ -29,7 +29,7 @@ NUM_SUMS = 2  # the loss and the number of questions, see loop.Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class SiameseTrainer:
-    """What stays the same from update to update.
+    """The data and settings of all updates of a bi-encoder.
 
     data, texts: the training set
     layout:      how a batch of examples is dealt to ranks and cut into micro-batches
@@ -50,13 +50,13 @@ class SiameseTrainer:
 
     @cached_property
     def right(self) -> np.ndarray:
-        """The pairs of a question's and a candidate's text that are right, each as one number, in order."""
+        """Returns the pairs of a question's and a candidate's text that are right, each as one number, in order."""
         rows = np.flatnonzero(self.data.labels)
         return np.unique(self._number(self.texts.questions[self.question_of[rows]], self.texts.answers[rows]))
 
     @cached_property
     def folded(self) -> np.ndarray:
-        """The numbers of all texts, equal where two questions or two candidates are equal when folded, ``[Q + D]``."""
+        """Returns the numbers of all texts, ``[Q + D]``, equal where two questions or candidates are, when folded."""
         numbers = np.zeros(len(self.texts.lengths), dtype=np.int64)
         numbers[: self.data.num_questions] = self.data.distinct.groups
         numbers[self.texts.answers] = self.data.distinct.which
@@ -66,22 +66,22 @@ class SiameseTrainer:
         return self.folded[questions] * len(self.texts.lengths) + self.folded[answers]
 
     def list_texts(self, groups: Groups, chosen: np.ndarray) -> np.ndarray:
-        """The texts of examples by their numbers, ``[n, m]``: question, right answer, wrong candidates."""
+        """Returns the texts of examples by their numbers, ``[n, m]``: question, right answer, wrong candidates."""
         rows = groups.select(chosen)[0].reshape(len(chosen), -1)
         questions = self.texts.questions[self.question_of[rows[:, 0]]]
         return np.column_stack([questions, self.texts.answers[rows]])
 
     def measure(self, rows: np.ndarray) -> np.ndarray:
-        """Tokens of the longer of a row's two texts."""
+        """Returns the tokens of the longer of a row's two texts."""
         texts, questions = self.texts, self.texts.questions[self.question_of[rows]]
         return np.maximum(texts.lengths[questions], texts.lengths[texts.answers[rows]])
 
     def compare(self, every: np.ndarray) -> Comparison:
-        """The comparison of the examples of a global batch, whose texts are ``[N, m]``."""
+        """Returns the comparison of the examples of a global batch, whose texts are ``[N, m]``."""
         answers = np.concatenate([every[:, 1], every[:, 2:].ravel()])
 
         def compare(embeddings: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-            own = np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)
+            diagonal = np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)
             pairs = (
                 self._number(every[rows, 0][:, None], answers[None]),
                 self._number(every[None, :, 0], every[rows, 1][:, None]),
@@ -89,7 +89,7 @@ class SiameseTrainer:
             barred = []
             for numbers in pairs:
                 known = np.isin(numbers, self.right)
-                known[own] = False
+                known[diagonal] = False
                 barred.append(torch.from_numpy(known).to(embeddings.device))
             compared = compare_texts(embeddings, rows, self.temperature, self.symmetric, (barred[0], barred[1]))
             losses = compared.losses
@@ -120,11 +120,11 @@ def update_bi_encoder(
         mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
         start, end = cuts[number]
         # Where a share is empty, another pair stands in, because collectives must match.
-        own = every[start:end] if end > start else every[-1:]
-        texts = own.ravel()
+        rows = every[start:end] if end > start else every[-1:]
+        texts = rows.ravel()
         with decide_dropout(trainer.seed, step, rank * layout.accumulation + number, texts):
             vectors = engine(**trainer.texts.pack(texts, engine.device))
-        return (vectors.view(*own.shape, -1),)
+        return (vectors.view(*rows.shape, -1),)
 
     sizes = [end - start for start, end in cuts]
     share = layout.share(rank, len(batch))

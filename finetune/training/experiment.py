@@ -51,7 +51,7 @@ RESULTS, CURVES = "results.json", "curves.png"
 
 @dataclass(frozen=True)
 class Experiment:
-    """What all seeds of an experiment share.
+    """The data and settings that all seeds share.
 
     transfer:  TANDA's first stage, or None
     output:    the folder of the experiment
@@ -228,8 +228,8 @@ def format_results(results: dict[str, Any]) -> str:
             )
         cells = [format_mean(results[split][m]) for m in metrics]
         lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
-        for name, own in results.get("baselines", {}).get(split, {}).items():
-            lines.append(f"{split} {name}".ljust(14) + "".join(f"{own[m]:18.4f}" for m in metrics))
+        for name, means in results.get("baselines", {}).get(split, {}).items():
+            lines.append(f"{split} {name}".ljust(14) + "".join(f"{means[m]:18.4f}" for m in metrics))
     kept = AS_TRANSFERRED if results["transfer"] else AS_STARTED
     lines += [f"seed {run['seed']}: {kept}" for run in results["seeds"] if run["run"]["best_step"] == 0]
     return "\n".join(lines)

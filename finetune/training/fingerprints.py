@@ -1,4 +1,4 @@
-"""Short names for what a run depends on, so that a run is taken up again only if nothing of it has changed."""
+"""Hashes of what a run depends on: it is resumed only if none of them has changed."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from pretrain.release.folder import fingerprint_model as fingerprint_model
 
 
 def fingerprint_answers(data: AnswerSet) -> str:
-    """Names a split by its questions, candidates and labels. Optional columns and ids do not count."""
+    """Returns a hash of a split's questions, candidates and labels. Optional columns and ids do not count."""
     digest = hashlib.sha256("\0".join(data.questions).encode())
     for array in (data.starts, data.labels):
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -21,11 +21,11 @@ def fingerprint_answers(data: AnswerSet) -> str:
 
 
 def fingerprint_ids(data: AnswerSet) -> str:
-    """Names the ids of a split, which its TREC files hold and which break ties."""
+    """Returns a hash of the ids of a split, which its TREC files hold and which break ties."""
     ids = [*data.question_ids, *data.answer_ids.to_pylist()]
     return hashlib.sha256("\0".join(ids).encode()).hexdigest()[:16]
 
 
 def fingerprint_identity(identity: dict[str, Any]) -> str:
-    """Names a stage by what makes it this stage, as ``TrainingStage.identity`` holds it; fit for a folder's name."""
+    """Returns a hash of ``TrainingStage.identity``, fit for a folder's name."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]

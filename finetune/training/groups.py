@@ -82,11 +82,11 @@ def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corp
     """
     chosen = [np.flatnonzero(data.labels)]
     corpus = data.distinct
-    for number, own in enumerate(data.question_slices()):
+    for number, candidates in enumerate(data.question_slices()):
         key = make_philox_key(seed, f"negatives/{epoch}/{data.question_ids[number]}")
         random = np.random.Generator(np.random.Philox(key=key))
         if not from_corpus:
-            wrong = own.start + np.flatnonzero(corpus.wrong[own])
+            wrong = candidates.start + np.flatnonzero(corpus.wrong[candidates])
             chosen.append(random.choice(wrong, min(count, len(wrong)), replace=False))
         else:
             right = corpus.find_right(number)
@@ -155,13 +155,13 @@ def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) ->
     for group, question in zip(groups, question_of[answers], strict=True):
         if not own_negatives:
             break
-        own = slice(int(data.starts[question]), int(data.starts[question + 1]))
-        wrong = own.start + np.flatnonzero(data.distinct.wrong[own])
+        candidates = slice(int(data.starts[question]), int(data.starts[question + 1]))
+        wrong = candidates.start + np.flatnonzero(data.distinct.wrong[candidates])
         drawn = random.permutation(wrong)[:own_negatives]
         missing = own_negatives - len(drawn)
         others = np.zeros(0, dtype=np.int64)
         if missing:
-            known = np.union1d(data.distinct.which[own], data.distinct.find_right(question))
+            known = np.union1d(data.distinct.which[candidates], data.distinct.find_right(question))
             setting = f"--own_negatives {own_negatives}"
             others = data.distinct.rows[_draw_others(random, known, missing, data, question, setting)]
         group[1:] = np.concatenate([drawn, others])

@@ -37,7 +37,7 @@ class Data:
 
     @property
     def measured(self) -> list[AnswerSet]:
-        """The splits that the best rankers are measured on. The last is the one that results are told of."""
+        """Returns the splits that the best rankers are measured on; results report the last."""
         return [self.dev] if self.test is None else [self.dev, self.test]
 
 
@@ -128,7 +128,7 @@ TRANSFER_SETTINGS = (
     *("max_length", "loss", "list_size", "positive_weight", "warmup_share", "warmup_steps", "weight_decay"),
     *("max_grad_norm", "patience", "precision", "deepspeed_config", "fresh_head", "lr_schedule", "decay_share"),
 )
-OF_CONTRASTIVE = ("own_negatives", "temperature", "symmetric")
+CONTRASTIVE_SETTINGS = ("own_negatives", "temperature", "symmetric")
 
 
 def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
@@ -150,7 +150,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
         negatives_ratio=config.transfer_negatives,
         identity={
             **{name: getattr(config, name) for name in TRANSFER_SETTINGS},
-            **({name: getattr(config, name) for name in OF_CONTRASTIVE} if config.loss == CONTRASTIVE else {}),
+            **({name: getattr(config, name) for name in CONTRASTIVE_SETTINGS} if config.loss == CONTRASTIVE else {}),
             "batch_size": config.transfer_batch_size or config.batch_size,
             "transfer": fingerprint_answers(data.transfer),
             "dev": {name: fingerprint_answers(dev) for name, dev in sorted(data.transfer_devs.items())},

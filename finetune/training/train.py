@@ -167,7 +167,7 @@ class Speed:
 
 @dataclass(kw_only=True)
 class _Run(LoopState):
-    """A step of fine-tuning, and what it works with.
+    """A run of fine-tuning on the training loop.
 
     precision: that the engine computes in
     speed:     counts pairs and seconds between lines of the log
@@ -278,7 +278,7 @@ class _Run(LoopState):
         barrier()
 
     def write_log(self, rate: float, grad_norm: Any) -> None:
-        """A line of the loss since the last one; none where every update was skipped."""
+        """Logs the loss since the last line; nothing where every update was skipped."""
         loss, count = self.sum_window(SUMS).values()
         speed = self.speed.read()
         return_freed_memory()
@@ -337,8 +337,8 @@ def _start_run(
     log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
     background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
     writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
-    found = find_resumable(checkpoints)
-    universal = convert_to_universal(found, ranks.world, ranks.rank) if found else None
+    checkpoint = find_resumable(checkpoints)
+    universal = convert_to_universal(checkpoint, ranks.world, ranks.rank) if checkpoint else None
     engine, precision = make_engine(setup.ranker, config, setup.layout, ranks.deepspeed)
     run = _Run(
         rank=ranks.rank,
@@ -357,11 +357,11 @@ def _start_run(
         setup=setup,
         precision=precision,
     )
-    if found:
-        run.progress = FitProgress(**load_checkpoint(engine, found, ranks.world, universal))
+    if checkpoint:
+        run.progress = FitProgress(**load_checkpoint(engine, checkpoint, ranks.world, universal))
         disable_overflow_error(engine)  # what was loaded has its own scaler
         run.resumed_at = run.progress.step
-        log.info("resuming from %s at step %s", found, run.progress.step)
+        log.info("resuming from %s at step %s", checkpoint, run.progress.step)
     run.fill_window()
     run.requests = start_sum([0])  # at least one update is made before a stop
     if ranks.rank == 0:

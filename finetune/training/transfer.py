@@ -109,7 +109,7 @@ def measure_matrix(
     """
 
     def measure(name: str, model: str | None, score: Callable[[AnswerSet], np.ndarray], target: Target) -> float:
-        known = {"model": fingerprint_model(model), "max_length": max_length} if model else {"way": name}
+        known = {"model": fingerprint_model(model), "max_length": max_length} if model else {"name": name}
         made_of = json.dumps({"data": fingerprint_answers(target.data), **known}, sort_keys=True)
         fingerprint = hashlib.sha256(made_of.encode()).hexdigest()[:12]
         path = cells / (re.sub(r"[^\w.]+", "-", f"{name}-{target.name}") + f"-{fingerprint}.json")
@@ -127,17 +127,17 @@ def measure_matrix(
     untrained = {BM25: score_bm25, TF_IDF: score_tf_idf}
     baselines = {n: np.array([measure(n, None, score, t) for t in targets]) for n, score in untrained.items()}
     if in_domain:
-        own = [(t, in_domain.get(t.name)) for t in targets]
+        models = [(t, in_domain.get(t.name)) for t in targets]
         figures = [
             measure(IN_DOMAIN, model, partial(score_answers, model, max_length=max_length), t) if model else np.nan
-            for t, model in own
+            for t, model in models
         ]
         baselines[IN_DOMAIN] = np.array(figures)
     return Matrix(targets, values, baselines)
 
 
 def score_tf_idf(data: AnswerSet) -> np.ndarray:
-    """The cosine ``[N]`` of TF-IDF vectors; frequencies are those of the distinct candidates of ``data``."""
+    """Returns the cosine ``[N]`` of TF-IDF vectors; frequencies are those of the distinct candidates of ``data``."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     distinct = data.answers.dictionary_encode()

@@ -1,7 +1,4 @@
-"""One update of a ranker: forward and backward over micro-batches of groups, then the optimizer's step.
-
-Fine-tuning and the probe of pre-training both train by it.
-"""
+"""Updates a cross-encoder: forward and backward over micro-batches of groups, then the optimizer's step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """What stays the same from update to update.
+    """The data and settings of all updates of a cross-encoder.
 
     pairs, labels: of the training set, row by row; labels int ``[N]``
     layout:        how a batch of groups is dealt to ranks and cut into micro-batches
@@ -51,11 +48,11 @@ def update_ranker(
 
     The loss is its sum over the global batch divided by the number of groups in it, however the batch is cut: DeepSpeed
     divides by the micro-steps and averages over ranks, which the scale takes back. An update that is not finite is
-    skipped on all ranks, see runtime.device_update. The sums of what it returns are the loss over this rank's groups,
-    and their number.
+    skipped on all ranks, see pretrain.engine.device_update. It returns the sums of the loss
+    over this rank's groups, and of their number.
 
     batch: may be shorter than the layout's, as the last one of an epoch is
-    mark:  told where the step is
+    mark:  called with the place within the step, for the watchdog
     """
     layout, rank = trainer.layout, trainer.rank
     scale = layout.world * layout.accumulation / len(batch)

@@ -175,7 +175,7 @@ def test_nothing_scores_without_a_tokenizer(kind, made, make_model, bi_encoder, 
     made_of = {"cross-encoder": made, "plain encoder": lambda: make_model(headless=True), "bi-encoder": bi_encoder}
     ignored = shutil.ignore_patterns("tokenizer*", "vocab*", "special_tokens*")
     folder = shutil.copytree(made_of[kind](), tmp_path / "bare", ignore=ignored)
-    with pytest.raises(KinspanError, match=rf"{folder} has no tokenizer \(no tokenizer\.json\)"):
+    with pytest.raises(KinspanError, match=str(folder)):
         score_answers(str(folder), data, MAX_LENGTH)
 
 
