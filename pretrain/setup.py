@@ -24,7 +24,7 @@ from data_pipeline.sampling.stream import PairStream
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
 from pretrain.engine.device import choose_precision, set_product_precision
-from pretrain.engine.engine import complete_settings, read_deepspeed_config, start_distributed, warn_of_rate, zero_stage
+from pretrain.engine.engine import complete_settings, read_deepspeed_config, start_distributed, zero_stage
 from pretrain.engine.layout import Layout
 from pretrain.engine.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
 from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, RUN, SUMMARY, check_shared, claim_folder, open_folder
@@ -63,6 +63,7 @@ from .planning.checks import check, find_unused_flags
 
 log = logging.getLogger(__name__)
 TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
+HIGH_RATE = 5e-4  # of all weights of a pre-trained encoder
 HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at first, then drowns a pair loss of .7
 
 
@@ -175,9 +176,8 @@ def _warn(config: PretrainConfig, model_name: str, new_parts: list[str]) -> None
     heavy = config.pair_weight and config.mlm_weight >= HEAVY_MASKED_LM * config.pair_weight
     if heavy and config.mlm_probability and any(part.startswith("the masked-LM head") for part in new_parts):
         log.warning("--mlm_weight %g: a new head's loss outweighs the pair loss: try 0.05 to 0.2", config.mlm_weight)
-    if not config.adapter and not holds_no_weights(model_name):
-        for text in warn_of_rate("--learning_rate", config.learning_rate):
-            log.warning("%s", text.removeprefix("warning: "))
+    if config.learning_rate >= HIGH_RATE and not config.adapter and not holds_no_weights(model_name):
+        log.warning("--learning_rate %g is high for a pre-trained encoder: 1e-4 is usual", config.learning_rate)
 
 
 def _set_numerics(config: PretrainConfig) -> None:

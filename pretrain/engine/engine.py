@@ -24,7 +24,6 @@ from pretrain.engine.device_update import update_on_device
 from pretrain.engine.layout import Layout
 from pretrain.engine.world import adopt_world
 
-HIGH_RATE = 5e-4  # of all weights of a pre-trained encoder
 FLAGS = {  # keys of a DeepSpeed config that flags of ours set
     "train_batch_size": "--global_batch_size",
     "train_micro_batch_size_per_gpu": "--micro_batch_size",
@@ -179,16 +178,6 @@ def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) 
     if not ranks.is_distributed():
         skip_lone_reduction(engine)
     return engine
-
-
-def warn_of_rate(flag: str, rate: float) -> list[str]:
-    """Returns a warning where the rate is too high for all weights of a pre-trained encoder."""
-    if rate < HIGH_RATE:
-        return []
-    return [
-        f"warning: {flag} {rate:g} is high for all weights of a pre-trained encoder, which mostly forgets what it "
-        "knows: 1e-5 to 1e-4 are usual"
-    ]
 
 
 def set_learning_rate(engine: Any, rate: float) -> None:

@@ -250,13 +250,6 @@ def test_whole_words_are_masked(make_model, tiny_corpus, tmp_path):
     assert (chosen[inner] == chosen[inner - 1])[~cut].all()
 
 
-def test_settings_of_replaced_token_detection_that_do_nothing_are_named():
-    given = PretrainConfig(generator="1/2", rtd_weight=10.0)
-    (note,) = find_unused_flags(given, "mlm")
-    assert "--generator and --rtd_weight" in note
-    assert find_unused_flags(given, "rtd") == find_unused_flags(PretrainConfig(), "mlm") == []
-
-
 @pytest.mark.parametrize(
     ("given", "token_loss", "note"),
     [
@@ -271,12 +264,6 @@ def test_settings_that_do_nothing_beside_the_others_are_named(given, token_loss,
     (said,) = find_unused_flags(PretrainConfig(**given), token_loss)
     assert said.startswith("ignored")
     assert said.endswith(note)
-
-
-def test_checkpoints_to_keep_that_are_never_written_are_said():
-    (said,) = find_unused_flags(PretrainConfig(keep_every=250, save_steps=100), "mlm")
-    assert "only the checkpoint of every 500th step" in said
-    assert not find_unused_flags(PretrainConfig(keep_every=300, save_steps=100), "mlm")
 
 
 @pytest.mark.parametrize(
@@ -326,11 +313,3 @@ def test_the_settings_that_are_kept_mask_again_where_the_loss_has_a_weight(make_
 
 def test_electra_may_train_on_pairs_alone_where_nothing_is_replaced():
     assert choose_token_loss(PretrainConfig(mlm_probability=0.0, rtd_weight=0.0), "small", "electra") == "rtd"
-
-
-def test_a_lone_loss_and_a_control_say_what_they_are():
-    (note,) = find_unused_flags(PretrainConfig(pair_weight=0.0, mlm_weight=0.05), "mlm")
-    assert "--mlm_weight 0.05 acts through the clipping of gradients alone" in note
-    assert not find_unused_flags(PretrainConfig(pair_weight=0.0), "rtd")  # two losses are left
-    (note,) = find_unused_flags(PretrainConfig(permute_pair_labels=True), "mlm")
-    assert "this run is a control" in note
