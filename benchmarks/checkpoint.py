@@ -88,7 +88,7 @@ def worker(options: Namespace) -> None:
                 batches = make_micro_batches(setup.train_stream, layout, rank, step)
                 train_step(
                     engine,
-                    counted=start_count_reduction(batches, engine.module.losses)(),
+                    global_batch=start_count_reduction(batches, engine.module.losses)(),
                     filler=filler,
                     layout=layout,
                     rank=rank,

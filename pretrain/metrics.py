@@ -202,7 +202,7 @@ class Clock:
         """Begins a step, with waiting for its batch."""
         self.began = time.perf_counter()
 
-    def stop(self, counted: GlobalBatch, sums: torch.Tensor | None = None) -> None:
+    def stop(self, global_batch: GlobalBatch, sums: torch.Tensor | None = None) -> None:
         """Ends a step.
 
         sums: what it left on the device, which is waited for, so that the time of all its work counts
@@ -210,10 +210,10 @@ class Clock:
         if sums is not None:
             sums.tolist()
         self.seconds += time.perf_counter() - self.began
-        tokens = counted.counts["num_tokens"]
+        tokens = global_batch.counts["num_tokens"]
         self.tokens += tokens
-        self.imbalance += tokens * counted.imbalance
-        for batch in filter(None, counted.batches):
+        self.imbalance += tokens * global_batch.imbalance
+        for batch in filter(None, global_batch.batches):
             padding, slots = count_padding(batch, self.skips_padding)
             self.flops += self.count_flops(batch)
             self.padding += padding

@@ -220,10 +220,10 @@ def _time_step(setup: Setup) -> tuple[float, int]:
         for step in range(2):
             began = time.perf_counter()
             batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
-            counted = start_count_reduction(batches, engine.module.losses)()
+            global_batch = start_count_reduction(batches, engine.module.losses)()
             result = train_step(
                 engine,
-                counted=counted,
+                global_batch=global_batch,
                 filler=setup.train_stream.batch(0, 1),
                 layout=setup.layout,
                 rank=setup.rank,
@@ -236,4 +236,4 @@ def _time_step(setup: Setup) -> tuple[float, int]:
         if not is_out_of_memory(error):
             raise
         raise OutOfMemory(setup.layout.largest, setup.train_stream.max_length) from error
-    return max(ranks.gather(time.perf_counter() - began)), counted.counts["num_tokens"]
+    return max(ranks.gather(time.perf_counter() - began)), global_batch.counts["num_tokens"]

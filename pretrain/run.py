@@ -215,8 +215,8 @@ class Pretraining(LoopState):
             step, began = self.progress.step, time.monotonic()
             saved = step == self.resumed_at  # then its checkpoint was written after this step was measured
             self.watch.mark(f"step {step}, counting tokens with the other ranks")
-            counted = self.next_counts()
-            if counted.stop:
+            global_batch = self.next_counts()
+            if global_batch.stop:
                 self.stop(saved)
             if (self.progress.due or not saved) and (step % config.eval_steps == 0 or step == total):
                 self.validate()
@@ -227,12 +227,12 @@ class Pretraining(LoopState):
                 self.release()
             if step >= total:
                 break
-            self.take_step(counted)
+            self.take_step(global_batch)
             self.progress.wall_seconds += time.monotonic() - began
         if failure := self.writer.finish():
             raise KinspanError(f"the last checkpoint could not be written ({failure}): mend that, then start it again")
 
-    def take_step(self, counted: GlobalBatch) -> None:
+    def take_step(self, global_batch: GlobalBatch) -> None:
         """Trains on a global batch. While it runs, the ranks count the next one's, and whether one of them is to
         stop."""
         step, setup = self.progress.step, self.setup
@@ -244,7 +244,7 @@ class Pretraining(LoopState):
         self.fetch_next(self.request.wanted())
         outcome = train_step(
             self.engine,
-            counted=counted,
+            global_batch=global_batch,
             filler=self.filler,
             layout=setup.layout,
             rank=self.rank,
@@ -255,8 +255,8 @@ class Pretraining(LoopState):
         )
         if logged:
             self.watch.mark(f"step {step}, waiting for the device")
-        self.clock.stop(counted, outcome.sums if logged else None)
-        self.progress.tokens += counted.counts["num_tokens"]
+        self.clock.stop(global_batch, outcome.sums if logged else None)
+        self.progress.tokens += global_batch.counts["num_tokens"]
         self.count_update(outcome)
         if self.profiler:
             self.profiler.step()

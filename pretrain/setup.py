@@ -24,7 +24,7 @@ from data_pipeline.sampling.stream import PairStream
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
 from pretrain.engine.device import choose_precision, set_product_precision
-from pretrain.engine.engine import complete_settings, read_deepspeed_config, start_distributed, zero_stage
+from pretrain.engine.engine import HIGH_RATE, complete_settings, read_deepspeed_config, start_distributed, zero_stage
 from pretrain.engine.layout import Layout
 from pretrain.engine.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
 from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, RUN, SUMMARY, check_shared, claim_folder, open_folder
@@ -63,7 +63,6 @@ from .planning.checks import check, find_unused_flags
 
 log = logging.getLogger(__name__)
 TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
-HIGH_RATE = 5e-4  # of all weights of a pre-trained encoder
 HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at first, then drowns a pair loss of .7
 
 

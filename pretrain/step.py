@@ -65,7 +65,7 @@ def start_count_reduction(
 def train_step(
     engine: Any,
     *,
-    counted: GlobalBatch,
+    global_batch: GlobalBatch,
     filler: Batch,
     layout: Layout,
     rank: int,
@@ -84,22 +84,22 @@ def train_step(
     filler: stands in for an empty micro-batch, at no weight
     mark:   is told where the step is, for the watchdog
     """
-    scales = make_scales(engine.module.losses, counted.counts, weights, layout, engine.device)
+    scales = make_scales(engine.module.losses, global_batch.counts, weights, layout, engine.device)
     nothing = {name: torch.zeros_like(scale) for name, scale in scales.items()}
     norm = None
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
 
     def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
         mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
-        batch = counted.batches[number]
+        batch = global_batch.batches[number]
         shown, factors = batch or filler, scales if batch else nothing
         with decide_dropout(seed, step, rank * layout.accumulation + number, shown.sequences):
             return engine(**to_tensors(shown, engine.device), scales=None if alone else factors)
 
-    cached = _cache_gradients(engine, counted.batches, filler, forward, layout)
+    cached = _cache_gradients(engine, global_batch.batches, filler, forward, layout)
     if cached:
         stats[-len(cached.sums) :] += cached.sums
-    for number, batch in enumerate(counted.batches):
+    for number, batch in enumerate(global_batch.batches):
         loss, sums, outputs = cached.only if cached and cached.only else forward(number)
         mark(f"step {step}, backward of micro-batch {number}")
         if cached:
@@ -108,7 +108,7 @@ def train_step(
             stats += sums
             loss = loss * nan_guard(sums).to(loss.dtype)
         engine.backward(loss)
-        if number == len(counted.batches) - 1:
+        if number == len(global_batch.batches) - 1:
             norm = guard_update(engine)
         mark(f"step {step}, update {number}")
         engine.step()

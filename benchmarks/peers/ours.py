@@ -43,9 +43,11 @@ def train(case: Case, turn: Turn) -> None:
     for step in range(case.rounds + 1):
         batches = make_micro_batches(stream, layout, 0, step)
         turn.begin()
-        counted = start_count_reduction(batches, engine.module.losses)()
-        result = train_step(engine, counted=counted, filler=filler, layout=layout, rank=0, seed=SEED, step=step)
+        global_batch = start_count_reduction(batches, engine.module.losses)()
+        result = train_step(
+            engine, global_batch=global_batch, filler=filler, layout=layout, rank=0, seed=SEED, step=step
+        )
         sums = dict(zip(engine.module.sum_names, result.sums.tolist(), strict=True))
         own_pairs = sum(sums[f"{case.objective}/{kind}_pairs"] for kind in KINDS)
         losses = {"mlm": sums["mlm_loss"] / sums["mlm_tokens"], "pair": sums[f"{case.objective}/pair_loss"] / own_pairs}
-        turn.end(counted.counts["num_tokens"], losses)
+        turn.end(global_batch.counts["num_tokens"], losses)

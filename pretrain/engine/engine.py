@@ -24,6 +24,7 @@ from pretrain.engine.device_update import update_on_device
 from pretrain.engine.layout import Layout
 from pretrain.engine.world import adopt_world
 
+HIGH_RATE = 5e-4  # of all weights of a pre-trained encoder
 FLAGS = {  # keys of a DeepSpeed config that flags of ours set
     "train_batch_size": "--global_batch_size",
     "train_micro_batch_size_per_gpu": "--micro_batch_size",

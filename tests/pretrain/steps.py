@@ -66,7 +66,7 @@ def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER
     batches = make_micro_batches(setup.train_stream, setup.layout, 0, step)
     return train_step(
         engine,
-        counted=start_count_reduction(batches, engine.module.losses)(),
+        global_batch=start_count_reduction(batches, engine.module.losses)(),
         filler=batches[0],
         layout=setup.layout,
         rank=0,

@@ -75,11 +75,11 @@ def test_imbalance_is_the_largest_share_over_the_mean(tiny_corpus, make_stream, 
         monkeypatch.setattr("torch.distributed.get_rank", lambda own=rank: own)
         finish = start_count_reduction(share, [])
     tokens = [sum(batch.num_tokens for batch in share) for share in shares]
-    counted = finish()
-    assert counted.counts == {"num_tokens": sum(tokens)}
-    assert counted.imbalance == pytest.approx(max(tokens) / (sum(tokens) / 3))
-    assert counted.imbalance > 1
-    assert not counted.stop
+    global_batch = finish()
+    assert global_batch.counts == {"num_tokens": sum(tokens)}
+    assert global_batch.imbalance == pytest.approx(max(tokens) / (sum(tokens) / 3))
+    assert global_batch.imbalance > 1
+    assert not global_batch.stop
 
 
 def test_a_pinned_batch_gives_the_same_tensors_by_one_copy(make_stream, tiny_corpus, monkeypatch):

@@ -211,8 +211,8 @@ def test_matrices_are_counted_as_often_as_tokens_pass_them(family, make_model, t
     batch = make_stream(tiny_corpus).batch(0, 1)
     with FlopCounterMode(display=False) as counter:
         encode_packed(model.classifier.base_model, to_tensors(batch, torch.device("cpu")))
-    counted = counter.get_flop_counts()["Global"]
-    linear = sum(count for name, count in counted.items() if name in (torch.ops.aten.addmm, torch.ops.aten.mm))
+    global_batch = counter.get_flop_counts()["Global"]
+    linear = sum(count for name, count in global_batch.items() if name in (torch.ops.aten.addmm, torch.ops.aten.mm))
     pooler = 2 * 32 * 32 if family in ("bert", "albert") else 0
     rows = batch.num_tokens + -batch.num_tokens % ROUND_TO
     assert 2 * rows * FlopCounter(model).at_tokens + pooler == linear

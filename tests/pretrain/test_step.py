@@ -30,7 +30,7 @@ def gradient(model, stream, layout):
     stats = sum(
         train_step(
             PlainEngine(model, layout.accumulation),
-            counted=GlobalBatch(share, counts, stop=False),
+            global_batch=GlobalBatch(share, counts, stop=False),
             filler=every[0],
             layout=layout,
             rank=rank,
@@ -98,7 +98,7 @@ def test_the_weights_of_the_losses_reach_the_gradient(make_model, tiny_corpus, m
     of_all = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
     train_step(
         PlainEngine(model, 1),
-        counted=start_count_reduction([batch], model.losses)(),
+        global_batch=start_count_reduction([batch], model.losses)(),
         filler=batch,
         **of_all,
         weights=LossWeights(mlm=0.0),
@@ -122,7 +122,7 @@ def test_a_frozen_encoder_stays_as_it_is_and_the_heads_learn(token_loss, make_mo
     batch = make_stream(tiny_corpus, masking=masking).batch(0, SIZE)
     cut = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
     result = train_step(
-        PlainEngine(model, 1), counted=start_count_reduction([batch], model.losses)(), filler=batch, **cut
+        PlainEngine(model, 1), global_batch=start_count_reduction([batch], model.losses)(), filler=batch, **cut
     )
     optimizer.step()
     assert torch.isfinite(result.sums).all()

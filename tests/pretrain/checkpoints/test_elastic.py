@@ -77,7 +77,7 @@ def train(setup, engine, first, end):
         batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
         stats = train_step(
             engine,
-            counted=start_count_reduction(batches, engine.module.losses)(),
+            global_batch=start_count_reduction(batches, engine.module.losses)(),
             filler=setup.train_stream.batch(0, 1),
             layout=setup.layout,
             rank=setup.rank,

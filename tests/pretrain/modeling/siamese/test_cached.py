@@ -89,7 +89,7 @@ def gradients(model, stream, layout, exchange):
         model.zero_grad()
         result = train_step(
             PlainEngine(model, layout.accumulation),
-            counted=GlobalBatch(shares[rank], counts, stop=False),
+            global_batch=GlobalBatch(shares[rank], counts, stop=False),
             filler=every[0],
             layout=layout,
             rank=rank,
