@@ -161,7 +161,7 @@ def test_the_cause_of_a_failed_collective_is_printed_and_no_rank_is_blamed_for_i
     assert not ranks.is_communication_failure(KinspanError("--corpus gloo: no such folder"))
     Watch(tmp_path, 1, 2, 100.0).wait_for_verdict(str(ranks.CommunicationFailure(error)))
     said = capfd.readouterr().err
-    assert said.startswith("rank 1: communication with the other ranks failed (NCCL error in: ")
+    assert said.startswith("rank 1: communication with the other ranks failed: NCCL error in: ")
     assert "unhandled cuda error" in said
     assert "has ended" not in said
     assert said.count("\n") == 1

@@ -105,9 +105,6 @@ def test_a_run_is_released_for_sentence_transformers(config, tmp_path):
     assert f"| pair_mrr | {before:.3f} | {after:.3f} |" in card
     assert "Always predicting" not in card
     assert str(tmp_path) not in card
-    page = (Path(run.output_dir) / "report.html").read_text()
-    assert "Cosine <b>" in page
-    assert "called positive" not in page
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -136,8 +133,8 @@ def test_every_family_gives_the_same_vectors(family, make_model, tmp_path, capfd
     ("settings", "message"),
     [
         ({"pair_loss": None, "temperature": 0.1}, "--temperature"),
-        ({"adapter": "pfeiffer"}, "does not go with --adapter"),
-        ({"token_loss": "rtd"}, "does not go with --token_loss rtd"),
+        ({"adapter": "pfeiffer"}, "--adapter"),
+        ({"token_loss": "rtd"}, "--token_loss rtd"),
         ({"pair_weight": 0.0}, "with --pair_weight 0"),
         ({"own_negatives": 5}, "ssp has 4 for each anchor"),
         ({"global_batch_size": 1, "micro_batch_size": 1}, "compares a query with the texts of others"),
