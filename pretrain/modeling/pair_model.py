@@ -12,12 +12,12 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 from transformers.utils import logging
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError, quote_error, quote_first_line
 from data_pipeline.core.hub import expect_hub, explain_absence
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 
-from .default_model import name_installed
 from .encoder import encode_packed, prepare_encoder
 from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, compute_pair_loss, name_sums

@@ -2,8 +2,8 @@
 
 import pytest
 
+from data_pipeline.core import default_model
 from data_pipeline.core.errors import KinspanError
-from pretrain.modeling import default_model
 
 
 def test_without_its_package_other_models_are_named_as_ever(monkeypatch, tmp_path):
