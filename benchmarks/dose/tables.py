@@ -172,7 +172,8 @@ def find_rows(start: str) -> list[Row]:
     rows = {BM25: None, COSINE: None}
     for path in (FOLDER / "lines").glob(f"{start}-*.jsonl"):
         line = json.loads(path.read_text().splitlines()[0])
-        rows[Row(start, line["arm"], line["pairs"], line["questions"], "selqa")] = None
+        if line["arm"] not in ("ssp-wsd", "ssp-cosine"):  # of which the page has a sentence
+            rows[Row(start, line["arm"], line["pairs"], line["questions"], "selqa")] = None
     arms = ["bm25", "cosine", *TITLES]
     counts = {count: number for number, count in enumerate(COUNTS)}
     return sorted(rows, key=lambda r: (arms.index("bm25" if r == BM25 else r.arm), r.pairs, counts[r.questions]))
