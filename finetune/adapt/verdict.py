@@ -42,7 +42,7 @@ KEEP = (
 BM25_ABOVE = " That is above {name}: before you decide, measure both on more questions."
 UNJUDGED = (
     "This is no verdict on your documents, which these questions are not about. For one, label fifty questions of your "
-    "own and add --questions; docs/adapt.md has the form."
+    "own and add --questions; docs/start.md has the form."
 )
 NOT_LEARNED = (
     "This training is too short: the model ranks these answers no better than before. Use another ranker, a larger "

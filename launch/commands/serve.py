@@ -40,7 +40,7 @@ class ServeConfig(SearcherFlags):
     examples: str | None = setting(None)
     """File of questions to pick from on the page, one a line. Without it: questions or titles of the index."""
     evaluation: list[str] = setting([])
-    """Folders of evaluations for the page /evaluate, see docs/service.md."""
+    """Folders of evaluations for the page /evaluate, see docs/search.md."""
 
 
 def main() -> None:

@@ -108,23 +108,20 @@ def test_corpora(place, run_here):
 
 @pytest.mark.slow
 def test_siamese(place, run_here, tiny_documents):
-    train, inspect, tune, mined = blocks("siamese.md", "bash")
+    train, tune, mined = blocks("as2.md", "bash")[7:10]
     run_here(train)
     write_questions(place / "data", tiny_documents)
     run_here(tune)
-    assert "--train_data files=mined" in run_here(mined)
+    run_here(mined)
     for run in ("finder", "mined"):
         assert 0 < json.loads((place / f"runs/{run}/results.json").read_text())["test"]["r@5"]["mean"] <= 1
-    (use,) = blocks("siamese.md", "python")
+    (use,) = blocks("as2.md", "python")
     exec(use, {})  # in the folder that run_here has gone to
-    shown = run_here(inspect)
-    assert len(re.findall(r"^  (?:A|B|negative):", shown, re.MULTILINE)) == 15
 
 
 def test_python(place):
-    (place / "page.py").write_text("\n".join(blocks("reference.md", "python")))
-    said = run(place / "page.py", place=place)
-    assert "parameters (encoder" in said
+    (place / "page.py").write_text("\n".join(blocks("pretraining.md", "python")))
+    run(place / "page.py", place=place)
     assert (place / "releases/python/model.safetensors").exists()
 
 
@@ -145,13 +142,12 @@ def write_questions(folder, documents):
 @pytest.mark.slow
 def test_as2(place, run_here, tiny_documents):
     write_questions(place / "data", tiny_documents)
-    (study,) = blocks("as2.md", "yaml")
+    study, _ = blocks("as2.md", "yaml")
     (place / "study.yaml").write_text(study)
-    (place / "page.md").write_text("<!-- groups -->\n<!-- end -->\n")
     (place / "releases").mkdir()
     (place / "releases/docs").symlink_to(place / "path/to/model")
-    commands = blocks("as2.md", "bash")
-    tune, tanda, studied, _, _, trec, models, contamination = map(run_here, commands)
+    commands = blocks("as2.md", "bash")[:7]
+    tune, tanda, studied, _, trec, models, contamination = map(run_here, commands)
     figures = json.loads((place / "runs/as2/results.json").read_text())
     assert f"{figures['seeds'][0]['test']['map']:.4f}" in trec
     assert "test mean" in tune
@@ -160,18 +156,17 @@ def test_as2(place, run_here, tiny_documents):
     assert "BM25" in models
     assert len((place / "runs/ranked/ranking.jsonl").read_text().splitlines()) == 10
     assert "right answers" in contamination
-    assert "| group |" in (place / "page.md").read_text()
 
 
 def test_search(place, run_here, monkeypatch):
-    (line,) = blocks("search.md", "json")
+    line, *_ = blocks("search.md", "json")
     others = [{"id": f"s{n}", "text": f"Turn knob {n} until the screen is bright."} for n in range(5)]
     (place / "solved.jsonl").write_text(line + "".join(json.dumps(own) + "\n" for own in others))
     (place / "new.jsonl").write_text(json.dumps({"text": "Buy another one."}) + "\n")
     config = AutoConfig.from_pretrained(place / "path/to/model", num_labels=1)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(place / "releases/docs")
     load_tokenizer(short_tokenizer()).save_pretrained(str(place / "releases/docs"))
-    build, change, ask, measure = blocks("search.md", "bash")
+    build, change, ask, measure, *_ = blocks("search.md", "bash")
     assert "index: 6 answers" in run_here(build)
     whole = (place / "index").rename(place / "kept")
     shutil.copytree(whole, place / "index")

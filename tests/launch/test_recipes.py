@@ -73,8 +73,8 @@ def test_has_the_numbers_of_appendix_b(name):
 
 @pytest.mark.parametrize("name", [*PAPER, *ABLATIONS])
 def test_its_cost_is_told_for_the_tokens_that_it_has(name):
-    """docs/reference.md: updates, tokens per pair and all tokens, in billions."""
-    lines = (ROOT / "docs/reference.md").read_text(encoding="utf-8").splitlines()
+    """docs/cluster.md: updates, tokens per pair and all tokens, in billions."""
+    lines = (ROOT / "docs/cluster.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     (row,) = [row for row in rows if row and name in row[0].split(", ")]
     config, updates, per_pair = read(name), int(row[1].replace(",", "")), float(row[2])

@@ -102,8 +102,8 @@ def test_damage_is_named(folder, damage, reason):
 
 
 def test_the_documented_examples_are_what_is_read_and_answered(tmp_path):
-    page = (Path(__file__).resolve().parents[3] / "docs/service.md").read_text(encoding="utf-8")
-    found, settings, question, answers = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    page = (Path(__file__).resolve().parents[3] / "docs/search.md").read_text(encoding="utf-8")
+    _, found, settings, question, answers = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     assert SearchResponse.model_validate(json.loads(found), extra="forbid").hits[0].id == "t1"
     (tmp_path / SETTINGS).write_text(settings)
     (tmp_path / QUESTIONS).write_text(json.dumps(json.loads(question)))  # which stands on two lines there
