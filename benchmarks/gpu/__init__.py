@@ -1,7 +1,7 @@
 """``make gpu``: what can only be seen on a GPU, checked and measured in one unattended command.
 
-plan.py is the table of checks with their estimated times. kit.py and pack.py bring what the machine lacks. runner.py
-gives every check a process (worker.py), and report.py prints the table. The checks: correctness.py and updates.py (is
-it right?), speed.py (how fast, beside the usual way) and waits.py (does the host wait?); bench.py runs the product for
-them.
+__main__.py has the plan, and gives checks a process (worker.py). checks.py: is it right? speed.py: how fast is it, and
+does the host wait? bench.py runs the product for them. pack.py makes the kit for a machine without a package index.
 """
+
+WHEELS, CORPORA, MODELS = "wheels", "corpora", "models"  # folders of the kit

@@ -1,84 +1,177 @@
-"""``make gpu``: everything that can only be seen on a GPU, in one unattended command of less than nine minutes.
+"""``make gpu``: everything that can only be seen on a GPU, in one unattended command.
 
-Unpacks what ``make gpu-kit`` has packed, and runs the checks: first, all at once, whether the product computes what it
-should (losses against the CPU's, packed rows against padded ones, the same bits twice, after a kill too, every stage of
-ZeRO, compiled against eager); then one by one how fast it is, beside the Trainer of transformers, and where the host
-waits. The plan is printed first. Results are written as they come; a check for which too little time is left is not
-begun, and listed.
+Unpacks what ``make gpu-kit`` has packed, prints the plan in seconds, and runs the checks: first, all at once, whether
+the product computes what it should; then one by one how fast it is. What does not fit the time is not begun, and a
+check that hangs is ended; the results of the others stand.
 
-With --quick everything is done with small models in a few steps, also where there is no GPU: it shows that the
+With --quick all is done with small models in a few steps, one by one, also where there is no GPU: it shows that the
 command works, and its figures mean nothing."""
 
+# Standard library only: this process must not use what it unpacks for the others.
 import argparse
+import json
 import os
+import re
 import signal
+import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from textwrap import wrap
+from typing import Any
 
-from .kit import MISSING, WHEELS, install_wheels
-from .plan import BUDGET, NAMES, STAGES, sum_seconds
-from .report import write_report
-from .runner import NO_TIME, PASSED, run_checks
+from . import MODELS, WHEELS
 
 ROOT = Path(__file__).resolve().parents[2]
-STRETCH = 10  # of estimates and budget with --quick, which runs one by one, for a busy machine of few cores
-RESULTS = ("results.jsonl", "log.txt", "summary.json", "table.txt")
+# Functions of benchmarks.gpu, with arguments after more colons, and the seconds that they take on an H200. A check is a
+# process of its own, and imports everything in 15 of them; speeds share one.
+CHECKS = {
+    "packed against padded": ("checks:compare_families", 20),
+    "losses on GPU and CPU": ("checks:compare_losses", 86),
+    "the same run twice": ("checks:repeat", 86),
+    "kill -9 and resume": ("checks:kill_and_resume", 100),
+    "updates": ("checks:compare_updates", 100),
+    "compiled against eager": ("checks:compare_compiled", 100),
+    "two ranks on one GPU": ("checks:compare_ranks", 90),
+}
+SPEEDS = {  # the most important first
+    "machine": ("speed:measure_machine", 17),
+    "RoBERTa-base, compiled": ("speed:measure:roberta-base:compile:2048:1024", 88),
+    "ModernBERT-base, compiled": ("speed:measure:modernbert-base:compile:1024", 90),
+    "RoBERTa-base": ("speed:measure:roberta-base:eager:1024:256", 22),
+    "time of the host": ("speed:measure_host", 29),
+    "where the host waits": ("speed:count_waits", 20),
+    "MiniLM-L6": ("speed:measure:minilm-l6:eager:2048:512", 20),
+    "ELECTRA-base": ("speed:measure:electra-base:eager:1024", 15),
+    "ModernBERT-base": ("speed:measure:modernbert-base:eager:1024", 15),
+    "the Trainer, RoBERTa-base": ("speed:measure_trainer", 25),
+}
+ALL = CHECKS | SPEEDS
+MINUTES = 9.0
+LATEST = 2  # a process that takes so many times its estimate is ended
+STRETCH = 10  # of estimates and minutes with --quick, for a busy machine of few cores
 
 
-def parse_flags() -> argparse.Namespace:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__, formatter_class=formatter)
-    parser.add_argument("--kit", type=Path, default=ROOT / "gpu-kit", help="The folder that make gpu-kit has written.")
-    parser.add_argument("--output_dir", type=Path, help="For results; without it $OUT, or else gpu-results.")
-    parser.add_argument("--quick", action="store_true", help="Small models, a few steps.")
-    parser.add_argument("--only", nargs="*", metavar="CHECK", default=NAMES, help="Some checks alone, by their names.")
-    parser.add_argument("--minutes", type=float, help=f"When to end, without it {BUDGET / 60}; what is left is listed.")
-    args = parser.parse_args()
-    if not (args.kit / "models").is_dir():
-        parser.error(MISSING.format(folder=args.kit))
-    if unknown := set(args.only) - set(NAMES):
-        parser.error(f"--only {unknown.pop()!r} is none of: {', '.join(NAMES)}")
-    args.minutes = args.minutes or BUDGET / 60 * (STRETCH if args.quick else 1)
-    args.output_dir = args.output_dir or Path(os.environ.get("OUT") or "gpu-results")
-    return args
+def install_wheels(kit: Path, target: Path) -> list[str]:
+    """Installs into ``target`` those wheels that this machine lacks or has in an older version; returns their names."""
+    wheels = [wheel for wheel in sorted((kit / WHEELS).glob("*.whl")) if not _is_there(wheel)]
+    if wheels:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
+        command += ["--no-cache-dir", "--disable-pip-version-check", "--upgrade", "--target", str(target)]
+        subprocess.run([*command, *map(str, wheels)], check=True)
+    return [wheel.name.split("-")[0] for wheel in wheels]
+
+
+def _is_there(wheel: Path) -> bool:
+    name, needed = wheel.name.split("-")[:2]
+    with suppress(PackageNotFoundError):
+        there, wanted = ([int(n) for n in re.findall(r"\d+", text)[:3]] for text in (version(name), needed))
+        return there >= wanted
+    return False
+
+
+def run_at_once(groups: list[list[str]], command: list[str], folder: Path, deadline: float) -> None:
+    """Runs each group of checks in a process, all at once; ends those that reach their limit, with what they started.
+
+    command: of a worker, which gets the names of its checks, and appends their rows and outcomes to results.jsonl
+    folder:  of results.jsonl, and of log.txt, which gets all that the workers write
+    """
+    began = time.monotonic()
+    running = []
+    for number, names in enumerate(groups):
+        log = folder / f"worker-{number}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen([*command, *names], stdout=file, stderr=file, process_group=0)
+        running.append((names, process, log))
+    try:
+        for names, process, _ in running:
+            limit = LATEST * sum(ALL[name][1] for name in names) * (STRETCH if "--quick" in command else 1)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, min(began + limit, deadline) - time.monotonic()))
+    finally:
+        for names, process, log in running:
+            status = process.poll()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            text = log.read_text(encoding="utf-8", errors="replace")
+            with (folder / "log.txt").open("a", encoding="utf-8") as file:
+                file.write(f"===== {', '.join(names)}\n{text}\n")
+            log.unlink()
+            done = {line["check"] for line in read_results(folder) if "outcome" in line}
+            for name in [name for name in names if name not in done][:1]:
+                how = "ended at its limit" if status is None else f"failed: status {status}; {text.strip()[-200:]}"
+                append_line(folder, {"check": name, "outcome": how})
+
+
+def append_line(folder: Path, values: dict[str, Any]) -> None:
+    """Adds one line of JSON to results.jsonl, in one write."""
+    with (folder / "results.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "results.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def format_table(names: Iterable[str], results: list[dict[str, Any]]) -> Iterable[str]:
+    """Yields a line for each check and row."""
+    for name in names:
+        lines = [line for line in results if line["check"] == name]
+        yield f"{name}: {next((line['outcome'] for line in lines if 'outcome' in line), 'not begun')}"
+        for row in (line for line in lines if "figures" in line):
+            holds = {None: "", True: " [holds]", False: " [DOES NOT HOLD]"}[row["holds"]]
+            figures = ", ".join(f"{key} {_format(value)}" for key, value in row["figures"].items())
+            yield from wrap(f"{row['what']}{holds}: {figures}", 150, initial_indent="  ", subsequent_indent="      ")
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, float) and abs(value) < 1000:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def main() -> int:
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that no worker is left behind
-    args = parse_flags()
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    for name in RESULTS:
-        (args.output_dir / name).unlink(missing_ok=True)
-    kit = args.kit.resolve()
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks.gpu", description=__doc__, formatter_class=formatter)
+    parser.add_argument("--kit", type=Path, default=ROOT / "gpu-kit", help="The folder that make gpu-kit has written.")
+    parser.add_argument("--output_dir", type=Path, help="For results; without it $OUT, or else gpu-results.")
+    parser.add_argument("--quick", action="store_true", help="Small models, a few steps.")
+    parser.add_argument("--only", nargs="*", metavar="CHECK", choices=ALL, default=[*ALL], help="Some checks alone.")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="When to end.")
+    args = parser.parse_args()
+    kit, folder = args.kit.resolve(), (args.output_dir or Path(os.environ.get("OUT") or "gpu-results")).resolve()
+    if not (kit / MODELS).is_dir():
+        parser.error(f"--kit {args.kit} is no kit: pack one on a machine with a package index by `make gpu-kit`")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("results.jsonl", "log.txt"):
+        (folder / name).unlink(missing_ok=True)
     site = kit / f"site-{sys.version_info.major}.{sys.version_info.minor}"
-    added = install_wheels(kit, site) if (kit / WHEELS).is_dir() else []
-    print(f"from the kit: {', '.join(added) or 'nothing, all is there'}", flush=True)
-    paths = [str(ROOT), *([str(site)] if site.is_dir() else []), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true", "PYTHONUNBUFFERED": "1"}
+    print(f"from the kit: {', '.join(install_wheels(kit, site)) or 'nothing, all is there'}", flush=True)
+    paths = [str(ROOT), str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     os.environ.setdefault("OMP_NUM_THREADS", "2")  # several checks share the processor, and count on the GPU
-    stages = [[check for check in stage if check.name in args.only] for stage in STAGES]
-    if args.quick:
-        stages = [[replace(check, seconds=check.seconds * STRETCH)] for stage in stages for check in stage]
-    for stage in filter(None, stages):
-        print("planned:", "; ".join(f"{check.name} {check.seconds:.0f} s" for check in stage))
-    print(f"planned in all: {sum_seconds(stages):.0f} of {60 * args.minutes:.0f} s", flush=True)
-    outcomes = run_checks(
-        stages,
-        [sys.executable, "-m", "benchmarks.gpu.worker", str((args.output_dir / "results.jsonl").resolve())],
-        {"kit": str(kit), "quick": args.quick},
-        args.output_dir,
-        deadline=began + 60 * args.minutes,
-        tell=lambda line: print(f"{time.monotonic() - began:4.0f} s  {line}", flush=True),
-    )
-    seconds = time.monotonic() - began
-    print(f"\n{write_report(args.output_dir, outcomes, seconds)}\n")
-    left_out = ", ".join(outcome.check for outcome in outcomes if outcome.outcome == NO_TIME)
-    print(f"{seconds:.0f} s; did not fit: {left_out or 'nothing'}; all of it: {args.output_dir}/summary.json")
-    return int(any(outcome.outcome != PASSED for outcome in outcomes))
+    stretch = STRETCH if args.quick else 1
+    deadline = began + 60 * args.minutes * stretch
+    checks, speeds = ([name for name in of if name in args.only] for of in (CHECKS, SPEEDS))
+    print("planned:", "; ".join(f"{name} {stretch * ALL[name][1]} s" for name in args.only))
+    add_up = sum if args.quick else max
+    seconds = add_up([CHECKS[name][1] for name in checks] or [0]) + sum(SPEEDS[name][1] for name in speeds)
+    print(f"planned in all: {stretch * seconds} of {60 * stretch * args.minutes:.0f} s", flush=True)
+    worker = [sys.executable, "-m", "benchmarks.gpu.worker", str(kit), str(folder), str(deadline)]
+    worker += ["--quick"] * args.quick
+    stages = [[[name]] for name in checks] if args.quick else [[[name] for name in checks]]
+    for groups in [stage for stage in (*stages, [speeds]) if any(stage)]:
+        run_at_once(groups, worker, folder, deadline)
+    table = "\n".join(format_table(args.only, read_results(folder)))
+    print(f"\n{table}\n\n{time.monotonic() - began:.0f} s; all of it: {folder}")
+    return int(any(not line.get("outcome", "passed").startswith("passed") for line in read_results(folder)))
 
 
 if __name__ == "__main__":

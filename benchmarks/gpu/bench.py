@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -22,53 +23,31 @@ from data_pipeline.tokenizers import load_tokenizer
 from pretrain.config import PretrainConfig
 from pretrain.planning.plan import BUILT_IN
 
-from .kit import CORPORA, MODELS
-from .report import MODEL_FLOPS
+from . import CORPORA, MODELS
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 UNIT_TFLOPS = 1000.0  # what the log's utilisation is taken of, which says the TFLOP/s themselves
-LOGGED = {  # figures of the product's log, and how they are shown
-    "tokens_per_second": "tokens/s",
-    "mfu_percent": MODEL_FLOPS,
-    "data_wait_percent": "data wait %",
-    "padding_percent": "padding in attention %",
-}
 _RUNS = count()
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a check has found.
-
-    what:    the thing that was checked or measured, unlike that of the check's other rows
-    figures: numbers, or words, by name with their unit
-    holds:   whether what must be so is so; None where a row only measures
-    """
+    """A result. ``figures``: by name with their unit. ``holds``: None where a row only measures"""
 
     what: str
     figures: dict[str, Any]
     holds: bool | None = None
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model of the kit: its title, its tokenizer's corpus, its family, and what its config says beside that's."""
-
-    title: str
-    corpus: str
-    family: str
-    config: dict[str, Any]
-
-
 _MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 GENERATOR = "electra-base-generator"
-KIT_MODELS = {
-    "roberta-base": Model("RoBERTa-base", "roberta", *BUILT_IN["roberta-base"]),
-    "minilm-l6": Model("MiniLM-L6", "bert", "bert", _MINILM),
-    "electra-base": Model("ELECTRA-base", "bert", *BUILT_IN["google/electra-base-discriminator"]),
-    GENERATOR: Model("ELECTRA-base's generator", "bert", *BUILT_IN["google/electra-base-generator"]),
-    "modernbert-base": Model("ModernBERT-base", "roberta", "modernbert", {"vocab_size": 50368}),
+KIT_MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # the tokenizer's corpus, the family and its config
+    "roberta-base": ("roberta", *BUILT_IN["roberta-base"]),
+    "minilm-l6": ("bert", "bert", _MINILM),
+    "electra-base": ("bert", *BUILT_IN["google/electra-base-discriminator"]),
+    GENERATOR: ("bert", *BUILT_IN["google/electra-base-generator"]),
+    "modernbert-base": ("roberta", "modernbert", {"vocab_size": 50368}),
 }
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
 _DEBERTA = {"relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"], "share_att_key": True}
@@ -82,8 +61,8 @@ _OF_FAMILY: dict[str, dict[str, Any]] = {  # what sets a small model of the fami
 }
 
 
-def write_config(folder: Path, family: str, tokenizer: Any, config: dict[str, Any]) -> Path:
-    """A model folder of the family, without weights: ``config`` and the tokenizer. Returns the folder."""
+def write_config(folder: Path, family: str, tokenizer: Any, config: dict[str, Any]) -> str:
+    """Writes a model folder without weights, ``config`` and the tokenizer. Returns its name."""
     from transformers import AutoConfig
 
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "cls", "sep")}
@@ -91,43 +70,40 @@ def write_config(folder: Path, family: str, tokenizer: Any, config: dict[str, An
     size = max(len(tokenizer), config.get("vocab_size", 0))
     AutoConfig.for_model(family, **{**ids, **config, "vocab_size": size}).save_pretrained(folder)
     tokenizer.save_pretrained(str(folder))
-    return folder
+    return str(folder)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a check is given: the kit, a folder that is deleted afterwards, one for results, and whether tiny models
-    stand in."""
+    """What a check is given: the kit, a folder that is deleted afterwards, and whether tiny models stand in."""
 
     kit: Path
     scratch: Path
-    out: Path
     quick: bool
 
     def corpus(self, name: str) -> str:
-        """The folder of the corpus of that tokenizer, "roberta" or "bert"."""
+        """Returns the folder of the corpus of that tokenizer, "roberta" or "bert"."""
         return str(self.kit / CORPORA / name)
 
     def model(self, name: str, **changes: Any) -> str:
-        """The folder of a model of KIT_MODELS, of the kit or small, its config changed by ``changes``."""
-        kept, known = self.kit / MODELS / name, KIT_MODELS[name]
+        """Returns the folder of a model of KIT_MODELS, of the kit or small, its config changed by ``changes``."""
+        kept, (_, family, config) = self.kit / MODELS / name, KIT_MODELS[name]
         if not self.quick and not changes:
             return str(kept)
-        small = SMALL | _OF_FAMILY.get(known.family, {}) if self.quick else {}
+        small = SMALL | _OF_FAMILY.get(family, {}) if self.quick else {}
         folder = self.scratch / "-".join((name, *map(str, changes.values())))
-        return str(write_config(folder, known.family, load_tokenizer(str(kept)), known.config | small | changes))
+        return write_config(folder, family, load_tokenizer(str(kept)), config | small | changes)
 
     def small_model(self, family: str) -> str:
-        """A small model of any family, with BERT's tokenizer, whose attention scores differ from the start."""
+        """Returns a small model of any family, with BERT's tokenizer, whose attention differs from the start."""
         config = SMALL | _OF_FAMILY.get(family, {}) | {"initializer_range": 0.1}
         tokenizer = load_tokenizer(str(self.kit / MODELS / "minilm-l6"))
-        return str(write_config(self.scratch / f"small-{family}", family, tokenizer, config))
+        return write_config(self.scratch / f"small-{family}", family, tokenizer, config)
 
     def settings(self, name: str, **more: Any) -> dict[str, Any]:
-        """Settings of a run of a model of KIT_MODELS, without validation: what ``more`` does not say otherwise."""
-        known = KIT_MODELS[name]
+        """Returns settings of a run of a model of KIT_MODELS without validation, changed by ``more``."""
         settings: dict[str, Any] = {
-            "corpus": self.corpus(known.corpus),
+            "corpus": self.corpus(KIT_MODELS[name][0]),
             "model": more.get("model") or self.model(name),
             "output_dir": str(self.scratch / f"run-{next(_RUNS)}"),
             "precision": "bf16" if ON_GPU else "fp32",
@@ -137,7 +113,7 @@ class Bench:
             "peak_tflops": UNIT_TFLOPS,
             "stall_minutes": 2.0,
         }
-        if known.family == "electra":
+        if name == "electra-base":
             settings["generator"] = self.model(GENERATOR)
         return settings | more
 
@@ -149,10 +125,7 @@ class Enough(Exception):
 def train_here(settings: dict[str, Any], before: Callable[[int, Any], None]) -> list[dict[str, Any]]:
     """Runs the product in this process until its last step or Enough; returns the training lines of its log.
 
-    before: called before each ``train_step`` with the number of the step since the run was started, and the engine; may
-            raise Enough
-
-    Raises KinspanError as the product does, and leaves the memory of the device as it was.
+    before: called before each step with its number since the start, and the engine; may raise Enough
     """
     import pretrain.run
 
@@ -163,10 +136,8 @@ def train_here(settings: dict[str, Any], before: Callable[[int, Any], None]) -> 
         return train_step(*arguments, **named)
 
     try:
-        with mock.patch("pretrain.run.train_step", watched):
+        with suppress(Enough), mock.patch("pretrain.run.train_step", watched):
             pretrain.run.pretrain(PretrainConfig(**settings))
-    except Enough:
-        pass
     finally:
         free()
     return read_lines(settings)
@@ -187,7 +158,7 @@ def synchronize() -> None:
 
 
 def read_lines(settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """The training lines of a run's log."""
+    """Returns the training lines of a run's log."""
     path = Path(settings["output_dir"]) / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [line for line in map(json.loads, lines) if line["split"] == "train"]
@@ -195,7 +166,7 @@ def read_lines(settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 def measure_speed(settings: dict[str, Any], seconds: float, warm: int, lines: int) -> dict[str, float]:
     """Figures of a run, as medians over the lines of its log after the first ``warm``: at least ``lines`` of them, and
-    as many as ``seconds`` give. Its last step is never come to."""
+    as many as ``seconds`` give."""
     began: list[float] = []
 
     def stop(step: int, engine: Any) -> None:
@@ -203,28 +174,17 @@ def measure_speed(settings: dict[str, Any], seconds: float, warm: int, lines: in
         if step >= (warm + lines) * settings["log_steps"] and began[-1] - began[0] > seconds:
             raise Enough
 
-    reset_peak()
-    settled = train_here({**settings, "max_steps": 10**6, "save_steps": 10**6}, stop)[warm:]
-    figures = {shown: statistics.median(line[name] for line in settled) for name, shown in LOGGED.items()}
-    figures[MODEL_FLOPS] *= UNIT_TFLOPS / 100
-    counted = began[warm * settings["log_steps"] :]
-    figures["ms per update"] = 1e3 * (counted[-1] - counted[0]) / (len(counted) - 1)
-    return figures | {"pairs of a micro-batch": read_micro_batch(settings)} | read_peak()
-
-
-def reset_peak() -> None:
     if ON_GPU:
         torch.cuda.reset_peak_memory_stats()
-
-
-def read_peak() -> dict[str, float]:
-    """The most memory that was held at once since reset_peak."""
-    return {"peak, GB": torch.cuda.max_memory_allocated() / 1e9} if ON_GPU else {}
-
-
-def read_micro_batch(settings: dict[str, Any]) -> int:
-    """What a run was given, or has found to fit."""
-    return json.loads((Path(settings["output_dir"]) / "run.json").read_text())["settings"]["micro_batch_size"]
+    settled = train_here({**settings, "max_steps": 10**6, "save_steps": 10**6}, stop)[warm:]
+    median = {name: statistics.median(line[name] for line in settled) for name in ("tokens_per_second", "mfu_percent")}
+    counted = began[warm * settings["log_steps"] :]
+    figures = {
+        "tokens/s": median["tokens_per_second"],
+        "TFLOP/s": median["mfu_percent"] * UNIT_TFLOPS / 100,
+        "ms per update": 1e3 * (counted[-1] - counted[0]) / (len(counted) - 1),
+    }
+    return figures | ({"peak, GB": torch.cuda.max_memory_allocated() / 1e9} if ON_GPU else {})
 
 
 def start_command(settings: dict[str, Any], **variables: str) -> subprocess.Popen:

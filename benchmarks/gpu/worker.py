@@ -1,46 +1,44 @@
-"""The process of one check: it imports ahead, waits to be told the check, and writes each row of results at once."""
+"""A process of checks, one after another: worker.py KIT FOLDER DEADLINE [--quick] CHECK ..."""
 
-import gc
 import importlib
-import json
 import sys
 import tempfile
+import time
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 
-from .runner import append_line
+from .__main__ import ALL, STRETCH, append_line
 
 
-def main(results: Path) -> None:
-    """Runs the check that the standard input names. Raises AssertionError where a row says that it did not hold."""
+def main(kit: str, results: str, deadline: str, *names: str) -> None:
+    """Appends each row to the results as it comes, and how the check ended."""
     from pretrain.engine.deepspeed_compat import silence_start
 
     silence_start()
-    import deepspeed  # noqa: F401
-    import torch.distributed as dist
-
-    import pretrain.run  # noqa: F401
-
     from .bench import Bench
 
-    gc.freeze()  # DeepSpeed collects garbage at every start, and need not look through all that was imported
-    line = sys.stdin.readline()
-    if not line:  # nobody needs this process any more
-        return
-    told = json.loads(line)
-    module, function, *arguments = told["function"].split(":")
-    check = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)
-    failed = []
-    with tempfile.TemporaryDirectory(prefix="kinspan-gpu-") as scratch:
-        for row in check(Bench(Path(told["kit"]), Path(scratch), results.parent, told["quick"]), *arguments):
-            append_line(results, {"type": "row", "check": told["check"], **asdict(row)})
-            if row.holds is False:
-                failed.append(row.what)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    if failed:
-        raise AssertionError(f"did not hold: {'; '.join(failed)}")
+    quick, folder = "--quick" in names, Path(results)
+    for check in (name for name in names if name != "--quick"):
+        function, seconds = ALL[check]
+        began = time.monotonic()
+        if began + seconds * (STRETCH if quick else 1) > float(deadline):
+            append_line(folder, {"check": check, "outcome": "skipped, for want of time"})
+            continue
+        print(f"----- {check}", flush=True)
+        module, name, *arguments = function.split(":")
+        outcome = "passed"
+        with tempfile.TemporaryDirectory(prefix="kinspan-gpu-") as scratch:
+            try:
+                run = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), name)
+                for row in run(Bench(Path(kit), Path(scratch), quick), *arguments):
+                    append_line(folder, {"check": check, **asdict(row)})
+                    outcome = f"failed: {row.what}" if row.holds is False else outcome
+            except Exception as error:
+                traceback.print_exc()
+                outcome = f"failed: {error}"
+        append_line(folder, {"check": check, "outcome": f"{outcome}, {time.monotonic() - began:.0f} s"})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*sys.argv[1:])
