@@ -2,6 +2,5 @@
 
 import os
 
-os.environ.setdefault(
-    "JAX_PLATFORMS", "cpu"
-)  # bm25s imports jax where it is installed, which would take the GPU's memory
+# bm25s imports jax where it is installed, which would take most of a GPU's memory
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
