@@ -107,8 +107,8 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(content, changed, 
 def trained(monkeypatch):
     """The stages of training that have run."""
     stages = []
-    loop = train._Run.loop
-    monkeypatch.setattr(train._Run, "loop", lambda run, *a: (stages.append(run.stage), loop(run, *a))[1])
+    training = train._Run.train
+    monkeypatch.setattr(train._Run, "train", lambda run: (stages.append(run.stage), training(run))[1])
     return stages
 
 

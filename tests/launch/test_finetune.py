@@ -72,14 +72,14 @@ def test_it_trains_prints_a_table_and_the_same_command_repeats_it(folder, tmp_pa
     arguments = ["--data", f"files={folder}/data", "--model", folder / "small", "--seeds", "2", *FAST]
     done = run("finetune", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "step 6/6  dev" in done.stdout
+    assert "step 6/6  dev" in done.stderr
     table = done.stdout[done.stdout.index("small on files, 2 seed(s)") :]
     assert len([line for line in table.splitlines() if line.startswith("test ")]) == 5  # and BM25, and the start
     assert (tmp_path / "runs/as2/seed-2/best/model.safetensors").is_file()
     assert (tmp_path / "runs/as2/curves.png").is_file()
     again = run("finetune", *arguments, cwd=tmp_path)
     assert again.stdout.endswith(table)
-    assert "step " not in again.stdout
+    assert "step " not in again.stderr
 
 
 def test_a_study(folder, tmp_path):

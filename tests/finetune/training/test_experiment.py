@@ -46,8 +46,8 @@ def tanda(config, write_sets):
 def trained(monkeypatch):
     """The stages that were run in earnest, not found done."""
     stages = []
-    loop = train._Run.loop
-    monkeypatch.setattr(train._Run, "loop", lambda run, *a: (stages.append(run.stage), loop(run, *a))[1])
+    training = train._Run.train
+    monkeypatch.setattr(train._Run, "train", lambda run: (stages.append(run.stage), training(run))[1])
     return stages
 
 
