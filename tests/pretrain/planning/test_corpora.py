@@ -19,7 +19,6 @@ from data_pipeline.sources import Source, parse_sources
 from objectives import parse_mixture
 from pretrain.planning.corpora import (
     describe_corpora,
-    explain_other_corpora,
     identify_corpora,
     mix,
     open_corpora,
@@ -204,19 +203,3 @@ def test_a_corpus_given_twice_is_opened_once(tiny_corpus):
     assert len(corpora) == 1
     assert (mixture.names, mixture.weights) == (("ssp", "nsp"), (1, 2))
     assert mixture.names == parse_mixture("ssp:1+nsp:2").names
-
-
-@pytest.mark.parametrize(
-    ("now", "told"),
-    [
-        (["corpora/news"], "it was begun with --corpus corpora/docs corpora/wiki=2, and now it is corpora/news; give "),
-        ([], "and now it is the default corpus; give the corpus that it was begun with, or "),
-        (["corpora/docs", "corpora/wiki=2"], "corpora/docs corpora/wiki=2 has changed since; give "),
-    ],
-)
-def test_another_corpus_is_called_by_its_name(now, told, tmp_path):
-    (tmp_path / "config.yaml").write_text("corpus: [corpora/docs, corpora/wiki=2]\n")
-    assert told in explain_other_corpora(tmp_path, now)["corpus_content"]
-    for broken in ("corpus: [", "[]", ""):
-        (tmp_path / "config.yaml").write_text(broken)
-        assert explain_other_corpora(tmp_path, now) == {}
