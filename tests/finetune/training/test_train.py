@@ -17,7 +17,7 @@ from finetune.ranking.encode import encode_pairs
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker
 from finetune.training import train
-from finetune.training.config import FinetuneConfig, check
+from finetune.training.config import FinetuneConfig
 from finetune.training.engine import join_ranks
 from finetune.training.plan import TrainingStage, plan_stage
 from finetune.training.stages import load_data
@@ -268,23 +268,6 @@ def test_what_is_right_alone_is_learned_against_the_corpus(job, sets, tmp_path, 
     assert summary["steps"] == 2 * 5  # 5 right answers and 15 negatives
     with pytest.raises(KinspanError, match="--negatives_per_question"):
         job("more", data=folder, negatives_per_question=5, negatives_from="corpus")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"negatives_per_question": 2, "loss": "listwise"}, "--negatives_per_question is for --loss pointwise"),
-        (
-            {"negatives_per_question": 2, "negatives_ratio": 2.0},
-            "--negatives_ratio",
-        ),
-        ({"negatives_from": "corpus"}, "--negatives_from corpus says where --negatives_per_question"),
-        ({"negatives_per_question": 0}, "--negatives_per_question 0: must be above 0"),
-    ],
-)
-def test_negatives_that_cannot_be_meant(settings, message):
-    with pytest.raises(KinspanError, match=message):
-        check(FinetuneConfig("files=x", **settings))
 
 
 def test_a_plan(job, sets, answer_set, model):
