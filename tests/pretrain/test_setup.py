@@ -82,7 +82,7 @@ def test_settings_of_replaced_token_detection_that_cannot_be_meant_are_refused(s
 
 def test_a_corpus_of_another_tokenizer(refused, shared, make_corpus, tiny_documents):
     corpus = make_corpus(tiny_documents[:5], shared / "tokenizers/roberta-base-tokenizer")
-    assert "--tokenizer" in refused(corpus=str(corpus))
+    assert f"corpus {corpus.name} " in refused(corpus=str(corpus))
 
 
 def test_a_kind_of_model_that_cannot_be_trained_is_not_called_a_missing_tokenizer(refused, tmp_path):
