@@ -60,8 +60,7 @@ transtqa: $(INSTALLED)  ## Train a bi-encoder by transfer in steps and search Te
 
 # The answers of a data set are searched, and what is found is ranked again by cross-encoders that are trained here.
 # RERANK_SOURCE: the data set, as launch/finetune.py takes it; RERANK_TEXT: documents for the pre-training; RERANK_SET:
-# settings of the fine-tuning, such as max_steps=200. The same command goes on where it was cut short, also with more
-# RERANK_QUESTIONS. docs/search.md has the commands for other data sets.
+# settings of the fine-tuning, such as max_steps=200. docs/search.md has the commands for other data sets.
 RERANK_SOURCE ?= insuranceqa=../shared/data/as2/insuranceqa
 RERANK_TEXT ?= $(wildcard ../shared/data/as2/insuranceqa/answers.jsonl.xz)
 RERANK_RUN ?= runs/rerank
@@ -71,10 +70,10 @@ rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers
 	$(call require,RERANK_TEXT)
 	$(BIN)/kinspan index --answers $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/index
 	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/kinspan data mine --data $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/mined
-	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python -m benchmarks.search.candidates --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions 200 --output_dir $(RERANK_RUN)/questions
+	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --split dev --questions 200 --candidates_to $(RERANK_RUN)/questions
 	$(BIN)/kinspan prepare --input $(RERANK_TEXT) --output_dir $(RERANK_RUN)/corpus
 	$(BIN)/kinspan study --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined $(RERANK_SET) --output_dir $(RERANK_RUN)/study
-	$(BIN)/python -m benchmarks.search --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best --output_dir $(RERANK_RUN)/search
+	$(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best --output_dir $(RERANK_RUN)/search
 
 # How many labels SSP saves, and with how many pairs: days of one core, in as many runs as one likes. DOSE_WORK holds
 # starts, corpus and trainings; results are lines in benchmarks/dose/lines. DOSE_FLAGS: --hours 8, --only 'rampart-*'.
@@ -124,7 +123,6 @@ bench: $(INSTALLED)  ## Measure the ratios of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS) --roberta_corpus $(CORPUS) --results runs/bench/train_step.jsonl
 	$(BIN)/python benchmarks/rank.py --data wikiqa=$(WIKIQA)
-	$(BIN)/python benchmarks/checkpoint.py --corpus $(BERT_CORPUS)
 
 # What `make gpu` needs on a machine without a package index, in the folder gpu-kit (57 MB), which git ignores.
 ROBERTA_TOKENIZER ?= $(or $(wildcard ../shared/tokenizers/roberta-base-tokenizer),roberta-base)
