@@ -28,7 +28,7 @@ from data_pipeline.core.files import write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import SPECS, load_split
 from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS
-from finetune.evaluation.retrieval import measure_retrieval
+from finetune.evaluation.named_metrics import measure_retrieval
 from finetune.evaluation.significance import compare_rows, format_p
 
 FIRST = {"bi_encoder": "bi-encoder", "bm25": "BM25", "fusion": "fusion"}

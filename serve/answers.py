@@ -19,7 +19,7 @@ from finetune.data.builders.forum import ForumQuestion, read_questions
 from finetune.data.dataset import MissingSplit
 from finetune.data.registry import NAMES, load_split
 from finetune.data.tables import FORMATS, Table, find_suffix, lacks_names, read_nameless_tsv, read_table
-from finetune.evaluation.beir import CORPUS, find_beir_file
+from finetune.evaluation.trec import CORPUS, find_beir_file
 
 logger = logging.getLogger(__name__)
 

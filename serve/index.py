@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 
 from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.bm25 import cut_words, index_words
-from finetune.ranking.best import take_best
 
 from .answers import Answer
 from .folder import AGAIN, MANIFEST, check_files, read_manifest
-from .nearest import GRAPH, MATRIX, Graph, find_exactly, map_matrix
+from .nearest import GRAPH, MATRIX, Graph, find_exactly, map_matrix, take_best
 
 RankedRows = tuple[np.ndarray, np.ndarray]  # rows of the index, the best first, and their scores
 TEXTS, WORDS = "answers.arrow", "words"

@@ -13,7 +13,6 @@ import torch
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import describe_write_error
-from finetune.ranking.best import take_best
 
 MATRIX, GRAPH = "vectors.npy", "graph.usearch"
 # Of float32 rows that are made at once, by torch, which is eight times as fast at that as NumPy: they stay in the cache
@@ -26,6 +25,16 @@ CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 256
 def map_matrix(path: Path) -> np.ndarray:
     """Nothing that is written to the array reaches the file; torch takes no array that cannot be written to."""
     return np.load(path, mmap_mode="c")
+
+
+def take_best(scores: np.ndarray, k: int) -> np.ndarray:
+    """Returns the places of the k highest scores, the best first; of equal ones those that come first."""
+    if k >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    lowest = np.partition(scores, len(scores) - k)[len(scores) - k]
+    above, equal = np.flatnonzero(scores > lowest), np.flatnonzero(scores == lowest)
+    places = np.concatenate([above, equal[: k - len(above)]])
+    return places[np.lexsort((places, -scores[places]))]
 
 
 def find_exactly(matrix: np.ndarray, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:

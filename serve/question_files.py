@@ -5,8 +5,7 @@ from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.tables import FORMATS, Table, find_suffix, lacks_names, read_nameless_tsv, read_table
-from finetune.evaluation.beir import QRELS, QUERIES, find_beir_file, read_beir_qrels
-from finetune.evaluation.trec import is_trec_id
+from finetune.evaluation.trec import QRELS, QUERIES, find_beir_file, is_trec_id, read_beir_qrels
 
 from .answers import BEIR_ID, take_text
 from .questions import MAX_QUESTION, clean_question

@@ -15,7 +15,7 @@ from data_pipeline.core.files import make_folder
 from data_pipeline.core.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import rank_run
-from finetune.evaluation.trec import append_below, find_line, read_run, write_run
+from finetune.evaluation.trec import append_below, read_run, write_run
 from finetune.ranking.model import score_answers
 
 from .answers import stream_answers
@@ -85,12 +85,10 @@ def rerank_run(
     heads = {question: ids[:depth] for question, ids in ranked.items()}
     questions = read_questions(queries)
     if missing := [question for question in ranked if question not in questions]:
-        place = f"{run} line {find_line(run, missing[0])}"
-        raise KinspanError(f"{place}: question {missing[0]} is not in {queries} ({len(missing):,} such)")
+        raise KinspanError(f"{run}: question {missing[0]} is not in {queries} ({len(missing):,} such)")
     texts = _find_texts(collection, {name for ids in heads.values() for name in ids})
     if lost := [(question, name) for question, ids in heads.items() for name in ids if name not in texts]:
-        place = f"{run} line {find_line(run, *lost[0])}"
-        raise KinspanError(f"{place}: candidate {lost[0][1]} has no text in {collection} ({len(lost):,} such)")
+        raise KinspanError(f"{run}: candidate {lost[0][1]} has no text in {collection} ({len(lost):,} such)")
     make_folder(output)
     data = replace(
         make_candidates([questions[name] for name in heads], [[texts[name] for name in ids] for ids in heads.values()]),

@@ -18,8 +18,8 @@ from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import compute_interval
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.fuse import describe_weights, single_ranker_fusion, write_fusion
-from finetune.reports.release import find_ranker, release_ranker
 from finetune.training.fingerprints import fingerprint_identity
+from finetune.training.release import find_ranker, release_ranker
 from pretrain.engine.device import describe_device
 from pretrain.engine.run_folder import lock_folder
 from pretrain.modeling.families import FAMILIES

@@ -46,7 +46,7 @@ class ModelFlags:
     no_bm25: bool = setting(False)
     """Leave BM25 out."""
     output_dir: str | None = setting(None)
-    """Folder for the predictions and the page."""
+    """Folder for the predictions and the metrics of every question."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class EvaluateConfig(ContaminationFlags, ModelFlags, FileFlags):
     USAGES = ("--run ... --qrels ...", "--model ... --data ...", "--contamination ... --data ...")
 
     metrics: list[str] = setting([])
-    """What to measure, by any name that ir_measures knows: nDCG@20, MRR@10, R@100, AP(rel=2), Success@5, Judged@10.
+    """Metrics by any name that ir_measures knows: nDCG@20, MRR@10, R@100, AP(rel=2), Success@5, Judged@10.
     Without it: MAP, MRR, P@1 and nDCG@10."""
     json: bool = setting(False)
     """Print the figures as a line of JSON too, last."""

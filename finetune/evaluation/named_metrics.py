@@ -5,8 +5,7 @@ ranking without ties, broken as trec_eval does: of the tools that it calls, each
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from .metrics import (
     NDCG_10,
     P_1,
     RECALLS,
+    RETRIEVAL_METRICS,
     TITLES,
     Figures,
     Qrels,
@@ -29,12 +29,8 @@ from .metrics import (
     rank_run,
 )
 
-OURS = {
-    "AP": MAP,
-    "RR": MRR,
-    "P@1": P_1,
-    "nDCG@10": NDCG_10,
-    **{f"R@{c}": r for c, r in zip(CUTS, RECALLS, strict=True)},
+OURS = {"AP": MAP, "RR": MRR, "P@1": P_1, "nDCG@10": NDCG_10} | {
+    f"R@{c}": r for c, r in zip(CUTS, RECALLS, strict=True)
 }
 _BETWEEN = re.compile(r"[\s,]+(?![^(]*\))")  # names, and not the parameters of one
 
@@ -45,17 +41,29 @@ def parse_metrics(given: Sequence[str]) -> list[str]:
     Raises KinspanError for a name that ir_measures does not know or cannot compute here, and for a count, which has no
     mean over questions.
     """
-    names = [name for text in given for name in _BETWEEN.split(text.strip()) if name]
-    return list(dict.fromkeys(OURS.get(str(_parse(name)), name) for name in names))
+    metrics = []
+    for name in (name for text in given for name in _BETWEEN.split(text.strip()) if name):
+        import ir_measures  # which takes a second
+
+        try:
+            measure = ir_measures.parse_measure(name)
+            measure.validate_params()
+        except (NameError, ValueError, AssertionError, TypeError) as error:
+            raise KinspanError(f"--metrics {name}: not a metric of ir_measures ({quote_error(error)})") from error
+        if measure.params.get("cutoff", 1) < 1:
+            raise KinspanError(f"--metrics {name}: the number after @ must be 1 or more")
+        if isinstance(measure.aggregator(), ir_measures.SumAgg):
+            raise KinspanError(f"--metrics {name}: it counts over all questions, and has no mean over them")
+        if not ir_measures.DefaultPipeline.supports(measure):
+            raise KinspanError(f"--metrics {name}: none of the installed tools of ir_measures computes it")
+        metrics.append(OURS.get(str(measure), name))
+    return list(dict.fromkeys(metrics))
 
 
 def measure_run(qrels: Qrels, run: Run, metrics: Sequence[str]) -> Figures:
     """Returns these metrics of every question of ``qrels``, as ``metrics.compute_run_metrics`` does, in their order."""
     figures = compute_run_metrics(qrels, run, [name for name in metrics if name in TITLES])
-    for name in metrics:
-        if name not in TITLES:
-            figures[name] = _ask_library(name, qrels, run)
-    return {name: figures[name] for name in metrics}
+    return {name: figures[name] if name in figures else _ask_library(name, qrels, run) for name in metrics}
 
 
 def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str]) -> Figures:
@@ -70,22 +78,14 @@ def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str])
     return measure_run(qrels, run, metrics)
 
 
-def _parse(name: str) -> Any:
-    """Returns ir_measures' own object. Raises KinspanError where it has none, or cannot compute it."""
-    import ir_measures
+def measure_retrieval(ranked: Sequence[Sequence[str]], right: Sequence[Collection[str]]) -> Figures:
+    """Returns MRR and recall of every question, ``[Q]``; a question without a right answer counts 0.
 
-    try:
-        measure = ir_measures.parse_measure(name)
-        measure.validate_params()
-    except (NameError, ValueError, AssertionError, TypeError) as error:
-        raise KinspanError(f"--metrics {name}: not a metric of ir_measures ({quote_error(error)})") from error
-    if measure.params.get("cutoff", 1) < 1:
-        raise KinspanError(f"--metrics {name}: the number after @ must be 1 or more")
-    if isinstance(measure.aggregator(), ir_measures.SumAgg):
-        raise KinspanError(f"--metrics {name}: it counts over all questions, and has no mean over them")
-    if not ir_measures.DefaultPipeline.supports(measure):
-        raise KinspanError(f"--metrics {name}: none of the installed tools of ir_measures computes it")
-    return measure
+    ranked: of each question the ids of the answers that a search returned, the best first, none twice
+    right:  of each question the ids of its right answers
+    """
+    run = {str(q): {name: -float(rank) for rank, name in enumerate(ids)} for q, ids in enumerate(ranked)}
+    return compute_run_metrics({str(q): dict.fromkeys(ids, 1) for q, ids in enumerate(right)}, run, RETRIEVAL_METRICS)
 
 
 def _ask_library(name: str, qrels: Qrels, run: Run) -> np.ndarray:
@@ -106,7 +106,8 @@ def _ask_library(name: str, qrels: Qrels, run: Run) -> np.ndarray:
         for number, of_question in enumerate(qrels.values())
     }
     try:
-        values = {row.query_id: row.value for row in ir_measures.iter_calc([_parse(name)], judged, scores)}
+        measure = ir_measures.parse_measure(name)
+        values = {row.query_id: row.value for row in ir_measures.iter_calc([measure], judged, scores)}
         return np.array([values[number] for number in judged], dtype=np.float64)
     except Exception as error:  # the tools that it calls have errors of their own
         raise KinspanError(f"--metrics {name}: ir_measures cannot compute it: {quote_error(error)}") from error

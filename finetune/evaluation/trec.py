@@ -1,23 +1,31 @@
-"""Rankings and judgements as TREC files, which other tools read, and predictions for people to read.
+"""Rankings and judgements as files that other tools read, and predictions for people to read.
 
 run:   lines of `question Q0 candidate rank score tag`; trec_eval ranks by the score and ignores the rank
-qrels: lines of `question 0 candidate relevance`, or BEIR's form (see beir.py)
+qrels: lines of `question 0 candidate relevance`, or BEIR's form (Thakur et al., 2021)
+
+A folder in BEIR's form holds corpus.jsonl (``{"_id": ..., "title": ..., "text": ...}``), queries.jsonl (``{"_id": ...,
+"text": ...}``, the questions of all splits) and qrels/test.tsv (`query-id corpus-id score`, below these names).
 """
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import make_folder, write_atomically
 from finetune.data.answers import AnswerSet
+from finetune.data.dataset import find_files
+from finetune.data.tables import read_quoted_tsv
 
-from .beir import QRELS, find_beir_file, read_beir_qrels
 from .metrics import Qrels, Run, rank_rows, rank_run
+
+CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"  # of BEIR's form
+COLUMNS = ("query-id", "corpus-id", "score")
 
 Number = TypeVar("Number", int, float)
 
@@ -49,7 +57,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     return _gather(path, lambda file: ((r.query_id, r.doc_id, r.relevance) for r in ir_measures.read_trec_qrels(file)))
 
 
-def _gather(path: Path, read: Callable[[Any], Iterable[tuple[str, str, Number]]]) -> dict[str, dict[str, Number]]:
+def _gather(path: Path, read: Callable[[TextIO], Iterable[tuple[str, str, Number]]]) -> dict[str, dict[str, Number]]:
     """Returns the numbers that ``read`` yields by question and candidate."""
     values: dict[str, dict[str, Number]] = {}
     row = 0
@@ -69,18 +77,34 @@ def _gather(path: Path, read: Callable[[Any], Iterable[tuple[str, str, Number]]]
     return values
 
 
-def find_line(path: Path, question: str, candidate: str | None = None) -> int:
-    """Returns the number of the first line of a run that has this question, and this candidate of it."""
-    wanted = [question] if candidate is None else [question, candidate]
-    with path.open(encoding="utf-8-sig") as file:
-        return next(number for number, line in enumerate(file, 1) if line.split()[: 2 * len(wanted) : 2] == wanted)
+def find_beir_file(folder: Path, name: str) -> Path | None:
+    """Returns this file of a folder, compressed or not; None where it has none."""
+    return next(iter(find_files(folder, [name])), None)
 
 
-def describe_coverage(qrels: Qrels, run: Run) -> list[str]:
-    """Returns lines of what one file has and the other lacks, and how it counts.
+def read_beir_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """Returns the relevance by question and candidate, in the order of the file, whose fields may be quoted.
 
-    Raises KinspanError where they share no question.
+    Raises KinspanError, naming the line, for a score that is not an integer, and for a pair with two scores. Some files
+    repeat lines: they count once.
     """
+    table = read_quoted_tsv(path)
+    if len(table.fields) != len(COLUMNS) or table.fields[-1] != COLUMNS[-1]:
+        raise KinspanError(f"{path} line 1: not the column names of BEIR's judgements: {' '.join(COLUMNS)}")
+    judged: dict[str, dict[str, int]] = {}
+    for number, record in table.records(table.fields):
+        question, candidate, score = (record[name] for name in table.fields)
+        if not re.fullmatch(r"[+-]?\d{1,9}", score):
+            raise KinspanError(f"{table.place} {number}: the score {score!r} is not an integer")
+        if judged.setdefault(question, {}).setdefault(candidate, int(score)) != int(score):
+            raise KinspanError(f"{table.place} {number}: candidate {candidate} of question {question} has two scores")
+    if not judged:
+        raise KinspanError(f"{path}: no judgements in it")
+    return judged
+
+
+def list_unshared(qrels: Qrels, run: Run) -> list[str]:
+    """Returns lines that count what one file has and the other lacks. Raises KinspanError where they share nothing."""
     shared = [question for question in qrels if question in run]
     if not shared:
         raise KinspanError(f"no question of the run, such as {next(iter(run))}, is in the qrels")
@@ -106,13 +130,12 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
     """
     order = _write_run(folder, data, scores, tag)
     ids, labels = data.answer_ids.to_pylist(), data.labels.tolist()
-
-    def qrels_lines() -> Iterator[str]:
-        for question, rows in zip(data.question_ids, data.question_slices(), strict=True):
-            for row in range(rows.start, rows.stop):
-                yield f"{question} 0 {ids[row]} {labels[row]}\n"
-
-    write_lines(folder / "qrels.txt", qrels_lines())
+    judged = (
+        f"{question} 0 {ids[row]} {labels[row]}\n"
+        for question, rows in zip(data.question_ids, data.question_slices(), strict=True)
+        for row in range(rows.start, rows.stop)
+    )
+    write_lines(folder / "qrels.txt", judged)
     write_lines(folder / "predictions.jsonl", _list_questions(data, scores, order, labels))
 
 
@@ -122,52 +145,16 @@ def write_ranking(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -
     write_lines(folder / "ranking.jsonl", _list_questions(data, scores, order))
 
 
-def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], tag: str) -> int:
-    """Writes the candidates of each question as TREC's lines, best first as trec_eval ranks them; returns their number.
-
-    rankings: the scores by candidate of each question; written as they come
-
-    Raises as ``write_predictions`` does.
-    """
-    count = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal count
-        for question, scores in rankings:
-            _check_id(f"{path}: the question", question)
-            ranked = rank_run({question: scores})[question]
-            for rank, candidate in enumerate(ranked, 1):
-                _check_id(f"{path}: the candidate", candidate)
-                yield f"{question} Q0 {candidate} {rank} {scores[candidate]!r} {'_'.join(tag.split())}\n"
-            count += len(ranked)
-
-    write_lines(path, lines())
-    return count
-
-
-def append_below(scores: Mapping[str, float], rest: Iterable[str]) -> dict[str, float]:
-    """Returns the scores, and those of ``rest``, whose candidates rank below them in the order that they have.
-
-    Scores of two stages do not compare: what the second did not rank gets whole numbers, which 32 bits hold exactly.
-    """
-    lowest = math.floor(min(scores.values(), default=0))
-    return {**scores, **{candidate: float(lowest - place) for place, candidate in enumerate(rest, 1)}}
-
-
 def _write_run(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> np.ndarray:
     """Writes run.txt, and returns the rows of each question best first, as ``metrics.rank_rows`` does."""
-    _check_ids(data)
-    tag = "_".join(tag.split())
     order = rank_rows(data, scores)
     ids, values = data.answer_ids.to_pylist(), scores.astype(np.float64).tolist()
-
-    def lines() -> Iterator[str]:
-        for question, rows in zip(data.question_ids, data.question_slices(), strict=True):
-            for rank, row in enumerate(order[rows].tolist(), 1):
-                yield f"{question} Q0 {ids[row]} {rank} {values[row]!r} {tag}\n"
-
+    rankings = (
+        (question, dict(zip(ids[rows], values[rows], strict=True)))
+        for question, rows in zip(data.question_ids, data.question_slices(), strict=True)
+    )
     make_folder(folder)
-    write_lines(folder / "run.txt", lines())
+    write_run(folder / "run.txt", rankings, tag)
     return order
 
 
@@ -186,20 +173,41 @@ def _list_questions(
         yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def _check_ids(data: AnswerSet) -> None:
-    for kind, ids in (("question", data.question_ids), ("candidate", data.answer_ids.to_pylist())):
-        for name in ids:
-            _check_id(f"{data.name} {data.split}: the {kind}", name)
+def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], tag: str) -> int:
+    """Writes the candidates of each question as TREC's lines, best first as trec_eval ranks them; returns their number.
+
+    rankings: the scores by candidate of each question; written as they come
+
+    Raises as ``write_predictions`` does.
+    """
+    count = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal count
+        for question, scores in rankings:
+            ranked = rank_run({question: scores})[question]
+            for name in (question, *ranked):
+                if not is_trec_id(name):
+                    raise KinspanError(f"{path}: the id {name!r} is empty or has white space")
+            for rank, candidate in enumerate(ranked, 1):
+                yield f"{question} Q0 {candidate} {rank} {scores[candidate]!r} {'_'.join(tag.split())}\n"
+            count += len(ranked)
+
+    write_lines(path, lines())
+    return count
 
 
-def _check_id(named: str, name: str) -> None:
-    """Raises KinspanError for an id that a TREC file cannot hold: an empty one, or one with white space."""
-    if not is_trec_id(name):
-        raise KinspanError(f"{named} id {name!r} is empty or has white space, which a TREC file cannot hold")
+def append_below(scores: Mapping[str, float], rest: Iterable[str]) -> dict[str, float]:
+    """Returns the scores, and those of ``rest``, whose candidates rank below them in the order that they have.
+
+    Scores of two stages do not compare: what the second did not rank gets whole numbers, which 32 bits hold exactly.
+    """
+    lowest = math.floor(min(scores.values(), default=0))
+    return {**scores, **{candidate: float(lowest - place) for place, candidate in enumerate(rest, 1)}}
 
 
 def is_trec_id(name: str) -> bool:
-    """Whether a TREC file can hold it."""
+    """Returns whether a TREC file can hold an id."""
     return name.split() == [name]
 
 

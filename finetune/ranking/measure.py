@@ -1,11 +1,12 @@
-"""Measures anyone's TREC files, models on a data set, and how much of it a corpus contains.
+"""Measures anyone's TREC files, models on a data set, and how much of it a corpus contains; ranks unlabelled candidates.
 
-Each function yields its notes and a table, and where that is asked for last a line of JSON.
+Each function that measures yields its notes and a table, and where that is asked for last a line of JSON.
 """
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder
 from data_pipeline.corpus import Corpus
+from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
+from finetune.data.collect import collect_answers
 from finetune.data.filters import describe_left_out, filter_questions
 from finetune.data.registry import describe_measure, load_split, parse_columns
+from finetune.data.tables import read_candidates, read_table
 from finetune.evaluation import trec
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import (
@@ -30,7 +34,6 @@ from finetune.evaluation.comparison import (
 from finetune.evaluation.contamination import count_contamination
 from finetune.evaluation.metrics import METRICS, Figures
 from finetune.evaluation.named_metrics import measure_answers, measure_run
-from pretrain.release.folder import fingerprint_model
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +51,9 @@ def measure_files(
     notes = []
     for name in runs:
         scores = trec.read_run(Path(name))
-        notes += [f"{name}: {note}" for note in _call_for(name, trec.describe_coverage, judged, scores)]
-        systems[name] = _call_for(name, measure_run, judged, scores, metrics)
+        with _naming(name):
+            notes += [f"{name}: {note}" for note in trec.list_unshared(judged, scores)]
+            systems[name] = measure_run(judged, scores, metrics)
     if csv:
         trec.write_lines(Path(csv), [format_per_question(systems, list(judged))])
     yield f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged"
@@ -86,35 +90,27 @@ def measure_models(
     place_of = {name_installed(model): model for model in models}
     if len(place_of) < len(models):
         raise KinspanError(f"--model {' '.join(models)}: two of them have one name here: give each once, by its folder")
-    models = list(place_of)
-    names = models if no_bm25 else [*models, BM25]
-    of_paths = zip(names, name_folders(names), strict=True)
-    folders = {name: BM25 if name == BM25 else folder for name, folder in of_paths}  # BM25 is no path
-    scores: dict[str, np.ndarray] = {}
-    for name, folder in folders.items():
-        scores[name] = score_bm25(data) if name == BM25 else _score(place_of[name], data, max_length, precision)
-        if output:
-            _call_for(name, trec.write_predictions, output / folder, data, scores[name], folder)
+    names = [*place_of] if no_bm25 else [*place_of, BM25]
+    systems: dict[str, Figures] = {}
+    for name, folder in zip(names, name_folders(names), strict=True):
+        scores = score_bm25(data) if name == BM25 else _score(place_of[name], data, max_length, precision)
+        with _naming(name):
+            systems[name] = measure_answers(data, scores, metrics)
+            if output:
+                trec.write_predictions(output / folder, data, scores, folder)
     if not no_bm25:
         notes.append(ABOUT)
-    systems = {name: _call_for(name, measure_answers, data, scores[name], metrics) for name in names}
     rows = compare_systems(systems)
     if output:
         trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
-        notes = [*notes, f"{output} has the predictions and per_question.csv"]
+        notes.append(f"{output} has the predictions and per_question.csv")
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
-    if as_json:  # "model" is the one that a release's card may take figures of
-        prints = {name: fingerprint_model(place_of[name]) for name in models}
-        facts["fingerprints"] = {**prints, "model": prints[models[0]]}
     yield from _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
     metric = list_metrics(rows)[0]
-    of_bm25 = {row["name"]: row[metric] for row in rows if row["name"] == BM25}
-    for row in rows[: len(models)]:
-        for name, bm25 in of_bm25.items():
-            if row[metric] < bm25:
-                log.warning(
-                    "%s: %s %.4f on %s is below %.4f of %s", row["name"], metric, row[metric], split, bm25, name
-                )
+    for row in rows:
+        if rows[-1]["name"] == BM25 and row[metric] < rows[-1][metric]:
+            figures = row["name"], metric, row[metric], split, rows[-1][metric], BM25
+            log.warning("%s: %s %.4f on %s is below %.4f of %s", *figures)
 
 
 def measure_contamination(
@@ -134,17 +130,33 @@ def measure_contamination(
         yield json.dumps({"notes": notes, "corpus": corpus.short_name, **counts}, ensure_ascii=False)
 
 
+def rank_file(
+    model: str, path: Path, output: Path, columns: str | None, max_length: int | None, precision: str
+) -> None:
+    """Ranks the unlabelled candidates of a table by a model's scores, and writes ``run.txt`` and ``ranking.jsonl``."""
+    if not path.is_file():
+        raise KinspanError(f"--data {path}: there is no such file")
+    table = read_table(path)
+    rows = read_candidates(table, parse_columns(columns) or {}, labelled=False)
+    data, notes = collect_answers(path.name, "candidates", table.place, rows)
+    make_folder(output)  # before the work, to see whether it can be made
+    for note in [*notes, f"{path}: {data.num_questions:,} questions, {data.num_pairs:,} candidates"]:
+        log.info(note)
+    trec.write_ranking(output, data, _score(model, data, max_length, precision), shorten_name(name_installed(model)))
+
+
 def _score(name: str, data: AnswerSet, max_length: int | None, precision: str) -> np.ndarray:
     log.info("loading %s", name_installed(name))
-    from finetune.ranking.model import score_answers  # torch takes seconds to import
+    from .model import score_answers  # torch takes seconds to import
 
     return score_answers(name, data, max_length, precision=precision)
 
 
-def _call_for(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function; an error names the system."""
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Makes an error of the block name the system."""
     try:
-        return function(*arguments)
+        yield
     except KinspanError as error:
         raise KinspanError(f"{name}: {error}") from error
 

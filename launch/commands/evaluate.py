@@ -32,8 +32,8 @@ EPILOG = f"""examples:
   kinspan evaluate --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output_dir compared
   kinspan evaluate --contamination corpora/docs --data wikiqa=data/WikiQACorpus
 
-In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl; beside them are
-per_question.csv, the metrics of every question, and comparison.html, the questions where the models differ most.
+In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl; beside them is
+per_question.csv, the metrics of every question.
 
 {SPECS}"""
 

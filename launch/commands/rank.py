@@ -64,7 +64,7 @@ def main() -> str:
     if bool(config.data) == bool(config.run):
         raise KinspanError("give --data, or --run with --queries and --collection")
     if config.data:
-        from finetune.ranking.rank import rank_file  # after the flags: torch takes seconds to import
+        from finetune.ranking.measure import rank_file  # after the flags: torch takes seconds to import
 
         rank_file(config.model, Path(config.data), output, config.columns, config.max_length, config.precision)
         return f"{output} has run.txt and ranking.jsonl"

@@ -55,8 +55,8 @@ class ReleaseConfig:
 def main() -> str:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
     from finetune.ranking.onnx_graphs import add_onnx, check_onnx
-    from finetune.reports.release import find_ranker, read_experiment, release_ranker
     from finetune.training.baselines import log_better_baselines
+    from finetune.training.release import find_ranker, read_experiment, release_ranker
     from pretrain.release.metadata import CardOverrides
     from pretrain.release.push import push
     from pretrain.release.release import release

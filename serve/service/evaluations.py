@@ -19,8 +19,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
-from finetune.evaluation.metrics import MRR
-from finetune.evaluation.retrieval import RETRIEVAL_METRICS, measure_retrieval
+from finetune.evaluation.metrics import MRR, RETRIEVAL_METRICS
+from finetune.evaluation.named_metrics import measure_retrieval
 
 from ..answers import Answer
 

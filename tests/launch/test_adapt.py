@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModel
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.adapt import run as adapt_run
-from finetune.ranking.rank import rank_file
+from finetune.ranking.measure import rank_file
 from launch.commands import adapt
 from launch.kinspan import show
 from tests.synthetic import short_tokenizer

@@ -154,7 +154,7 @@ def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tm
     assert wrong["against_first"]["map"]["difference"] == -0.75
     for folder in ("runs-knows", "runs-wrong", "BM25"):
         run_file, qrels_file = tmp_path / "out" / folder / "run.txt", tmp_path / "out" / folder / "qrels.txt"
-        assert trec.describe_coverage(trec.read_qrels(qrels_file), trec.read_run(run_file)) == []
+        assert trec.list_unshared(trec.read_qrels(qrels_file), trec.read_run(run_file)) == []
     assert len((tmp_path / "out/per_question.csv").read_text().splitlines()) == 1 + 3 * 12
     files = ["--run", tmp_path / "out/runs-wrong/run.txt", "--qrels", tmp_path / "out/runs-wrong/qrels.txt"]
     _, again = evaluate_here(monkeypatch, capsys, *files)  # what is written scores as what was measured

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from finetune.ranking.best import take_best
 from serve.index import Words, write_words
-from serve.nearest import Graph, find_exactly, write_graph
+from serve.nearest import Graph, find_exactly, take_best, write_graph
 
 
 @pytest.fixture(scope="module")

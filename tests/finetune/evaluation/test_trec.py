@@ -41,7 +41,7 @@ def test_written_files_read_back_and_rank_alike(data, tmp_path):
     assert [name for of_question in run.values() for name in of_question] == [ids[row] for row in order]
     ours = compute_question_metrics(data, SCORES)
     assert all(np.array_equal(ours[m], values) for m, values in compute_run_metrics(qrels, run).items())
-    assert trec.describe_coverage(qrels, run) == []
+    assert trec.list_unshared(qrels, run) == []
     assert {p.name for p in (tmp_path / "new/out").iterdir()} == {"run.txt", "qrels.txt", "predictions.jsonl"}
 
 
@@ -72,7 +72,7 @@ def test_bad_scores_and_ids_write_nothing(data, tmp_path):
         trec.write_predictions(tmp_path / "file/under", data, SCORES, "tag")
     spaced = data.take(np.array([1]))
     object.__setattr__(spaced, "question_ids", ["q 2"])
-    with pytest.raises(KinspanError, match="question id 'q 2'"):
+    with pytest.raises(KinspanError, match="'q 2'"):
         trec.write_predictions(tmp_path, spaced, SCORES[3:], "tag")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
@@ -123,9 +123,9 @@ def test_lenient_where_trec_eval_is(tmp_path):
 def test_coverage_counts_what_the_files_do_not_share():
     qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 0}, "q3": {"a": -1, "b": 1}}
     run = {"q1": {"a": 1.0, "x": 0.5, "y": 0.1}, "q9": {"a": 1.0}, "q2": {"a": 1.0}}
-    assert [note.rpartition(": ")[2] for note in trec.describe_coverage(qrels, run)] == ["1", "1", "2"]
+    assert [note.rpartition(": ")[2] for note in trec.list_unshared(qrels, run)] == ["1", "1", "2"]
     with pytest.raises(KinspanError, match="q9"):
-        trec.describe_coverage(qrels, {"q9": {"a": 1.0}})
+        trec.list_unshared(qrels, {"q9": {"a": 1.0}})
 
 
 def test_a_run_is_written_as_it_is_ranked(tmp_path):
@@ -145,7 +145,7 @@ def test_a_run_is_written_as_it_is_ranked(tmp_path):
 def test_an_id_that_no_run_can_hold_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "run.txt"
     path.write_text("before")
-    with pytest.raises(KinspanError, match=r"run.txt: the candidate id 'a b'"):
+    with pytest.raises(KinspanError, match="run.txt.*'a b'"):
         trec.write_run(path, [("q", {"x": 1.0}), ("r", {"a b": 1.0})], "tag")
     assert path.read_text() == "before"
 
@@ -157,10 +157,3 @@ def test_what_is_appended_ranks_below_in_its_order(scores):
     assert scores.items() <= both.items()
     assert rank_run({"q": both})["q"][len(scores) :] == rest  # as 32-bit numbers too
     assert trec.append_below({}, ["x", "y"]) == {"x": -1.0, "y": -2.0}
-
-
-def test_lines_of_a_run_are_found(tmp_path):
-    path = tmp_path / "run.txt"
-    path.write_text("q1 Q0 a 1 1 t\n\nq2 Q0 q1 1 1 t\nq2 Q0 a 2 1 t\n")
-    assert trec.find_line(path, "q2") == 3
-    assert trec.find_line(path, "q2", "a") == 4

@@ -8,8 +8,8 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.trec import read_run
+from finetune.ranking.measure import rank_file
 from finetune.ranking.model import score_answers
-from finetune.ranking.rank import rank_file
 
 
 @pytest.fixture
