@@ -13,7 +13,6 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from finetune.data.answers import AnswerSet
 
 from .metrics import (
-    CUTS,
     MAP,
     MRR,
     NDCG_10,
@@ -29,9 +28,7 @@ from .metrics import (
     rank_run,
 )
 
-OURS = {"AP": MAP, "RR": MRR, "P@1": P_1, "nDCG@10": NDCG_10} | {
-    f"R@{c}": r for c, r in zip(CUTS, RECALLS, strict=True)
-}
+OURS = {"AP": MAP, "RR": MRR, "P@1": P_1, "nDCG@10": NDCG_10, **{name.upper(): name for name in RECALLS}}
 _BETWEEN = re.compile(r"[\s,]+(?![^(]*\))")  # names, and not the parameters of one
 
 

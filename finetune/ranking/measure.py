@@ -1,4 +1,4 @@
-"""Measures anyone's TREC files, models on a data set, and how much of it a corpus contains; ranks unlabelled candidates.
+"""Measures TREC files, models on a data set, and how much of it a corpus contains; ranks unlabelled candidates.
 
 Each function that measures yields its notes and a table, and where that is asked for last a line of JSON.
 """

@@ -5,13 +5,15 @@ import re
 import ir_measures
 import numpy as np
 import pytest
+import pytrec_eval
 
 from data_pipeline.core.errors import KinspanError
-from finetune.evaluation.metrics import METRICS, TITLES, compute_question_metrics
-from finetune.evaluation.named_metrics import OURS, measure_answers, measure_run, parse_metrics
+from finetune.evaluation.metrics import METRICS, RETRIEVAL_METRICS, TITLES, compute_question_metrics
+from finetune.evaluation.named_metrics import OURS, measure_answers, measure_retrieval, measure_run, parse_metrics
 
 QRELS = {"q1": {"a": 1, "b": 0, "c": 2}, "q 2": {"a": 1}, "é": {"x": -5}, "q4": {"y": 1}}
 CLIPPED = QRELS | {"é": {"x": -1}}  # pytrec_eval crashes where all of a question's relevances are below -1
+TREC = {"mrr": "recip_rank", "r@1": "recall_1", "r@5": "recall_5", "r@10": "recall_10"}
 RUN = {"q1": {"b": 3.0, "a": 2.0, "c": 1.0, "u": 0.5}, "q 2": {"b": 1.0, "a": 0.5}, "é": {"x": 1.0}, "else": {"z": 1.0}}
 
 
@@ -71,3 +73,21 @@ def test_what_is_no_metric_is_named(name):
 def test_a_tool_that_fails_is_named():
     with pytest.raises(KinspanError, match=r"--metrics AP\(rel=0\)"):
         measure_run(QRELS, RUN, ["AP(rel=0)"])
+
+
+def test_retrieval_is_measured_as_trec_eval_does():
+    rng = np.random.default_rng(0)
+    names = [f"a{number}" for number in range(40)]
+    ranked = [rng.permutation(names)[: rng.integers(1, 40)].tolist() for _ in range(200)]
+    right = [set(rng.choice(names, size=rng.integers(1, 15), replace=False).tolist()) for _ in range(200)]
+    qrels = {f"q{q}": dict.fromkeys(sorted(ids), 1) for q, ids in enumerate(right)}
+    run = {f"q{q}": {name: -float(rank) for rank, name in enumerate(ids)} for q, ids in enumerate(ranked)}
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, set(TREC.values())).evaluate(run)
+    for metric, values in measure_retrieval(ranked, right).items():
+        assert values.tolist() == pytest.approx([theirs[q][TREC[metric]] for q in qrels], abs=1e-9)
+        assert 0 < values.mean() < 1
+    nothing_right_or_found = measure_retrieval([["a"], [], ["b", "a"]], [set(), {"a"}, {"a"}])
+    assert [nothing_right_or_found[metric].tolist() for metric in RETRIEVAL_METRICS] == [
+        *([0, 0, 0.5], [0, 0, 0]),
+        *([0, 0, 1], [0, 0, 1]),
+    ]

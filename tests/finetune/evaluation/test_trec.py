@@ -74,7 +74,7 @@ def test_bad_scores_and_ids_write_nothing(data, tmp_path):
     object.__setattr__(spaced, "question_ids", ["q 2"])
     with pytest.raises(KinspanError, match="'q 2'"):
         trec.write_predictions(tmp_path, spaced, SCORES[3:], "tag")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert not (tmp_path / "run.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_run_is_written_as_it_is_ranked(tmp_path):
 def test_an_id_that_no_run_can_hold_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "run.txt"
     path.write_text("before")
-    with pytest.raises(KinspanError, match="run.txt.*'a b'"):
+    with pytest.raises(KinspanError, match=r"run.txt.*'a b'"):
         trec.write_run(path, [("q", {"x": 1.0}), ("r", {"a b": 1.0})], "tag")
     assert path.read_text() == "before"
 
