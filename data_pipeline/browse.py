@@ -1,9 +1,10 @@
-"""Decodes documents of a corpus: by id, at random, or by a text in them."""
+"""Decodes documents of a corpus, by id, at random, or by a text in them, and pairs of a stream."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,7 +14,13 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.progress import show_progress
 
 from .corpus import Corpus, Shard
+from .sampling.block import Block, Spans
+from .sampling.pairs import KINDS, POSITIVE
 from .sampling.random_bits import draw_below, draw_random_bits
+from .sampling.stream import CHUNK, PairStream
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -81,27 +88,71 @@ def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Sh
 
 
 def search_documents(corpus: Corpus, text: str, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
-    """Yields the documents that hold ``text`` in a paragraph, in small or capital letters, with a progress bar.
+    """Yields the documents that hold ``text`` in a paragraph, as the tokenizer gives both back, spaces and case aside.
 
-    The tokenizer may have changed the text: so both sides are compared as it gives them back, without spaces. Raises
-    KinspanError for a text of which it leaves nothing: every document would hold that.
+    Raises KinspanError for a text of which the tokenizer leaves nothing: every document would hold that.
     """
     wanted = _fold(_decode(decoder, [decoder.encode(text, add_special_tokens=False).ids])[0])
     if not wanted:
         raise KinspanError(f"--search {text!r}: the tokenizer of {corpus.folder} leaves nothing of this text")
-    total = corpus.manifest.totals["documents"]
-    with show_progress("searching", "documents", total=total) as bar:
-        for number in range(len(corpus.manifest.shards)):
-            shard = corpus.shard(number)
-            for row in range(len(shard.held_out)):
-                if _holds(shard, row, wanted, decoder):
-                    yield shard, row
-                bar.update()
-
-
-def _holds(shard: Shard, row: int, wanted: str, decoder: Tokenizer) -> bool:
-    return any(wanted in _fold(paragraph) for paragraph in show_document(shard, row, decoder).paragraphs)
+    for number in show_progress("searching", "shards", range(len(corpus.manifest.shards))):
+        shard = corpus.shard(number)
+        for row in range(len(shard.held_out)):
+            if any(wanted in _fold(paragraph) for paragraph in show_document(shard, row, decoder).paragraphs):
+                yield shard, row
 
 
 def _fold(text: str) -> str:
     return "".join(text.casefold().split())
+
+
+def decode_pairs(
+    stream: PairStream, tokenizer: "PreTrainedTokenizerBase", start: int, count: int
+) -> Iterator[dict[str, Any]]:
+    """Yields a dictionary per pair, as ``kinspan show pairs --json`` prints it. Texts are not cut to length."""
+    for first in range(start, start + count, CHUNK):
+        every = stream.pairs(first, min(CHUNK, start + count - first))
+        pairs = [(int(index), rows, row) for rows in every for row, index in enumerate(rows.index)]
+        for index, rows, row in sorted(pairs, key=lambda pair: pair[0]):
+            part = stream.mixture.parts[rows.part]
+            a, b, *negatives = (_decode_span(rows.block, spans[row], tokenizer) for spans in rows.texts)
+            yield {
+                "index": index,
+                **({"corpus": part.name.partition("/")[0]} if part.name else {}),
+                "objective": part.objective.name,
+                "kind": KINDS[rows.kinds[row]],
+                "label": int(rows.kinds[row] == POSITIVE),
+                "doc_id": a["doc_id"],
+                "title": a["title"],
+                "place": a["place"],
+                "b_doc_id": b["doc_id"],
+                "b_title": b["title"],
+                "b_place": b["place"],
+                "a": a["text"],
+                "b": b["text"],
+                "negatives": [negative["text"] for negative in negatives],
+                "input_ids": stream.batch(index, 1).input_ids.tolist(),
+            }
+
+
+def _decode_span(block: Block, span: Spans, tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
+    shard, document, number = block.locate(span.paragraph)
+    place = f"paragraph {number}, sentences [{span.start}, {span.end})"
+    if span.hole_start is not None:
+        place += f" without [{span.hole_start}, {span.hole_end})"
+    if shard.viewed:  # as texts, with gaps between them
+        place = " and ".join(f"text {text}" for text in range(span.start // 2, (span.end + 1) // 2))
+    text = tokenizer.decode(block.read_tokens(span), clean_up_tokenization_spaces=False)
+    title = shard.document_title(document)
+    return {"doc_id": shard.document_id(document), "title": title, "place": place, "text": text.strip()}
+
+
+def format_pair(pair: dict[str, Any]) -> str:
+    """Returns a pair of ``decode_pairs`` as lines of text."""
+    made_of = ", ".join(pair[key] for key in ("corpus", "objective") if key in pair)
+    lines = [f"pair {pair['index']}: {made_of}, {pair['kind']}, label {pair['label']}, {len(pair['input_ids'])} tokens"]
+    for name, prefix in (("a", ""), ("b", "b_")):
+        document, title = pair[f"{prefix}doc_id"], pair[f"{prefix}title"]
+        where = f"{document} ({title})" if title and title != document else document
+        lines += [f"  {name.upper()}: {where}, {pair[f'{prefix}place']}", f"     {pair[name]}"]
+    return "\n".join([*lines, *(f"  negative:\n     {text}" for text in pair["negatives"])])

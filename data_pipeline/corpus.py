@@ -18,18 +18,17 @@ import numpy as np
 import pyarrow as pa
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import hash_file
+from data_pipeline.core.files import hash_file, verify_once
+from data_pipeline.core.settings import CacheSettings
 
 from .manifest import SPLITS as SPLITS
 from .manifest import Manifest as Manifest
 from .manifest import ShardInfo, read_manifest
 from .manifest import fingerprint_corpus as fingerprint_corpus
-from .remote.address import is_remote
-from .remote.cache import CacheSettings
 from .remote.mirror import Mirror, fetch_all
 from .remote.store import BadAnswer
+from .sources import is_remote
 from .tokenizers import fingerprint_tokenizer, load_tokenizer
-from .verification import verify_once
 
 # What a corpus has only where its reader gives it. A text is nested like a paragraph, so that it can be cut to spans.
 # title_tokens  document, sentence, token: the title as a text

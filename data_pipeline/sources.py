@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import chain, count
+from pathlib import Path
 from typing import Any
 
 from data_pipeline.core.errors import KinspanError
-
-from .remote.address import show_address
 
 MAX_WEIGHT = 1000  # of a corpus or an objective
 MOST_DIGITS = 12  # of a weight as it is written
@@ -70,6 +69,16 @@ def format_source(entry: Any) -> str:
     if type(weight) not in (int, float) or not math.isfinite(weight):
         raise KinspanError(f"corpus: {entry['path']}: weight {weight}: must be a number above 0, at most {MAX_WEIGHT}")
     return f"{entry['path']}={Decimal(str(weight)):f}" + (f",{objective}" if objective is not None else "")
+
+
+def is_remote(place: str | Path) -> bool:
+    """Whether a corpus's place is the address of a remote folder, such as s3://bucket/wiki."""
+    return "://" in str(place)
+
+
+def show_address(url: str) -> str:
+    """Returns the address as messages show it: without a name and password of the user."""
+    return re.sub(r"(?<=://)[^/@]*@", "", url)
 
 
 def list_paths(sources: Sequence[Source]) -> list[str]:

@@ -8,22 +8,25 @@ tokenizer adds no special tokens and neither truncates nor pads.
 import hashlib
 import json
 import os
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.hub import expect_hub, explain_absence
+from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.hub import expect_hub
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MIN_ENTRIES = 100
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # of which one at least belongs to every tokenizer
 
 
-def load_tokenizer(name_or_dir: str) -> Any:
+def load_tokenizer(name_or_dir: str) -> "PreTrainedTokenizerBase":
     """Loads a fast ``transformers`` tokenizer by its hub name or folder, set to give the ids that a corpus holds.
 
     Raises KinspanError where there is none, or it has no fast (``tokenizers``) implementation.
@@ -38,7 +41,7 @@ def load_tokenizer(name_or_dir: str) -> Any:
     return tokenizer
 
 
-def load_tokenizer_as_it_is(name_or_dir: str, **options: Any) -> Any:
+def load_tokenizer_as_it_is(name_or_dir: str, **options: bool) -> "PreTrainedTokenizerBase":
     """Loads a fast ``transformers`` tokenizer by its hub name or folder; it may cut and pad by itself.
 
     options: of ``from_pretrained``
@@ -54,8 +57,7 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: Any) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, **options)
     except Exception as error:  # the hub, a missing file, broken JSON: to the user they are the same
         _check_files(name_or_dir)
-        what = "tokenizer" if Path(name_or_dir).is_dir() else "model or tokenizer"
-        raise KinspanError(f"no {what} at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
+        raise KinspanError(f"no tokenizer at {name_or_dir}: {quote_first_line(error)}") from error
     if not tokenizer.is_fast:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
     check_vocabulary(tokenizer, name_or_dir)
@@ -64,7 +66,7 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: Any) -> Any:
     return tokenizer
 
 
-def check_vocabulary(tokenizer: Any, name_or_dir: str) -> None:
+def check_vocabulary(tokenizer: "PreTrainedTokenizerBase", name_or_dir: str) -> None:
     """Raises KinspanError where a tokenizer has hardly any entries.
 
     Of a folder that holds weights alone, ``transformers`` makes a tokenizer of the special tokens, which takes every
@@ -82,18 +84,18 @@ def _check_files(name_or_dir: str) -> None:
         raise KinspanError(f"{name_or_dir} has no tokenizer.json: copy the model's tokenizer into that folder")
 
 
-def _is_byte_level(tokenizer: Any) -> bool:
+def _is_byte_level(tokenizer: "PreTrainedTokenizerBase") -> bool:
     return tokenizer.is_fast and "ByteLevel" in json.dumps(_extract_parts(tokenizer)["pre_tokenizer"])
 
 
-def _extract_parts(tokenizer: Any) -> dict:
+def _extract_parts(tokenizer: "PreTrainedTokenizerBase") -> dict:
     spec = json.loads(tokenizer.backend_tokenizer.to_str())
     model = {k: v for k, v in spec["model"].items() if k in ("type", "vocab", "merges", "unk_token")}
     added = [[t["id"], t["content"]] for t in spec["added_tokens"] if not t["special"]]
     return {k: spec[k] for k in ("normalizer", "pre_tokenizer")} | {"model": model, "added_tokens": added}
 
 
-def fingerprint_tokenizer(tokenizer: Any) -> str:
+def fingerprint_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:
     """Returns a SHA-256 of the vocabulary, the merges, the normaliser and the pre-tokeniser.
 
     The tokenizers of BERT and ELECTRA, which are equal, have the same fingerprint; a cased and an uncased one do not.
@@ -113,7 +115,7 @@ def shorten_name(name_or_dir: str) -> str:
     return f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
 
 
-def describe_tokenizer(tokenizer: Any) -> dict:
+def identify_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> dict:
     """Returns the tokenizer's entry of the manifest."""
     revision = getattr(tokenizer, "init_kwargs", {}).get("_commit_hash")
     return {
@@ -147,17 +149,17 @@ class PairTemplate:
         return sum(map(len, self.special))
 
 
-def read_pair_template(tokenizer: Any) -> PairTemplate:
+def read_pair_template(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
     """Returns the template by which ``tokenizer`` joins two texts, for ids stored without special tokens."""
     return _read_template(tokenizer, "a", "b")
 
 
-def read_text_template(tokenizer: Any) -> PairTemplate:
+def read_text_template(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
     """Returns the template by which ``tokenizer`` encodes a text alone, for the same ids."""
     return _read_template(tokenizer, "a")
 
 
-def _read_template(tokenizer: Any, *texts: str) -> PairTemplate:
+def _read_template(tokenizer: "PreTrainedTokenizerBase", *texts: str) -> PairTemplate:
     encoded = tokenizer(*texts, return_token_type_ids=True)
     ids, special, types, end = encoded["input_ids"], [], [], 0
     for text in texts:
@@ -173,7 +175,7 @@ def _find(ids: list[int], part: list[int], start: int) -> int:
     return next(i for i in range(start, len(ids)) if ids[i : i + len(part)] == part)
 
 
-def find_continuations(tokenizer: Any) -> np.ndarray:
+def find_continuations(tokenizer: "PreTrainedTokenizerBase") -> np.ndarray:
     """Returns which tokens continue a word, for whole-word masking: bools, ``[vocab]``.
 
     WordPiece marks the tokens that continue a word, with "##"; byte-level BPE and SentencePiece mark those that begin
@@ -189,12 +191,12 @@ def find_continuations(tokenizer: Any) -> np.ndarray:
     raise KinspanError("--whole_word_masking: this tokenizer's vocabulary does not say where words begin")
 
 
-def serialize_backend(tokenizer: Any) -> str:
+def serialize_backend(tokenizer: "PreTrainedTokenizerBase") -> str:
     """Serialises the tokenizer as JSON for worker processes, which then need no ``transformers``."""
     return tokenizer.backend_tokenizer.to_str()
 
 
-def check_joins(encode: Any, sentences: list[str], name: str) -> None:
+def check_joins(encode: Callable[[str], list[int]], sentences: list[str], name: str) -> None:
     """Raises KinspanError where ids change when sentences are joined by a space.
 
     ``encode`` maps a text to its ids. The check uses the first sentences of the corpus itself, because the normaliser
@@ -204,31 +206,3 @@ def check_joins(encode: Any, sentences: list[str], name: str) -> None:
         if encode(f"{first} {second}") != encode(first) + encode(second):
             pair = f"{first[-30:]!r} + {second[:30]!r}"
             raise KinspanError(f"--tokenizer {name}: joined sentences get other ids than each alone, such as {pair}")
-
-
-# What an uncased WordPiece puts spaces around: what they close up to, in this order
-_SPACED = [
-    (re.compile(r"\s+([.,;:!?%)\]}])"), r"\1"),
-    (re.compile(r"([(\[{$])\s+"), r"\1"),
-    (re.compile(r"_ _ (\w+(?: _ \w+)*) _ _"), r"__\1__"),
-    (re.compile(r"(?<=\w) ([_/-]) (?=\w)"), r"\1"),
-    (re.compile(r"(?<=\d)\. (?=\d)"), "."),
-    (re.compile(r"(?<=\d), (?=\d{3}\b)"), ","),
-    (re.compile(r"\b(\w)\. (?=\w\.)"), r"\1."),
-    (re.compile(r"(?<=\w) ' (?=(?:s|t|re|ve|ll|d|m)\b)"), "'"),
-    (re.compile(r'" ([^"]*?) "'), r'"\1"'),
-    (re.compile(r"(?<!\w)' ([^']*?) '(?!\w)"), r"'\1'"),
-    (re.compile(r"` (?=`)"), "`"),
-    (re.compile(r"(`+) ([^`]*?) (`+)"), r"\1\2\3"),
-]
-
-
-def tidy_decoded(text: str) -> str:
-    """Returns a decoded text for people: ``the _ _ init _ _ of a two - phase " commit "`` loses the tokenizer's spaces.
-
-    A dot between words stays apart from the second one, since it may end a sentence. Not for models: they read what was
-    decoded.
-    """
-    for pattern, replacement in _SPACED:
-        text = pattern.sub(replacement, text)
-    return text

@@ -14,7 +14,7 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from data_pipeline.core.errors import FILE_SYSTEM_ERRORS, KinspanError
-from data_pipeline.core.logs import set_up_logging
+from data_pipeline.core.progress import set_up_logging
 from pretrain.engine.world import adopt_world, read_world
 
 # command -> (the module that runs it, its line of help); launchers start the four modules of launch/ themselves

@@ -21,10 +21,9 @@ from functools import cache, partial
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.sampling.block import Block
+from data_pipeline.sampling.block import Block, Spans
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.pairs import POSITIVE, Objective, Pairs
-from data_pipeline.sampling.spans import Spans
 
 
 def as_contrastive(mixture: Mixture, own_negatives: int = 0) -> Mixture:

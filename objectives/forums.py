@@ -12,10 +12,9 @@ from functools import partial
 import numpy as np
 
 from data_pipeline.corpus import Shard
-from data_pipeline.sampling.block import Block
+from data_pipeline.sampling.block import Block, Spans
 from data_pipeline.sampling.pairs import Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
-from data_pipeline.sampling.spans import Spans
 from data_pipeline.sampling.texts import Texts, find_block_groups, find_texts, view_texts
 
 from .negatives import MAX_WALKED, TRIES, assemble, find_equal_texts

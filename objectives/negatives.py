@@ -11,10 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.sampling.block import Block, ClassIndex
+from data_pipeline.sampling.block import Block, ClassIndex, Spans, join_columns
 from data_pipeline.sampling.pairs import EASY, HARD, PAIRS_PER_ANCHOR, POSITIVE, Pairs
 from data_pipeline.sampling.random_bits import draw_below
-from data_pipeline.sampling.spans import Spans, join_columns
 
 NUM_NEGATIVES = PAIRS_PER_ANCHOR - 1
 MAX_HARD = 2  # hard negatives per anchor, Di Liello et al., 2022, section A.1

@@ -18,10 +18,9 @@ Two pairs of one anchor (from Wikipedia, "Algeria" and "Alexander Graham Bell", 
 
 import numpy as np
 
-from data_pipeline.sampling.block import Block
+from data_pipeline.sampling.block import Block, Spans
 from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, Pairs, has_two_sentences
 from data_pipeline.sampling.random_bits import draw_below
-from data_pipeline.sampling.spans import Spans
 
 from .negatives import TRIES, Pool, assemble, find_equal_texts, list_spans
 from .ssp import MAX_A, MAX_B, index_by_least_sentences

@@ -29,10 +29,9 @@ from functools import partial
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.sampling.block import Block, ClassIndex
+from data_pipeline.sampling.block import Block, ClassIndex, Spans
 from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
-from data_pipeline.sampling.spans import Spans
 
 from .negatives import MAX_WALKED, NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts
 

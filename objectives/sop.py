@@ -21,10 +21,9 @@ from itertools import pairwise
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.sampling.block import Block
+from data_pipeline.sampling.block import Block, Spans, join_columns
 from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, has_two_sentences
 from data_pipeline.sampling.random_bits import draw_below
-from data_pipeline.sampling.spans import Spans, join_columns
 
 from .negatives import MAX_WALKED, find_equal_texts
 

@@ -29,10 +29,9 @@ from functools import cache, partial
 
 import numpy as np
 
-from data_pipeline.sampling.block import Block, ClassIndex
+from data_pipeline.sampling.block import Block, ClassIndex, Spans
 from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, has_two_sentences
 from data_pipeline.sampling.random_bits import draw_below
-from data_pipeline.sampling.spans import Spans
 
 from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import find_file, read_object
-from data_pipeline.remote.address import is_remote
-from data_pipeline.sources import list_paths, parse_sources
+from data_pipeline.sources import is_remote, list_paths, parse_sources
 from pretrain.engine.schedule import OPEN_ENDED
 
 from .config import LENGTHS, PretrainConfig, as_dict

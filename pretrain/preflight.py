@@ -19,8 +19,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import PROJECT_ROOT
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
-from data_pipeline.remote.address import is_remote, show_address
-from data_pipeline.sources import list_paths
+from data_pipeline.sources import is_remote, list_paths, show_address
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
 from pretrain.engine import ranks

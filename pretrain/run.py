@@ -4,7 +4,6 @@ import atexit
 import json
 import logging
 import math
-import platform
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,9 +17,9 @@ import torch.distributed as dist
 import yaml
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from data_pipeline.core.default_model import list_versions
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import describe_write_error, read_object, write_atomically
-from data_pipeline.core.versions import find_version
+from data_pipeline.core.files import read_object, write_atomically
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import convert_to_universal, find_resumable, get_step, load_checkpoint
 from pretrain.checkpoints.writer import Writer
@@ -53,7 +52,6 @@ WAIT, WARM_UP = 3, 1  # steps before those that --profile traces
 TRACE, TRACE_ROWS = "trace.json.gz", 15  # rows of the table of operators
 CURVE, CURVE_SECONDS = "curve.png", 60.0  # at least between two drawings
 FEW_TOKENS = 15_000  # of a micro-batch: with 12,000 RoBERTa-base had 69% of the speed that 49,000 had on an H200
-PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
 def pretrain(config: PretrainConfig) -> dict[str, Any]:
@@ -75,7 +73,7 @@ def pretrain(config: PretrainConfig) -> dict[str, Any]:
         _leave_at_exit()
         raise
     except OSError as error:  # a full disk, where the run cannot go on without it
-        raise KinspanError(describe_write_error(Path(error.filename or folder), error)) from error
+        raise KinspanError(f"{error.filename or folder} cannot be written: {quote_error(error)}") from error
     except RuntimeError as error:
         if ranks.is_communication_failure(error):
             raise ranks.CommunicationFailure(error) from error
@@ -366,7 +364,7 @@ class Pretraining(LoopState):
             "world_size": setup.layout.world,
             "corpus_fingerprint": setup.facts["corpus"]["fingerprint"],
             "model": setup.facts["model"],
-            "versions": {"python": platform.python_version(), **{p: find_version(p) for p in PACKAGES}},
+            "versions": list_versions(),
             "config": as_dict(setup.config),
             "deepspeed": setup.deepspeed_settings,
         }

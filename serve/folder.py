@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import describe_write_error, hash_file, lock_file, read_object, sync, write_atomically
-from data_pipeline.verification import verify_once
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import hash_file, lock_file, read_object, sync, verify_once, write_atomically
 
 FORMAT = 3
 MANIFEST, LOCK = "index.json", "lock"
@@ -125,4 +124,4 @@ def lock_index(folder: Path) -> Iterator[None]:
         with lock_file(folder / LOCK, f"--output_dir {folder}: another process is changing this index; wait for it"):
             yield
     except OSError as error:
-        raise KinspanError(f"--output_dir: the index {describe_write_error(folder, error)}") from error
+        raise KinspanError(f"--output_dir {folder}: the index cannot be written: {quote_error(error)}") from error

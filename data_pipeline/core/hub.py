@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.errors import KinspanError
 
 ADVICE = "give a model's folder, a name on the hub such as roberta-base, or all-MiniLM-L6-v2, which is installed"
 
@@ -37,14 +37,6 @@ def expect_model(name_or_dir: str) -> None:
         return
     if not (Path(constants.HF_HUB_CACHE) / f"models--{name_or_dir.replace('/', '--')}").is_dir():
         raise KinspanError(f"no model at {name_or_dir}: no such folder, not downloaded before, no hub; {ADVICE}")
-
-
-def explain_absence(name_or_dir: str, error: Exception) -> str:
-    """Returns why a model or a tokenizer could not be read: no folder has its name, and the library's error."""
-    line = quote_first_line(error)
-    if Path(name_or_dir).is_dir():
-        return line
-    return f"there is no such folder, and from the hub: {line.rstrip('.')}; {ADVICE}"
 
 
 def _expect_no_run(folder: Path) -> None:

@@ -1,5 +1,6 @@
-"""Shows progress bars, all alike, and lines in their place where stderr is no terminal."""
+"""Writes messages and progress bars to stderr; lines take a bar's place where stderr is no terminal."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -7,21 +8,28 @@ from typing import Any
 
 from tqdm import tqdm
 
+PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks", "__main__")
 EVERY = 30.0  # seconds between two lines, and before the first
+
+
+class _Screen(logging.Handler):
+    """Writes to stderr as it is now, above any progress bar; of several ranks only the first writes below errors."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR or _is_first_rank():
+            prefix = "warning: " if record.levelno == logging.WARNING else ""
+            tqdm.write(prefix + self.format(record), file=sys.stderr)
+
+
+def set_up_logging() -> None:
+    """Shows this project's messages from INFO and other libraries' from WARNING on; called once, by the entry."""
+    logging.basicConfig(handlers=[_Screen()], format="%(message)s", level=logging.WARNING)
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.INFO)
 
 
 class _Lines(tqdm):
     """Writes a line of progress now and then, and none for work that is done before."""
-
-    def __init__(self, items: Iterable | None, title: str, total: int | None, **settings: Any) -> None:
-        known = total is not None or hasattr(items, "__len__")
-        line = (
-            "{desc}: {n_fmt} of {total_fmt}{unit}, {remaining} left{postfix}"
-            if known
-            else "{desc}: {n_fmt}{unit}{postfix}"
-        )
-        defaults = {"mininterval": EVERY, "miniters": 1, "delay": EVERY, "leave": False, "bar_format": line}
-        super().__init__(items, title, total, **settings | defaults)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if msg is None:  # "" would clear a bar
@@ -32,11 +40,18 @@ class _Lines(tqdm):
 def show_progress(
     title: str, unit: str, items: Iterable | None = None, total: int | None = None, quiet: bool = False, **more: Any
 ) -> tqdm:
-    """Shows a bar of ``items`` as they are iterated, or of what ``update`` adds; a line now and then where stderr is no
-    terminal. Of several ranks the first shows it.
+    """Shows a bar of ``items`` as they are iterated, or of what ``update`` adds. Of several ranks the first shows it.
 
     quiet: for work that is too short for a bar, or that another process shows
     more:  any of tqdm's own settings
     """
-    settings = {"mininterval": 1.0, "disable": quiet or os.environ.get("RANK", "0") != "0", **more}
-    return (tqdm if sys.stderr.isatty() else _Lines)(items, title, total, unit=f" {unit}", **settings)
+    settings = {"mininterval": 1.0, "disable": quiet or not _is_first_rank(), "unit": f" {unit}", **more}
+    if sys.stderr.isatty():
+        return tqdm(items, title, total, **settings)
+    settings |= {"mininterval": EVERY, "miniters": 1, "delay": EVERY, "leave": False}
+    line = "{desc}: {n_fmt} of {total_fmt}{unit}, {remaining} left{postfix}"
+    return _Lines(items, title, total, bar_format=line, **settings)
+
+
+def _is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline import tokenizers
-from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import describe_write_error, lock_file, write_atomically
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import lock_file, write_atomically
 from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus
 from data_pipeline.sampling.pairs import Objective
 
@@ -101,7 +101,7 @@ def prepare(
     engine = Engine(executor, num_workers, sbatch or [], quiet)
     input_files = find_input_files(inputs)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
-    described = tokenizers.describe_tokenizer(tokenizer)
+    described = tokenizers.identify_tokenizer(tokenizer)
     settings = {**asdict(rules), "shard_tokens": shard_tokens, "duplicates": duplicates, "boilerplate": boilerplate}
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
@@ -133,7 +133,7 @@ def prepare(
             _move_parts(work, folder)
             write_manifest(manifest, folder)
     except OSError as error:
-        raise KinspanError(f"--output_dir {describe_write_error(folder, error)}") from error
+        raise KinspanError(f"--output_dir {folder} cannot be written: {quote_error(error)}") from error
     finally:
         if (folder / "manifest.json").exists():
             shutil.rmtree(work, ignore_errors=True)

@@ -15,15 +15,14 @@ import os
 import resource
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import sync
+from data_pipeline.core.files import find_cache, hold_lock, sync
 from data_pipeline.core.settings import CacheSettings
-from data_pipeline.verification import find_cache
 
 GIGABYTE = 1e9
 ROOM_SECONDS, ROOM_POLL = 60.0, 0.5  # how long, and how often, to look for room that others are about to give back
@@ -105,17 +104,6 @@ class NodeCache:
 def open_cache(settings: CacheSettings) -> NodeCache:
     """Returns the node's cache of these settings, one object in a process."""
     return NodeCache(settings)
-
-
-@contextmanager
-def hold_lock(path: Path, wait: bool = True) -> Iterator[int]:
-    """Holds an exclusive lock on a file, made where there is none. Raises BlockingIOError instead of waiting."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def _open_shared(path: Path) -> int:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.core.files import hash_file
+from data_pipeline.core.files import hash_file, hold_lock
 from data_pipeline.core.progress import show_progress
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.manifest import DamagedManifest, Manifest, read_manifest
 
-from .cache import LOCK, CacheSettings, hold_lock, open_cache
+from .cache import LOCK, open_cache
 from .store import BadAnswer, Store, Unavailable
 
 FETCHES = 4  # shards that a process fetches at a time

@@ -11,8 +11,7 @@ from typing import Any
 import fsspec
 
 from data_pipeline.core.errors import KinspanError, quote_error
-
-from .address import show_address
+from data_pipeline.sources import show_address
 
 log = logging.getLogger(__name__)
 STALL_SECONDS = 60.0  # without a byte: the attempt has failed

@@ -8,8 +8,7 @@ import numpy as np
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Shard
 
-from .block import Block, UsableRule
-from .spans import Spans
+from .block import Block, Spans, UsableRule
 
 POSITIVE, HARD, EASY = 0, 1, 2
 KINDS = ("positive", "hard", "easy")

@@ -13,14 +13,13 @@ from data_pipeline.tokenizers import PairTemplate
 
 from .anchors import get_usable_counts, lacks_column, open_block
 from .batch import Batch, concatenate
-from .block import Block
+from .block import Block, Spans
 from .block_cache import BlockCache
 from .mixture import Mixture, MixturePart
 from .order import BLOCK_ANCHORS, BLOCK_SHARDS, MIN_DOCUMENTS, VALIDATION_ANCHORS, Order, TooFewDocuments
 from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, hash_texts, lay_out, lay_out_apart
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
-from .spans import Spans
 from .texts import find_block_groups
 
 ROUND_ROBIN_ANCHORS = 100_000  # positives of a forum in an epoch (Rücklé et al., 2020, section 3.1)

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from data_pipeline.corpus import Shard
 
-from .block import Block
-from .spans import Spans
+from .block import Block, Spans
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from data_pipeline.core.errors import KinspanError, quote_first_line
-from data_pipeline.core.hub import expect_hub, explain_absence
+from data_pipeline.core.hub import expect_hub
 from data_pipeline.tokenizers import check_vocabulary
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
@@ -56,7 +56,7 @@ def _read_architectures(name_or_dir: str) -> list[str]:
     except Exception as error:
         if has_modules(name_or_dir):
             return []
-        raise KinspanError(f"no model at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
     return list(config.architectures or [])
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from data_pipeline.core.default_model import name_installed
+from data_pipeline.core.default_model import list_versions, name_installed
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.versions import find_version
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.dataset import MissingSplit
@@ -234,7 +233,7 @@ def write_fusion(
         _write_json(partial / FUSION, describe_fusion(parts, fitted.intercept))
         if BM25 in fitted.names:
             _write_json(partial / WORDS, asdict(words), indent=None)
-        _write_json(partial / FACTS, {**about, "kind": "fusion", "kinspan": find_version("kinspan")})
+        _write_json(partial / FACTS, {**about, "kind": "fusion", "kinspan": list_versions()["kinspan"]})
         (partial / CARD).write_text(_format_card(fitted, about), encoding="utf-8")
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import describe_write_error, read_object
+from data_pipeline.core.files import read_object
 from data_pipeline.core.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, filter_questions
@@ -89,7 +89,7 @@ def add_onnx(folder: Path, spec: str | None = None) -> dict[str, Any]:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         partial.replace(folder / FOLDER)
     except OSError as error:
-        raise KinspanError(f"--onnx: {describe_write_error(folder / FOLDER, error)}") from error
+        raise KinspanError(f"--onnx: {folder / FOLDER} cannot be written: {quote_error(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     _write_section(folder, facts, found)

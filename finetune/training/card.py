@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from data_pipeline.core.default_model import find_hub_name, name_installed
+from data_pipeline.core.default_model import find_hub_name, list_versions, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
-from data_pipeline.core.versions import find_version
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import TITLES
 from pretrain.release.folder import CARD, FACTS
@@ -25,7 +24,6 @@ from .stages import Data, name_transfer
 
 ABOUT = "ranker.json"  # beside a ranker's weights: what its card says
 HUB_NAMES = {"wikiqa": "microsoft/wiki_qa"}  # of data sets, on the hub
-PACKAGES = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 CROSS_ENCODER, BI_ENCODER = "cross-encoder", "bi-encoder"
 # Of a ranker that was best at step 0: by its figures alone it passes for a trained one
 AS_STARTED = (
@@ -45,7 +43,7 @@ def describe_surroundings(config: FinetuneConfig, data: Data, num_ranks: int) ->
     splits = {split.split: split for split in (data.train, *data.measured)}
     splits |= {"transfer": data.transfer} if data.transfer is not None else {}
     return {
-        "versions": {"python": platform.python_version(), **{name: find_version(name) for name in PACKAGES}},
+        "versions": list_versions(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"processor, {platform.machine()}",
         "ranks": num_ranks,
         "fingerprints": {
@@ -101,7 +99,7 @@ def describe_ranker(
         "Peak learning rate": stage.learning_rate,
         f"Tokens of a {'text' if compares else 'pair'}, at most": config.max_length,
         "Seed": seed,
-        "kinspan": find_version("kinspan"),
+        "kinspan": list_versions()["kinspan"],
     }
     sets = [_find_set(spec) for spec in (config.data, config.transfer) if spec]
     return {

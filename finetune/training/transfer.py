@@ -20,13 +20,13 @@ from matplotlib.figure import Figure
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
-from data_pipeline.core.plots import COLOURS
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, describe_left_out, filter_questions
 from finetune.data.registry import find_measure, load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import MAP, P_1, TITLES, compute_question_metrics
 from finetune.ranking.model import score_answers
+from pretrain.release.curve import COLOURS
 
 from .fingerprints import fingerprint_answers, fingerprint_model
 

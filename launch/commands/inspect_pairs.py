@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_pipeline import tokenizers
+from data_pipeline.browse import decode_pairs, format_pair
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_settings, setting
-from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
 from pretrain.config import VALIDATION_SEED, DataSettings
 from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sources, mix_validation, open_corpora
@@ -77,7 +77,5 @@ def main() -> Iterator[str]:
         split=config.split,
         max_length=config.max_length,
     )
-    for pair in describe_pairs(stream, tokenizer, config.start, config.count):
-        if config.json:
-            del pair["titles"], pair["texts"]
+    for pair in decode_pairs(stream, tokenizer, config.start, config.count):
         yield json.dumps(pair, ensure_ascii=False) if config.json else format_pair(pair) + "\n"

@@ -12,8 +12,7 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
 from data_pipeline.core.settings import REQUIRED, setting
-from data_pipeline.remote.address import show_address
-from data_pipeline.sources import parse_sources
+from data_pipeline.sources import parse_sources, show_address
 from pretrain import config as pretraining
 from pretrain.engine.stop import listen_for_stop
 from pretrain.engine.world import read_launcher_variables

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import save_file
 
 from data_pipeline.core.errors import quote_error
-from data_pipeline.core.files import describe_write_error, sync
+from data_pipeline.core.files import sync
 from pretrain.engine import ranks
 
 from .capture import BASE, capture, find_base, full_weights
@@ -144,7 +144,7 @@ class Writer:
             partial.replace(final)
             sync(self.folder)
         except OSError as error:
-            return f"rank 0: {describe_write_error(Path(error.filename or partial), error)}"
+            return f"rank 0: {error.filename or partial} cannot be written: {quote_error(error)}"
         for old in _find_stale(self.folder, step, self.keep, self.stays):
             shutil.rmtree(old, ignore_errors=True)
         return None
@@ -156,7 +156,7 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise RuntimeError(describe_write_error(path, error)) from error
+        raise RuntimeError(f"{path} cannot be written: {quote_error(error)}") from error
 
 
 def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]) -> list[Path]:

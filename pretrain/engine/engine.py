@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import as_unique_keys, find_file
+from data_pipeline.core.files import find_file
 from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import (
     disable_overflow_error,
@@ -45,7 +45,7 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
     if path is None:
         raise KinspanError(f"--deepspeed_config {name}: no such file")
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=as_unique_keys)
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {quote_error(error)}") from error
     if not isinstance(settings, dict):

@@ -7,14 +7,12 @@ the device travel over the default group.
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import describe_write_error
 
 Value = TypeVar("Value")
 TIMEOUT = timedelta(hours=24)  # so long because the watchdog notices a stalled rank much earlier, and names it
@@ -95,7 +93,7 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
         except KinspanError as error:
             result[1] = str(error)
         except OSError as error:
-            result[1] = describe_write_error(Path(error.filename), error) if error.filename else str(error)
+            result[1] = quote_error(error)
     if is_distributed():
         dist.broadcast_object_list(result, src=0, group=process_group("control"))
     if result[1] is not None:

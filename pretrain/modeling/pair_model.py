@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError, quote_error, quote_first_line
-from data_pipeline.core.hub import expect_hub, explain_absence
+from data_pipeline.core.hub import expect_hub
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 
@@ -199,7 +199,7 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
-        raise KinspanError(f"no model at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
     if config.model_type not in FAMILIES or getattr(config, "is_decoder", False):
         raise KinspanError(
             f"{flag} {name_or_dir} is of the type {config.model_type}, not an encoder that can be trained here: "

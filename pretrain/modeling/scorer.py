@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from data_pipeline import tokenizers
 from data_pipeline.core.errors import KinspanError, quote_first_line
-from data_pipeline.core.hub import expect_hub, explain_absence
+from data_pipeline.core.hub import expect_hub
 from data_pipeline.core.progress import show_progress
 from pretrain.engine.device import is_out_of_memory
 
@@ -82,7 +82,7 @@ def _load_with_head(name_or_dir: str) -> tuple[Any, str, Callable[[Any], torch.T
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:  # a missing folder, a broken config, the hub: one line to the user
-        raise KinspanError(f"no model at {name_or_dir}: {explain_absence(name_or_dir, error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
     if holds_no_weights(name_or_dir):
         raise KinspanError(f"{name_or_dir} holds no weights: fresh ones tell nothing")
     architecture = next(iter(config.architectures or []), config.model_type)

@@ -13,15 +13,13 @@ import numpy as np
 
 from data_pipeline import tokenizers
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import cache_settings
+from data_pipeline.core.settings import CacheSettings, cache_settings
 from data_pipeline.corpus import Corpus
-from data_pipeline.remote.address import show_address
-from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.anchors import get_usable_counts, open_block
 from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_weight
+from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_address, show_weight
 from objectives import parse_mixture
 from objectives.contrastive import as_contrastive
 from objectives.negatives import MAX_WALKED

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.core.files import find_cache
 from data_pipeline.tokenizers import fingerprint_tokenizer
-from data_pipeline.verification import find_cache
 from objectives import OBJECTIVES
 
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
-from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sources import Source, name_corpora
 
 # The three forums with most questions of each of StackExchange's six categories.

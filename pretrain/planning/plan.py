@@ -14,10 +14,9 @@ from data_pipeline import tokenizers
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import cache_settings
-from data_pipeline.remote.address import is_remote
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.sources import list_paths
+from data_pipeline.sources import is_remote, list_paths
 from pretrain.config import ObjectiveSettings, OptimisationSettings, PretrainConfig
 from pretrain.engine.device import choose_precision
 from pretrain.engine.engine import read_deepspeed_config, zero_stage

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import describe_write_error
+from data_pipeline.core.errors import KinspanError, quote_error
 
 FACTS = "kinspan.json"  # what a release was made of; a folder without it is no release
 CARD = "README.md"
@@ -39,7 +38,7 @@ def replace_release(output: Path) -> Iterator[Path]:
         shutil.rmtree(output, ignore_errors=True)
         os.replace(partial, output)
     except (OSError, SafetensorError) as error:
-        raise KinspanError(f"the release {describe_write_error(output, error)}") from error
+        raise KinspanError(f"the release {output} cannot be written: {quote_error(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

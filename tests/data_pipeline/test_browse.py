@@ -1,31 +1,38 @@
 import pytest
 
-from data_pipeline.browse import find_document, load_decoder, sample_documents, search_documents, show_document
+from data_pipeline.browse import (
+    decode_pairs,
+    find_document,
+    format_pair,
+    load_decoder,
+    sample_documents,
+    search_documents,
+    show_document,
+)
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
 
 
 @pytest.fixture(scope="module")
-def opened(tiny_corpus):
-    corpus = Corpus(tiny_corpus)
-    return corpus, load_decoder(corpus.folder)
+def corpus(tiny_corpus):
+    return Corpus(tiny_corpus)
 
 
-def test_a_document_is_found_by_its_id_and_reads_as_it_was_written(opened, tiny_documents):
-    corpus, decoder = opened
+@pytest.fixture(scope="module")
+def decoder(corpus):
+    return load_decoder(corpus.folder)
+
+
+def test_a_document_reads_as_it_was_written(corpus, decoder, tiny_documents):
     for wanted in tiny_documents[::20]:
-        found = show_document(*find_document(corpus, wanted["id"]), decoder)
-        assert (found.id, found.title) == (wanted["id"], wanted["title"])
-        assert [" ".join(p.split()) for p in found.paragraphs] == [p.lower() for p in wanted["paragraphs"]]
+        shown = show_document(*find_document(corpus, wanted["id"]), decoder)
+        assert (shown.id, shown.title) == (wanted["id"], wanted["title"])
+        assert [" ".join(p.split()) for p in shown.paragraphs] == [p.lower() for p in wanted["paragraphs"]]
+    with pytest.raises(KinspanError, match="--id nobody"):
+        find_document(corpus, "nobody")
 
 
-def test_an_id_that_is_not_there_is_said_to_be_so(opened):
-    with pytest.raises(KinspanError, match="--id nobody: no document"):
-        find_document(opened[0], "nobody")
-
-
-def test_a_sample_is_of_all_shards_and_the_same_for_a_seed(opened):
-    corpus, decoder = opened
+def test_a_sample_is_of_all_shards_and_the_same_for_a_seed(corpus, decoder):
     drawn = [
         [show_document(*place, decoder).id for place in sample_documents(corpus, 2**63, seed)] for seed in (1, 1, 2)
     ]
@@ -34,12 +41,27 @@ def test_a_sample_is_of_all_shards_and_the_same_for_a_seed(opened):
     assert len(set(drawn[0])) > 0.8 * 60 * (1 - (1 - 1 / 60) ** 60)
 
 
-def test_a_search_finds_what_stands_in_a_document_in_any_case(opened, tiny_documents):
-    corpus, decoder = opened
+def test_a_search_finds_documents_in_any_case(corpus, decoder, tiny_documents):
     text = " ".join(tiny_documents[7]["paragraphs"][1].split()[2:9])
-    found = [show_document(*place, decoder).id for place in search_documents(corpus, text.upper(), decoder)]
-    assert found == [tiny_documents[7]["id"]]
+    hits = [show_document(*place, decoder).id for place in search_documents(corpus, text.upper(), decoder)]
+    assert hits == [tiny_documents[7]["id"]]
     assert not list(search_documents(corpus, "zyxwv not there", decoder))
-    for nothing in ("", "\u200b"):
-        with pytest.raises(KinspanError, match="leaves nothing of this text"):
-            list(search_documents(corpus, nothing, decoder))
+    with pytest.raises(KinspanError, match="--search"):
+        list(search_documents(corpus, "\u200b", decoder))
+
+
+def test_pairs_are_shown_by_what_stands_in_their_documents(make_stream, tiny_corpus, tiny_documents, helpers):
+    stream = make_stream(tiny_corpus, objective="sp")
+    pairs = list(decode_pairs(stream, helpers.tokenizer(tiny_corpus / "tokenizer"), 3, 12))
+    assert [pair["index"] for pair in pairs] == list(range(3, 15))
+    documents = {document["id"]: " ".join(document["paragraphs"]).lower() for document in tiny_documents}
+    for pair in pairs:
+        assert pair["label"] == (pair["kind"] == "positive")
+        assert pair["a"] in documents[pair["doc_id"]]
+        if "without" not in pair["b_place"]:
+            assert pair["b"] in documents[pair["b_doc_id"]]
+        head, a, text_a, b, text_b = format_pair(pair).splitlines()
+        assert head.startswith(f"pair {pair['index']}: sp, {pair['kind']}, label {pair['label']}, ")
+        assert a == f"  A: {pair['doc_id']} ({pair['title']}), {pair['place']}"
+        assert b == f"  B: {pair['b_doc_id']} ({pair['b_title']}), {pair['b_place']}"
+        assert (text_a.strip(), text_b.strip()) == (pair["a"], pair["b"])

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from data_pipeline import corpus as corpus_module
-from data_pipeline import tokenizers, verification
+from data_pipeline import tokenizers
+from data_pipeline.core import files
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import hash_file
 from data_pipeline.corpus import Corpus, ShardInfo, fingerprint_corpus
@@ -237,7 +238,7 @@ def test_who_needs_a_shard_while_another_hashes_it_waits_for_the_mark(copy, hash
 
 def test_where_the_cache_cannot_be_written_each_verifies_for_itself(copy, hashed, monkeypatch):
     (copy.parent / "file").touch()
-    monkeypatch.setattr("data_pipeline.verification.find_cache", lambda: copy.parent / "file")
+    monkeypatch.setattr("data_pipeline.core.files.find_cache", lambda: copy.parent / "file")
     for _ in range(2):
         Corpus(copy).shard(0)
     assert hashed == ["00000.arrow"] * 2
@@ -256,7 +257,7 @@ def test_where_there_is_no_room_for_a_mark_the_shard_is_good_even_so(copy, hashe
 
 def test_a_mark_that_is_no_text_counts_as_none(copy, hashed):
     Corpus(copy).shard(0)
-    for mark in (verification.find_cache() / "verified").iterdir():
+    for mark in (files.find_cache() / "verified").iterdir():
         mark.write_bytes(b"\xff\xfe")
     Corpus(copy).shard(0)
     assert hashed == ["00000.arrow"] * 2

@@ -137,7 +137,7 @@ def test_a_changed_vocabulary_changes_the_fingerprint(helpers, tmp_path):
 
 
 def test_the_manifest_names_a_folder_without_the_machines_path(tokenizer):
-    described = tokenizers.describe_tokenizer(tokenizer)
+    described = tokenizers.identify_tokenizer(tokenizer)
     assert "/" not in described["name"]
     assert described["vocab_size"] == len(tokenizer)
 
@@ -235,15 +235,3 @@ def test_a_tokenizer_without_words_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
     with pytest.raises(KinspanError, match=str(tmp_path)):
         tokenizers.load_tokenizer(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "prediction_channel_indices is a list (or none), e.g. [1, 2].",
-        "the __init__ of a \"two-phase\" commit don't re-use ``foo_bar`` or 'x' in 3.11: 1,024 items.",
-    ],
-)
-def test_a_decoded_text_is_made_readable(text, tokenizer):
-    decoded = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)).strip()
-    assert tokenizers.tidy_decoded(decoded) == text

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from data_pipeline.corpus import Shard
-from data_pipeline.sampling.block import Block
+from data_pipeline.sampling.block import Block, Spans
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.sampling.spans import Spans
 from objectives import parse_mixture
 
 

@@ -13,9 +13,9 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 
+from data_pipeline.browse import decode_pairs, format_pair
 from data_pipeline.corpus import Corpus, Shard, make_schema, map_shard
 from data_pipeline.sampling.anchors import open_block
-from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.pairs import EASY, POSITIVE
 from data_pipeline.sampling.random_bits import draw_random_bits
@@ -109,7 +109,7 @@ def test_pairs_are_as_defined(forum, make_stream, helpers, name, split):
     folder, known = forum
     make_a, make_b, is_usable = EXPECTED[name]
     stream = make_stream(folder, objective=name, split=split, max_length=512)
-    pairs = list(describe_pairs(stream, helpers.tokenizer(short_tokenizer()), 0, stream.epoch_pairs))
+    pairs = list(decode_pairs(stream, helpers.tokenizer(short_tokenizer()), 0, stream.epoch_pairs))
     assert [pair["kind"] for pair in pairs] == ["positive", "easy"] * (len(pairs) // 2)
     anchors = [pair["doc_id"] for pair in pairs[::2]]
     texts = {squeeze(make_b(q, known)) for q in known.values() if is_usable(q)}
@@ -226,7 +226,7 @@ def test_a_view_reads_titles_and_bodies_where_they_stand(tmp_path, wide):
 
 def test_a_pair_is_shown_by_its_texts(forum, make_stream, helpers):
     stream = make_stream(forum[0], objective="duplicate")
-    (pair,) = describe_pairs(stream, helpers.tokenizer(short_tokenizer()), 0, 1)
+    (pair,) = decode_pairs(stream, helpers.tokenizer(short_tokenizer()), 0, 1)
     lines = format_pair(pair)
     assert "text 0" in lines
     assert "sentences" not in lines
@@ -367,11 +367,11 @@ def test_a_title_with_an_answer_needs_no_body(tmp_path, helpers, make_stream, bo
     shards = [Corpus(folder).shard(k) for k in range(len(Corpus(folder).manifest.shards))]
     assert {i.partition(":")[2] or i for shard in shards for i in shard.rows.column("id").to_pylist()} == kept
     stream = make_stream(folder, objective="title_answer")
-    pairs = list(describe_pairs(stream, helpers.tokenizer(short_tokenizer()), 0, stream.epoch_pairs))
+    pairs = list(decode_pairs(stream, helpers.tokenizer(short_tokenizer()), 0, stream.epoch_pairs))
     asked = {squeeze(lines[n]["title"]): squeeze(lines[n]["answers"][0]) for n in range(40) if n % 3}
     assert {squeeze(p["a"]): squeeze(p["b"]) for p in pairs if p["kind"] == "positive"} == asked
     for name in ("title_body", "question_answer", "ssp"):
         if bodies:
             of_bodies = make_stream(folder, objective=name)
-            found = describe_pairs(of_bodies, helpers.tokenizer(short_tokenizer()), 0, of_bodies.epoch_pairs)
+            found = decode_pairs(of_bodies, helpers.tokenizer(short_tokenizer()), 0, of_bodies.epoch_pairs)
             assert all(int(pair["doc_id"].rpartition(":")[2]) < bodies for pair in found)

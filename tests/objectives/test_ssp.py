@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.sampling.block import Spans
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
-from data_pipeline.sampling.spans import Spans
 from objectives import parse_mixture
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short

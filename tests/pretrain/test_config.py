@@ -54,7 +54,6 @@ def test_the_settings_that_come_along_can_be_read(name):
         ("{", "not a JSON object"),
         ("[]", "not a JSON object"),
         ('{"bf16": {}}', "--precision"),
-        ('{"timers": {}, "timers": {}}', "timers is set twice"),
         ('{"fp16": true}', "must be an object"),
     ],
 )

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import describe_write_error, load_python
+from data_pipeline.core.files import load_python
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
 from . import (
@@ -251,7 +251,7 @@ def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iter
     except Exception as error:  # truncated archives, broken parquet, permissions: each library has its own
         if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of the disk here, not of the file
             folder = Path(tempfile.gettempdir())
-            raise KinspanError(f"TMPDIR: {describe_write_error(folder, error)}") from error
+            raise KinspanError(f"TMPDIR: {folder} cannot be written: {quote_error(error)}") from error
         reason = f"cannot read on: {type(error).__name__}: {quote_error(error)}"
         yield Record(source.name, line + 1, Unreadable(reason, estimate_text(source.name, source.size)))
 

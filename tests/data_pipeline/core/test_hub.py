@@ -68,9 +68,3 @@ def test_a_path_without_a_model_says_what_is_there(requests, tmp_path):
     with pytest.raises(KinspanError, match="kinspan release --run_dir"):
         hub.expect_hub(str(tmp_path / "run"))
     assert requests.asked == []
-
-
-def test_the_librarys_error_is_quoted(tmp_path):
-    error = OSError("We couldn't connect to the hub.\nCheck your connection.")
-    assert "We couldn't connect to the hub" in hub.explain_absence("models/nope", error)
-    assert hub.explain_absence(str(tmp_path), error) == "We couldn't connect to the hub."

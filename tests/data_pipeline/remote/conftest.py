@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.remote import store as store_module
-from data_pipeline.remote.cache import CacheSettings
 
 BUCKET = "corpora"
 S3_VARIABLES = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}

@@ -16,9 +16,9 @@ import pytest
 
 from benchmarks.stream import larger_corpus
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
 from data_pipeline.remote import cache as cache_module
-from data_pipeline.remote.cache import CacheSettings
 from tests.cases import mark_slow
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,7 +29,7 @@ RANKS = """
 import hashlib, os, pickle, sys
 from pathlib import Path
 from data_pipeline.corpus import Corpus
-from data_pipeline.remote.cache import CacheSettings
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.sampling.stream import PairStream
 from objectives import parse_mixture
 

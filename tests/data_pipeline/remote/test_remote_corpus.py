@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
 from data_pipeline.remote import store as store_module
-from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.tokenizers import fingerprint_tokenizer
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling import anchors
 from data_pipeline.sampling.anchors import get_usable_counts, open_block
-from data_pipeline.sampling.block import ClassIndex
-from data_pipeline.sampling.spans import Spans, join_columns
+from data_pipeline.sampling.block import ClassIndex, Spans, join_columns
 from objectives import OBJECTIVES
 
 SSP = OBJECTIVES["ssp"]

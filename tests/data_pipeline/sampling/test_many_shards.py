@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks.stream import larger_corpus
 from data_pipeline import corpus as corpus_module
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus, map_shard
-from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.order import BLOCK_SHARDS
 
 PAIRS = 1000  # of a batch

@@ -258,7 +258,7 @@ OWN = '''
 import numpy as np
 from data_pipeline.sampling.pairs import EASY, POSITIVE, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
-from data_pipeline.sampling.spans import Spans
+from data_pipeline.sampling.block import Spans
 
 def usable(num_sentences, num_paragraphs):
     return (num_sentences >= 3) & (num_paragraphs >= 2)

@@ -16,9 +16,9 @@ from transformers import (
     XLNetConfig,
 )
 
+from data_pipeline.browse import decode_pairs
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.sampling.describe import describe_pairs
 from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
 from pretrain.modeling.families import FAMILIES
@@ -50,7 +50,7 @@ def held_out(make_stream, tiny_corpus):
     def read(objective, anchors):
         stream = make_stream(tiny_corpus, objective=objective, split="validation")
         count = anchors * OBJECTIVES[objective].pairs_per_anchor
-        pairs = list(describe_pairs(stream, load_tokenizer(short_tokenizer()), 0, count))
+        pairs = list(decode_pairs(stream, load_tokenizer(short_tokenizer()), 0, count))
         texts = [pair["a"] for pair in pairs], [pair["b"] for pair in pairs]
         return texts, np.array([pair["kind"] == "positive" for pair in pairs])
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_pipeline.browse import decode_pairs, format_pair
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
-from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.batch import Batch, concatenate
-from data_pipeline.sampling.describe import describe_pairs, format_pair
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import Source, parse_sources
 from objectives import parse_mixture
@@ -120,11 +120,11 @@ def test_each_part_gives_the_pairs_of_its_corpus_alone(mixed, tiny_corpus, other
     assert Counter(batch.part.tolist()) == {n: 4 * mixed.mixture.turn * w for n, w in enumerate(mixed.mixture.weights)}
     tokenizer = helpers.tokenizer(tiny_corpus / "tokenizer")
     places = [("ssp", tiny_corpus), ("nsp", tiny_corpus), ("psd", other_corpus)]
-    described = list(describe_pairs(mixed, tokenizer, 0, 4 * cycle))
+    described = list(decode_pairs(mixed, tokenizer, 0, 4 * cycle))
     for number, (name, folder) in enumerate(places):
         own = [pair for pair, part in zip(described, batch.part, strict=True) if part == number]
         alone = make_stream(folder, objective=name, seed=3, block_anchors=60, max_length=mixed.max_length)
-        expected = describe_pairs(alone, tokenizer, 0, len(own))
+        expected = decode_pairs(alone, tokenizer, 0, len(own))
         for ours, theirs in zip(own, expected, strict=True):
             assert [ours[k] for k in ("a", "b", "doc_id", "b_doc_id")] == [
                 theirs[k] for k in ("a", "b", "doc_id", "b_doc_id")

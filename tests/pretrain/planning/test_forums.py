@@ -5,8 +5,8 @@ import json
 import pytest
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
-from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
