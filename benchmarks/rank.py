@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="Turns of each.")
     parser.add_argument("--questions", type=int, default=60, help="Questions of a turn.")
     args = parser.parse_args()
-    data, _ = load_split(args.data, "test")
+    data = load_split(args.data, "test")
     if data.num_questions < args.questions * args.rounds:
         raise KinspanError(f"--questions {args.questions} x --rounds {args.rounds}: there are {data.num_questions}")
     with tempfile.TemporaryDirectory() as folder:

@@ -152,7 +152,7 @@ def main() -> None:
     args = parser.parse_args()
     from serve.search import Searcher
 
-    data = draw_questions(load_split(args.data, args.split)[0], args.questions)
+    data = draw_questions(load_split(args.data, args.split), args.questions)
     searchers = {"": Searcher(args.index)}
     if args.candidates_to:
         write_candidates(searchers[""], data, args.rerank_k, args.candidates_to / f"{args.split}.jsonl")

@@ -38,7 +38,6 @@ COMMANDS = {
     "data mine": ("commands.mine", "find hard negatives for the training questions of a data set"),
     "data asnq": ("commands.build_asnq", "make ASNQ from Natural Questions"),
     "data las": ("commands.build_las", "turn a forum's dump into a data set of answer selection"),
-    "data insuranceqa": ("commands.build_insuranceqa", "give InsuranceQA's questions 500 candidates each, by BM25"),
     "adapter train": ("commands.train_adapters", "train an adapter for each of many corpora beside one base"),
     "adapter merge": ("commands.merge_adapter", "merge an adapter of LoRA into its base"),
     "evaluate transfer": ("commands.transfer_matrix", "how models of many sources rank on other data sets"),

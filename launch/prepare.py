@@ -122,7 +122,7 @@ def _read_test_sentences(names: list[str]) -> list[str]:
     sentences: list[str] = []
     for name in names:
         if name.partition("=")[0] in NAMES:
-            data, _ = load_split(name, "test")
+            data = load_split(name, "test")
             sentences += check_benchmark(name, [*data.questions, *data.answers.to_pylist()])
         else:
             sentences += read_benchmark(name)

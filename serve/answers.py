@@ -211,11 +211,9 @@ def _read_data_set(source: str) -> Iterator[Answer]:
     splits, are_numbers = 0, True
     for split in ("train", "dev", "test"):
         try:
-            data, notes = load_split(source, split)
+            data = load_split(source, split)
         except MissingSplit:
             continue
-        for note in notes:
-            logger.info("%s", note)
         splits += 1
         ids, texts = data.answer_ids.dictionary_encode(), data.answers.dictionary_encode()
         id_of, text_number = ids.dictionary.to_pylist(), texts.dictionary.to_pylist()

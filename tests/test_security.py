@@ -195,7 +195,7 @@ def _answers(folder):
         pairs = [(f"why {split} {q}", a) for q in range(3) for a in range(3)]
         rows = [{"question": q, "answer": f"{a} stone", "label": int(not a)} for q, a in pairs]
         (folder / f"sets/{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    return load_split(f"files={folder}/sets", "test")[0]
+    return load_split(f"files={folder}/sets", "test")
 
 
 def test_an_entry_asks_nobody(folder, tmp_path):

@@ -193,7 +193,7 @@ class Study:
         with held(self.work / "locks" / name):
             for split in ("train", "dev", "test"):
                 if not (folder / f"{split}.jsonl").exists():
-                    whole = load_split(f"{name}={self.data / name}", split)[0]
+                    whole = load_split(f"{name}={self.data / name}", split)
                     write_split(folder, filter_questions(whole, "no-all-negative" if split == "train" else "clean"))
         return folder
 
@@ -244,7 +244,7 @@ class Study:
         began, tuned = time.monotonic(), {}
         if row.questions:
             model, tuned = self.finetune(row, seed, model)
-        test = load_split(f"files={self.make_set(row.set)}", "test")[0]
+        test = load_split(f"files={self.make_set(row.set)}", "test")
         ap = compute_question_metrics(test, score(model, test, seed, row.arm == "none" and not row.questions))[MAP]
         for folder in (self.work / "finetuned").glob(f"{row.name}-{seed}*"):
             shutil.rmtree(folder)
@@ -272,7 +272,7 @@ def draw(source: Path, count: int | str, seed: int, folder: Path) -> Path:
     from finetune.training.groups import make_generator
 
     for split, of_all, key in (("train", 1, 2**36), ("dev", 2, 2**36 + 1)):  # keys beyond those of epochs
-        data = load_split(f"files={source}", split)[0]
+        data = load_split(f"files={source}", split)
         order = make_generator(seed, key).permutation(data.num_questions)
         kept = data.num_questions if count == ALL else int(count) // of_all
         write_split(folder, data.take(np.sort(order[:kept])))

@@ -15,8 +15,7 @@ from finetune.data.answers import AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.files import DEV_SHARE, TEST_SHARE, split_off
 from finetune.data.files import NAME as FILES
-from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, describe_left_out, filter_questions, find_kept
-from finetune.data.overlap import find_overlaps
+from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept, find_overlaps
 from finetune.data.registry import expect_data, load_split, parse_columns
 from finetune.training.groups import make_generator
 
@@ -101,8 +100,8 @@ def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
             notes.append(f"no {name} split: {splits[name].num_questions:,} questions are set apart for it")
     for overlap in find_overlaps([splits[split] for split in (TRAIN, DEV, TEST)]):
         if overlap.whole:
-            raise KinspanError(f"--questions {given}: {overlap.describe()}: one split is a part of the other")
-        notes.append(overlap.describe())
+            raise KinspanError(f"--questions {given}: {overlap}: one split is a part of the other")
+        notes.append(str(overlap))
     kept = {}
     for split, data in splits.items():
         rule, least = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, MIN_QUESTIONS)
@@ -110,7 +109,6 @@ def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
             raise KinspanError(
                 f"--questions {given}: {count} usable {split} questions are too few: label fifty or more"
             )
-        notes += describe_left_out(data, rule)
         kept[split] = _subsample(filter_questions(data, rule), split, notes)
     if min(kept[DEV].num_questions, kept[TEST].num_questions) < FEW_QUESTIONS:
         notes.append(f"fewer than {FEW_QUESTIONS} dev or test questions: a difference between rankers may be chance")
@@ -124,11 +122,9 @@ def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet],
     place = Path(make_spec(given).partition("=")[2])
     for split in (TRAIN, DEV, TEST):
         try:
-            splits[split], oddities = load_split(make_spec(given), split, parse_columns(columns))
+            splits[split] = load_split(make_spec(given), split, parse_columns(columns))
         except MissingSplit as error:
             log.debug("%s", error)
-            continue
-        notes += oddities
     if not splits:
         raise KinspanError(f"--questions {given}: it has no train, dev or test split")
     if TRAIN not in splits:

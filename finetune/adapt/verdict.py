@@ -130,7 +130,7 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> Unlabelle
 
     folder: for scores
     """
-    data, _ = load_split(f"files={SELQA}", "test")
+    data = load_split(f"files={SELQA}", "test")
     cache = ScoreCache(count_words(data.answers.unique().to_pylist()), folder)
     rankers = {ranker.name: ranker for ranker in list_untrained(model, data, cache)}
     after = cache.rank(PRETRAINED, pretrained, data)

@@ -3,6 +3,7 @@
 20 million rows cost the bytes of their texts and about 100 bytes each.
 """
 
+import logging
 import zlib
 from array import array
 from collections import Counter
@@ -18,8 +19,7 @@ from data_pipeline.prepare.encode import normalise
 
 from .answers import POSITIVE_GRADE, AnswerSet
 
-MIN_QUESTIONS = 20  # with fewer, right answers may have the highest ids by chance
-SUSPICIOUS = 0.9  # share of questions in which they have
+log = logging.getLogger(__name__)
 
 
 class SourceRow(NamedTuple):
@@ -64,36 +64,33 @@ class TextBuffer:
 class Collector:
     """The candidates of a file in its order, and its questions, told apart by id, or by text where there are no ids.
 
-    digest: hash of each answer's text
-    notes:  how often something was left out or changed
+    notes: how often something was left out or changed
     """
 
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.texts: list[str] = []
-        self.question, self.label = array("i"), array("b")
-        self.line, self.digest = array("q"), array("q")
+        self.question, self.label, self.line = array("i"), array("b"), array("q")
         self.answers, self.answer_ids = TextBuffer(), TextBuffer()
         self.notes: Counter[str] = Counter()
         self._numbers: dict[str, int] = {}
-        self._last: tuple[str | None, str, int] = (None, "", -1)
+        self._last: tuple[tuple[str | None, str], int] | None = None
 
     def find_question(self, row: SourceRow) -> int:
         """Returns the number of the row's question; a new one gets the next number. Raises ValueError."""
-        last_id, last_question, number = self._last
-        if row.question == last_question and row.question_id == last_id and number >= 0:
-            return number
+        if self._last and self._last[0] == row[1:3]:  # rows of a question mostly stand together
+            return self._last[1]
         text = normalise(row.question)
-        key = text if row.question_id is None else self._clean_id(row.question_id, "question id")
         if not text:
             raise ValueError("the question is empty")
+        key = text if row.question_id is None else self._clean_id(row.question_id)
         number = self._numbers.setdefault(key, len(self.ids))
         if number == len(self.ids):
             self.ids.append(f"q{number + 1}" if row.question_id is None else key)
             self.texts.append(text)
         elif self.texts[number] != text:
             raise ValueError(f"question id {key!r} has another text ({text!r}) than before ({self.texts[number]!r})")
-        self._last = row.question_id, row.question, number
+        self._last = (row.question_id, row.question), number
         return number
 
     def append(self, row: SourceRow, number: int) -> None:
@@ -102,16 +99,15 @@ class Collector:
         self.question.append(number)
         self.label.append(row.label)
         self.line.append(row.line)
-        self.digest.append(hash(row.answer))
         self.answers.append(row.answer)
         if row.answer_id is not None:
-            self.answer_ids.append(self._clean_id(row.answer_id, "answer id"))
+            self.answer_ids.append(self._clean_id(row.answer_id))
 
-    def _clean_id(self, given: str, name: str) -> str:
+    def _clean_id(self, given: str) -> str:
         cleaned = "_".join(given.split())
         if not cleaned:
-            raise ValueError(f"the {name} is empty")
-        self.notes[f'{name}s with white space, which became "_"'] += cleaned != given
+            raise ValueError("an id is empty")
+        self.notes['ids with white space, which became "_"'] += cleaned != given
         return cleaned
 
 
@@ -121,17 +117,17 @@ def collect_answers(
     place: str,
     rows: Iterable[SourceRow | LeftOut],
     negative_grades: tuple[int, ...] | None = None,
-) -> tuple[AnswerSet, list[str]]:
-    """Returns the rows as an AnswerSet, grouped by question, and a note of one line for everything odd or left out.
+) -> AnswerSet:
+    """Returns the rows as an AnswerSet, grouped by question, and logs what was left out or changed.
 
-    place:           what stands before a line's number in messages, such as "train.tsv line"
+    place:           stands before a line's number in messages, such as "train.tsv line"
     negative_grades: the labels are ASNQ's grades, of which POSITIVE_GRADE is positive and these are negative; other
                      candidates are left out. None: the labels are 0 and 1
 
     White space in questions is folded to single spaces, as in a corpus; in ids it becomes "_", since a TREC file
     separates its columns by white space. Where the file has no question ids, they are q1, q2, ...; where it has no
-    answer ids, they are the question's followed by -1, -2, ... in the order of a hash of the text, see
-    ``_make_answer_ids``. A question without candidates is left out; a candidate without text is kept.
+    answer ids, they are the question's followed by -1, -2, ... in the order of a hash of the text. A question without
+    candidates is left out; a candidate without text is kept.
 
     Raises KinspanError, naming place and line, where there are no rows, where a question or an id is empty, where a
     question id has two texts, and where an answer id stands twice in a question.
@@ -147,7 +143,7 @@ def collect_answers(
             if row.answer is None:
                 continue
             if kept is not None and row.label not in kept:
-                gathered.notes[f"candidates of label {row.label} are left out"] += 1
+                gathered.notes[f"candidates of label {row.label}, left out"] += 1
             else:
                 gathered.append(row, number)
         except ValueError as error:
@@ -156,25 +152,24 @@ def collect_answers(
         raise KinspanError(f"{place.rsplit(' ', 1)[0]}: no candidate answer in this file")
     question = np.frombuffer(gathered.question, dtype=np.int32)
     label = np.frombuffer(gathered.label, dtype=np.int8)
-    labels = label if kept is None else (label == POSITIVE_GRADE).astype(np.int8)
     answers, ids = gathered.answers.finish(), None
     if len(gathered.answer_ids.ends) > 1:
         ids = gathered.answer_ids.finish()
         _check_ids_differ(place, gathered, question, ids)
-        if split != "train":  # nothing is measured on the training questions
-            _note_id_order(gathered.notes, question, ids, labels)
-    gathered.notes["questions without a candidate, left out"] = len(gathered.ids) - len(np.unique(question))
-    gathered.notes["candidates without text, kept"] = int((pc.binary_length(answers).to_numpy() == 0).sum())
-    gathered.notes["answers that stand twice or more under one question, kept"] = _count_repeats(gathered, question)
-    order = np.argsort(question, kind="stable")  # a question's rows need not stand together
     sizes = np.bincount(question, minlength=len(gathered.ids))
     keep = np.flatnonzero(sizes)
+    gathered.notes["questions without a candidate, left out"] = len(sizes) - len(keep)
+    gathered.notes["candidates without text, kept"] = int((pc.binary_length(answers).to_numpy() == 0).sum())
+    for note, count in gathered.notes.items():
+        if count:
+            log.info("%s %s: %s: %s", name, split, note, f"{count:,}")
+    if (np.diff(question) < 0).any():  # a question's rows need not stand together
+        order = np.argsort(question, kind="stable")
+        answers, label = answers.take(pa.array(order)), label[order]
+        ids = None if ids is None else ids.take(pa.array(order))
     starts = np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64)
     question_ids = [gathered.ids[n] for n in keep]
-    if (np.diff(question) < 0).any():
-        answers, labels, label = answers.take(pa.array(order)), labels[order], label[order]
-        ids = None if ids is None else ids.take(pa.array(order))
-    data = AnswerSet(
+    return AnswerSet(
         name=name,
         split=split,
         question_ids=question_ids,
@@ -182,43 +177,9 @@ def collect_answers(
         starts=starts,
         answer_ids=_make_answer_ids(question_ids, starts, answers) if ids is None else ids,
         answers=answers,
-        labels=labels,
+        labels=label if kept is None else (label == POSITIVE_GRADE).astype(np.int8),
         grades=None if kept is None else label,
     )
-    return data, [f"{name} {split}: {note}: {count:,}" for note, count in gathered.notes.items() if count]
-
-
-def _note_id_order(notes: Counter[str], question: np.ndarray, ids: pa.Array, labels: np.ndarray) -> None:
-    """Notes it where candidates with equal scores are ranked by their labels, because their ids follow these.
-
-    Equal scores are ranked by falling id, as trec_eval does: a ranker with many of them looks better or worse than it
-    is.
-    """
-    ranks = pc.rank(ids, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
-    order = np.lexsort((-ranks, question))
-    for extreme, wanted in (("highest", labels), ("lowest", 1 - labels)):
-        mixed, count = _count_sorted_questions(question[order], wanted[order])
-        if mixed >= MIN_QUESTIONS and count > SUSPICIOUS * mixed:
-            note = (
-                f"of {mixed:,} questions, those whose right answers have the {extreme} ids, which breaks ties by label"
-            )
-            notes[note] = count
-
-
-def _count_sorted_questions(question: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
-    """Counts the questions that have both labels, and those of them whose ones come first; ``question`` ascends."""
-    starts = np.flatnonzero(np.append(True, np.diff(question) != 0))
-    ones = np.add.reduceat(labels.astype(np.int64), starts)
-    mixed = (ones > 0) & (ones < np.diff(np.append(starts, len(labels))))
-    rises = np.append(False, (np.diff(labels) > 0) & (np.diff(question) == 0))
-    return int(mixed.sum()), int((mixed & ~np.logical_or.reduceat(rises, starts)).sum())
-
-
-def _count_repeats(gathered: Collector, question: np.ndarray) -> int:
-    """Counts the texts that one question has twice or more."""
-    digest = np.frombuffer(gathered.digest, dtype=np.int64).astype(np.uint64)
-    keys = digest * np.uint64(0x9E3779B97F4A7C15) + question.astype(np.uint64)
-    return int((np.unique(keys, return_counts=True)[1] > 1).sum())
 
 
 def _check_ids_differ(place: str, gathered: Collector, question: np.ndarray, ids: pa.Array) -> None:

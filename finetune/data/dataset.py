@@ -19,23 +19,13 @@ class MissingSplit(KinspanError):
 
 
 @dataclass(frozen=True)
-class PaperCount:
-    """How many questions and pairs a split has according to a paper; pairs None: it does not say."""
-
-    paper: str
-    questions: int
-    pairs: int | None = None
-
-
-@dataclass(frozen=True)
 class DataSet:
     """A public data set: a folder with a file for each split.
 
     file_names:   given a split, the names that its file may have, the preferred one first; each may be compressed
-    read:         yields the rows of a split's file, and what it left out
-    paper_counts: by split and filter, the counts that papers print
+    read:         yields the rows of a split's file, and those that it leaves out
+    paper_counts: by split and filter, the questions and pairs that each paper counts; pairs None: it does not say
     graded:       the labels are ASNQ's grades 1 to 4 instead of 0 and 1
-    ambiguous:    splits of which differing files exist, so that a note names the one that was read
     accuracy:     papers measure it by P@1, which they call accuracy, and not by MAP
     measured_on:  the filter of the dev and test questions that papers measure on; None: they differ
     """
@@ -44,20 +34,16 @@ class DataSet:
     help: str
     file_names: Callable[[str], Sequence[str]]
     read: Callable[[Path], Iterator[SourceRow | LeftOut]]
-    paper_counts: Mapping[tuple[str, str], tuple[PaperCount, ...]] = field(default_factory=dict)
+    paper_counts: Mapping[tuple[str, str], Mapping[str, tuple[int, int | None]]] = field(default_factory=dict)
     graded: bool = False
-    ambiguous: tuple[str, ...] = ()
     accuracy: bool = False
     measured_on: str | None = None
 
-    def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
+    def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> AnswerSet:
         """Reads a split, see ``registry.load_split``."""
-        path = find_split(f"{self.name}={folder}", folder, split, self.file_names(split))[0]
+        path = find_split(f"{self.name}={folder}", folder, split, self.file_names(split))
         grades = negative_grades if self.graded else None
-        data, notes = collect_answers(self.name, split, f"{path} line", self.read(path), grades)
-        if split in self.ambiguous:
-            notes.insert(0, f"{self.name} {split}: read from {path.name}")
-        return data, notes
+        return collect_answers(self.name, split, f"{path} line", self.read(path), grades)
 
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -70,10 +56,10 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
     ]
 
 
-def find_split(place: str, folder: Path, split: str, names: Sequence[str]) -> list[Path]:
-    """Returns those of a split's files that exist. Raises MissingSplit, which begins with ``place``, for none."""
+def find_split(place: str, folder: Path, split: str, names: Sequence[str]) -> Path:
+    """Returns the first of a split's files that exists. Raises MissingSplit, which begins with ``place``, for none."""
     if paths := find_files(folder, names):
-        return paths
+        return paths[0]
     if not folder.is_dir():
         raise MissingSplit(f"{place}: there is no such folder")
     raise MissingSplit(f"{place}: no split {split}: looked for {', '.join(names)}")

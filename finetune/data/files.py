@@ -1,9 +1,9 @@
 """The user's data: ``files=FOLDER`` with a file for each split, ``files=FILE``, and ``hub=OWNER/NAME``."""
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -14,8 +14,9 @@ from data_pipeline.core.hub import expect_hub
 from .answers import AnswerSet, fold_text
 from .collect import collect_answers
 from .dataset import MissingSplit
-from .tables import FORMATS, Table, find_suffix, read_candidates, read_table
+from .tables import FORMATS, Record, Table, find_suffix, read_candidates, read_table
 
+log = logging.getLogger(__name__)
 NAME, HUB = "files", "hub"
 HELP = {
     "files=FOLDER": "train, dev and test, each .jsonl, .csv, .tsv or .parquet, with the columns question, answer and "
@@ -31,26 +32,34 @@ SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test
 TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not split yet
 
 
-def load_files(place: Path, split: str, columns: dict[str, str]) -> tuple[AnswerSet, list[str]]:
+def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
     """Reads a split, see ``registry.load_split``."""
     expect_tables(place)
-    tables = _list_tables(place)
-    named = [path for path in tables if path.name.partition(".")[0] == split]
+    tables = [path for path in _list_files(place) if path.is_file() and find_suffix(path) in FORMATS]
+    named = [path for path in tables if _name_split(path) == split]
     if len(named) > 1:
         raise KinspanError(f"{place}: both {named[0].name} and {named[1].name} are there: keep one")
-    is_unsplit = len(tables) == 1 and tables[0].name.partition(".")[0] not in SPLITS
+    is_unsplit = len(tables) == 1 and _name_split(tables[0]) not in SPLITS
     if not named and not is_unsplit:
         raise MissingSplit(f"files={place}: no split {split}: no {split}.jsonl, .csv, .tsv or .parquet")
     table = read_table(named[0] if named else tables[0])
-    data, notes = collect_answers(NAME, split, table.place, read_candidates(table, columns))
+    data = collect_answers(NAME, split, table.place, read_candidates(table, columns))
     if named:
-        return data, notes
+        return data
     parts: dict[str, AnswerSet] = {}
     parts["test"], rest = split_off(data, "test", TEST_SHARE)
     parts["dev"], parts["train"] = split_off(rest, "dev", DEV_SHARE)
     part = replace(parts[split], split=split)
-    note = f"{NAME} {split}: {part.num_questions:,} of {data.num_questions:,} questions, set apart by their texts"
-    return part, [*notes, note]
+    log.info("%s: %s of %s questions are %s, by a hash of text", place, part.num_questions, data.num_questions, split)
+    return part
+
+
+def _list_files(place: Path) -> list[Path]:
+    return [place] if place.is_file() else sorted(place.glob("*"))
+
+
+def _name_split(path: Path) -> str:
+    return path.name.partition(".")[0]
 
 
 def split_off(data: AnswerSet, name: str, share: float) -> tuple[AnswerSet, AnswerSet]:
@@ -62,43 +71,33 @@ def split_off(data: AnswerSet, name: str, share: float) -> tuple[AnswerSet, Answ
 
 def expect_tables(place: Path) -> None:
     """Raises KinspanError for a file of no known format, and for a forum's dump, or a folder with nothing else."""
-    inside = [place] if place.is_file() else sorted(place.glob("*"))
-    dumps = [path for path in inside if path.name.startswith("Posts.xml") or path.suffix == ".7z"]
-    if dumps and not any(path.name.partition(".")[0] in SPLITS for path in inside):
+    files = _list_files(place)
+    dumps = [path for path in files if path.name.startswith("Posts.xml") or path.suffix == ".7z"]
+    if dumps and not any(_name_split(path) in SPLITS for path in files):
         raise KinspanError(f"files={place}: a forum's dump: make questions of it with kinspan data las --input {place}")
     if place.is_file() and find_suffix(place) not in FORMATS:
         raise KinspanError(f"{place}: not a known format; known are {', '.join(FORMATS)}")
 
 
-def _list_tables(place: Path) -> list[Path]:
-    inside = [place] if place.is_file() else sorted(place.glob("*"))
-    return [path for path in inside if path.is_file() and find_suffix(path) in FORMATS]
-
-
-def load_hub(name: str, split: str, columns: dict[str, str]) -> tuple[AnswerSet, list[str]]:
+def load_hub(name: str, split: str, columns: dict[str, str]) -> AnswerSet:
     """Reads a split, see ``registry.load_split``."""
-    import datasets
-
-    splits = _call_hub(name, lambda: datasets.get_dataset_split_names(name))
-    chosen = next((candidate for candidate in SPLIT_NAMES[split] if candidate in splits), None)
-    if chosen is None:
-        raise MissingSplit(f"hub={name}: no split {split}; there are {', '.join(splits)}")
-    rows = _call_hub(name, lambda: datasets.load_dataset(name, split=chosen))
-
-    def records(columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        return enumerate(rows.select_columns(columns), 1)
-
-    table = Table(f"hub={name} {chosen} row", rows.column_names, records)
-    return collect_answers(HUB, split, table.place, read_candidates(table, columns))
-
-
-def _call_hub(name: str, load: Callable[[], Any]) -> Any:
-    """Calls ``load`` without progress bars; whatever goes wrong becomes a KinspanError of one line."""
     import datasets
 
     expect_hub(name)
     datasets.disable_progress_bars()
     try:
-        return load()
+        splits = datasets.get_dataset_split_names(name)
+        chosen = next((candidate for candidate in SPLIT_NAMES[split] if candidate in splits), None)
+        if chosen is None:
+            raise MissingSplit(f"hub={name}: no split {split}; there are {', '.join(splits)}")
+        rows = datasets.load_dataset(name, split=chosen)
+    except KinspanError:
+        raise
     except Exception as error:  # the hub, the file system and every format have their own
         raise KinspanError(f"hub={name} cannot be loaded: {quote_error(error)}") from error
+
+    def records(columns: list[str]) -> Iterator[tuple[int, Record]]:
+        return enumerate(rows.select_columns(columns), 1)
+
+    table = Table(f"hub={name} {chosen} row", rows.column_names, records)
+    return collect_answers(HUB, split, table.place, read_candidates(table, columns))

@@ -1,13 +1,19 @@
-"""The three usual ways to filter the questions of a data set before training or measuring on them."""
+"""Which questions of a data set are used, and how many of them its splits share."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 
-from .answers import AnswerSet
+from .answers import AnswerSet, fold_text
+
+log = logging.getLogger(__name__)
 
 RAW, NO_ALL_NEGATIVE, CLEAN = FILTERS = ("raw", "no-all-negative", "clean")
-LACKING = {NO_ALL_NEGATIVE: "have no right candidate", CLEAN: "lack a right or a wrong candidate"}
 
 
 def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
@@ -21,27 +27,71 @@ def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
     """
     keep = find_kept(data, mode)
     if not keep.any():
-        wanted = "a wrong candidate beside a right one" if data.positives.any() else "a right candidate"
-        raise KinspanError(
-            f"{data.name} {data.split}: the filter {mode} leaves none of {data.num_questions} questions, as none has "
-            f"{wanted}: check the labels"
-        )
-    return data if keep.all() else data.take(keep)
-
-
-def describe_left_out(data: AnswerSet, mode: str) -> list[str]:
-    """Says in a line how many questions the filter ``mode`` leaves out, where it leaves out any."""
-    count = data.num_questions - int(find_kept(data, mode).sum())
-    of_all = f"{count:,} of {data.num_questions:,} questions"
-    return [f"{data.name} {data.split}: {of_all} {LACKING[mode]}, and are left out"] if count else []
+        raise KinspanError(f"{data.name} {data.split}: the filter {mode} leaves no question: check the labels")
+    if keep.all():
+        return data
+    left_out, size = int((~keep).sum()), data.num_questions
+    log.info("%s %s: %s of %s questions are left out (%s)", data.name, data.split, left_out, size, mode)
+    return data.take(keep)
 
 
 def find_kept(data: AnswerSet, mode: str) -> np.ndarray:
-    """Tells which questions the filter ``mode`` keeps, ``[Q]`` bool."""
+    """Returns which questions the filter ``mode`` keeps, ``[Q]`` bool."""
     positives = data.positives
-    keep = np.ones(data.num_questions, dtype=bool)
-    if mode != RAW:
-        keep &= positives > 0
-    if mode == CLEAN:
-        keep &= positives < np.diff(data.starts)
-    return keep
+    if mode == RAW:
+        return np.ones(data.num_questions, dtype=bool)
+    return (positives > 0) & ((positives < np.diff(data.starts)) | (mode == NO_ALL_NEGATIVE))
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many questions, and pairs of question and candidate, two splits share, and whether one is in the other."""
+
+    first: AnswerSet
+    second: AnswerSet
+    questions: int
+    pairs: int
+    whole: bool
+
+    def __str__(self) -> str:
+        first, second = self.first, self.second
+        return (
+            f"{first.name} {first.split} and {second.name} {second.split} share {self.questions:,} of "
+            f"{first.num_questions:,} and {second.num_questions:,} questions, and {self.pairs:,} of "
+            f"{first.num_pairs:,} and {second.num_pairs:,} question-candidate pairs"
+        )
+
+
+def find_overlaps(splits: Sequence[AnswerSet]) -> list[Overlap]:
+    """Returns the overlap of each two of these splits that share any question, by folded texts."""
+    asked = [list(map(fold_text, data.questions)) for data in splits]  # two ids may have one text
+    overlaps = []
+    for (first, of_first), (second, of_second) in combinations(zip(splits, asked, strict=True), 2):
+        shared = set(of_first) & set(of_second)
+        if not shared:
+            continue
+        pairs = _read_pairs(first, of_first, shared), _read_pairs(second, of_second, shared)
+        whole = (shared == set(of_first) and pairs[0] <= pairs[1]) or (
+            shared == set(of_second) and pairs[1] <= pairs[0]
+        )
+        overlaps.append(Overlap(first, second, len(shared), len(pairs[0] & pairs[1]), whole))
+    return overlaps
+
+
+def check_overlaps(splits: Sequence[AnswerSet], allow_identical: bool) -> None:
+    """Logs the overlaps. Raises KinspanError where one split is a part of another, unless ``allow_identical``."""
+    for overlap in find_overlaps(splits):
+        if overlap.whole and not allow_identical:
+            raise KinspanError(f"{overlap}: give other data, or --allow_identical_splits")
+        log.info("%s", overlap)
+
+
+def _read_pairs(data: AnswerSet, asked: list[str], shared: set[str]) -> set[tuple[str, str]]:
+    """Returns the pairs of the shared questions; only their candidates are read."""
+    of_question = zip(asked, data.question_slices(), strict=True)
+    return {
+        (question, fold_text(text))
+        for question, rows in of_question
+        if question in shared
+        for text in data.answers[rows].to_pylist()
+    }

@@ -5,25 +5,31 @@ Words are lower case and stand apart, and a body is its first 100 words, as in t
 
 WikiPassageQA (Cohen et al., 2018): questions about a Wikipedia article, whose passages are the candidates.
 
-The other ones are in insuranceqa.py and semeval.py. LAS is in no file: kinspan data las makes it of a forum's dump.
+InsuranceQA (Feng et al., 2015): questions whose candidate pool is 200 answers to other questions. Version 2 has pools
+of answers that a search engine found. A right answer that the search did not find is not among the candidates, so that
+a fifth of the questions has none; papers measure on the others.
+
+SemEval's task 3 B is in semeval.py. LAS is in no file: kinspan data las makes it of a forum's dump.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from .collect import LeftOut, SourceRow
-from .dataset import MULTICQA, DataSet, PaperCount, find_beside
+from .dataset import MULTICQA, DataSet, find_beside
 from .filters import NO_ALL_NEGATIVE, RAW
-from .tables import read_fields, read_json, read_quoted_tsv
+from .tables import check_fields, read_fields, read_json, read_json_lines, read_quoted_tsv
 
 TEXTS = "text_tokenized.txt"
 FILES = {"train": "train_random.txt", "dev": "dev.txt", "test": "test.txt"}
 PASSAGES = "document_passages.json"
 COLUMNS = ("QID", "Question", "DocumentID", "DocumentName", "RelevantPassages")
+ANSWERS = "answers.jsonl"
+VOCABULARY, ENCODED_ANSWERS = "vocabulary", "InsuranceQA.label2answer.token.encoded"
+POOLS = {"train": ("train", 100), "dev": ("valid", 500), "test": ("test", 500)}
 
 
 def read_askubuntu(path: Path) -> Iterator[SourceRow | LeftOut]:
@@ -59,9 +65,9 @@ ASKUBUNTU = DataSet(
     file_names=lambda split: (FILES[split],),
     read=read_askubuntu,
     paper_counts={
-        ("train", NO_ALL_NEGATIVE): (PaperCount(MULTICQA, 12_584),),
-        ("dev", NO_ALL_NEGATIVE): (PaperCount(MULTICQA, 189, 189 * 20),),
-        ("test", NO_ALL_NEGATIVE): (PaperCount(MULTICQA, 186, 186 * 20),),
+        ("train", NO_ALL_NEGATIVE): {MULTICQA: (12_584, None)},
+        ("dev", NO_ALL_NEGATIVE): {MULTICQA: (189, 189 * 20)},
+        ("test", NO_ALL_NEGATIVE): {MULTICQA: (186, 186 * 20)},
     },
     measured_on=NO_ALL_NEGATIVE,  # a question without a similar one is excluded, as its authors say
 )
@@ -80,9 +86,7 @@ def read_wikipassageqa(path: Path) -> Iterator[SourceRow]:
         raise KinspanError(f"{path}: no column {missing[0]!r}; there are {', '.join(table.fields)}")
     for line, record in table.records(list(COLUMNS)):
         document = record["DocumentID"].strip()
-        passages = documents.get(document)
-        if passages is None:
-            raise KinspanError(f"{path} line {line}: document {document!r} is not in {texts.name}")
+        passages = documents.get(document, {})
         relevant = {number.strip() for number in record["RelevantPassages"].split(",")}
         if unknown := sorted(relevant - passages.keys()):
             raise KinspanError(f"{path} line {line}: document {document} has no passage {unknown[0]!r}")
@@ -91,7 +95,7 @@ def read_wikipassageqa(path: Path) -> Iterator[SourceRow]:
             yield SourceRow(line, record["QID"], record["Question"], answer_id, text, label)
 
 
-def _read_document(path: Path, document: str, passages: Any) -> dict[str, str]:
+def _read_document(path: Path, document: str, passages: object) -> dict[str, str]:
     """Returns the texts of a document's passages by their numbers, in their order."""
     if not isinstance(passages, dict) or not all(isinstance(text, str) for text in passages.values()):
         raise KinspanError(f"{path}: document {document!r} is not an object of passages, which are strings")
@@ -106,9 +110,94 @@ WIKIPASSAGEQA = DataSet(
     file_names=lambda split: (f"{split}.tsv",),
     read=read_wikipassageqa,
     paper_counts={
-        ("train", RAW): (PaperCount(MULTICQA, 3332),),
-        ("dev", RAW): (PaperCount(MULTICQA, 417),),
-        ("test", RAW): (PaperCount(MULTICQA, 416),),
+        ("train", RAW): {MULTICQA: (3332, None)},
+        ("dev", RAW): {MULTICQA: (417, None)},
+        ("test", RAW): {MULTICQA: (416, None)},
     },
     measured_on=RAW,
+)
+
+
+def read_insuranceqa(path: Path) -> Iterator[SourceRow]:
+    """Yields each question's right answers and then its negatives, whose texts are in answers.jsonl beside the file."""
+    source = find_beside(path, ANSWERS)
+    texts: dict[str, str] = {}
+    for number, record in read_json_lines(source):
+        check_fields(record, f"{source} line {number}", str, "aid", "text")
+        texts[record["aid"]] = normalise(record["text"])
+    for number, record in read_json_lines(path):
+        where = f"{path} line {number}"
+        check_fields(record, where, str, "qid", "question")
+        check_fields({"answers": [], "negatives": [], **record}, where, list, "answers", "negatives")
+        yield SourceRow(number, record["qid"], record["question"], None, None, 0)
+        for field, label in (("answers", 1), ("negatives", 0)):
+            for aid in record.get(field, ()):
+                if not isinstance(aid, str) or aid not in texts:
+                    raise KinspanError(f"{where}: {field} has aid {aid!r}, which {source.name} lacks")
+                yield SourceRow(number, record["qid"], record["question"], aid, texts[aid], label)
+
+
+INSURANCEQA = DataSet(
+    name="insuranceqa",
+    help="answers.jsonl with lines {aid, text}, and train.jsonl, valid.jsonl and test.jsonl with lines {qid, question, "
+    "answers, negatives}, of which the last two are lists of aids. There are 200 negatives per question, hence 2.6 "
+    "million training pairs.",
+    file_names=lambda split: (f"{'valid' if split == 'dev' else split}.jsonl",),
+    read=read_insuranceqa,
+    accuracy=True,
+    measured_on=NO_ALL_NEGATIVE,
+)
+
+
+def read_insuranceqa_v2(path: Path) -> Iterator[SourceRow]:
+    """Yields each question's pool, in the order of the file.
+
+    Texts are numbers of words. A line has the domain, the question, the right answers and the pool, separated by tabs;
+    what is in a field, by spaces. In training, right answers that are not in the pool follow it.
+    """
+    words: dict[str, str] = {}
+    for _, (key, word) in read_fields(find_beside(path, VOCABULARY), "number", "word"):
+        words.setdefault(key, word)
+    encoded = find_beside(path, ENCODED_ANSWERS)
+    texts = {
+        aid: _decode(text, words, f"{encoded} line {number}")
+        for number, (aid, text) in read_fields(encoded, "answer", "words")
+    }
+    split = next(name for name, (part, _) in POOLS.items() if f".{part}." in path.name)
+    for number, fields in read_fields(path, "domain", "question", "right answers", "pool"):
+        where = f"{path} line {number}"
+        question = _decode(fields[1], words, where)
+        right, pool = fields[2].split(), fields[3].split()
+        for aid in dict.fromkeys([*pool, *right] if split == "train" else pool):
+            if aid not in texts:
+                raise KinspanError(f"{where}: answer {aid!r} is not in {encoded.name}")
+            yield SourceRow(number, f"{split}-{number}", question, aid, texts[aid], int(aid in right))
+
+
+def _decode(text: str, words: dict[str, str], where: str) -> str:
+    try:
+        return normalise(" ".join([words[number] for number in text.split()]))
+    except KeyError as error:
+        raise KinspanError(f"{where}: word {error} is not in {VOCABULARY}") from error
+
+
+def _name_pools(split: str) -> tuple[str, ...]:
+    part, size = POOLS[split]
+    return (f"InsuranceQA.question.anslabel.token.{size}.pool.solr.{part}.encoded",)
+
+
+INSURANCEQA_V2 = DataSet(
+    name="insuranceqa_v2",
+    help=f"The folder V2 of InsuranceQA: {VOCABULARY}; {ENCODED_ANSWERS}; {_name_pools('dev')[0]} and "
+    f"{_name_pools('test')[0]}, which have pools of 500 answers; {_name_pools('train')[0]}, with pools of 100 "
+    "and the right answers.",
+    file_names=_name_pools,
+    read=read_insuranceqa_v2,
+    paper_counts={
+        ("train", NO_ALL_NEGATIVE): {MULTICQA: (12_889, None)},
+        ("dev", NO_ALL_NEGATIVE): {MULTICQA: (1592, None)},
+        ("test", NO_ALL_NEGATIVE): {MULTICQA: (1625, None)},
+    },
+    accuracy=True,
+    measured_on=NO_ALL_NEGATIVE,
 )

@@ -1,9 +1,10 @@
 """The data sets of answer sentence selection, each named by a line ``NAME=PLACE``.
 
-To add a public data set, write a module like ``wikiqa.py``, which says how its files are called and yields their rows,
+To add a public data set, write a module like ``selqa.py``, which says how its files are called and yields their rows,
 and name it in PUBLIC below; ``--help``, messages, counts and studies follow from there.
 """
 
+import logging
 from pathlib import Path
 from textwrap import fill
 
@@ -11,26 +12,24 @@ from data_pipeline.core.errors import KinspanError
 
 from . import files
 from .answers import NEGATIVE_GRADES, AnswerSet
-from .asnq import ASNQ
-from .dataset import DataSet, PaperCount
-from .filters import find_kept
-from .insuranceqa import INSURANCEQA, INSURANCEQA_V2
-from .multicqa import ASKUBUNTU, WIKIPASSAGEQA
+from .as2 import ASNQ, TRECQA, WIKIQA
+from .dataset import DataSet
+from .filters import filter_questions, find_kept
+from .multicqa import ASKUBUNTU, INSURANCEQA, INSURANCEQA_V2, WIKIPASSAGEQA
 from .selqa import SELQA
 from .semeval import SEMEVAL2016, SEMEVAL2017
 from .techqa import ASKUBUNTU_QA, TECHQA, TECHQA_POOL
-from .trecqa import JACANA, TRECQA
-from .wikiqa import WIKIQA
+
+log = logging.getLogger(__name__)
 
 PUBLIC: dict[str, DataSet] = {
     data_set.name: data_set
     for data_set in (
-        *(WIKIQA, TRECQA, JACANA, SELQA, ASNQ, INSURANCEQA, TECHQA, TECHQA_POOL, ASKUBUNTU_QA),
+        *(WIKIQA, TRECQA, SELQA, ASNQ, INSURANCEQA, TECHQA, TECHQA_POOL, ASKUBUNTU_QA),
         *(INSURANCEQA_V2, WIKIPASSAGEQA, SEMEVAL2016, SEMEVAL2017, ASKUBUNTU),
     )
 }
 NAMES = (*PUBLIC, files.NAME, files.HUB)
-
 
 _LINES = {f"{name}=FOLDER": data_set.help for name, data_set in PUBLIC.items()} | files.HELP
 _WIDTH = max(map(len, _LINES)) + 4
@@ -50,8 +49,8 @@ def load_split(
     split: str,
     columns: dict[str, str] | None = None,
     negative_labels: tuple[int, ...] = NEGATIVE_GRADES,
-) -> tuple[AnswerSet, list[str]]:
-    """Returns one split of a data set, unfiltered, and a note of one line for everything left out or odd in it.
+) -> AnswerSet:
+    """Returns one split of a data set, unfiltered, and logs what is left out of it.
 
     columns:         for files= and hub=: how the columns question, answer, label, question_id and answer_id are called
                      where they have other names
@@ -61,9 +60,7 @@ def load_split(
     """
     name, place = _parse_spec(spec)
     if columns and name in PUBLIC:
-        raise KinspanError(f"{spec}: its columns have fixed names; only files= and hub= take others")
-    if not negative_labels or not set(negative_labels) <= set(NEGATIVE_GRADES):
-        raise KinspanError(f"negative labels {list(negative_labels)}: must be one or more of 1, 2 and 3")
+        raise KinspanError(f"--columns: {spec} has fixed names; only files= and hub= take others")
     if name == files.HUB:
         return files.load_hub(place, split, columns or {})
     if name == files.NAME:
@@ -71,8 +68,29 @@ def load_split(
     return PUBLIC[name].load(Path(place), split, negative_labels)
 
 
+def load_filtered(
+    spec: str,
+    split: str,
+    mode: str,
+    columns: dict[str, str] | None = None,
+    negative_labels: tuple[int, ...] = NEGATIVE_GRADES,
+) -> AnswerSet:
+    """Returns the questions of a split that the filter ``mode`` keeps; logs their counts beside those of papers."""
+    whole = load_split(spec, split, columns, negative_labels)
+    data = filter_questions(whole, mode)
+    sizes = data.num_questions, data.num_pairs
+    log.info("%s %s (%s): %s questions, %s pairs", data.name, split, mode, *(f"{size:,}" for size in sizes))
+    known = PUBLIC.get(data.name)
+    for paper, counts in known.paper_counts.get((split, mode), {}).items() if known else ():
+        log.info("  %s: %s questions, %s pairs", paper, *("?" if count is None else f"{count:,}" for count in counts))
+    papers = find_measure(spec)[1]
+    if papers and split != "train" and int(find_kept(whole, papers).sum()) != data.num_questions:
+        log.warning("--eval_filter %s: papers measure %s with %s", mode, data.name, papers)
+    return data
+
+
 def expect_data(*specs: str | None) -> None:
-    """Raises KinspanError for what names no data set, or a place where there is none; None passes.
+    """Raises KinspanError for a spec that names no data set, or a place where there is none; None passes.
 
     Commands call it before they import torch, which takes seconds.
     """
@@ -99,7 +117,7 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
     if text is None:
         return None
     pairs = [part.partition("=") for part in text.split(",")]
-    if not all(name and equals and column for name, equals, column in pairs):
+    if not all(name and column for name, _, column in pairs):
         raise KinspanError(f"--columns {text}: write FIELD=COLUMN,FIELD=COLUMN, such as question=query")
     return {name: column for name, _, column in pairs}
 
@@ -108,35 +126,3 @@ def find_measure(spec: str) -> tuple[bool, str | None]:
     """Returns how papers measure a data set: whether by P@1, and on which questions (see DataSet.measured_on)."""
     data_set = PUBLIC.get(spec.partition("=")[0])
     return (data_set.accuracy, data_set.measured_on) if data_set else (False, None)
-
-
-def get_paper_counts(data: AnswerSet, mode: str) -> tuple[PaperCount, ...]:
-    """Returns what papers say that this split holds after the filter ``mode``; empty where none says it."""
-    return PUBLIC[data.name].paper_counts.get((data.split, mode), ()) if data.name in PUBLIC else ()
-
-
-def describe_counts(data: AnswerSet, mode: str) -> list[str]:
-    """Returns lines with the questions and pairs that ``data`` has after the filter ``mode``, and papers' counts."""
-    papers = get_paper_counts(data, mode)
-    same = [c.paper for c in papers if c.questions == data.num_questions and c.pairs in (data.num_pairs, None)]
-    line = f"{data.name} {data.split} ({mode}): {_format_counts(data.num_questions, data.num_pairs)}"
-    agreed = f", as in {' and '.join(same)}" if same else ""
-    return [
-        line + agreed,
-        *(f"  {c.paper} has {_format_counts(c.questions, c.pairs)}" for c in papers if c.paper not in same),
-    ]
-
-
-def describe_measure(whole: AnswerSet, kept: AnswerSet, mode: str) -> list[str]:
-    """Returns a line where the questions that the filter ``mode`` keeps are not those that papers measure on."""
-    papers = find_measure(whole.name)[1]
-    if papers is None or whole.split == "train":
-        return []
-    count = int(find_kept(whole, papers).sum())
-    if count == kept.num_questions:
-        return []
-    return [f"  papers measure {whole.name} on the {count:,} questions of --eval_filter {papers}, not of {mode}"]
-
-
-def _format_counts(questions: int, pairs: int | None) -> str:
-    return f"{questions:,} questions" + (f", {pairs:,} pairs" if pairs is not None else "")

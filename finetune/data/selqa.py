@@ -35,9 +35,8 @@ def read_selqa(path: Path, split: str | None = None) -> Iterator[SourceRow]:
         check_fields(record, place, str, "question", "article", "section")
         check_fields(record, place, list, "candidates", "answers")
         candidates, answers = record["candidates"], record["answers"]
-        for answer in answers:
-            if type(answer) is not int or not 0 <= answer < len(candidates):
-                raise KinspanError(f"{place}: answer {answer!r} is no number of a candidate")
+        if not all(answer in range(len(candidates)) for answer in answers):
+            raise KinspanError(f"{place}: answers {answers} are not numbers of candidates")
         if split not in (None, choose_split(normalise(record["article"]))):
             continue
         for position, text in enumerate(candidates):
@@ -65,14 +64,12 @@ def choose_split(article: str) -> str:
 class SplitByArticle(DataSet):
     """SelQA, whose splits are made of all of its files."""
 
-    def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
+    def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> AnswerSet:
         """Reads a split, see ``registry.load_split``."""
         find_split(f"{self.name}={folder}", folder, split, FILES)  # one at least
-        paths = [there[0] for name in FILES if (there := find_files(folder, [name]))]  # also lying compressed: once
-        kept = (row for path in paths for row in read_selqa(path, split))
-        names = " and ".join(path.name for path in paths)
-        data, notes = collect_answers(self.name, split, f"{folder} question", kept)
-        return data, [f"{self.name} {split}: split by article, of {names}", *notes]
+        paths = [files[0] for name in FILES if (files := find_files(folder, [name]))]  # also lying compressed: once
+        rows = (row for path in paths for row in read_selqa(path, split))
+        return collect_answers(self.name, split, f"{folder} question", rows)
 
 
 SELQA = SplitByArticle(

@@ -29,7 +29,7 @@ PAIRS = ("askubuntu-train_Q_A.raw", "askubuntu-dev_Q_A.raw")
 
 
 def read_techqa(path: Path) -> Iterator[SourceRow | LeftOut]:
-    """Yields each answerable question with every distinct answer of the file; its own one is right.
+    """Yields each answerable question with every distinct answer of the file; its answer is right.
 
     Raises KinspanError for a file that is no list of such questions.
     """
@@ -46,7 +46,7 @@ def _add_candidates(asked: list[SourceRow], answered: list[SourceRow]) -> Iterat
 
 
 def read_answerable(path: Path) -> tuple[list[SourceRow], list[LeftOut]]:
-    """Returns each answerable question with its own answer alone, and the questions that are left out.
+    """Returns each answerable question with its answer alone, and the questions that are left out.
 
     An answer's id is a hash of its text, so that the same answer has the same id in all splits. Raises KinspanError for
     a file that is no list of such questions.
@@ -78,14 +78,13 @@ TECHQA = DataSet(
 class PooledTechQA(DataSet):
     """TechQA with one pool: its dev split is a fifth of the training questions, and its test split the file of dev."""
 
-    def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> tuple[AnswerSet, list[str]]:
+    def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> AnswerSet:
         """Reads a split, see ``registry.load_split``."""
         place = f"{self.name}={folder}"
-        train, dev = (find_split(place, folder, split, TECHQA.file_names(part))[0] for part in ("train", "dev"))
+        train, dev = (find_split(place, folder, split, TECHQA.file_names(part)) for part in ("train", "dev"))
         files = read_answerable(train), read_answerable(dev)
         left_out, asked = files[split == "test"][1], pool_questions(files[0][0], files[1][0], split)
-        rows: Iterator[SourceRow | LeftOut] = chain(left_out, asked)
-        return collect_answers(self.name, split, f"{dev if split == 'test' else train} line", rows)
+        return collect_answers(self.name, split, f"{dev if split == 'test' else train} line", chain(left_out, asked))
 
 
 def pool_questions(train: list[SourceRow], dev: list[SourceRow], split: str) -> Iterator[SourceRow]:

@@ -17,9 +17,8 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.dataset import MissingSplit
-from finetune.data.filters import CLEAN, describe_left_out, filter_questions
-from finetune.data.overlap import find_overlaps
-from finetune.data.registry import load_split, parse_columns
+from finetune.data.filters import CLEAN, find_overlaps
+from finetune.data.registry import load_filtered, load_split, parse_columns
 from finetune.evaluation.bm25 import BM25, WordCounts, count_words, score_bm25_by
 from finetune.evaluation.comparison import compare_systems, format_table
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
@@ -139,7 +138,7 @@ def fuse_file(
         log.warning("%s: nothing else measures the fusion", error)
     else:
         for overlap in find_overlaps([dev, test]):
-            log.warning("%s: the fusion knows their answers, and its figures on test are too high", overlap.describe())
+            log.warning("%s: the fusion knows their answers, and its figures on test are too high", overlap)
         of_test = score_parts(models, test, words, max_length)
         every = {**of_test, NAME: fitted.score(of_test)}
         ordered = sorted(every, key=lambda name: -maps[name])  # the best on dev first, which others are compared with
@@ -154,10 +153,7 @@ def fuse_file(
 
 
 def _load(spec: str, split: str, columns: str | None) -> AnswerSet:
-    data, notes = load_split(spec, split, parse_columns(columns))
-    for note in [*notes, *describe_left_out(data, CLEAN)]:
-        log.info(note)
-    return filter_questions(data, CLEAN)
+    return load_filtered(spec, split, CLEAN, parse_columns(columns))
 
 
 def name_models(parts: Sequence[str]) -> dict[str, str]:
@@ -180,7 +176,7 @@ def list_candidates(spec: str, columns: str | None = None) -> list[str]:
     texts: dict[str, None] = {}
     for split in ("train", "dev", "test"):
         try:
-            data, _ = load_split(spec, split, parse_columns(columns))
+            data = load_split(spec, split, parse_columns(columns))
         except MissingSplit:
             continue
         texts |= dict.fromkeys(chain.from_iterable(chunk.to_pylist() for chunk in [data.answers.unique()]))

@@ -19,8 +19,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.collect import collect_answers
-from finetune.data.filters import describe_left_out, filter_questions
-from finetune.data.registry import describe_measure, load_split, parse_columns
+from finetune.data.registry import load_filtered, parse_columns
 from finetune.data.tables import read_candidates, read_table
 from finetune.evaluation import trec
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
@@ -80,13 +79,12 @@ def measure_models(
     metrics:    by our own names, or by those of ir_measures
     output_dir: folder for the predictions and the metrics of every question
     """
-    whole, notes = load_split(spec, split, parse_columns(columns))
-    data, output = filter_questions(whole, eval_filter), Path(output_dir) if output_dir else None
+    data = load_filtered(spec, split, eval_filter, parse_columns(columns))
+    output, notes = Path(output_dir) if output_dir else None, []
     if output:  # before the work, to see whether it can be made
         make_folder(output)
     title = f"{data.name} {data.split}, {eval_filter}"
-    yield f"{title}: {data.num_questions:,} of {whole.num_questions:,} questions, {data.num_pairs:,} candidates"
-    notes += describe_measure(whole, data, eval_filter)
+    yield f"{title}: {data.num_questions:,} questions, {data.num_pairs:,} candidates"
     place_of = {name_installed(model): model for model in models}
     if len(place_of) < len(models):
         raise KinspanError(f"--model {' '.join(models)}: two of them have one name here: give each once, by its folder")
@@ -117,17 +115,14 @@ def measure_contamination(
     corpus: Corpus, spec: str, *, split: str, eval_filter: str, columns: str | None = None, as_json: bool = False
 ) -> Iterator[str]:
     """Counts the candidates and right answers of the data set in a corpus, by the overlap of n-grams."""
-    whole, notes = load_split(spec, split, parse_columns(columns))
-    data = filter_questions(whole, eval_filter)
-    notes += describe_left_out(whole, eval_filter)
-    yield from notes
+    data = load_filtered(spec, split, eval_filter, parse_columns(columns))
     counts = count_contamination(data, corpus)
     yield f"{data.name} {split}, sentences of 8 words or more that stand in {corpus.short_name}:"
     yield f"  {counts['answers']:,} of {counts['judged_answers']:,} right answers"
     yield f"  {counts['candidates']:,} of {counts['judged_candidates']:,} candidates"
     yield f"{counts['questions']:,} of {counts['all_questions']:,} questions have such a right answer"
     if as_json:
-        yield json.dumps({"notes": notes, "corpus": corpus.short_name, **counts}, ensure_ascii=False)
+        yield json.dumps({"corpus": corpus.short_name, **counts}, ensure_ascii=False)
 
 
 def rank_file(
@@ -138,10 +133,9 @@ def rank_file(
         raise KinspanError(f"--data {path}: there is no such file")
     table = read_table(path)
     rows = read_candidates(table, parse_columns(columns) or {}, labelled=False)
-    data, notes = collect_answers(path.name, "candidates", table.place, rows)
+    data = collect_answers(path.name, "candidates", table.place, rows)
     make_folder(output)  # before the work, to see whether it can be made
-    for note in [*notes, f"{path}: {data.num_questions:,} questions, {data.num_pairs:,} candidates"]:
-        log.info(note)
+    log.info("%s: %s questions, %s candidates", path, f"{data.num_questions:,}", f"{data.num_pairs:,}")
     trec.write_ranking(output, data, _score(model, data, max_length, precision), shorten_name(name_installed(model)))
 
 

@@ -7,7 +7,6 @@ section 3.1, "TopK-PercPos").
 """
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +25,10 @@ from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.dataset import find_files
-from finetune.data.filters import NO_ALL_NEGATIVE, describe_left_out, filter_questions
-from finetune.data.registry import load_split, parse_columns
+from finetune.data.filters import NO_ALL_NEGATIVE
+from finetune.data.registry import load_filtered, parse_columns
 from finetune.data.tables import FORMATS
 from finetune.ranking.bi_encoder import check_room, is_bi_encoder, load_bi_encoder
-
-log = logging.getLogger(__name__)
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
 
@@ -72,10 +69,7 @@ def mine_file(
     if cross_encoder and is_bi_encoder(cross_encoder):
         raise KinspanError(f"--cross_encoder {cross_encoder} is a bi-encoder: give it as --model")
     names = parse_columns(columns)
-    whole, notes = load_split(spec, "train", names)
-    for note in [*notes, *describe_left_out(whole, NO_ALL_NEGATIVE)]:
-        log.info(note)
-    data = filter_questions(whole, NO_ALL_NEGATIVE)
+    data = load_filtered(spec, "train", NO_ALL_NEGATIVE, names)
     data = data.keep(data.labels == 1)
     make_folder(output)
     mined = mine(data, *load_models(model, cross_encoder, max_length), rules)

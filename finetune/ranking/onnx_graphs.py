@@ -24,8 +24,8 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
 from data_pipeline.core.pages import render_template
 from finetune.data.answers import AnswerSet
-from finetune.data.filters import CLEAN, filter_questions
-from finetune.data.registry import load_split
+from finetune.data.filters import CLEAN
+from finetune.data.registry import load_filtered
 from finetune.evaluation.metrics import METRICS, TITLES, compute_means, compute_question_metrics
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.scorer import Scorer, load_scorer, score_padded
@@ -72,7 +72,7 @@ def add_onnx(folder: Path, spec: str | None = None) -> dict[str, Any]:
     from onnxruntime import quantization
 
     facts = read_object(folder / FACTS, "release it again")
-    data = filter_questions(load_split(spec, "test")[0], CLEAN) if spec else None
+    data = load_filtered(spec, "test", CLEAN) if spec else None
     partial = folder / f"{FOLDER}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
     try:

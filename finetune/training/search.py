@@ -13,7 +13,7 @@ import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
-from finetune.data.filters import filter_questions
+from finetune.data.filters import find_kept
 from finetune.evaluation.metrics import MAP
 from finetune.ranking.fusion import split_folds
 from pretrain.engine.log import complete_lines
@@ -79,7 +79,8 @@ def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
     fold_of = split_folds(data.train.num_questions, config.search_folds)
     curves = []
     for fold in range(config.search_folds):
-        held_out = filter_questions(data.train.take(fold_of == fold), config.eval_filter)
+        held_out = data.train.take(fold_of == fold)
+        held_out = held_out.take(find_kept(held_out, config.eval_filter))
         rest = replace(data, train=data.train.take(fold_of != fold), dev=held_out)
         settings = replace(config, test_every_validation=False)
         stage = make_target_stage(settings, rest, SEED, str(config.model), "search")

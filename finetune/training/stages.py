@@ -7,9 +7,8 @@ from pathlib import Path
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
-from finetune.data.filters import describe_left_out, filter_questions
-from finetune.data.overlap import check_overlaps
-from finetune.data.registry import describe_counts, describe_measure, load_split, parse_columns
+from finetune.data.filters import check_overlaps
+from finetune.data.registry import load_filtered, parse_columns
 from pretrain.engine.engine import HIGH_RATE
 
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig, identity
@@ -54,15 +53,8 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
         columns = parse_columns(config.columns) if spec in named or not named else None
         # --negative_labels selects what is trained on; dev and test keep all their candidates.
         negatives = tuple(config.negative_labels) if split == "train" else NEGATIVE_GRADES
-        whole, oddities = load_split(spec, split, columns, negatives)
-        if name:
-            oddities = [name + note.removeprefix(whole.name) for note in oddities]
-            whole = replace(whole, name=name)
-        data = filter_questions(whole, mode)
-        notes = [*oddities, *describe_left_out(whole, mode), *describe_counts(data, mode)]
-        for note in [*notes, *describe_measure(whole, data, mode)]:
-            log.info(note)
-        return data
+        data = load_filtered(spec, split, mode, columns, negatives)
+        return replace(data, name=name) if name else data
 
     train = read(config.train_data or config.data, "train", config.train_filter)
     dev, test = read(config.data, "dev", config.eval_filter), None
@@ -83,8 +75,7 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:
             raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
     splits = [split for split in (transfer, train, dev, test) if split is not None]
-    for note in check_overlaps(splits, config.allow_identical_splits):
-        log.info(note)
+    check_overlaps(splits, config.allow_identical_splits)
     return Data(train, dev, test, transfer, devs)
 
 

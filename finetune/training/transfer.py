@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
 from finetune.data.answers import AnswerSet
-from finetune.data.filters import CLEAN, describe_left_out, filter_questions
-from finetune.data.registry import find_measure, load_split
+from finetune.data.filters import CLEAN
+from finetune.data.registry import find_measure, load_filtered
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import MAP, P_1, TITLES, compute_question_metrics
 from finetune.ranking.model import score_answers
@@ -84,10 +84,7 @@ def load_targets(
     targets = []
     for name, spec in specs.items():
         by_accuracy, measured_on = find_measure(spec)
-        whole, notes = load_split(spec, split)
-        for note in [*notes, *describe_left_out(whole, measured_on or CLEAN)]:
-            log.info("%s: %s", name, note)
-        data = filter_questions(whole, measured_on or CLEAN)
+        data = load_filtered(spec, split, measured_on or CLEAN)
         if max_questions is not None and data.num_questions > max_questions:
             data = data.take(np.sort(np.random.default_rng(SEED).permutation(data.num_questions)[:max_questions]))
         targets.append(Target(name, data, P_1 if name in accuracy or by_accuracy else MAP))

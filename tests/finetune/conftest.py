@@ -69,7 +69,7 @@ def sets(write_sets: Callable[..., Path]) -> Path:
 @pytest.fixture(scope="session")
 def answer_set() -> Callable[[Path, str], AnswerSet]:
     """``answer_set(folder, split)``"""
-    return lambda folder, split: load_split(f"files={folder}", split)[0]
+    return lambda folder, split: load_split(f"files={folder}", split)
 
 
 @pytest.fixture(scope="session")

@@ -146,7 +146,7 @@ def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tm
     flags = ["--model", "runs/knows", "--model", "runs/wrong", "--data", data_set, "--output_dir", tmp_path / "out"]
     text, result = evaluate_here(monkeypatch, capsys, *flags, "--max_length", 64)
     assert scored == [("runs/knows", 12, 64), ("runs/wrong", 12, 64)]
-    assert text[0] == "files test, clean: 12 of 13 questions, 48 candidates"
+    assert text[0] == "files test, clean: 12 questions, 48 candidates"
     knows, wrong, bm25 = result["systems"]
     assert [knows["name"], wrong["name"], bm25["name"]] == ["runs/knows", "runs/wrong", "BM25"]
     assert all(knows[metric] == 1 for metric in METRICS)

@@ -34,10 +34,9 @@ from data_pipeline.prepare.readers.registry import parse_record
 from data_pipeline.prepare.spill import hash_string
 from finetune.data.answers import fold_text
 
-from .pools import SPLITS, rank_best
-
 logger = logging.getLogger(__name__)
 
+SPLITS = ("train", "dev", "test")
 CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
 
 
@@ -193,6 +192,13 @@ def build_forum_set(
         else:  # an earlier call's, whose questions are in another split now
             (folder / f"{split}.jsonl").unlink(missing_ok=True)
     return counts
+
+
+def rank_best(index: bm25s.BM25, text: str) -> list[int]:
+    """Returns all documents by falling BM25 with a text, and among equals by their place."""
+    words = bm25s.tokenize(pair_up(text), return_ids=False, show_progress=False)[0]
+    scores = index.get_scores(words) if words else np.zeros(index.scores["num_docs"])
+    return np.argsort(-scores, kind="stable").tolist()
 
 
 def choose_split(question: ForumQuestion, shares: dict[str, float]) -> str:

@@ -36,12 +36,12 @@ def test_what_is_written_is_what_is_used_and_test_is_kept_apart(tmp_path, sets):
     assert not (tmp_path / "test").exists()  # not before it is known that they may be used
     loaded.write(tmp_path)
     for split in (loaded.train, loaded.dev):
-        read, _ = load_split(loaded.spec, split.split)
+        read = load_split(loaded.spec, split.split)
         assert (read.questions, read.answers.to_pylist()) == (split.questions, split.answers.to_pylist())
         np.testing.assert_array_equal(read.labels, split.labels)
     with pytest.raises(KinspanError, match="test"):
         load_split(loaded.spec, "test")
-    assert load_split(f"files={tmp_path / 'test' / 'test.jsonl'}", "test")[0].num_pairs == loaded.test.num_pairs
+    assert load_split(f"files={tmp_path / 'test' / 'test.jsonl'}", "test").num_pairs == loaded.test.num_pairs
 
 
 def test_many_are_drawn_and_keep_their_right_candidates(tmp_path, monkeypatch):
@@ -72,7 +72,7 @@ def test_a_subsampled_set_keeps_right_candidates_and_a_wrong_one(tmp_path, count
         for k in range(candidates)
     ]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = load_split(f"files={tmp_path}", "test")[0]
+    data = load_split(f"files={tmp_path}", "test")
     subsampled = subsample_negatives(data, 4 * count)
     assert subsampled.questions == data.questions
     assert subsampled.positives.tolist() == data.positives.tolist()

@@ -99,7 +99,7 @@ def done(options, hooks, _few_updates):
 
 
 def measure(model, given):
-    test, _ = load_split(f"files={given.output / 'test' / 'test.jsonl'}", "test")
+    test = load_split(f"files={given.output / 'test' / 'test.jsonl'}", "test")
     return compute_means(compute_question_metrics(test, score_answers(model, test)))[MAP]
 
 

@@ -100,11 +100,11 @@ def test_a_model_with_a_pair_head_is_measured_by_it(make_model, tmp_path):
 
 
 def test_the_shipped_questions_are_those_of_the_test_split_with_the_lowest_hashes(shared):
-    data, _ = load_split(f"files={SELQA}", "test")
+    data = load_split(f"files={SELQA}", "test")
     assert data.num_questions == 100
     assert find_kept(data, CLEAN).all()
     assert "Apache-2.0" in (SELQA / "README.md").read_text()
-    whole, _ = load_split(f"selqa={shared}/data/as2/selqa", "test")
+    whole = load_split(f"selqa={shared}/data/as2/selqa", "test")
     texts = whole.answers.to_pylist()
     complete = {q for q, rows in zip(whole.questions, whole.rows(), strict=True) if all(texts[rows])}
     lowest = sorted(complete, key=lambda question: hashlib.sha256(question.encode()).hexdigest())[:100]

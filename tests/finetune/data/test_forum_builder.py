@@ -58,7 +58,7 @@ def test_each_question_stands_with_its_right_answer_and_similar_ones(questions, 
     assert sum(counts.values()) == count
     known = {question.id: question for question in questions}
     for split in counts:
-        data, _ = load_split(f"files={tmp_path / 'set'}", split)
+        data = load_split(f"files={tmp_path / 'set'}", split)
         assert data.num_questions == counts[split]
         answers = data.answers.to_pylist()
         for number, rows in enumerate(data.question_slices()):
@@ -87,14 +87,14 @@ def test_similar_questions_are_found_in_scripts_without_spaces(helpers, tmp_path
     ]
     desk = helpers.write_jsonl(tmp_path / "desk.jsonl", lines)
     build_forum_set(read_questions([f"questions:{desk}"]), "title_answer", tmp_path / "set", SHARES, candidates=3)
-    data, _ = load_split(f"files={tmp_path / 'set'}", "train")
+    data = load_split(f"files={tmp_path / 'set'}", "train")
     for number, rows in enumerate(data.question_slices()):  # whose candidates are those of their subjects
         assert all(data.questions[number][:3] in answer for answer in data.answers[rows].to_pylist())
 
 
 def test_the_place_of_the_right_answer_says_nothing(questions, tmp_path):
     build_forum_set(questions, "title_body", tmp_path / "set", {"dev": 0.0, "test": 0.9}, candidates=5)
-    data, _ = load_split(f"files={tmp_path / 'set'}", "test")
+    data = load_split(f"files={tmp_path / 'set'}", "test")
     places = [data.labels[rows].tolist().index(1) for rows in data.question_slices()]
     assert len(set(places)) == 5
 
@@ -105,7 +105,7 @@ def test_questions_held_out_are_those_that_prepare_holds_out(helpers, tmp_path, 
     from tests.synthetic import short_tokenizer
 
     build_forum_set(questions, "title_body", tmp_path / "set", SHARES, candidates=5)
-    held_out = {line for split in SHARES for line in load_split(f"files={tmp_path / 'set'}", split)[0].question_ids}
+    held_out = {line for split in SHARES for line in load_split(f"files={tmp_path / 'set'}", split).question_ids}
     name = f"questions:{tmp_path / 'desk.jsonl'}"
     helpers.prepare([name], short_tokenizer(), tmp_path / "corpus", validation_share=sum(SHARES.values()))
     corpus = Corpus(tmp_path / "corpus")
@@ -146,7 +146,7 @@ def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path,
     splits: dict[tuple[int, int], set[str]] = {}
     held_out = set()
     for split in ("train", "dev", "test"):
-        data, _ = load_split(f"files={tmp_path / 'set'}", split)
+        data = load_split(f"files={tmp_path / 'set'}", split)
         for asked, rows in zip(data.question_ids, data.question_slices(), strict=True):
             splits.setdefault(group[asked], set()).add(split)
             held_out |= {asked} if split != "train" else set()
@@ -177,7 +177,7 @@ def test_more_right_answers_than_candidates_leave_no_room_for_wrong_ones(tmp_pat
     questions = read_questions([f"questions:{tmp_path / 'desk.jsonl'}"])
     counts = build_forum_set(questions, "duplicate", tmp_path / "set", {"dev": 0.0, "test": 0.3}, candidates=2)
     for split in filter(counts.get, counts):
-        data, _ = load_split(f"files={tmp_path / 'set'}", split)
+        data = load_split(f"files={tmp_path / 'set'}", split)
         assert data.num_pairs == data.labels.sum() == 4 * data.num_questions
 
 
@@ -221,7 +221,7 @@ def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "60 questions, 40 with an accepted answer" in done.stdout
     assert "40 of them are duplicates of one another, in 20 groups" in done.stdout
-    assert load_split(f"files={tmp_path / 'set'}", "test")[0].num_questions > 0
+    assert load_split(f"files={tmp_path / 'set'}", "test").num_questions > 0
     assert "--candidates" not in done.stderr
     few = run_program(*entry, "--input", name, *flags, cwd=tmp_path)
     assert "--candidates 100" in few.stderr
@@ -290,7 +290,7 @@ def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
     assert min(counts.values()) > 0
     held_out = set()
     for split in counts:
-        data, _ = load_split(f"files={tmp_path / 'set'}", split)
+        data = load_split(f"files={tmp_path / 'set'}", split)
         assert data.num_questions == counts[split]
         assert {rows.stop - rows.start for rows in data.question_slices()} == {5}
         held_out |= set(data.questions) if split != "train" else set()

@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.filters import filter_questions
-from finetune.data.registry import describe_counts, describe_measure, find_measure, load_split
+from finetune.data.registry import find_measure, load_split
 from tests.finetune.data.rows import rows_of
 
 HEADER = "QID\tQuestion\tDocumentID\tDocumentName\tRelevantPassages"
@@ -30,17 +30,16 @@ def test_wikipassageqa_is_read_as_it_is_distributed(tmp_path):
     passages = json.dumps({"0": {"0": 'caf\u00e9 "x"\n next', "1": ""}, "1": {"0": "other"}})
     assert "\n" not in passages
     spec = wikipassageqa(tmp_path, '3086\tWhat is "x" in N/A?\t0\tPage_(a).html\t0', passages=passages)
-    data, notes = load_split(spec, "test")
+    data = load_split(spec, "test")
     asked = 'What is "x" in N/A?'
     assert rows_of(data) == [("3086", asked, "0-0", 'caf\u00e9 "x" next', 1), ("3086", asked, "0-1", "", 0)]
-    assert notes == ["wikipassageqa test: candidates without text, kept: 1"]
 
 
 def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
     spec = wikipassageqa(
         tmp_path, '12\t"Why ""so"", then?"\t7\tA  page.html\t1,10', '13\tIs it 5" long?\t8\tB\t0', passages=DOCUMENTS
     )
-    data, notes = load_split(spec, "test")
+    data = load_split(spec, "test")
     assert rows_of(data) == [
         ("12", 'Why "so", then?', "7-0", "first", 0),
         ("12", 'Why "so", then?', "7-1", "second", 1),
@@ -48,12 +47,12 @@ def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
         ("12", 'Why "so", then?', "7-10", "last one", 1),
         ("13", 'Is it 5" long?', "8-0", "other", 1),
     ]
-    assert notes == []
 
 
 @pytest.mark.parametrize(
     ("line", "passages", "named"),
     [
+        ("", DOCUMENTS, "test.tsv"),
         ("1\tq\t7\tA\t0", None, "document_passages.json"),
         ("1\tq\t9\tA\t0", DOCUMENTS, "test.tsv line 2"),
         ("1\tq\t7\tA\t0,5", DOCUMENTS, "test.tsv line 2"),
@@ -71,12 +70,6 @@ def test_broken_wikipassageqa_is_named(tmp_path, line, passages, named):
         load_split(wikipassageqa(tmp_path, line, passages=passages), "test")
 
 
-@pytest.mark.parametrize("header", [HEADER, HEADER.rpartition("\t")[0], ""])
-def test_wikipassageqa_without_a_column_or_a_question(tmp_path, header):
-    with pytest.raises(KinspanError, match=r"test.tsv"):
-        load_split(wikipassageqa(tmp_path, passages=DOCUMENTS, header=header), "test")
-
-
 TEXTS = {"9": ('how do "i" ?', "update manager . ."), "11": ("flash ?", ""), "12": ("", "no title"), "13": ("x", "y")}
 
 
@@ -90,7 +83,7 @@ def askubuntu(folder, text, split="test", texts=TEXTS):
 
 def test_askubuntu_labels_its_candidates(tmp_path):
     spec = askubuntu(tmp_path, "9\t12\t11 12 13\t30.5 20.1 19\n11\t\t9 13\t3.5 2.5\n")
-    data, notes = load_split(spec, "test")
+    data = load_split(spec, "test")
     assert rows_of(data) == [
         ("9", 'how do "i" ? update manager . .', "11", "flash ?", 0),
         ("9", 'how do "i" ? update manager . .', "12", "no title", 1),
@@ -98,14 +91,13 @@ def test_askubuntu_labels_its_candidates(tmp_path):
         ("11", "flash ?", "9", 'how do "i" ? update manager . .', 0),
         ("11", "flash ?", "13", "x y", 0),
     ]
-    assert notes == []
     assert find_measure(spec) == (False, "no-all-negative")
     assert filter_questions(data, "no-all-negative").question_ids == ["9"]  # as its authors measure
 
 
 def test_askubuntu_trains_on_what_has_a_text(tmp_path):
     lines = ["9\t12 12 77\t11 13 11 9", "78\t9\t13", "12\t11\t13 11"]
-    data, notes = load_split(askubuntu(tmp_path, "\n".join(lines) + "\n\n", "train"), "train")
+    data = load_split(askubuntu(tmp_path, "\n".join(lines) + "\n\n", "train"), "train")
     assert [(q, a, label) for q, _, a, _, label in rows_of(data)] == [
         ("9", "11", 0),
         ("9", "13", 0),
@@ -113,26 +105,12 @@ def test_askubuntu_trains_on_what_has_a_text(tmp_path):
         ("12", "13", 0),
         ("12", "11", 1),
     ]
-    assert notes == [
-        "askubuntu train: candidates without a text in text_tokenized.txt, left out: 1",
-        "askubuntu train: questions without a text in text_tokenized.txt, left out: 1",
-    ]
 
 
 @pytest.mark.parametrize("text", ["9\t12\n", "9 12 13\n", "", "99\t12\t11\t1.0\n"])
 def test_broken_askubuntu_is_named(tmp_path, text):
     with pytest.raises(KinspanError, match=r"test.txt"):
         load_split(askubuntu(tmp_path, text), "test")
-
-
-def test_askubuntu_without_texts(tmp_path):
-    spec = askubuntu(tmp_path, "9\t12\t11 12\t1 2\n")
-    (tmp_path / "text_tokenized.txt.gz").write_bytes(gzip.compress(b"9\ttitle alone\n"))
-    with pytest.raises(KinspanError, match=r"text_tokenized.txt.gz line 1"):
-        load_split(spec, "test")
-    (tmp_path / "text_tokenized.txt.gz").unlink()
-    with pytest.raises(KinspanError, match=r"text_tokenized.txt"):
-        load_split(spec, "test")
 
 
 POOL = "InsuranceQA.question.anslabel.token.{}.pool.solr.{}.encoded"
@@ -156,7 +134,7 @@ def test_insuranceqa_v2_has_words_of_any_kind(tmp_path):
     spec = insuranceqa_v2(
         tmp_path, "life\tidx_1 idx_2  idx_3 idx_7\t3\t1 3\n", vocabulary="\n".join([*lines, "idx_2\tx"])
     )
-    data, _ = load_split(spec, "test")
+    data = load_split(spec, "test")
     assert data.questions == ['" null 401 k a b']
     assert data.answers.to_pylist() == ["null 401 k", "401 k 401 k"]
 
@@ -166,7 +144,7 @@ LINES = "life\tidx_1 idx_2 idx_3\t2 3\t1 3\nauto\tidx_1 idx_2\t2\t1 3\n\n"
 
 def test_insuranceqa_v2_ranks_its_pools(tmp_path):
     spec = insuranceqa_v2(tmp_path, LINES)
-    data, _ = load_split(spec, "test")
+    data = load_split(spec, "test")
     assert rows_of(data) == [
         ("test-1", "does it pay", "1", "it pay", 0),
         ("test-1", "does it pay", "3", "pay pay", 1),
@@ -178,7 +156,7 @@ def test_insuranceqa_v2_ranks_its_pools(tmp_path):
 
 
 def test_insuranceqa_v2_trains_on_all_right_answers(tmp_path):
-    data, _ = load_split(insuranceqa_v2(tmp_path, LINES, "train", 100), "train")
+    data = load_split(insuranceqa_v2(tmp_path, LINES, "train", 100), "train")
     assert [(q, a, label) for q, _, a, _, label in rows_of(data)] == [
         ("train-1", "1", 0),
         ("train-1", "3", 1),
@@ -193,36 +171,3 @@ def test_insuranceqa_v2_trains_on_all_right_answers(tmp_path):
 def test_broken_insuranceqa_v2_is_named(tmp_path, pool):
     with pytest.raises(KinspanError, match=r"solr.test.encoded"):
         load_split(insuranceqa_v2(tmp_path, pool), "test")
-
-
-def test_insuranceqa_v2_needs_its_words_and_answers(tmp_path):
-    spec = insuranceqa_v2(tmp_path, LINES, vocabulary="idx_1 does")
-    with pytest.raises(KinspanError, match="vocabulary line 1"):
-        load_split(spec, "test")
-    for name in ("vocabulary", "InsuranceQA.label2answer.token.encoded.gz"):
-        insuranceqa_v2(tmp_path, LINES)
-        (tmp_path / name).unlink()
-        with pytest.raises(KinspanError, match=name.removesuffix(".gz")):
-            load_split(spec, "test")
-
-
-def test_a_filter_that_is_not_the_papers_is_told(tmp_path):
-    whole = load_split(askubuntu(tmp_path, "9\t12\t11 12 13\t3 2 1\n11\t9\t9\t3\n13\t\t9\t1\n"), "test")[0]
-    clean = filter_questions(whole, "clean")
-    assert describe_measure(whole, clean, "clean") == [
-        "  papers measure askubuntu on the 2 questions of --eval_filter no-all-negative, not of clean"
-    ]
-    papers = filter_questions(whole, "no-all-negative")
-    assert describe_measure(whole, papers, "no-all-negative") == []
-    assert describe_counts(papers, "no-all-negative")[1:] == [
-        "  Rücklé et al., 2020, table 1 has 186 questions, 3,720 pairs"
-    ]
-    assert find_measure("wikiqa=x") == find_measure("files=x") == (False, None)
-
-
-def test_a_paper_may_count_questions_alone(tmp_path):
-    lines = [f"{n}\tq\t8\tB\t0" for n in range(416)]
-    data = load_split(wikipassageqa(tmp_path, *lines, passages=DOCUMENTS), "test")[0]
-    assert describe_counts(data, "raw") == [
-        "wikipassageqa test (raw): 416 questions, 416 pairs, as in Rücklé et al., 2020, table 1"
-    ]

@@ -78,21 +78,19 @@ def test_semeval_joins_titles_and_bodies(tmp_path, types):
         thread("Q2", "Q2_R1", "Relevant", body=""),
         types=types,
     )
-    data, notes = load_split(spec, "test")
+    data = load_split(spec, "test")
     assert rows_of(data) == [
         ("Q1", "Banks & cards Which one?", "Q1_R4", "Title Q1_R4 First line second line; it's <b>", 1),
         ("Q1", "Banks & cards Which one?", "Q1_R9", "Title Q1_R9 First line second line; it's <b>", 0),
         ("Q2", "Banks & cards", "Q2_R1", "Title Q2_R1 First line second line; it's <b>", 1),
     ]
-    assert notes == []
 
 
 def test_semeval_may_have_several_threads_in_a_question(tmp_path):
     one = thread("Q1", "Q1_R4", "Relevant").partition("</Thread>")[0]
     other = '</Thread><Thread><RelQuestion RELQ_ID="Q1_R5" RELQ_RELEVANCE2ORGQ="Irrelevant"/></Thread></OrgQuestion>'
-    data, notes = load_split(semeval(tmp_path, one + other), "test")
+    data = load_split(semeval(tmp_path, one + other), "test")
     assert data.answers.to_pylist() == ["Title Q1_R4 First line second line; it's <b>", ""]
-    assert notes == ["semeval2017 test: candidates without text, kept: 1"]
 
 
 @pytest.mark.parametrize("folder", [".", "train"])
@@ -101,17 +99,10 @@ def test_semeval_trains_on_both_parts(tmp_path, folder):
     with pytest.raises(KinspanError, match=PART_2):
         load_split(spec, "train")
     semeval(tmp_path, thread("Q201", "Q201_R4", "Irrelevant"), name=f"{folder}/{PART_2}")
-    assert load_split(spec, "train")[0].question_ids == ["Q1", "Q201"]
-    assert load_split(spec.replace("2017", "2016"), "train")[0].question_ids == ["Q1", "Q201"]
+    assert load_split(spec, "train").question_ids == ["Q1", "Q201"]
+    assert load_split(spec.replace("2017", "2016"), "train").question_ids == ["Q1", "Q201"]
     semeval(tmp_path, thread("Q9", "Q9_R4", "Irrelevant"), name=f"dev/{DEV}")
-    assert load_split(spec, "dev")[0].labels.tolist() == [0]
-
-
-def test_a_year_has_its_own_test(tmp_path):
-    spec = semeval(tmp_path, thread("Q1", "Q1_R4", "PerfectMatch"), name=TESTS[2016])
-    assert load_split(spec.replace("2017", "2016"), "test")[0].name == "semeval2016"
-    with pytest.raises(KinspanError, match=TESTS[2017]):
-        load_split(spec, "test")
+    assert load_split(spec, "dev").labels.tolist() == [0]
 
 
 ENTITIES = "".join(f'<!ENTITY a{k} "{f"&a{k - 1};" * 10}">' for k in range(1, 10))

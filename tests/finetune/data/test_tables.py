@@ -36,17 +36,17 @@ def write(path, rows=ROWS):
 def test_every_format_gives_the_same(tmp_path, suffix):
     write(tmp_path / f"dev{suffix}")
     spec = f"files={tmp_path}"
-    data, notes = load_split(spec, "dev", COLUMNS)
+    data = load_split(spec, "dev", COLUMNS)
     assert data.question_ids == ["5", "6"]
     assert data.questions == ["who, is it?", "why"]
     assert data.answer_ids.to_pylist() == ["a", "b", "a"]
     assert data.answers.to_pylist() == ['an "x", y', "z", "tab and line"]
-    assert (data.labels.tolist(), data.starts.tolist(), notes) == ([0, 1, 1], [0, 2, 3], [])
+    assert (data.labels.tolist(), data.starts.tolist()) == ([0, 1, 1], [0, 2, 3])
 
 
 def test_ids_are_optional(tmp_path):
     write(tmp_path / "train.jsonl", [{k: v for k, v in row.items() if not k.endswith("_id")} for row in ROWS])
-    data, _ = load_split(f"files={tmp_path}", "train", COLUMNS)
+    data = load_split(f"files={tmp_path}", "train", COLUMNS)
     assert data.question_ids == ["q1", "q2"]
     assert data.answer_ids.to_pylist() == ["q1-2", "q1-1", "q2-1"]  # in the order of a hash of the text
 
@@ -55,17 +55,17 @@ def test_a_file_alone_is_split_in_three_unless_its_name_says_the_split(tmp_path)
     """The same three splits as a file, as a folder with one file, and with the questions in another order."""
     rows = [{"question": f"{n}?", "answer": str(k), "label": k} for n in range(40) for k in (0, 1)]
     write(tmp_path / "mine.jsonl", rows)
-    splits = {split: load_split(f"files={tmp_path}", split)[0] for split in ("train", "dev", "test")}
+    splits = {split: load_split(f"files={tmp_path}", split) for split in ("train", "dev", "test")}
     questions = {split: set(data.questions) for split, data in splits.items()}
     assert [data.split for data in splits.values()] == list(splits)
     assert sum(map(len, questions.values())) == len(set.union(*questions.values())) == 40
     assert 0 < len(questions["dev"]) < len(questions["test"]) < len(questions["train"]) + 10
     write(tmp_path / "mine.jsonl", rows[::-1])
     for split, expected in questions.items():
-        assert set(load_split(f"files={tmp_path / 'mine.jsonl'}", split)[0].questions) == expected
+        assert set(load_split(f"files={tmp_path / 'mine.jsonl'}", split).questions) == expected
     (tmp_path / "mine.jsonl").rename(tmp_path / "test.jsonl")
     for place in (tmp_path, tmp_path / "test.jsonl"):
-        assert load_split(f"files={place}", "test")[0].num_questions == 40
+        assert load_split(f"files={place}", "test").num_questions == 40
         with pytest.raises(MissingSplit, match="train"):
             load_split(f"files={place}", "train")
     (tmp_path / "mine.txt").write_text("x")
@@ -76,7 +76,7 @@ def test_a_file_alone_is_split_in_three_unless_its_name_says_the_split(tmp_path)
 @pytest.mark.parametrize(("wrong", "right"), [("0.0", "1.0"), ("False", "True"), ("FALSE", "TRUE")])
 def test_labels_may_be_as_other_programs_write_them(tmp_path, wrong, right):
     (tmp_path / "test.csv").write_text(f"question,answer,label\nq,a,{wrong}\nq,b,{right}\n")
-    data, _ = load_split(f"files={tmp_path}", "test")
+    data = load_split(f"files={tmp_path}", "test")
     assert data.labels.tolist() == [0, 1]
 
 
@@ -139,13 +139,13 @@ def test_broken_files_are_named(tmp_path, name, content, named):
 def test_a_text_may_be_long(tmp_path, suffix):
     long = "word " * 40_000
     write(tmp_path / f"dev{suffix}", [ROWS[0], {**ROWS[1], "answer": long}])
-    data, _ = load_split(f"files={tmp_path}", "dev", COLUMNS)
+    data = load_split(f"files={tmp_path}", "dev", COLUMNS)
     assert data.answers[1].as_py() == long.strip()
 
 
 def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
     (tmp_path / "test.csv").write_bytes(b"\xef\xbb\xbfquestion,answer,label\nq,a,1\n")
-    assert load_split(f"files={tmp_path}", "test")[0].num_pairs == 1
+    assert load_split(f"files={tmp_path}", "test").num_pairs == 1
 
 
 def test_the_hub_is_named_where_it_cannot_be_reached():
@@ -160,7 +160,7 @@ def test_a_folder_that_datasets_loads(tmp_path, monkeypatch):
     for split in ("train", "validation"):
         write(folder / f"{split}.jsonl")
     spec = f"hub={folder}"
-    data, _ = load_split(spec, "dev", COLUMNS)
+    data = load_split(spec, "dev", COLUMNS)
     assert (data.question_ids, data.labels.tolist()) == (["5", "6"], [0, 1, 1])
     with pytest.raises(KinspanError, match="no split test"):
         load_split(spec, "test", COLUMNS)

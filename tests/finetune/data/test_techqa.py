@@ -31,12 +31,11 @@ def test_candidates_are_all_distinct_answers(tmp_path):
     )
     write(tmp_path, "techqa-training_Q_A.json", *questions)
     write(tmp_path, "dev_Q_A.json", question("9", "Update."))
-    train, notes = load_split(f"techqa={tmp_path}", "train")
-    assert notes == ["techqa train: questions that are not answerable, left out: 1"]
+    train = load_split(f"techqa={tmp_path}", "train")
     assert list(train.questions) == ["title 1 and text", "title 3 and text", "title 4 and text"]
     assert train.answers.to_pylist() == ["Restart it.", "Update."] * 3
     assert train.labels.tolist() == [1, 0, 0, 1, 0, 1]
-    dev, _ = load_split(f"techqa={tmp_path}", "dev")
+    dev = load_split(f"techqa={tmp_path}", "dev")
     assert dev.answer_ids[0] == train.answer_ids[1]  # the same answer in both
 
 
@@ -48,7 +47,7 @@ def test_another_file_is_refused(tmp_path, text):
 
 
 def test_counts_of_the_distribution(shared):
-    data, _ = load_split(f"techqa={shared}/data/technicalqa", "dev")
+    data = load_split(f"techqa={shared}/data/technicalqa", "dev")
     assert (data.num_questions, len(set(data.answers.to_pylist()))) == (158, 155)
     assert data.positives.tolist() == [1] * 158
 
@@ -59,13 +58,10 @@ def test_splits_and_the_pool(tmp_path):
     write(tmp_path, "training_Q_A.json", *named, question("T10", "-", "N"))
     write(tmp_path, "dev_Q_A.json", question("D1", "shared"), question("D2", "d 2"), question("D3", "-", "N"))
     folder = tmp_path
-    splits = {split: load_split(f"techqa_pool={folder}", split)[0] for split in ("train", "dev", "test")}
+    splits = {split: load_split(f"techqa_pool={folder}", split) for split in ("train", "dev", "test")}
     assert {split: data.num_questions for split, data in splits.items()} == {"train": 8, "dev": 2, "test": 2}
     assert not set(splits["train"].question_ids) & set(splits["dev"].question_ids)
     assert splits["train"].labels.tolist() == [1] * 8
-    assert load_split(f"techqa_pool={folder}", "test")[1] == [
-        "techqa_pool test: questions that are not answerable, left out: 1"
-    ]
     pool = {"shared", "d 2", *(f"t {n}" for n in range(8))}
     for split in ("dev", "test"):
         for rows in splits[split].question_slices():
@@ -78,7 +74,7 @@ def test_splits_and_the_pool(tmp_path):
 def test_pairs_of_another_community(tmp_path):
     file = tmp_path / "askubuntu-dev_Q_A.raw"
     file.write_text("why is  it slow ?\tit is old\nwho ?\tyou\n")
-    data, _ = load_split(f"askubuntu_qa={tmp_path}", "train")
+    data = load_split(f"askubuntu_qa={tmp_path}", "train")
     assert list(data.questions) == ["why is it slow ?", "who ?"]
     assert data.labels.tolist() == [1, 1]
     file.write_text("why ?\tbecause\na line without a tab\n")

@@ -97,7 +97,7 @@ def test_answers_and_their_questions_are_counted(corpus):
         SourceRow(k, str(q), f"{q}?", None, text, label)
         for k, (q, text, label) in enumerate([*pairs, (1, SECOND[0], 0)])
     ]
-    assert count_contamination(collect_answers("made", "test", "line", rows)[0], corpus) == {
+    assert count_contamination(collect_answers("made", "test", "line", rows), corpus) == {
         "judged_candidates": 3,
         "candidates": 2,
         "judged_answers": 1,

@@ -53,7 +53,7 @@ def test_an_adapter_ranks_by_its_folder_alone(method, make_adapter, sets):
     if method == "lora":
         pytest.importorskip("peft")
     folder = make_adapter(method)
-    data, _ = load_split(f"files={sets}", "test")
+    data = load_split(f"files={sets}", "test")
     scores = score_answers(str(folder), data)
     ranker = load_ranker(str(folder))
     pairs = encode_pairs(data, load_own_tokenizer(str(folder)))

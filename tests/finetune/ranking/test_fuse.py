@@ -47,7 +47,7 @@ def fused(folder, make_model, tmp_path_factory):
     shutil.copytree(make_model(initializer_range=0.3), models / "reader")
     parts = name_models(["bm25", str(models / "finder"), str(models / "reader")])
     words = count_words(list_candidates(f"files={folder}"))
-    dev, test = (load_split(f"files={folder}", split)[0] for split in ("dev", "test"))
+    dev, test = (load_split(f"files={folder}", split) for split in ("dev", "test"))
     fitted = fit_fusion(dev, score_parts(parts, dev, words, None))
     figures = {"dev": {"map": measure_map(dev, fitted.out_of_fold)}}
     write_fusion(models.parent / "fused", fitted, parts, words, {"data": "files", "figures": figures})

@@ -31,7 +31,7 @@ def rank(model, tmp_path):
 
 def test_scores_and_order_are_those_of_labelled_candidates(rank, sets, model):
     rows = [json.loads(line) for line in (sets / "test.jsonl").read_text().splitlines()]
-    data, _ = load_split(f"files={sets}", "test")
+    data = load_split(f"files={sets}", "test")
     scores = score_answers(str(model), data, 32)
     folder = rank([{k: v for k, v in row.items() if k != "label"} for row in rows])
     written = [score for of_question in read_run(folder / "run.txt").values() for score in of_question.values()]

@@ -23,7 +23,7 @@ def config(sets, model):
 
 @pytest.fixture
 def split(sets):
-    return load_split(f"files={sets}", "test")[0]
+    return load_split(f"files={sets}", "test")
 
 
 def test_words_and_the_start_are_measured_and_kept(config, split, tmp_path, monkeypatch):

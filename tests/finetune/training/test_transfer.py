@@ -113,7 +113,7 @@ def test_a_sample_of_questions_is_always_the_same(specs):
 
 
 def test_tf_idf_of_candidates_without_words(specs):
-    data, _ = load_split(specs["plain"], "test")
+    data = load_split(specs["plain"], "test")
     assert score_tf_idf(data).shape == (data.num_pairs,)
 
 

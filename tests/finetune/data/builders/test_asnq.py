@@ -38,7 +38,7 @@ def write(path, lines):
 
 
 def questions_of(folder, split):
-    return list(load_split(f"asnq={folder}", split)[0].questions)
+    return list(load_split(f"asnq={folder}", split).questions)
 
 
 def test_train_in_the_order_of_the_files(tmp_path):
@@ -50,7 +50,7 @@ def test_train_in_the_order_of_the_files(tmp_path):
         tallies = build_asnq(files, [], tmp_path / "asnq")
     assert questions_of(tmp_path / "asnq", "train") == [f"question {k}" for k in [*range(30, 60), *range(30)]]
     assert dict(tallies["train"].labels["train"]) == {1: 0, 2: 60, 3: 60, 4: 60}
-    data, _ = load_split(f"asnq={tmp_path / 'asnq'}", "train")
+    data = load_split(f"asnq={tmp_path / 'asnq'}", "train")
     assert data.answers[:3].to_pylist() == ["The answer is 30 .", "Another sentence .", "30 again ."]
     assert data.grades[:3].tolist() == [4, 3, 2]
     assert [p.name for p in (tmp_path / "asnq").iterdir()] == ["train.tsv"]

@@ -1,0 +1,83 @@
+"""WikiQA, TREC-QA (Wang et al., 2007) and ASNQ (Garg et al., 2020), which labels every sentence of a Wikipedia page."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.prepare.encode import normalise
+
+from .answers import NEGATIVE_GRADES, POSITIVE_GRADE
+from .collect import SourceRow
+from .dataset import DI_LIELLO, TANDA, DataSet
+from .filters import CLEAN, NO_ALL_NEGATIVE, RAW
+from .tables import read_candidates, read_fields, read_table
+
+WIKIQA_COLUMNS = {
+    "question_id": "QuestionID",
+    "question": "Question",
+    "answer_id": "SentenceID",
+    "answer": "Sentence",
+    "label": "Label",
+}
+TRECQA_FILES = {"train": "train-all.jsonl", "dev": "dev.raw.jsonl", "test": "test.raw.jsonl"}
+# Garg et al., 2020, table 1: how many sentences have each grade. Its development set is our dev and test together.
+PAPER_GRADE_COUNTS = {
+    "train": {1: 19_446_120, 2: 428_122, 3: 442_140, 4: 61_186},
+    "dev": {1: 870_404, 2: 25_814, 3: 29_558, 4: 4_286},
+}
+
+WIKIQA = DataSet(
+    name="wikiqa",
+    help="WikiQA-train.tsv, WikiQA-dev.tsv and WikiQA-test.tsv, as distributed.",
+    file_names=lambda split: (f"WikiQA-{split}.tsv",),
+    read=lambda path: read_candidates(read_table(path), WIKIQA_COLUMNS),
+    paper_counts={
+        ("train", RAW): {TANDA: (2118, 20360), DI_LIELLO: (2118, 20360)},
+        ("dev", RAW): {TANDA: (296, 2733)},
+        ("test", RAW): {TANDA: (633, 6165)},
+        ("train", NO_ALL_NEGATIVE): {TANDA: (873, 8672)},
+        ("dev", NO_ALL_NEGATIVE): {TANDA: (126, 1130)},
+        ("test", NO_ALL_NEGATIVE): {TANDA: (243, 2351)},
+        ("train", CLEAN): {TANDA: (857, 8651)},
+        ("dev", CLEAN): {TANDA: (121, 1126), DI_LIELLO: (122, 1126)},
+        ("test", CLEAN): {TANDA: (237, 2341), DI_LIELLO: (237, 2341)},
+    },
+)
+TRECQA = DataSet(
+    name="trecqa",
+    help="train-all.jsonl, dev.raw.jsonl and test.raw.jsonl. Each line is {qid, question, answer, label}.",
+    file_names=lambda split: (TRECQA_FILES[split],),
+    read=lambda path: read_candidates(read_table(path), {"question_id": "qid"}),
+    paper_counts={
+        ("train", RAW): {TANDA: (1229, 53417), DI_LIELLO: (1226, 53417)},
+        ("dev", CLEAN): {TANDA: (65, 1117), DI_LIELLO: (69, 1343)},
+        ("test", CLEAN): {TANDA: (68, 1442), DI_LIELLO: (68, 1442)},
+    },
+)
+
+
+def read_asnq(path: Path) -> Iterator[SourceRow]:
+    """Yields the lines ``question \\t sentence \\t grade``; the file has neither a line of names nor quoting.
+
+    Raises KinspanError, naming the line, where there are not three fields or the grade is not 1, 2, 3 or 4.
+    """
+    grades = {str(grade): grade for grade in (*NEGATIVE_GRADES, POSITIVE_GRADE)}
+    for number, (question, sentence, label) in read_fields(path, "question", "sentence", "label"):
+        if label not in grades:
+            raise KinspanError(f"{path} line {number}: label {label!r} is none of 1, 2, 3 and 4")
+        yield SourceRow(number, None, question, None, normalise(sentence), grades[label])
+
+
+ASNQ = DataSet(
+    name="asnq",
+    help="train.tsv, dev.tsv and test.tsv. Each line has a question, a sentence and a label from 1 to 4. The files are "
+    "read as distributed, or as kinspan data asnq builds them from Natural Questions.",
+    file_names=lambda split: (f"{split}.tsv",),
+    read=read_asnq,
+    paper_counts={  # Garg et al. do not divide the 2,672 development questions into dev and test; Di Liello et al. do
+        ("train", RAW): {TANDA: (57242, 20377568), DI_LIELLO: (57242, 20377568)},
+        ("dev", RAW): {TANDA: (2672, 930062), DI_LIELLO: (1336, 463914)},
+        ("test", RAW): {DI_LIELLO: (1336, 466148)},
+    },
+    graded=True,
+)
