@@ -13,7 +13,6 @@ from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints,
 from pretrain.engine.log import WANDB_ID, cut_log
 from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, RUN, SUMMARY, write_record
 from pretrain.engine.schedule import OPEN_ENDED, Schedule
-from pretrain.release.adapter import note_copy
 
 log = logging.getLogger(__name__)
 DECAYED = "decayed"  # folder of complete runs that were continued, each a run's folder with its last checkpoint
@@ -77,6 +76,5 @@ def _keep_finished(folder: Path, last: Path) -> None:
     kept = folder / DECAYED / last.name
     shutil.rmtree(kept, ignore_errors=True)  # of when it had this length before
     shutil.copytree(folder, kept, ignore=lambda place, names: NOT_COPIED if Path(place) == folder else ())
-    note_copy(folder, kept)
     (kept / CHECKPOINTS).mkdir()
     os.replace(last, kept / CHECKPOINTS / last.name)

@@ -15,8 +15,8 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
 from data_pipeline.tokenizers import load_tokenizer_as_it_is
 from pretrain.modeling import attention
-from pretrain.modeling.adapters.bottleneck import AdaptedNorm
 from pretrain.modeling.adapters.folder import find_model, is_adapter, load_adapted
+from pretrain.modeling.adapters.layers import AdaptedNorm
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_head import fold_two_labels, redraw_head

@@ -43,7 +43,7 @@ def merge_adapter(folder: str, output: Path) -> None:
     from pretrain.modeling.adapters.folder import read_spec
     from pretrain.release.folder import CARD, FACTS, replace_release
 
-    (part,), base = read_spec(Path(folder))
+    part, base = read_spec(Path(folder))
     if part.kind != "lora":
         raise KinspanError(f"--adapter {folder} is of bottlenecks, which no plain model has a place for")
     ranker, tokenizer = load_ranker(folder), load_own_tokenizer(folder)

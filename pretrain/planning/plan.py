@@ -22,9 +22,9 @@ from pretrain.engine.device import choose_precision
 from pretrain.engine.engine import read_deepspeed_config, zero_stage
 from pretrain.engine.schedule import Schedule
 from pretrain.metrics import FlopCounter
-from pretrain.modeling.adapters.bottleneck import check_family
-from pretrain.modeling.adapters.folder import name_head, put_in, read_adapter
-from pretrain.modeling.adapters.model import AdapterModel, plan_parts
+from pretrain.modeling.adapters.folder import name_head, read_adapter
+from pretrain.modeling.adapters.layers import add_layers
+from pretrain.modeling.adapters.model import AdapterModel, make_part
 from pretrain.modeling.compilation import check_is_compilable
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import build_fresh, load_config
@@ -211,12 +211,10 @@ def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) 
     """Does the same for an adapter."""
     assert config.adapter
     beneath = [read_adapter(folder) for folder in config.adapters]
-    parts = plan_parts(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
-    if config.adapter != "lora":
-        check_family(model_config, config.model or default_model())
+    part = make_part(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
     classifier = build_fresh(AutoModelForSequenceClassification, model_config, config.model or default_model())
-    put_in(classifier, parts)
-    return AdapterModel(classifier, parts, "", mixture.names)
+    add_layers(classifier.base_model, part)
+    return AdapterModel(classifier, part, "", mixture.names)
 
 
 def _count_parameters(model: TrainedModel) -> dict[str, int]:

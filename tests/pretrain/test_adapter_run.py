@@ -151,7 +151,7 @@ def test_a_release_scores_as_the_trained_model(method, config, tmp_path, tiny_co
     assert sum(t.numel() for t in trained.values()) == sum(
         t.numel() for t in (*adapter.tensors.values(), *adapter.head.values())
     )
-    assert adapter.name == "beer"
+    assert adapter.part.name == "beer"
     card = (folder / "README.md").read_text()
     assert str(tmp_path) not in card + (folder / "kinspan.json").read_text()
     assert "beer: an adapter of" in card

@@ -1,15 +1,15 @@
-"""An adapter as a folder, and loading it: what it adds to which encoder, its tensors and its pair head.
+"""An adapter as a folder, and loading it: its part, its tensors and its pair head, and the encoder that it belongs to.
 
-adapter.json              its parts, and the base: what it is called, where it was, and its fingerprint
-adapter.safetensors       the tensors of its parts
+adapter.json              its part, and the base: name, place and fingerprint
+adapter.safetensors       the tensors of its part
 pair_head.safetensors     everything above the encoder
-README.md, kinspan.json   what it was trained on, for people and for programs
+README.md, kinspan.json   its training, for people and for programs
 """
 
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from data_pipeline.core.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model, find_hub_name
 from data_pipeline.core.errors import KinspanError, quote_error
@@ -25,19 +25,19 @@ from data_pipeline.core.files import read_object
 from pretrain.modeling.pair_head import POOLER, list_head_modules
 from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part
 
-from . import bottleneck, lora
-from .parts import AdapterPart, as_json, read_part
+from .layers import AdapterPart, add_layers, merge_lora, shorten
 
 SPEC, TENSORS, HEAD = "adapter.json", "adapter.safetensors", "pair_head.safetensors"
 FORMAT = 1
-MATTER = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads")  # of a config, beside the weights
+FINGERPRINTED = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads")  # of a config, with the weights
+Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Base:
     """The frozen encoder that an adapter belongs to.
 
-    place:       where it is: a hub name, or a folder, as a path from the adapter's own folder
+    place:       a hub name, or a folder, as a path from the adapter's folder
     fingerprint: of the encoder's weights, see ``fingerprint_encoder``
     """
 
@@ -49,17 +49,13 @@ class Base:
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter in memory: the tensors of its parts and of the pair head, by the names in their files."""
+    """An adapter in memory: the tensors of its part and of the pair head, by the names in their files."""
 
     folder: Path
-    parts: tuple[AdapterPart, ...]
+    part: AdapterPart
     base: Base
-    tensors: dict[str, torch.Tensor]
-    head: dict[str, torch.Tensor]
-
-    @property
-    def name(self) -> str:
-        return self.parts[-1].name
+    tensors: Tensors
+    head: Tensors
 
 
 def is_adapter(name_or_dir: str | Path) -> bool:
@@ -70,45 +66,42 @@ def is_adapter(name_or_dir: str | Path) -> bool:
 def read_adapter(folder: str | Path) -> Adapter:
     """Returns the adapter in a folder; ``wear`` compares its tensors with the base."""
     folder = Path(folder)
-    parts, base = read_spec(folder)
-    return Adapter(folder, parts, base, _read_tensors(folder / TENSORS), _read_tensors(folder / HEAD))
+    part, base = read_spec(folder)
+    return Adapter(folder, part, base, _read_tensors(folder / TENSORS), _read_tensors(folder / HEAD))
 
 
-def read_spec(folder: Path) -> tuple[tuple[AdapterPart, ...], Base]:
-    """Returns the parts and the base that adapter.json names."""
+def read_spec(folder: Path) -> tuple[AdapterPart, Base]:
+    """Returns the part and the base that adapter.json names."""
     path = folder / SPEC
     if not path.is_file():
         raise KinspanError(f"{folder} is no adapter: it has no {SPEC}")
     content = read_object(path, "get the folder again")
     try:
-        parts, base = tuple(map(read_part, content["parts"])), Base(**content["base"])
-        if content["format"] != FORMAT or len(parts) != 1 or not all(isinstance(v, str) for v in asdict(base).values()):
-            raise ValueError("it does not describe one adapter and its base")
-    except (TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
+        (entry,) = content["parts"]
+        below = tuple(AdapterPart(**{**part, "of": ()}) for part in entry.get("of", ()))
+        return AdapterPart(**{**entry, "of": below}), Base(**content["base"])
+    except (TypeError, LookupError, ValueError, AttributeError) as error:
         raise KinspanError(f"{path} is damaged: {quote_error(error)}") from error
-    return parts, base
 
 
-def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def _read_tensors(path: Path) -> Tensors:
     try:
-        tensors = load_file(str(path))
+        return {name: tensor.float() for name, tensor in load_file(str(path)).items()}
     except (OSError, SafetensorError) as error:
         raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
-    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
-        raise KinspanError(f"{path} holds numbers that are not finite")
-    return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def write_tensors(adapter: Adapter, folder: Path, base: Base) -> None:
-    """Writes an adapter's files into a folder that exists; ``base`` as that folder finds it."""
-    (folder / SPEC).write_text(format_spec(adapter.parts, base), encoding="utf-8")
-    for name, tensors in ((TENSORS, adapter.tensors), (HEAD, adapter.head)):
-        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, str(folder / name), {"format": "pt"})
+def write_spec(folder: Path, part: AdapterPart, base: Base) -> None:
+    """Writes adapter.json. ``base``: with its place as ``folder`` finds it"""
+    content = {"format": FORMAT, "parts": [asdict(part)], "base": asdict(base)}
+    (folder / SPEC).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def format_spec(parts: tuple[AdapterPart, ...], base: Base) -> str:
-    """Returns the text of adapter.json."""
-    return json.dumps({"format": FORMAT, "parts": as_json(parts), "base": asdict(base)}, indent=1) + "\n"
+def write_adapter(folder: Path, part: AdapterPart, base: Base, tensors: Tensors, head: Tensors) -> None:
+    """Writes an adapter's files, but for the card and the facts, into a folder that exists."""
+    write_spec(folder, part, base)
+    for name, content in ((TENSORS, tensors), (HEAD, head)):
+        save_file({key: tensor.contiguous() for key, tensor in content.items()}, str(folder / name), {"format": "pt"})
 
 
 def find_base(folder: Path, base: Base) -> str:
@@ -123,26 +116,23 @@ def find_base(folder: Path, base: Base) -> str:
     return base.place
 
 
-def place_of_base(name_or_dir: str | None, folder: Path) -> str:
-    """Returns the base's place as adapter.json in ``folder`` names it. ``name_or_dir``: the --model of its training"""
+def place_of_base(name_or_dir: str | None, folder: Path | None = None) -> str:
+    """Returns the base's place for adapter.json in ``folder``, or as an absolute path.
+
+    name_or_dir: the --model of its training
+    """
     if name_or_dir is None or find_hub_name(name_or_dir) == DEFAULT_HUB_NAME:
         return DEFAULT_MODEL_NAME
     if not Path(name_or_dir).is_dir():
         return name_or_dir
-    return Path(os.path.relpath(Path(name_or_dir).resolve(), folder.resolve())).as_posix()
+    path = Path(name_or_dir).resolve()
+    return Path(os.path.relpath(path, folder.resolve())).as_posix() if folder else str(path)
 
 
-def move_base(base: Base, from_folder: Path, to_folder: Path) -> Base:
-    """Returns the base as adapter.json in another folder finds it. Raises KinspanError if it is gone."""
-    if base.place == DEFAULT_MODEL_NAME:
-        return base
-    return replace(base, place=place_of_base(find_base(from_folder, base), to_folder))
-
-
-def fingerprint_encoder(encoder: Any) -> str:
+def fingerprint_encoder(encoder: PreTrainedModel) -> str:
     """Returns a hash of a plain encoder's weights without the pooler, which belongs to the head."""
     config = encoder.config
-    digest = hashlib.sha256(json.dumps([getattr(config, key, None) for key in MATTER]).encode())
+    digest = hashlib.sha256(json.dumps([getattr(config, key, None) for key in FINGERPRINTED]).encode())
     for name, tensor in sorted(encoder.named_parameters()):
         if POOLER not in name.split("."):
             digest.update(name.encode() + tensor.detach().float().numpy().tobytes())
@@ -155,33 +145,22 @@ def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
         raise KinspanError(f"{name} is not the base of {adapter.folder}, {adapter.base.name}: its weights differ")
 
 
-def name_head(classifier: Any) -> dict[str, nn.Parameter]:
+def name_head(classifier: PreTrainedModel) -> dict[str, nn.Parameter]:
     """Returns the parameters of everything above the encoder, by their names in the classifier."""
-    own = {id(parameter) for module in list_head_modules(classifier) for parameter in module.parameters()}
-    return {name: parameter for name, parameter in classifier.named_parameters() if id(parameter) in own}
+    head = {id(parameter) for module in list_head_modules(classifier) for parameter in module.parameters()}
+    return {name: parameter for name, parameter in classifier.named_parameters() if id(parameter) in head}
 
 
-def name_parts(encoder: Any, parts: tuple[AdapterPart, ...]) -> dict[str, nn.Parameter]:
-    """Returns the parameters of the parts in an encoder, by the names in an adapter's file."""
-    shorten = lora.shorten if parts[0].kind == "lora" else bottleneck.shorten
+def name_parts(encoder: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the parameters of an adapter in an encoder, by the names in its file."""
     named = ((shorten(name), parameter) for name, parameter in encoder.named_parameters())
     return {name: parameter for name, parameter in named if name is not None}
 
 
-def put_in(classifier: Any, parts: tuple[AdapterPart, ...]) -> None:
-    """Puts fresh parts into a classifier's encoder, drawn from torch's generator."""
-    encoder = classifier.base_model
-    if parts[0].kind == "lora":
-        lora.inject(encoder, parts[0].size)
-    else:
-        bottleneck.attach(encoder, bottleneck.build_layers(encoder.config, parts))
-
-
-def fill(parameters: dict[str, nn.Parameter], tensors: dict[str, torch.Tensor], place: Path) -> None:
+def fill(parameters: dict[str, nn.Parameter], tensors: Tensors, place: Path) -> None:
     """Copies tensors into parameters of the same names. Raises KinspanError where they do not fit one another."""
-    wrong = sorted(parameters.keys() ^ tensors.keys()) or sorted(
-        name for name, parameter in parameters.items() if parameter.shape != tensors[name].shape
-    )
+    wrong = sorted(parameters.keys() ^ tensors.keys())
+    wrong = wrong or sorted(name for name, tensor in tensors.items() if tensor.shape != parameters[name].shape)
     if wrong:
         raise KinspanError(f"{place} does not fit its {SPEC} and its base: see {wrong[0]}")
     with torch.no_grad():
@@ -194,7 +173,7 @@ def find_model(name_or_dir: str) -> str:
     return find_base(Path(name_or_dir), read_spec(Path(name_or_dir))[1]) if is_adapter(name_or_dir) else name_or_dir
 
 
-def load_adapted(folder: str, **options: Any) -> Any:
+def load_adapted(folder: str, **options: Any) -> PreTrainedModel:
     """Returns the sequence classifier of an adapter's base with the adapter and its pair head, in fp32.
 
     LoRA is merged, which leaves a plain model; bottlenecks stay in the normalisations of its layers.
@@ -209,12 +188,12 @@ def load_adapted(folder: str, **options: Any) -> Any:
     classifier, _ = load_base(place, f"adapter {folder}: base", ignore_mismatched_sizes=True, **options)
     check_base(adapter, fingerprint_encoder(classifier.base_model), place)
     wear(classifier, adapter)
-    if adapter.parts[0].kind == "lora":
-        lora.merge(classifier)
+    if adapter.part.kind == "lora":
+        merge_lora(classifier)
     return classifier
 
 
-def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[Any, list[str]]:
+def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[PreTrainedModel, list[str]]:
     """Returns a plain sequence classifier of one logit in fp32, and the names of its head's fresh tensors.
 
     Raises KinspanError where it holds no weights, or is no encoder that can be trained here.
@@ -226,13 +205,11 @@ def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[
     return load_part(AutoModelForSequenceClassification, name_or_dir, known, flag)
 
 
-def wear(classifier: Any, adapter: Adapter) -> None:
-    """Puts an adapter of this base into a classifier, pair head included, in place of the one that it wore before.
+def wear(classifier: PreTrainedModel, adapter: Adapter) -> None:
+    """Puts an adapter of this base and its pair head into a classifier, in place of the bottlenecks it wore before.
 
-    Only bottlenecks can take turns so; of LoRA it may be one. Raises KinspanError where the tensors do not fit.
+    Raises KinspanError where the tensors do not fit.
     """
-    if adapter.parts[0].kind != "lora":
-        bottleneck.check_family(classifier.config, adapter.base.name)
-    put_in(classifier, adapter.parts)
-    fill(name_parts(classifier.base_model, adapter.parts), adapter.tensors, adapter.folder / TENSORS)
+    add_layers(classifier.base_model, adapter.part)
+    fill(name_parts(classifier.base_model), adapter.tensors, adapter.folder / TENSORS)
     fill(name_head(classifier), adapter.head, adapter.folder / HEAD)

@@ -13,8 +13,7 @@ from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import check_plain, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 from finetune.training.fingerprints import fingerprint_model
-from pretrain.modeling.adapters.folder import Adapter, Base, name_head, name_parts, place_of_base, write_tensors
-from pretrain.modeling.adapters.model import load_adapter_model
+from tests.adapters import write_random_adapter
 from tests.synthetic import short_tokenizer
 
 
@@ -32,17 +31,7 @@ def make_adapter(tmp_path_factory):
     AutoModelForSequenceClassification.from_config(config).save_pretrained(base)
 
     def make(method):
-        model, _ = load_adapter_model(str(base), method, 4, [], "beer", 1)
-        torch.manual_seed(2)
-        parts, head = name_parts(model.classifier.base_model, model.parts), name_head(model.classifier)
-        for parameter in (*parts.values(), *head.values()):
-            torch.nn.init.normal_(parameter, std=0.3)
-        folder = tmp_path_factory.mktemp("adapters") / method
-        folder.mkdir()
-        own = Base("small", place_of_base(str(base), folder), "bert", model.base)
-        values = ({name: p.detach() for name, p in found.items()} for found in (parts, head))
-        write_tensors(Adapter(folder, model.parts, own, *values), folder, own)
-        return folder
+        return write_random_adapter(tmp_path_factory.mktemp("adapters") / method, base, method)
 
     return make
 
