@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,9 +19,31 @@ from data_pipeline.core.progress import show_progress
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
 
 from .answers import Answer
-from .folder import MANIFEST, Manifest, list_files, lock_index, read_manifest, write_manifest
-from .index import TEXTS, WORDS, Index, find_ids, iterate_answers, map_texts, write_texts, write_words
-from .nearest import GRAPH, MATRIX, map_matrix, write_graph
+from .folder import (
+    MANIFEST,
+    BiEncoderFacts,
+    IndexSettings,
+    Manifest,
+    list_files,
+    lock_index,
+    read_manifest,
+    write_manifest,
+)
+from .index import (
+    GRAPH,
+    MATRIX,
+    TEXTS,
+    WORDS,
+    Index,
+    find_ids,
+    iterate_answers,
+    make_graph,
+    map_matrix,
+    map_texts,
+    write_graph,
+    write_texts,
+    write_words,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -30,28 +51,17 @@ STEP = 512  # answers that are encoded between two notes of progress
 PROGRESS = "progress.json"
 
 
-def describe_model(embedder: Embedder) -> dict[str, Any]:
-    """Returns what an index keeps of its bi-encoder."""
-    return {
-        "name": embedder.name,
-        "place": name_installed(embedder.place),
-        "fingerprint": fingerprint_bi_encoder(embedder.place),
-        "dimension": int(embedder.embed_queries(["a"]).shape[1]),
-        "similarity": embedder.similarity,
-    }
+def find_model(manifest: Manifest, folder: Path, model: str | None = None) -> str:
+    """Returns where the bi-encoder of an index is. ``model``: a place for it that the user gave
 
-
-def check_model(manifest: Manifest, model: str, folder: Path) -> None:
-    """Raises KinspanError if a model is not the one that the index was built with."""
-    if fingerprint_bi_encoder(model) != manifest.model["fingerprint"]:
-        raise KinspanError(f"--model {name_installed(model)}: {folder} was built with {manifest.model['name']}")
-
-
-def find_model(manifest: Manifest, folder: Path) -> str:
-    """Returns where the bi-encoder of an index is. Raises KinspanError if its folder is gone."""
-    place = resolve_model(manifest.model["place"])
-    if not is_of_hub(manifest.model["fingerprint"]) and not Path(place).is_dir():
-        raise KinspanError(f"--model: {folder} was built with {manifest.model['name']}, which is not in {place}")
+    Raises KinspanError if its folder is gone, or the model is not the one that the index was built with.
+    """
+    place = model or resolve_model(manifest.model["place"])
+    built = f"{folder} was built with {manifest.model['name']}"
+    if not model and not is_of_hub(manifest.model["fingerprint"]) and not Path(place).is_dir():
+        raise KinspanError(f"--model: {built}, which is not in {place}")
+    if fingerprint_bi_encoder(place) != manifest.model["fingerprint"]:
+        raise KinspanError(f"--model {name_installed(place)}: {built}")
     return place
 
 
@@ -68,18 +78,28 @@ def build_index(
 
     Raises KinspanError if the folder holds something else, or cannot be written.
     """
-    settings = {"max_length": embedder.max_length, "precision": precision, "approximate": approximate}
-    wanted = Manifest(describe_model(embedder), settings, _hash_answers(answers))
+    model = BiEncoderFacts(
+        name=embedder.name,
+        place=name_installed(embedder.place),
+        fingerprint=fingerprint_bi_encoder(embedder.place),
+        dimension=embedder.embed_queries(["a"]).shape[1],
+        similarity=embedder.similarity,
+    )
+    settings = IndexSettings(max_length=embedder.max_length, precision=precision, approximate=approximate)
+    wanted = Manifest(model, settings, _hash_answers(answers))
+    if approximate:
+        make_graph(1)  # fails before the work if usearch is not installed
     with lock_index(folder):
         if not (folder / MANIFEST).is_file():
-            return _write(folder, wanted, answers, embedder)
+            return _write(folder, wanted, None, [], answers, embedder)
         manifest = read_manifest(folder)
         if manifest.source != wanted.source:
             raise KinspanError(f"--output_dir {folder} holds an index of other answers: give --add, or another folder")
-        check_model(manifest, embedder.place, folder)
+        find_model(manifest, folder, embedder.place)
+        built = dict(manifest.settings.items())
         for name, value in settings.items():
-            if manifest.settings[name] != value:
-                raise KinspanError(f"--{name} {value}: --output_dir {folder} was built with {manifest.settings[name]}")
+            if built[name] != value:
+                raise KinspanError(f"--{name} {value}: --output_dir {folder} was built with {built[name]}")
         logger.info("%s is complete: nothing to do", folder)
         return manifest
 
@@ -91,7 +111,7 @@ def add_answers(folder: Path, embedder: Embedder, answers: Sequence[Answer]) -> 
     """
     with lock_index(folder):
         index = Index(folder)
-        check_model(index.manifest, embedder.place, folder)
+        find_model(index.manifest, folder, embedder.place)
         if embedder.max_length != (max_length := index.manifest.settings["max_length"]):
             raise KinspanError(f"--max_length {embedder.max_length}: {folder} was built with {max_length}")
         rows = find_ids(index.texts, (answer.id for answer in answers))
@@ -102,20 +122,18 @@ def add_answers(folder: Path, embedder: Embedder, answers: Sequence[Answer]) -> 
         replaced = [row for row, answer in older.items() if answer.id in ids]
         counts = len(new) - len(replaced), len(replaced), len(older) - len(replaced)
         logger.info("answers: %d new, %d replaced, %d unchanged", *counts)
-        if not new:
-            return index.manifest
-        kept = np.setdiff1d(np.arange(len(index)), replaced)
-        return _write(folder, index.manifest, new, embedder, index, kept)
+        kept = np.setdiff1d(np.arange(len(index)), replaced).tolist()
+        return _write(folder, index.manifest, index, kept, new, embedder) if new else index.manifest
 
 
 def remove_answers(folder: Path, ids: Sequence[str]) -> Manifest:
     """Removes answers by their ids. Raises KinspanError if an id is not there, or no answer would be left."""
     with lock_index(folder):
         index = Index(folder)
-        kept = np.setdiff1d(np.arange(len(index)), find_removable(index, ids))
-        if not len(kept):
+        kept = np.setdiff1d(np.arange(len(index)), find_removable(index, ids)).tolist()
+        if not kept:
             raise KinspanError(f"--remove: no answer would be left in {folder}")
-        return _write(folder, index.manifest, [], None, index, kept)
+        return _write(folder, index.manifest, index, kept, [], None)
 
 
 def find_removable(index: Index, ids: Sequence[str]) -> list[int]:
@@ -136,16 +154,16 @@ def _hash_answers(answers: Iterable[Answer]) -> str:
 def _write(
     folder: Path,
     manifest: Manifest,
+    index: Index | None,
+    kept: list[int],
     new: Sequence[Answer],
     embedder: Embedder | None,
-    index: Index | None = None,
-    kept: np.ndarray = np.zeros(0, dtype=np.int64),  # noqa: B008
 ) -> Manifest:
     """Writes the kept rows of ``index`` and the new answers as the index's data, and its manifest.
 
     The data's name is a hash of what they are made of, so that a build that was cut short is found again.
     """
-    made_of = [manifest.model["fingerprint"], manifest.settings, manifest.data, kept.tolist(), _hash_answers(new)]
+    made_of = [manifest.model["fingerprint"], manifest.settings, manifest.data, kept, _hash_answers(new)]
     name = f"data-{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}"
     data, rows = folder / name, len(kept) + len(new)
     size = (rows, manifest.model["dimension"])
@@ -153,8 +171,7 @@ def _write(
     if not done:
         shutil.rmtree(data, ignore_errors=True)
         data.mkdir()
-        old = iterate_answers(index.texts, kept.tolist()) if index else ()
-        write_texts(data / TEXTS, chain(old, new))
+        write_texts(data / TEXTS, chain(iterate_answers(index.texts, kept) if index else (), new))
     matrix = np.lib.format.open_memmap(data / MATRIX, "r+" if done else "w+", np.float16, size)
     with (data / MATRIX).open("r+b") as file:  # a full disk is an error here, and a signal that kills in the mapping
         os.posix_fallocate(file.fileno(), 0, (data / MATRIX).stat().st_size)
@@ -174,13 +191,7 @@ def _write(
 
 
 def _encode(
-    data: Path,
-    embedder: Embedder,
-    answers: Sequence[Answer],
-    matrix: np.memmap | np.ndarray,
-    precision: str,
-    done: int,
-    cut: int,
+    data: Path, embedder: Embedder, answers: Sequence[Answer], matrix: np.memmap, precision: str, done: int, cut: int
 ) -> None:
     """Writes the vectors of the answers from row ``done`` on. ``cut``: how many of those before were cut"""
     with show_progress("encoding", "answers", total=len(answers), initial=done) as bar:
@@ -191,8 +202,7 @@ def _encode(
             if np.abs(vectors).max() > np.finfo(np.float16).max:
                 raise KinspanError(f"--model {embedder.place}: its vectors are too large for float16")
             matrix[first : first + len(texts)] = vectors
-            if isinstance(matrix, np.memmap):
-                matrix.flush()
+            matrix.flush()
             write_atomically(data / PROGRESS, json.dumps({"rows": first + len(texts), "cut": cut}))
     if cut:
         logger.warning("%d of %d answers are cut at %d tokens", cut, len(answers), embedder.max_length)

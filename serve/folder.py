@@ -9,10 +9,10 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import hash_file, lock_file, read_object, sync, verify_once, write_atomically
@@ -23,50 +23,62 @@ DATA = re.compile(r"data-[0-9a-f]{16}")
 AGAIN = "build the index again, in another folder"
 
 
+class BiEncoderFacts(TypedDict):
+    """Identifies the bi-encoder of an index."""
+
+    name: str
+    place: str
+    fingerprint: str
+    dimension: int
+    similarity: str
+
+
+class IndexSettings(TypedDict):
+    max_length: int
+    precision: str
+    approximate: bool
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Describes an index.
 
-    model:    the bi-encoder, as ``building.describe_model`` has it
-    settings: of the encoding: ``max_length``, ``precision``, and whether there is an approximate index
-    source:   hash of the answers that it was first built from
-    data:     the name of the folder of its files
-    rows:     answers
-    files:    bytes and SHA-256 of each
+    source: hash of the answers that it was first built from
+    data:   the name of the folder of its files
+    rows:   answers
+    files:  bytes and SHA-256 of each
     """
 
-    model: dict[str, Any]
-    settings: dict[str, Any]
+    model: BiEncoderFacts
+    settings: IndexSettings
     source: str
     data: str = ""
     rows: int = 0
-    files: dict[str, tuple[int, str]] | None = None
+    files: dict[str, tuple[int, str]] = field(default_factory=dict)
     format: int = FORMAT
-
-    @property
-    def bytes(self) -> int:
-        return sum(size for size, _ in (self.files or {}).values())
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Raises KinspanError if there is no index, or its manifest is damaged."""
-    if not (folder / MANIFEST).is_file():
+    path = folder / MANIFEST
+    if not path.is_file():
         unfinished = folder.is_dir() and any(DATA.fullmatch(path.name) for path in folder.iterdir())
-        reason = "was not finished: run kinspan index once more" if unfinished else "is no index"
-        raise KinspanError(f"{folder} {reason}")
-    content = read_object(folder / MANIFEST, AGAIN)
+        raise KinspanError(
+            f"{folder} {'was not finished: run kinspan index once more' if unfinished else 'is no index'}"
+        )
+    content = read_object(path, AGAIN)
     if content.get("format") != FORMAT:
-        raise KinspanError(f"{folder / MANIFEST} has format {content.get('format')!r}, not {FORMAT}: {AGAIN}")
+        raise KinspanError(f"{path} has format {content.get('format')!r}, not {FORMAT}: {AGAIN}")
     try:
         manifest = Manifest(**content)
-        missing = {"name", "place", "fingerprint", "dimension", "similarity"} - manifest.model.keys()
-        missing |= {"max_length", "precision", "approximate"} - manifest.settings.keys()
-        is_valid = not missing and manifest.rows > 0 and DATA.fullmatch(manifest.data)
-        safe = all(not Path(name).is_absolute() and ".." not in Path(name).parts for name in manifest.files or ())
-    except (TypeError, AttributeError) as error:
-        raise KinspanError(f"{folder / MANIFEST} is damaged: {AGAIN}") from error
-    if not is_valid or not safe:
-        raise KinspanError(f"{folder / MANIFEST} is damaged: {AGAIN}")
+        names = BiEncoderFacts.__annotations__.keys() - manifest.model.keys()
+        names |= IndexSettings.__annotations__.keys() - manifest.settings.keys()
+        outside = [name for name in manifest.files if Path(name).is_absolute() or ".." in Path(name).parts]
+        is_valid = not names and not outside and manifest.rows > 0 and DATA.fullmatch(manifest.data)
+    except (TypeError, AttributeError):
+        is_valid = None
+    if not is_valid:
+        raise KinspanError(f"{path} is damaged: {AGAIN}")
     return manifest
 
 
@@ -91,7 +103,7 @@ def check_files(folder: Path, manifest: Manifest) -> Path:
 
     Raises KinspanError, naming the file, if one is missing or damaged.
     """
-    for name, (size, digest) in (manifest.files or {}).items():
+    for name, (size, digest) in manifest.files.items():
         path = folder / manifest.data / name
         if not path.is_file() or path.stat().st_size != size:
             raise KinspanError(f"{path} is missing or damaged: copy the index again, or {AGAIN}")
@@ -108,10 +120,8 @@ def expect_index_or_nothing(folder: Path) -> None:
     """Raises KinspanError if a folder holds something that is no index, or is a file."""
     if folder.exists() and not folder.is_dir():
         raise KinspanError(f"--output_dir {folder} is a file: choose a folder")
-    if not folder.is_dir() or (folder / MANIFEST).is_file():
-        return
-    known = (LOCK, f"{MANIFEST}.tmp")
-    if any(path.name not in known and not DATA.fullmatch(path.name) for path in folder.iterdir()):
+    names = [] if not folder.is_dir() or (folder / MANIFEST).is_file() else [path.name for path in folder.iterdir()]
+    if any(name not in (LOCK, f"{MANIFEST}.tmp") and not DATA.fullmatch(name) for name in names):
         raise KinspanError(f"--output_dir {folder} holds something that is no index: choose another folder")
 
 

@@ -1,27 +1,39 @@
-"""An index, opened: answers by their rows, and the rows that are nearest to questions, by vectors or by words."""
+"""An index, opened: answers by their rows, and the rows that are nearest to questions, by vectors or by words.
 
-from collections.abc import Iterable, Iterator
+Vectors are kept as float16, half the bytes of float32. Scores are computed from them in float32, whichever way they
+were found.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import bm25s
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, quote_error
 from finetune.evaluation.bm25 import cut_words, index_words
 
 from .answers import Answer
 from .folder import AGAIN, MANIFEST, check_files, read_manifest
-from .nearest import GRAPH, MATRIX, Graph, find_exactly, map_matrix, take_best
+
+if TYPE_CHECKING:
+    import usearch.index
 
 RankedRows = tuple[np.ndarray, np.ndarray]  # rows of the index, the best first, and their scores
-TEXTS, WORDS = "answers.arrow", "words"
+TEXTS, WORDS, MATRIX, GRAPH = "answers.arrow", "words", "vectors.npy", "graph.usearch"
 SCHEMA = pa.schema([(name, pa.large_string()) for name in Answer._fields])
 BATCH = 50_000  # rows of a record batch
 TRIES = 3  # an index may be changed while it is being opened
+# Of float32 rows that are made at once, by torch, which is eight times as fast at that as NumPy: they stay in the cache
+BLOCK_BYTES = 4 * 1024**2
+# Of the graph: links of a node, and nodes that are looked at when one is added, and in a search. Chosen for a
+# recall@100 of .98 at 27,413 vectors, see benchmarks/RESULTS.md
+CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 256
 
 
 class Index:
@@ -65,29 +77,92 @@ class Index:
             return find_exactly(self.matrix, queries, k)
         return [self.graph.find(query, k) for query in queries]
 
-    def find_words(self, question: str, k: int) -> RankedRows:
-        """Returns the k best answers by BM25; only those that share a word with the question."""
-        return self.words.find(question, k)
-
 
 class Words:
     """BM25 over the answers' texts, by bm25s, mapped into memory."""
 
     def __init__(self, folder: Path) -> None:
-        self._index: Any = None
-        if folder.is_dir():
-            self._index = bm25s.BM25.load(str(folder), mmap=True, show_progress=False)
+        self._index = bm25s.BM25.load(str(folder), mmap=True, show_progress=False) if folder.is_dir() else None
 
     def find(self, question: str, k: int) -> RankedRows:
         """Returns rows and BM25 scores of the k best answers that share a word with the question."""
-        words = cut_words([question])[0] if self._index else []
-        ids = self._index.get_tokens_ids(words) if words else []
+        words = cut_words([question])[0]
+        ids = self._index.get_tokens_ids(words) if self._index and words else []
         if not ids:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         scores = self._index.get_scores_from_ids(ids)
         best = take_best(scores, k)
         best = best[scores[best] > 0]
         return best, scores[best]
+
+
+class Graph:
+    """An approximate index, mapped into memory."""
+
+    def __init__(self, path: Path, matrix: np.ndarray) -> None:
+        self._graph = make_graph(matrix.shape[1])
+        self._graph.view(str(path))
+        self._graph.expansion_search = EXPANSION_SEARCH
+        self._matrix = matrix
+
+    def find(self, query: np.ndarray, k: int) -> RankedRows:
+        """Returns what ``find_exactly`` does for one query ``[dimension]``, but some rows may be missing."""
+        rows = self._graph.search(query, min(k, len(self._matrix)), threads=1).keys.astype(np.int64)
+        scores = self._matrix[rows].astype(np.float32) @ query
+        best = take_best(scores, k)
+        return rows[best], scores[best]
+
+
+def find_exactly(matrix: np.ndarray, queries: np.ndarray, k: int) -> list[RankedRows]:
+    """Returns the k rows of the highest product with each query.
+
+    matrix:  ``[n, dimension]`` float16
+    queries: ``[q, dimension]`` float32
+    """
+    vectors, wanted = torch.from_numpy(matrix), torch.from_numpy(np.ascontiguousarray(queries)).T
+    products = torch.empty(len(matrix), len(queries))
+    step = max(1, BLOCK_BYTES // (4 * matrix.shape[1]))
+    block = torch.empty(min(step, len(matrix)), matrix.shape[1])
+    for first in range(0, len(matrix), step):
+        rows = vectors[first : first + step]
+        torch.mm(block[: len(rows)].copy_(rows), wanted, out=products[first : first + step])
+    scores = np.ascontiguousarray(products.numpy().T)
+    return [(best := take_best(of_query, k), of_query[best]) for of_query in scores]
+
+
+def take_best(scores: np.ndarray, k: int) -> np.ndarray:
+    """Returns the places of the k highest scores, the best first; of equal ones those that come first."""
+    if k >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    lowest = np.partition(scores, len(scores) - k)[len(scores) - k]
+    above, equal = np.flatnonzero(scores > lowest), np.flatnonzero(scores == lowest)
+    places = np.concatenate([above, equal[: k - len(above)]])
+    return places[np.lexsort((places, -scores[places]))]
+
+
+def map_matrix(path: Path) -> np.ndarray:
+    """Maps a matrix so that writing to it never reaches the file; torch takes no array that cannot be written to."""
+    return np.load(path, mmap_mode="c")
+
+
+def make_graph(dimension: int) -> "usearch.index.Index":
+    from usearch.index import Index as Links
+
+    sizes = {"connectivity": CONNECTIVITY, "expansion_add": EXPANSION_ADD, "expansion_search": EXPANSION_SEARCH}
+    return Links(ndim=dimension, metric="ip", dtype="f16", **sizes)
+
+
+def write_graph(path: Path, matrix: np.ndarray, advance: Callable[[int], object] = lambda rows: None) -> None:
+    """Builds an approximate index of the rows; ``advance`` counts those that were added."""
+    graph = make_graph(matrix.shape[1])
+    for first in range(0, len(matrix), 4096):
+        rows = np.asarray(matrix[first : first + 4096])
+        graph.add(np.arange(first, first + len(rows), dtype=np.uint64), rows, threads=torch.get_num_threads())
+        advance(len(rows))
+    try:
+        graph.save(str(path))
+    except RuntimeError as error:
+        raise KinspanError(f"{path} cannot be written: {quote_error(error)}") from error
 
 
 def write_words(folder: Path, texts: list[str]) -> None:

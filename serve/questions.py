@@ -1,22 +1,85 @@
-"""What a question may be, and how its search is named and bounded. It imports no torch, which takes seconds."""
+"""Questions as they are searched, and files of questions with ids. It imports no torch, which takes seconds."""
 
+import logging
 import unicodedata
+from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
+from finetune.data.tables import lacks_names, read_nameless_tsv, read_table
+from finetune.evaluation.trec import QRELS, QUERIES, find_beir_file, is_trec_id, read_beir_qrels
+
+logger = logging.getLogger(__name__)
 
 BI_ENCODER, BM25, FUSION, CROSS_ENCODER, BLEND = "bi_encoder", "bm25", "fusion", "cross_encoder", "blend"
 CANDIDATES = 100  # of the first stage
 RERANKED = 30  # of these, as many go through the cross-encoder
 MAX_QUESTION = 4000  # characters of a question that are read
+BEIR_ID = "_id"
+IDS, TEXTS = ("id", BEIR_ID, "question_id", "query_id", "qid"), ("question", "query", "text")
 
 
 def clean_question(question: str) -> str:
-    """The question as it is read: on one line, without control characters, and no longer than MAX_QUESTION.
+    """Returns the question on one line, without control characters, and no longer than MAX_QUESTION.
 
-    Raises KinspanError where nothing is left.
+    Raises KinspanError if nothing is left.
     """
     text = question[: 2 * MAX_QUESTION].encode("utf-8", "replace").decode()
     text = " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in text).split())[:MAX_QUESTION]
     if not text:
         raise KinspanError("the question is empty: ask something")
     return text
+
+
+def read_questions(source: str) -> dict[str, str]:
+    """Returns the questions by id, in the order of the file, as they are searched.
+
+    source: a table with columns of IDS and TEXTS; a .tsv file of ids and texts alone; or a folder in BEIR's form
+
+    Raises KinspanError, naming the line, for an id that a TREC file cannot hold or that names two questions, and for a
+    question without text.
+    """
+    path = find_beir_file(Path(source), QUERIES) or Path(source)
+    if path.is_dir():
+        raise KinspanError(f"{path}: this folder has no {QUERIES}")
+    table = read_table(path)
+    if lacks_names(path, table, (*IDS, *TEXTS)):
+        table = read_nameless_tsv(path, ["id", "text"])
+    id_column, text_column = (next((name for name in names if name in table.fields), "") for names in (IDS, TEXTS))
+    if table.fields and not (id_column and text_column):
+        raise KinspanError(f"{path}: columns {', '.join(table.fields)}: an id or a question is missing")
+    questions: dict[str, str] = {}
+    for number, record in table.records([id_column, text_column]):
+        place = f"{table.place} {number}"
+        name, text = (take_text(record.get(column), column, place) for column in (id_column, text_column))
+        if not is_trec_id(name):
+            raise KinspanError(f"{place}: the id {name!r} is empty or has white space, which a TREC file cannot hold")
+        if len(text) > MAX_QUESTION:
+            logger.info(f"{place}: the question is cut at {MAX_QUESTION:,} characters")
+        try:
+            text = clean_question(text)
+        except KinspanError as error:
+            raise KinspanError(f"{place}: {error}") from error
+        if questions.setdefault(name, text) != text:
+            raise KinspanError(f"{place}: the id {name!r} names another question before")
+    if not questions:
+        raise KinspanError(f"{path}: no question in it")
+    return questions
+
+
+def keep_judged(folder: Path, questions: dict[str, str]) -> dict[str, str]:
+    """Returns the questions that qrels/test.tsv of a folder in BEIR's form judges; all if it has none."""
+    path = find_beir_file(folder, QRELS)
+    if not path:
+        logger.info(f"{folder} has no {QRELS}: all {len(questions):,} questions of {QUERIES} are asked")
+        return questions
+    judged = read_beir_qrels(path)
+    if missing := [name for name in judged if name not in questions]:
+        raise KinspanError(f"{path}: question {missing[0]} is not in {QUERIES}")
+    return {name: questions[name] for name in judged}
+
+
+def take_text(value: object, name: str, place: str) -> str:
+    """Returns a field as text; whole numbers, which ids often are, count as text. Raises KinspanError for others."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise KinspanError(f"{place}: {name!r} is no text: {str(value)[:60]!r}")
+    return str(value).strip()

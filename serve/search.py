@@ -7,25 +7,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
-from finetune.ranking.bi_encoder import QUERY
+from data_pipeline.tokenizers import shorten_name
+from finetune.data.answers import AnswerSet
+from finetune.ranking.bi_encoder import QUERY, is_bi_encoder
 from finetune.ranking.embedder import Embedder
+from finetune.ranking.model import load_model
 
-from .building import check_model, find_model
+from .building import find_model
 from .index import Index, RankedRows
 from .questions import BI_ENCODER, BLEND, BM25, CANDIDATES, CROSS_ENCODER, FUSION, RERANKED, clean_question
-from .rerank import ReRanker
 
 FUSION_RANK = 60  # added to each rank (Cormack et al., 2009)
+MAX_CHARS = 50  # of a token: texts are cut to this many times the most tokens before they are tokenised
 
 
 @dataclass(frozen=True)
 class Hit:
-    """An answer that was found.
+    """An answer that a search returns.
 
-    question: that it came from; "" where it is not known
-    title:    of the document that it is from; "" where there is none
+    question: that it was given to; "" if unknown
+    title:    of the document that it is from; "" if there is none
     score:    that it was ranked by: of the cross-encoder or the blend, or else of the first stage
     scores:   of each stage that gave it one, by BI_ENCODER, BM25, FUSION, CROSS_ENCODER and BLEND
     """
@@ -41,7 +46,7 @@ class Hit:
 
 @dataclass
 class Answered:
-    """What was found for a batch of questions.
+    """Holds the results for a batch of questions.
 
     hits:    of each question, the best first
     timings: milliseconds of each stage for the whole batch: "encode", "nearest", "words", "rerank", "read" and "total"
@@ -51,18 +56,58 @@ class Answered:
     timings: dict[str, float] = field(default_factory=dict)
 
 
+class ReRanker:
+    """A sequence classifier that reads each question together with its candidates.
+
+    max_length: most tokens of a question with an answer; None: the model's own
+    precision:  "bf16" is faster where the processor computes in it, and rounds
+
+    Raises KinspanError if there is no such model, or it is a bi-encoder.
+    """
+
+    def __init__(self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32") -> None:
+        if is_bi_encoder(name_or_dir):
+            raise KinspanError(f"--cross_encoder {name_installed(name_or_dir)} is a bi-encoder: give a ranker")
+        self.name = shorten_name(name_or_dir)
+        self.model = load_model(name_or_dir, max_length, precision=precision)
+
+    def score(self, questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Returns the score of each candidate of each question, from as few forward passes as fit."""
+        if not any(map(len, candidates)):
+            return [np.zeros(0) for _ in questions]
+        room = MAX_CHARS * self.model.max_length
+        texts = [[text[:room] for text in of_question] for of_question in candidates]
+        data = make_candidates([question[:room] for question in questions], texts)
+        return np.split(self.model.score(data), data.starts[1:-1])
+
+
+def make_candidates(questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> AnswerSet:
+    """Returns questions and the texts of their candidates in the form that is scored, without labels."""
+    texts = [text for of_question in candidates for text in of_question]
+    return AnswerSet(
+        name="search",
+        split="candidates",
+        question_ids=[str(number) for number in range(len(questions))],
+        questions=questions,
+        starts=np.append(0, np.cumsum([len(of_question) for of_question in candidates])).astype(np.int64),
+        answer_ids=pa.array([str(number) for number in range(len(texts))], pa.large_string()),
+        answers=pa.array(texts, pa.large_string()),
+        labels=np.zeros(len(texts), dtype=np.int8),
+    )
+
+
 class Searcher:
-    """An index, its bi-encoder, and a cross-encoder where there is one, ready to answer.
+    """An index, its bi-encoder, and a cross-encoder if there is one, ready to answer.
 
     index:         folder of an index
     cross_encoder: a release, a ranker or any sequence classifier of one or two labels
-    model:         the bi-encoder, where its folder has moved since the index was built
+    model:         the bi-encoder, if its folder has moved since the index was built
     precision:     of the cross-encoder
-    max_length:    most tokens of a question with an answer, for the cross-encoder; None: its own
-    blend:         what the cross-encoder reads is ranked by the reciprocal ranks of its order and of the first stage's,
-                   and not by its scores alone: a weak cross-encoder then does less harm, and may add what it knows
+    max_length:    most tokens of a question with an answer, for the cross-encoder; None: the model's own
+    blend:         rank what the cross-encoder reads by the reciprocal ranks of its order and the first stage's, which
+                   limits the damage by a weak cross-encoder
 
-    Raises KinspanError for what is missing or damaged, or where the model is not the one of the index.
+    Raises KinspanError for what is missing or damaged, or if the model is not the one of the index.
     """
 
     def __init__(
@@ -74,15 +119,12 @@ class Searcher:
         max_length: int | None = None,
         blend: bool = False,
     ) -> None:
-        if blend and not cross_encoder:
-            raise KinspanError("--blend needs --cross_encoder, whose order it fuses with the first stage's")
         self.index = Index(index)
-        place = model or find_model(self.index.manifest, Path(index))
-        check_model(self.index.manifest, place, Path(index))
+        place = find_model(self.index.manifest, Path(index), model)
         self.embedder = Embedder(place, self.index.manifest.settings["max_length"])
         self.cross_encoder = ReRanker(cross_encoder, max_length, precision) if cross_encoder else None
         self.blend = blend
-        self._cut = 0  # questions of which the bi-encoder read the beginning alone
+        self._num_cut = 0  # questions of which the bi-encoder read the beginning alone
 
     def search(
         self,
@@ -93,15 +135,13 @@ class Searcher:
         candidates: int = CANDIDATES,
         exact: bool = False,
     ) -> Answered:
-        """Answers a batch of questions; each gets at most k answers, fewer where fewer are found.
+        """Answers a batch of questions, each by at most k answers.
 
-        rerank_k:    the cross-encoder ranks so many of the candidates, and the others follow in their order; 0 leaves
-                     it out
-        first_stage: what finds the candidates: BI_ENCODER, BM25, or FUSION, which is reciprocal rank fusion of both
-                     (Cormack, Clarke and Büttcher, 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual
-                     Rank Learning Methods")
-        candidates:  of the first stage; at least as many as are asked for or ranked again
-        exact:       all vectors are compared, also where the index has an approximate one
+        rerank_k:    number of candidates that the cross-encoder ranks, above the others; 0 leaves it out
+        first_stage: finds the candidates: BI_ENCODER, BM25, or FUSION, the reciprocal rank fusion of both (Cormack,
+                     Clarke and Büttcher, 2009)
+        candidates:  of the first stage; at least k and rerank_k
+        exact:       compare all vectors, also if the index has an approximate one
 
         Raises KinspanError for an empty question.
         """
@@ -110,26 +150,27 @@ class Searcher:
         answered, began = Answered([[] for _ in asked]), time.perf_counter()
         if not asked:
             return answered
-        found: dict[str, list[RankedRows]] = {}
+        rankings: dict[str, list[RankedRows]] = {}
         if first_stage in (BI_ENCODER, FUSION):
             with _timed(answered, "encode"):
                 vectors = self.embedder.embed_queries(asked)
-                self._cut += self.embedder.count_cut(asked, QUERY)
+                self._num_cut += self.embedder.count_cut(asked, QUERY)
             with _timed(answered, "nearest"):
-                found[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
+                rankings[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
         if first_stage in (BM25, FUSION):
             with _timed(answered, "words"):
-                found[BM25] = [self.index.find_words(question, candidates) for question in asked]
+                rankings[BM25] = [self.index.words.find(question, candidates) for question in asked]
         if first_stage == FUSION:
-            found[FUSION] = [fuse(lists, candidates) for lists in zip(found[BI_ENCODER], found[BM25], strict=True)]
+            both = zip(rankings[BI_ENCODER], rankings[BM25], strict=True)
+            rankings[FUSION] = [fuse(lists, candidates) for lists in both]
         scores = [
-            {stage: dict(zip(*map(np.ndarray.tolist, lists[number]), strict=True)) for stage, lists in found.items()}
+            {stage: dict(zip(*map(np.ndarray.tolist, lists[number]), strict=True)) for stage, lists in rankings.items()}
             for number in range(len(asked))
         ]
-        ranked = [lists[0].tolist() for lists in found[first_stage]]
+        ranked = [rows.tolist() for rows, _ in rankings[first_stage]]
         if self.cross_encoder and rerank_k:
             with _timed(answered, "rerank"):
-                ranked = self._rerank(asked, ranked, scores, rerank_k)
+                ranked = self._rerank(self.cross_encoder, asked, ranked, scores, rerank_k)
         with _timed(answered, "read"):
             answered.hits = [
                 [self._make_hit(row, of_stage, first_stage) for row in rows[:k]]
@@ -138,42 +179,48 @@ class Searcher:
         answered.timings["total"] = 1000 * (time.perf_counter() - began)
         return answered
 
-    def describe_cut(self) -> list[str]:
-        """Lines that say how many questions the bi-encoder cut so far, and how many pairs the cross-encoder did."""
-        lines = self.cross_encoder.describe_cut() if self.cross_encoder else []
-        if self._cut:
-            limit = f"questions longer than {self.embedder.max_length} tokens: {self._cut:,}"
-            lines.insert(0, f"{self.embedder.name}: {limit}; it reads how they begin, BM25 all of them")
+    def list_cuts(self) -> list[str]:
+        """Returns lines on how many questions the bi-encoder cut so far, and how many pairs the cross-encoder did."""
+        lines = []
+        if self._num_cut:
+            limit = f"questions longer than {self.embedder.max_length} tokens: {self._num_cut:,}"
+            lines.append(f"{self.embedder.name}: {limit}; it reads how they begin, BM25 all of them")
+        if self.cross_encoder and (model := self.cross_encoder.model).num_cut:
+            counts = f"{model.num_cut:,} of {model.num_pairs:,} pairs cut (--max_length {model.max_length})"
+            lines.append(f"{self.cross_encoder.name}: {counts}")
         return lines
 
     def _rerank(
-        self, questions: Sequence[str], ranked: list[list[int]], scores: list[dict[str, dict[int, float]]], count: int
+        self,
+        cross_encoder: ReRanker,
+        questions: Sequence[str],
+        ranked: list[list[int]],
+        scores: list[dict[str, dict[int, float]]],
+        count: int,
     ) -> list[list[int]]:
-        """The rows with the first ``count`` in their new order; what it follows from is added to ``scores``."""
-        assert self.cross_encoder
-        first = [rows[:count] for rows in ranked]
-        texts = [[self.index.answer(row).text for row in rows] for rows in first]
-        given = self.cross_encoder.score(questions, texts)
-        out = []
-        for rows, head, own, of_stage in zip(ranked, first, given, scores, strict=True):
-            of_stage[CROSS_ENCODER] = dict(zip(head, own.tolist(), strict=True))
-            order = np.array(head, dtype=np.int64)[np.argsort(-own, kind="stable")]
+        """Returns the rows with the first ``count`` in their new order, and adds the new scores to ``scores``."""
+        texts = [[self.index.answer(row).text for row in rows[:count]] for rows in ranked]
+        reranked = []
+        for rows, given, of_stage in zip(ranked, cross_encoder.score(questions, texts), scores, strict=True):
+            head = np.array(rows[:count], dtype=np.int64)
+            of_stage[CROSS_ENCODER] = dict(zip(head.tolist(), given.tolist(), strict=True))
+            order = head[np.argsort(-given, kind="stable")]
             if self.blend:
-                order, sums = fuse([(np.array(head, dtype=np.int64), own), (order, own)], len(head))
+                order, sums = fuse([(head, given), (order, given)], len(head))
                 of_stage[BLEND] = dict(zip(order.tolist(), sums.tolist(), strict=True))
-            out.append(order.tolist() + rows[count:])
-        return out
+            reranked.append(order.tolist() + rows[count:])
+        return reranked
 
     def _make_hit(self, row: int, of_stage: dict[str, dict[int, float]], first_stage: str) -> Hit:
-        answer = self.index.answer(row)
-        own = {stage: float(scores[row]) for stage, scores in of_stage.items() if row in scores}
-        return Hit(*answer, score=own.get(BLEND, own.get(CROSS_ENCODER, own[first_stage])), scores=own)
+        scores = {stage: float(by_row[row]) for stage, by_row in of_stage.items() if row in by_row}
+        score = scores.get(BLEND, scores.get(CROSS_ENCODER, scores[first_stage]))
+        return Hit(*self.index.answer(row), score=score, scores=scores)
 
 
 def fuse(lists: Sequence[RankedRows], k: int) -> RankedRows:
     """Reciprocal rank fusion: each list gives a row 1 / (FUSION_RANK + rank); the k rows of the highest sums.
 
-    Of rows of equal sums, one that stands in an earlier list comes first.
+    Of rows of equal sums, the earlier one of the earlier list comes first.
     """
     sums: dict[int, float] = {}
     for rows, _ in lists:

@@ -3,20 +3,21 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import fill, shorten
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
 from serve.folder import read_manifest
-from serve.questions import CANDIDATES, MAX_QUESTION, RERANKED
+from serve.questions import CANDIDATES, RERANKED, keep_judged, read_questions
 
 if TYPE_CHECKING:
-    from serve.search import Hit, Searcher
+    from serve.search import Answered, Hit
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +27,11 @@ The bi-encoder finds 100 candidates; with --cross_encoder the first --rerank_k o
 reads question and answer together. BM25 can find the candidates too, or both, fused. Without a question the command
 asks for questions until the input ends.
 
-Each answer begins with its id. A paragraph of a document has the document's id, which is that of its record or its
-file's name, and its number among those indexed, as in manual.pdf#3.
+Each answer begins with its id: of a paragraph, the id or file name of its document and a number, as in manual.pdf#3.
 
 --questions reads questions with ids from a file: a table with columns id and question (or query, or text), a .tsv file
-of ids and questions alone, or a folder in BEIR's form. --run writes what is found as a TREC run, for kinspan evaluate
-and any other tool. --json prints a line of JSON for each question."""
+of ids and questions alone, or a folder in BEIR's form. --run writes a TREC run, for kinspan evaluate and any
+other tool. --json prints a line of JSON for each question."""
 
 EPILOG = """examples:
   kinspan search --index index "Does homeowners insurance cover a broken pipe?"
@@ -42,36 +42,34 @@ EPILOG = """examples:
 WIDTH, SHOWN = 100, 600  # characters of a line, and of an answer
 SHOWN_HITS, RUN_HITS = 3, 1000  # answers to a question
 TAG = "kinspan"  # the system's name in a run
-NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-encoder"}  # of stages, where not their own
+NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-encoder"}  # of stages, as shown
 
 
 @dataclass
 class SearcherFlags:
-    """Flags of what searches an index: this entry, and kinspan serve."""
+    """Flags of commands that search an index: this, and kinspan serve."""
 
     index: str = setting(REQUIRED)
     """Folder of an index, as kinspan index writes it."""
     cross_encoder: str | None = setting(None, is_model=True)
-    """What ranks the candidates again: a release, a ranker, or any other model that kinspan rank takes."""
+    """The re-ranker: a release, a ranker, or any other model that kinspan rank takes."""
     rerank_k: int = setting(RERANKED, NOT_BELOW_0, needs="cross_encoder")
     """Candidates that the cross-encoder ranks."""
     blend: bool = setting(False, needs="cross_encoder")
-    """Rank what the cross-encoder reads by its order and that of the first stage together (the sum of reciprocal
-    ranks), and not by the cross-encoder alone. Better where it was trained on little."""
+    """Rank what the cross-encoder reads by the sum of reciprocal ranks of its order and the first stage's: better if it
+    was trained on little."""
     first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting("bi_encoder")
-    """What finds the candidates; fusion adds up reciprocal ranks of both others."""
+    """Finds the candidates; fusion adds up reciprocal ranks of the two."""
     model: str | None = setting(None, is_model=True)
-    """The bi-encoder of the index, where its folder has moved."""
+    """The bi-encoder of the index, if its folder has moved."""
     max_length: int | None = setting(None, ABOVE_0, needs="cross_encoder")
-    """Most tokens of a question with an answer, for the cross-encoder. Without it: its own, that of its training."""
+    """Most tokens of a question with an answer, for the cross-encoder. Without it: those of its training."""
     precision: Literal["fp32", "bf16"] = setting("fp32", needs="cross_encoder")
     """Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."""
 
 
 @dataclass
 class SearchConfig(SearcherFlags):
-    """Flags of this entry."""
-
     POSITIONAL = "question"
 
     question: list[str] = setting([])
@@ -87,27 +85,38 @@ class SearchConfig(SearcherFlags):
     candidates: int = setting(CANDIDATES, ABOVE_0)
     """Candidates of the first stage."""
     exact: bool = setting(False)
-    """Compare all vectors, also where the index has an approximate one."""
+    """Compare all vectors, even if the index has an approximate one."""
 
 
 def main() -> Iterator[str]:
     config = parse(SearchConfig, DESCRIPTION, EPILOG)
     if config.questions and config.question:
         raise KinspanError("--questions: leave the other questions out, or put them into the file")
-    questions = _read_questions(config.questions) if config.questions else {}
+    questions = read_questions(config.questions) if config.questions else {}
+    is_beir = Path(config.questions or "").is_dir() and bool(questions)
+    if is_beir:
+        questions = keep_judged(Path(str(config.questions)), questions)
     read_manifest(Path(config.index))  # before torch is imported, which takes seconds
     log.info("loading PyTorch and %s", config.index)
     from serve.search import Searcher
 
-    searcher = Searcher(
-        config.index, config.cross_encoder, config.model, config.precision, config.max_length, config.blend
+    settings = config.cross_encoder, config.model, config.precision, config.max_length, config.blend
+    searcher = Searcher(config.index, *settings)
+    search = partial(
+        searcher.search,
+        rerank_k=config.rerank_k,
+        first_stage=config.first_stage,
+        candidates=config.candidates,
+        exact=config.exact,
     )
     if config.questions:
-        yield from _answer_all(searcher, questions, config)
-    else:
-        for question in config.question or _ask():
-            yield _answer(searcher, question, config)
-    for line in searcher.describe_cut():
+        yield from _answer_all(search, questions, is_beir, config)
+    for question in config.question or (() if config.questions else _ask()):
+        answered = search([question], config.k or SHOWN_HITS)
+        timings = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in answered.timings.items())
+        shown = _format_hits({"question": question}, answered.hits[0], config.json)
+        yield shown if config.json else f"{shown}\n\n  {timings}"
+    for line in searcher.list_cuts():
         log.info(line)
 
 
@@ -127,49 +136,26 @@ def _ask() -> Iterator[str]:
             return
 
 
-def _answer(searcher: "Searcher", question: str, config: SearchConfig) -> str:
-    if len(question) > MAX_QUESTION:
-        log.warning("the question is cut at %d characters", MAX_QUESTION)
-    answered = searcher.search([question], config.k or SHOWN_HITS, **_pick_stages(config))
-    if config.json:
-        return _format_json({"question": question}, answered.hits[0])
-    stages = ", ".join(f"{stage} {ms:.1f}" for stage, ms in answered.timings.items() if stage != "total")
-    return f"{_format_hits(question, answered.hits[0])}\n\n  {answered.timings['total']:.1f} ms: {stages}"
-
-
-def _read_questions(source: str) -> dict[str, str]:
-    from serve.question_files import keep_judged, read_questions
-
-    questions = read_questions(source)
-    return keep_judged(Path(source), questions) if Path(source).is_dir() else questions
-
-
-def _answer_all(searcher: "Searcher", questions: dict[str, str], config: SearchConfig) -> Iterator[str]:
+def _answer_all(
+    search: "Callable[[Sequence[str], int], Answered]", questions: dict[str, str], is_beir: bool, config: SearchConfig
+) -> Iterator[str]:
     from finetune.evaluation.trec import write_run
     from serve.runs import list_scores, search_all
 
-    of_beir, k = Path(str(config.questions)).is_dir(), config.k or (RUN_HITS if config.run else SHOWN_HITS)
-    found = list(search_all(searcher, questions, k, of_beir, **_pick_stages(config)))
-    for name, hits in found:
-        if config.json:
-            yield _format_json({"question_id": name, "question": questions[name]}, hits)
-        elif not config.run:
-            yield _format_hits(questions[name], hits)
+    k = config.k or (RUN_HITS if config.run else SHOWN_HITS)
+    answers = list(search_all(search, questions, k, is_beir))
+    if config.json or not config.run:
+        for name, hits in answers:
+            yield _format_hits({"question_id": name, "question": questions[name]}, hits, config.json)
     if config.run:
-        count = write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in found), TAG)
+        count = write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in answers), TAG)
         log.info("%s: %d questions, %d answers", config.run, len(questions), count)
 
 
-def _pick_stages(config: SearchConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in ("rerank_k", "first_stage", "candidates", "exact")}
-
-
-def _format_json(question: dict[str, str], hits: "list[Hit]") -> str:
-    return json.dumps({**question, "hits": [asdict(hit) for hit in hits]}, ensure_ascii=False)
-
-
-def _format_hits(question: str, hits: "list[Hit]") -> str:
-    lines = [f"\n{shorten(question, WIDTH)}"]
+def _format_hits(question: dict[str, str], hits: "list[Hit]", as_json: bool) -> str:
+    if as_json:
+        return json.dumps({**question, "hits": [asdict(hit) for hit in hits]}, ensure_ascii=False)
+    lines = [f"\n{shorten(question['question'], WIDTH)}"]
     for rank, hit in enumerate(hits, 1):
         scores = ", ".join(f"{NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
         lines.append(f"\n{rank:2d}. {_make_printable(hit.id)}  ({scores})")
@@ -180,5 +166,5 @@ def _format_hits(question: str, hits: "list[Hit]") -> str:
 
 
 def _make_printable(text: str) -> str:
-    """Replaces what a terminal would obey."""
+    """Replaces characters that a terminal would obey."""
     return "".join(c if c.isprintable() else " " for c in text)

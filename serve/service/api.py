@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def make_app(
     evaluations: Mapping[str, LoadedEvaluation],
     hosts: Sequence[str],
 ) -> FastAPI:
-    """Returns the service as an ASGI application. ``hosts``: what a request may call this machine; "*": anything"""
+    """Returns the service as an ASGI application. ``hosts``: names of this machine that a request may use; "*": any"""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -69,7 +70,7 @@ def make_app(
         return JSONResponse({"status": "ready"})
 
     for path, page in (("/", "index.html"), ("/evaluate", "evaluate.html")):
-        app.add_route(path, _send_page(page))
+        app.add_route(path, partial(_send_page, page))
     app.mount("/static", StaticFiles(directory=PAGES / "static"))
     metrics = Instrumentator(registry=CollectorRegistry()).instrument(app)
     metrics.expose(app, include_in_schema=False, dependencies=guards)
@@ -121,8 +122,8 @@ def _add_search(routes: APIRouter, service: Service, queue: SearchQueue) -> None
         result = await queue.ask(text, question.k, mode)
         timings = {stage: round(milliseconds, 3) for stage, milliseconds in result.timings.items()}
         total = round(1000 * (time.perf_counter() - arrived), 3)
-        found = {"query": text, "hits": result.hits, "timings": timings, "total": total}
-        return JSONResponse(found, headers={"cache-control": "no-store"})
+        content = {"query": text, "hits": result.hits, "timings": timings, "total": total}
+        return JSONResponse(content, headers={"cache-control": "no-store"})
 
 
 def _add_about(routes: APIRouter, service: Service, queue: SearchQueue, examples: Sequence[str]) -> None:
@@ -132,7 +133,7 @@ def _add_about(routes: APIRouter, service: Service, queue: SearchQueue, examples
         return JSONResponse({"questions": list(examples)})
 
     @routes.get("/about", tags=["service"])
-    async def describe_service() -> Response:
+    async def get_about() -> Response:
         """Names the index, its models, the settings used when a request names none, and the limits."""
         searcher = queue.searcher
         about = {
@@ -156,7 +157,7 @@ def _add_evaluations(routes: APIRouter, evaluations: Mapping[str, LoadedEvaluati
 
     @routes.get("/evaluations/{name}", tags=["evaluations"])
     async def show_evaluation(name: str) -> Response:
-        """Adds the questions, with the rank of each model's first right answer; null if it found none."""
+        """Adds the questions, with the rank of each model's first right answer; null without any."""
         if name not in evaluations:
             raise HTTPException(404, "there is no evaluation of that name")
         return Response(evaluations[name].body, media_type="application/json")
@@ -166,11 +167,8 @@ def _add_evaluations(routes: APIRouter, evaluations: Mapping[str, LoadedEvaluati
         """Shows the right answers to a question, and the best answers of each model."""
         if name not in evaluations or question not in evaluations[name].questions:
             raise HTTPException(404, "there is no such question")
-        return JSONResponse(evaluations[name].describe_question(question))
+        return JSONResponse(evaluations[name].show_question(question))
 
 
-def _send_page(name: str) -> Callable[[Request], Awaitable[Response]]:
-    async def send(request: Request) -> Response:
-        return FileResponse(PAGES / name)
-
-    return send
+async def _send_page(name: str, request: Request) -> Response:
+    return FileResponse(PAGES / name)

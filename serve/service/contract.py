@@ -1,10 +1,10 @@
-"""The settings of the service, and what goes in and out of it, as its OpenAPI document shows it."""
+"""The settings of the service, its requests and its answers, as its OpenAPI document shows them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..questions import MAX_QUESTION, RERANKED
 
@@ -17,7 +17,7 @@ class Service:
     """Holds what is served, and how.
 
     index, cross_encoder, model, precision, max_length, blend: as a Searcher takes them
-    first_stage, rerank_k: as its search takes them, if a question does not name its own
+    first_stage, rerank_k: as its search takes them, for questions that name none
     examples:    file of questions to pick from, one a line; without it, questions of the index
     evaluation:  folders of evaluations
     token:       the token that every caller must send; None: anyone may ask
@@ -51,11 +51,6 @@ class SearchMode(NamedTuple):
     rerank: bool
 
 
-def _spell_truth(value: Any) -> Any:
-    """Writes a truth value as a word, which is refused as a number; pydantic takes true for 1."""
-    return str(value) if isinstance(value, bool) else value
-
-
 class Question(BaseModel):
     """A question to the index."""
 
@@ -64,12 +59,12 @@ class Question(BaseModel):
     )
 
     query: str = Field(min_length=1, max_length=MAX_QUESTION, description="The question, in words.")
-    k: Annotated[int, BeforeValidator(_spell_truth), Field(ge=1, le=MAX_K, description="Number of answers.")] = 3
+    k: int = Field(3, ge=1, le=MAX_K, strict=True, description="Number of answers.")
     rerank: bool | None = Field(
         None, description="Whether the cross-encoder re-ranks the best candidates. Without it: if there is one."
     )
     first_stage: FirstStage | None = Field(
-        None, description="What finds the candidates. Without it: the service's own first stage, see /about."
+        None, description="Finds the candidates. Without it: the service's first stage, see /about."
     )
 
 
@@ -100,6 +95,6 @@ class SearchResponse(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was not answered."""
+    """A reason why a request was not answered."""
 
     detail: str

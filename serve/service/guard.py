@@ -1,11 +1,12 @@
-"""What every request passes before it reaches a route, and the headers that every answer carries."""
+"""Checks of every request before it reaches a route, and the headers that every answer carries."""
 
 import asyncio
 import hmac
 import ipaddress
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, HTTPException
+from fastapi.params import Depends as Dependency
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -74,16 +75,15 @@ class BodyLimit:
         return await self.app(scope, receive_body, send)
 
 
-def require_token(token: str) -> Any:
+def require_token(token: str) -> Dependency:
     """Returns a dependency that answers 401 to a request without the token."""
     scheme = HTTPBearer(auto_error=False, description="The service's token.")
 
     async def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> None:
         if not given or not hmac.compare_digest(given.credentials.encode(), token.encode()):
-            needed = "this service needs its token: Authorization: Bearer TOKEN"
-            raise HTTPException(401, needed, {"WWW-Authenticate": "Bearer"})
+            raise HTTPException(401, "give the token: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
 
-    return Depends(check)
+    return Dependency(check)
 
 
 def is_local(host: str) -> bool:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import uvicorn
 
@@ -30,10 +30,11 @@ MAX_CONNECTIONS = 900  # below the usual limit of open files
 MAX_HEAD = 16 * 1024  # bytes of a request's first lines
 MIN_TOKEN = 16  # characters
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+Item = TypeVar("Item")
 
 
 def read_token(path: Path) -> str:
-    """Returns the one word in a file. Raises KinspanError if it is none, or too short."""
+    """Returns the single word in a file. Raises KinspanError if it is none, or too short."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
@@ -106,14 +107,14 @@ def read_examples(path: Path) -> list[str]:
 
 
 def pick_examples(searcher: Searcher) -> list[str]:
-    """Returns questions that answers of the index came from, or their titles, spread over it."""
+    """Returns questions or titles of answers, spread over the index."""
     index = searcher.index
     answers = map(index.answer, spread(range(len(index)), LOOKED_AT * EXAMPLES))
     questions = ((answer.question or answer.title).strip() for answer in answers)
     return spread([*dict.fromkeys(question for question in questions if 0 < len(question) <= EXAMPLE_CHARS)], EXAMPLES)
 
 
-def spread(items: Sequence[Any], count: int) -> list[Any]:
+def spread(items: Sequence[Item], count: int) -> list[Item]:
     """Returns at most ``count`` of the items, evenly spaced."""
     if len(items) <= count:
         return list(items)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from bm25s.stopwords import STOPWORDS_EN
 from starlette.exceptions import HTTPException
@@ -25,9 +24,9 @@ TOGETHER, TOGETHER_RERANKED = 16, 4
 
 @dataclass
 class Result:
-    """Holds hits as JSON has them, and milliseconds of each stage."""
+    """Holds hits for JSON, and milliseconds of each stage."""
 
-    hits: list[dict[str, Any]]
+    hits: list[dict[str, object]]
     timings: dict[str, float]
 
 
@@ -56,8 +55,8 @@ class SearchQueue:
 
         Raises HTTPException if too many questions wait, or the answer takes too long.
         """
-        if self.count_waiting() >= self._service.concurrency:
-            raise HTTPException(429, f"{self.count_waiting()} questions are waiting", {"retry-after": "2"})
+        if (count := len(self._waiting) + len(self._running)) >= self._service.concurrency:
+            raise HTTPException(429, f"{count} questions are waiting", {"retry-after": "2"})
         waiting = _Waiting(question, k, mode, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._arrived.set()
@@ -69,9 +68,6 @@ class SearchQueue:
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-
-    def count_waiting(self) -> int:
-        return len(self._waiting) + len(self._running)
 
     async def work(self) -> None:
         """Answers questions until it is cancelled."""
@@ -103,21 +99,21 @@ class SearchQueue:
                 rerank_k=self._service.rerank_k if mode.rerank else 0,
                 first_stage=mode.first_stage,
             )
-            hits = [_describe_hits(waiting, found) for waiting, found in zip(batch, answered.hits, strict=True)]
+            marked = [_mark(waiting, hits) for waiting, hits in zip(batch, answered.hits, strict=True)]
         except Exception as error:
             return [error] if len(batch) == 1 else [self._answer([waiting])[0] for waiting in batch]
-        for line in self.searcher.describe_cut():
+        for line in self.searcher.list_cuts():
             if (name := line.partition(": ")[0]) not in self._logged:
                 logger.warning("%s; further ones are not logged", line)
                 self._logged.add(name)
         stages = {stage: milliseconds for stage, milliseconds in answered.timings.items() if stage != "total"}
         return [
-            Result(found, {"wait": 1000 * (began - waiting.since)} | stages)
-            for waiting, found in zip(batch, hits, strict=True)
+            Result(hits, {"wait": 1000 * (began - waiting.since)} | stages)
+            for waiting, hits in zip(batch, marked, strict=True)
         ]
 
 
-def _describe_hits(waiting: _Waiting, hits: Sequence[Hit]) -> list[dict[str, Any]]:
+def _mark(waiting: _Waiting, hits: Sequence[Hit]) -> list[dict[str, object]]:
     words = find_words(waiting.question)
     return [{**vars(hit), "marks": mark_words(hit.text, words)} for hit in hits[: waiting.k]]
 

@@ -11,7 +11,6 @@ from data_pipeline.core.default_model import DEFAULT_MODEL_NAME
 from data_pipeline.core.errors import KinspanError
 from launch.commands import evaluate, index, rank, search
 from launch.kinspan import show
-from serve import building
 
 
 @pytest.fixture
@@ -32,29 +31,10 @@ def write(path, answers):
     return path
 
 
-def interrupt(*arguments):
-    raise KeyboardInterrupt
-
-
-def test_an_index_within_the_documents_that_it_is_of_is_refused(tmp_path, run):
-    """Its own texts would be read as documents by the next command."""
-    (tmp_path / "a.txt").write_text("A text.")
-    for flags in (["--answers", f"documents={tmp_path}"], ["--answers", f"forum={tmp_path}"]):
-        with pytest.raises(KinspanError, match=r"--output_dir .*index lies in .*, which is read: choose one outside"):
-            run(index, *flags, "--output_dir", tmp_path / "index")
-
-
 def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cross_encoder, answers):
     folder = tmp_path / "index"
-    build = (
-        index,
-        "--model",
-        bi_encoder,
-        "--answers",
-        write(tmp_path / "a.jsonl", answers[:20]),
-        "--output_dir",
-        folder,
-    )
+    build = (index, "--model", bi_encoder, "--answers", write(tmp_path / "a.jsonl", answers[:20]))
+    build += ("--output_dir", folder)
     assert "20 answers" in run(*build)
     assert "20 answers" in run(*build)
     assert "30 answers" in run(index, "--output_dir", folder, "--add", write(tmp_path / "b.jsonl", answers[15:30]))
@@ -79,21 +59,15 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     with pytest.raises(KinspanError, match="--remove zz"):  # before anything is added
         run(*both[:4], "zz", *both[4:])
     assert "27 answers" in run(index, "--output_dir", folder)
-    with monkeypatch.context() as patch:
-        patch.setattr(building, "write_words", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(*both)
-    assert f"{folder}: 27 answers" in run(*both)  # without a3, with a30; a4 is replaced
+    assert "27 answers" in run(*both)  # without a3, with a30; a4 is replaced
 
-    with pytest.raises(KinspanError, match="--max_length needs --cross_encoder"):
-        run(search, "--index", folder, "--max_length", "9", "what of the river?")
     said = run(search, "--index", folder, "--k", 2, "what of the river?", "number 7")
     assert len(re.findall(r"^ [12]\. a\d+  \(bi-encoder ", said, re.MULTILINE)) == 4
     assert "    question: what of " in said
     assert "https://example.org/" in said
     ranked = run(search, "--index", folder, "--cross_encoder", cross_encoder, "--first_stage", "fusion", "number 7")
     assert re.search(r"^ 1\. a\d+  \(.*fusion .*cross-encoder ", ranked, re.MULTILINE)
-    assert re.search(r" ms: encode .*, nearest .*, words .*, rerank ", ranked)
+    assert re.search(r"encode .* ms, nearest .*, words .*, rerank ", ranked)
     monkeypatch.setattr("sys.stdin", io.StringIO("number 7\n\nnumber 8\n"))
     asked = run(search, "--index", folder)
     assert "number 7" in asked
@@ -156,7 +130,6 @@ def test_what_the_cross_encoder_cuts_is_logged_once(tmp_path, run, built, cross_
     of_run = ("--run", tmp_path / "run.txt", "--queries", queries, "--collection", built)
     caplog.set_level("INFO")
     for command in (
-        (search, *asked, *flags, *questions),
         (search, *asked, *flags, "--questions", queries),
         (rank, *of_run, *ranked),
         (rank, "--data", table, *ranked),
@@ -164,13 +137,6 @@ def test_what_the_cross_encoder_cuts_is_logged_once(tmp_path, run, built, cross_
         caplog.clear()
         run(*command)
         assert caplog.text.count("cut (--max_length 15)") == 1
-
-
-def test_a_long_question_is_said_to_be_cut(tmp_path, built, run, caplog):
-    for question, count in (("number " * 600, 1), ("number 13", 0)):
-        run(search, "--index", tmp_path / "index", question)
-        assert sum(record.levelname == "WARNING" for record in caplog.records) == count
-        caplog.clear()
 
 
 def test_lines_of_json(tmp_path, run, built):
@@ -188,7 +154,8 @@ def test_lines_of_json(tmp_path, run, built):
     ("entry", "arguments", "named"),
     [
         (search, ("--index", "{}/none", "q"), "{}/none"),
-        (search, ("--index", "{}", "q"), "{}"),
+        (search, ("--index", "{}/none", "--max_length", "9", "q"), "--max_length"),
+        (index, ("--answers", "documents={}", "--output_dir", "{}/index"), "--output_dir"),
         (search, ("--index", "{}/none", "--run", "r", "q"), "--run"),
         (search, ("--index", "{}/none", "--questions", "x.tsv", "q"), "--questions"),
         (search, ("--index", "{}/none", "--questions", "{}/x.tsv"), "x.tsv"),

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from serve.index import Words, write_words
-from serve.nearest import Graph, find_exactly, take_best, write_graph
+from serve.index import Graph, Words, find_exactly, take_best, write_graph, write_words
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def queries(matrix):
 
 @pytest.mark.parametrize("k", [1, 100, 5000])
 def test_exact_search(matrix, queries, k, monkeypatch):
-    monkeypatch.setattr("serve.nearest.BLOCK_BYTES", 50_000)  # several blocks
+    monkeypatch.setattr("serve.index.BLOCK_BYTES", 50_000)  # several blocks
     products = matrix.astype(np.float64) @ queries.T.astype(np.float64)
     for query, (rows, scores) in enumerate(find_exactly(matrix, queries, k)):
         expected = np.argsort(-products[:, query], kind="stable")[:k]
@@ -54,7 +53,7 @@ def test_best_of_equal_scores_are_the_first():
 
 def test_words_are_bm25s(tmp_path):
     from finetune.evaluation.bm25 import score_bm25
-    from serve.rerank import make_candidates
+    from serve.search import make_candidates
 
     texts = ["the river rose", "a stone bridge over the river", "silver music", "river river stone"]
     write_words(tmp_path, texts)
@@ -67,8 +66,5 @@ def test_words_are_bm25s(tmp_path):
     assert rows[0] == 3
     for nothing in ("", "of any", "nonesuch", "?!"):
         assert not len(words.find(nothing, 3)[0])
-
-
-def test_texts_without_a_word(tmp_path):
-    write_words(tmp_path / "words", ["?", "!"])
-    assert not len(Words(tmp_path / "words").find("a question", 3)[0])
+    write_words(tmp_path / "none", ["?", "!"])
+    assert not len(Words(tmp_path / "none").find("a question", 3)[0])

@@ -1,6 +1,8 @@
 """Runs of a search, which TREC tools measure, and runs that are re-ranked."""
 
 import json
+import re
+from functools import partial
 
 import ir_measures
 import numpy as np
@@ -11,10 +13,8 @@ from finetune.evaluation.metrics import compute_run_metrics, rank_run
 from finetune.evaluation.trec import read_run, write_run
 from finetune.ranking.model import score_answers
 from serve.building import build_index, remove_answers
-from serve.questions import BM25
-from serve.rerank import make_candidates
 from serve.runs import list_scores, rerank_run, search_all
-from serve.search import Searcher
+from serve.search import Searcher, make_candidates
 
 QUESTIONS = {f"q{number}": f"what of number {number}" for number in range(0, 60, 3)}
 
@@ -29,8 +29,8 @@ def index(tmp_path_factory, embedder, answers):
 @pytest.fixture
 def searched(index, tmp_path):
     """The run of a plain search for 20 answers to each question."""
-    found = search_all(Searcher(index), QUESTIONS, 20, False)
-    write_run(tmp_path / "run.txt", ((name, list_scores(hits)) for name, hits in found), "tag")
+    hits = search_all(Searcher(index).search, QUESTIONS, 20, False)
+    write_run(tmp_path / "run.txt", ((name, list_scores(hits)) for name, hits in hits), "tag")
     return tmp_path / "run.txt"
 
 
@@ -56,8 +56,8 @@ def write_collection(path, answers):
 def test_a_run_holds_what_the_search_finds_and_measures_as_it(searched, index):
     hits = Searcher(index).search(list(QUESTIONS.values()), k=20).hits
     run = read_run(searched)
-    for name, own in zip(QUESTIONS, hits, strict=True):
-        assert run[name] == pytest.approx({hit.id: hit.score for hit in own}, abs=1e-5)
+    for name, of_question in zip(QUESTIONS, hits, strict=True):
+        assert run[name] == pytest.approx({hit.id: hit.score for hit in of_question}, abs=1e-5)
     qrels = {name: {f"a{name[1:]}": 1} for name in QUESTIONS}
     with searched.open() as file:
         theirs = ir_measures.calc_aggregate([ir_measures.RR], qrels, ir_measures.read_trec_run(file))
@@ -66,23 +66,17 @@ def test_a_run_holds_what_the_search_finds_and_measures_as_it(searched, index):
 
 def test_what_was_re_ranked_stays_above_the_rest(index, cross_encoder):
     searcher = Searcher(index, str(cross_encoder), max_length=32)
-    for _, hits in search_all(searcher, QUESTIONS, 20, False, rerank_k=5):
+    for _, hits in search_all(partial(searcher.search, rerank_k=5), QUESTIONS, 20, False):
         ranked = rank_run({"q": list_scores(hits)})["q"]
         assert set(ranked[:5]) == {hit.id for hit in hits[:5]}
         assert ranked[5:] == [hit.id for hit in hits[5:]]
 
 
 def test_an_answer_with_the_id_of_its_question_is_left_out(index):
-    asked = {"a3": "number 3", "q": "number 3"}
-    own, other = (hits for _, hits in search_all(Searcher(index), asked, 60, True))
-    assert "a3" not in {hit.id for hit in own}
-    assert (len(own), len(other)) == (59, 60)
-
-
-def test_questions_without_an_answer_are_counted(index):
-    found = dict(search_all(Searcher(index), {"q1": "nonesuch", "q2": "river"}, 5, False, first_stage=BM25))
-    assert found["q1"] == []
-    assert found["q2"]
+    asked = {"a3": "number 3", "q": "number 3", "none": "nonesuch"}
+    same, another, none = (hits for _, hits in search_all(Searcher(index).search, asked, 60, True))
+    assert "a3" not in {hit.id for hit in same}
+    assert [len(hits) for hits in (same, another, none)] == [59, 60, 60]
 
 
 def test_the_first_are_ranked_again_and_the_rest_follows(rerank, searched, index, answers, cross_encoder):
@@ -105,33 +99,24 @@ def test_every_collection_gives_the_same(rerank, index, answers, tmp_path):
     assert rerank(tmp_path / "c.tsv") == expected
 
 
-def test_what_lacks_a_text_is_named(rerank, searched, tmp_path, answers, embedder):
+def test_bad_runs_and_missing_texts_are_named_by_line(rerank, searched, index, tmp_path, answers, embedder):
     lines = [line.split() for line in searched.read_text().splitlines()]
     lost = lines[17][2]
+    line = f"run.txt: candidate {lost} "
     some = write_collection(tmp_path / "some.jsonl", [answer for answer in answers if answer.id != lost])
-    with pytest.raises(KinspanError, match=rf"run.txt: candidate {lost} .*some.jsonl"):
-        rerank(some, depth=20)
-    few = {name: text for name, text in QUESTIONS.items() if name not in ("q3", "q9")}
-    with pytest.raises(KinspanError, match=r"run.txt: question q3"):
-        rerank(some, queries=few)
+    twice = write_collection(tmp_path / "twice.jsonl", [*answers, answers[3]._replace(text="another")])
     build_index(tmp_path / "index", embedder, answers)
     remove_answers(tmp_path / "index", [lost])
-    with pytest.raises(KinspanError, match=rf"run.txt: candidate {lost} "):
-        rerank(tmp_path / "index", depth=20)
-    assert not (tmp_path / "out").exists()
-
-
-def test_bad_runs_and_collections_are_one_line(rerank, tmp_path, answers, index):
-    bad = tmp_path / "bad.txt"
-    bad.write_text("q0 Q0 a0 1 high tag\n")
-    with pytest.raises(KinspanError, match=r"bad.txt row 1"):
-        rerank(index, run=bad)
-    twice = write_collection(tmp_path / "twice.jsonl", [*answers, answers[3]._replace(text="another")])
-    with pytest.raises(KinspanError, match=r"twice.jsonl: the id 'a3' stands there twice"):
-        rerank(twice, depth=20)
-    (tmp_path / "out").mkdir()
-    own = tmp_path / "out/run.txt"
-    own.write_text("q0 Q0 a0 1 1 tag\n")
-    with pytest.raises(KinspanError, match="is the run that is read"):
-        rerank(index, run=own)
-    assert own.read_text() == "q0 Q0 a0 1 1 tag\n"
+    few = {name: text for name, text in QUESTIONS.items() if name not in ("q3", "q9")}
+    (tmp_path / "bad.txt").write_text("q0 Q0 a0 1 high tag\n")
+    for collection, named, options in (
+        (some, line, {"depth": 20}),
+        (tmp_path / "index", line, {"depth": 20}),
+        (twice, "twice.jsonl", {"depth": 20}),
+        (some, "run.txt: question q3", {"queries": few}),
+        (index, "bad.txt row 1", {"run": tmp_path / "bad.txt"}),
+        (index, "--output_dir", {"run": tmp_path / "out/run.txt"}),
+    ):
+        with pytest.raises(KinspanError, match=re.escape(named)):
+            rerank(collection, **options)
+        assert not (tmp_path / "out").exists()

@@ -25,7 +25,7 @@ from finetune.ranking.fuse import (
 )
 from finetune.ranking.fusion import FUSION, WORDS, read_parts, split_folds
 from finetune.ranking.model import load_model, score_answers
-from serve.rerank import ReRanker
+from serve.search import ReRanker
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ class StandIn:
         answers = [SimpleNamespace(question=question, title="") for question in ("one?", "two?", "", "one?")]
         self.index = _StandInIndex(answers, manifest)
 
-    def describe_cut(self) -> list[str]:
+    def list_cuts(self) -> list[str]:
         return []
 
     def search(self, questions: list[str], k: int, rerank_k: int, first_stage: str) -> Answered:
@@ -71,8 +71,8 @@ class StandIn:
             if question in self.fails:
                 raise self.fails[question]
         hits = [
-            [Hit(f"a{n}", f"about {own}", "", "", "", 1.0 - n, {BI_ENCODER: 1.0 - n}) for n in range(k)]
-            for own in questions
+            [Hit(f"a{n}", f"about {question}", "", "", "", 1.0 - n, {BI_ENCODER: 1.0 - n}) for n in range(k)]
+            for question in questions
         ]
         return Answered(hits, {"encode": 1.0, "total": 1.0})
 

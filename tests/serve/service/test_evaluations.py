@@ -49,53 +49,39 @@ def test_what_was_written_is_served(folder, start):
     assert client.get(f"/evaluations/set/questions/{quote('q/1', safe='')}").json == shown
     assert [answer["id"] for answer in shown["right"]] == ["a1"]
     assert [answer["right"] for answer in shown["answers"]["BM25"]] == [False, True] + [False] * 8
-    first = {
-        "id": "a1",
-        "text": "text 1",
-        "question": "question 1",
-        "url": "",
-        "title": "",
-        "score": 0.5,
-        "right": True,
-    }
-    assert shown["answers"]["model"][0] == first
+    assert shown["answers"]["model"][0] == {**ALL[1]._asdict(), "score": 0.5, "right": True}
     for path in ("/evaluations/none", "/evaluations/set/questions/none", "/evaluations/none/questions/q2"):
         assert client.get(path).status == 404
-
-
-def test_what_is_named_is_all_that_is_kept(folder):
     kept = {json.loads(line)["id"] for line in (folder / ANSWERS).read_text().splitlines()}
     assert kept == {f"a{n}" for n in range(10)} | {"a15"}
 
 
-def change(path: Path, number: int, **values) -> None:
-    lines = path.read_text().splitlines()
-    lines[number] = json.dumps(json.loads(lines[number]) | values)
-    path.write_text("\n".join(lines))
-
-
 @pytest.mark.parametrize(
-    ("damage", "reason"),
+    ("file", "content"),
     [
-        (lambda f: (f / SETTINGS).unlink(), "there is no evaluation.json"),
-        (lambda f: (f / SETTINGS).write_text("[]"), "evaluation.json: the line: "),
-        (lambda f: (f / SETTINGS).write_text('{"format": 1}'), "models"),
-        (lambda f: (f / SETTINGS).write_text('{"format": 9, "models": ["m"], "metrics": {}}'), "has format 9"),
-        (lambda f: (f / QUESTIONS).unlink(), "cannot be read"),
-        (lambda f: (f / QUESTIONS).write_text(""), "no question in it"),
-        (lambda f: (f / QUESTIONS).write_text("{"), "line 1: the line: Invalid JSON"),
-        (lambda f: (f / QUESTIONS).write_text("[" * 99_999), "line 1: the line: Invalid JSON"),
-        (lambda f: (f / QUESTIONS).write_bytes(b"\xff"), "line 1: the line: Invalid JSON"),
-        (lambda f: change(f / QUESTIONS, 1, right=3), "line 2: right: "),
-        (lambda f: change(f / QUESTIONS, 1, id="q/1"), "line 2: the id 'q/1' stands for another before"),
-        (lambda f: change(f / QUESTIONS, 1, found={}), "question q2 has other models"),
-        (lambda f: change(f / ANSWERS, 0, id="other"), "answer a0 is missing"),
-        (lambda f: change(f / ANSWERS, 1, text=None), "line 2: text: "),
+        (SETTINGS, None),
+        (SETTINGS, "[]"),
+        (SETTINGS, '{"format": 1}'),
+        (SETTINGS, '{"format": 9, "models": ["m"], "metrics": {}}'),
+        (QUESTIONS, None),
+        (QUESTIONS, ""),
+        (QUESTIONS, "[" * 99_999),
+        (QUESTIONS, b"\xff"),
+        (QUESTIONS, {"right": 3}),
+        (QUESTIONS, {"hits": {}}),
+        (ANSWERS, {"id": "another"}),
+        (ANSWERS, {"text": None}),
     ],
 )
-def test_damage_is_named(folder, damage, reason):
-    damage(folder)
-    with pytest.raises(KinspanError, match=reason) as error:
+def test_damage_is_named_by_its_file(folder, file, content):
+    path = folder / file
+    lines = path.read_text().splitlines()
+    if isinstance(content, dict):
+        content = "\n".join([json.dumps(json.loads(lines[0]) | content), *lines[1:]])
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(KinspanError, match=re.escape(file)) as error:
         open_evaluation(folder, "set")
     assert "\n" not in str(error.value)
     assert str(folder) in str(error.value)
@@ -103,10 +89,10 @@ def test_damage_is_named(folder, damage, reason):
 
 def test_the_documented_examples_are_what_is_read_and_answered(tmp_path):
     page = (Path(__file__).resolve().parents[3] / "docs/search.md").read_text(encoding="utf-8")
-    _, found, settings, question, answers = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-    assert SearchResponse.model_validate(json.loads(found), extra="forbid").hits[0].id == "t1"
+    _, response, settings, question, answers = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert SearchResponse.model_validate(json.loads(response), extra="forbid").hits[0].id == "t1"
     (tmp_path / SETTINGS).write_text(settings)
     (tmp_path / QUESTIONS).write_text(json.dumps(json.loads(question)))  # which stands on two lines there
     (tmp_path / ANSWERS).write_text(answers)
-    shown = open_evaluation(tmp_path, "set").describe_question("q1")
-    assert [one["right"] for one in shown["answers"]["BM25"]] == [False, True]
+    shown = open_evaluation(tmp_path, "set").show_question("q1")
+    assert [hit["right"] for hit in shown["answers"]["BM25"]] == [False, True]
