@@ -76,7 +76,7 @@ rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers
 	$(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best --output_dir $(RERANK_RUN)/search
 
 # How many labels SSP saves, and with how many pairs: days of one core, in as many runs as one likes. DOSE_WORK holds
-# starts, corpus and trainings; results are lines in benchmarks/dose/lines. DOSE_FLAGS: --hours 8, --only 'rampart-*'.
+# start, corpus and trainings; results are lines in benchmarks/dose/lines. DOSE_FLAGS: --hours 8, --only 'rampart-gpu-*'.
 DOSE_WORK ?= runs/dose
 
 dose: $(INSTALLED)  ## Pre-train by several doses of SSP, fine-tune on few labels, and fill benchmarks/DOSE.md: days.

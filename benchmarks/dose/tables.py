@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,56 +15,20 @@ import numpy as np
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parents[1]))
-from benchmarks.dose import run as recipe
-from benchmarks.dose.run import ALL, FEW, HUGE, LARGE, PAIRS, Row, pair_of
+from benchmarks.dose import run
+from benchmarks.dose.run import ALL, RECIPE, Row, parse_row
 from finetune.evaluation.significance import compare, compare_seeds, correct_greater, format_p
 
 DRAWS, ASSIGNMENTS = 10_000, 100_000  # of the bootstrap, and of random signs
-COUNTS = (0, 25, FEW, 100, 200, 400, ALL)  # labelled questions of the figure
-BM25, COSINE = Row("bm25", "none", 0, 0, "selqa"), Row("minilm", "cosine", 0, 0, "selqa")
-TITLES = {
-    "none": "no continued pre-training",
-    "ssp": "MLM + SSP",
-    "gpu": "MLM + SSP, batches of 512",
-    "gpu-high": "MLM + SSP, batches of 512, twice the rate",
-    "mlm": "MLM alone",
-    "titles": "MLM + titles and first sentences",
-    "all": "MLM + SSP, SP and PSD",
-    "bi": "bi-encoder",
-    "bi-ssp": "bi-encoder after MLM + SSP",
-    "permuted": "MLM + SSP with permuted labels",
-    "easy": "MLM + SSP, without hard negatives",
-    "ssp-fresh": "MLM + SSP, head redrawn",
-    "ssp-wsd": "MLM + SSP, wsd",
-    "ssp-cosine": "MLM + SSP, by the cosine",
-    "cosine": "cosine of all-MiniLM-L6-v2",
-}
-# The study of all-MiniLM-L6-v2, whose recipe stands at the tag `studies`.
-MINILM = pair_of("minilm", FEW, "selqa")
-MINILM_SECONDARY = [
-    pair_of("minilm", FEW, "wikiqa"),
-    *([MINILM[0], Row("minilm", arm, PAIRS, FEW, "selqa")] for arm in ("mlm", "permuted", "easy", "titles")),
-    [Row("minilm", "all", PAIRS, FEW, "selqa"), MINILM[0]],
-    [Row("minilm", "ssp-fresh", PAIRS, FEW, "selqa"), MINILM[1]],
-    pair_of("minilm", ALL, "selqa"),
-    [Row("minilm", "ssp", LARGE, FEW, "selqa"), MINILM[0]],
-]
-PLANNED = {row: 10 for name in ("selqa", "wikiqa") for row in pair_of("minilm", FEW, name)}  # seeds
-PLANNED |= {Row("minilm", arm, PAIRS, 0, name): 10 for arm in ("ssp", "ssp-cosine") for name in ("selqa", "wikiqa")}
-for _row, _seed in recipe.list_jobs():
-    PLANNED[_row] = max(_seed, PLANNED.get(_row, 0))
-
-
-def count_planned(row: Row) -> int:
-    """Returns how many seeds a row is to have."""
-    few = row.start == "l3" or row.arm in ("ssp-wsd", "gpu-high") or (row.start == "minilm" and row.pairs == LARGE)
-    is_single = row.start == "bm25" or row.arm == "cosine" or (row.arm.startswith("gpu") and not row.questions)
-    return 1 if is_single else PLANNED.get(row, 3 if few else 5)
+COUNTS = (0, 25, 50, 100, 200, 400, ALL)  # labelled questions of the figure
+CURVES = ("none-0", "ssp-12800", "ssp-51200", "ssp-204800", "gpu-3299840", "bi-0", "bi-ssp-51200")
+BM25, COSINE = parse_row("bm25-none-0-0-selqa"), parse_row("minilm-cosine-0-0-selqa")
+PLANNED = RECIPE["planned"]  # seeds by patterns of rows
 
 
 def read_lines(row: Row) -> list[dict[str, Any]]:
     """Returns the lines of a row by seed."""
-    return sorted(recipe.read_lines(FOLDER / "lines" / f"{row.name}.jsonl"), key=lambda line: line["seed"])
+    return sorted(run.read_lines(FOLDER / "lines" / f"{row.name}.jsonl"), key=lambda line: line["seed"])
 
 
 def read_ap(row: Row) -> np.ndarray:
@@ -71,13 +36,19 @@ def read_ap(row: Row) -> np.ndarray:
     return np.array([line["ap"] for line in read_lines(row)])
 
 
+def count_planned(row: Row) -> int:
+    """Returns how many seeds a row is to have."""
+    seeds = [block["seeds"] for block in RECIPE["blocks"] if row.name in block["rows"]]
+    return max(seeds or [next(count for pattern, count in PLANNED.items() if fnmatchcase(row.name, pattern))])
+
+
 def title(row: Row, drawn: bool = True) -> str:
     """Returns a row's title, with the number of its questions where ``drawn``."""
     if row.start == "bm25":
         return "BM25 (all words, stemmed)"
-    pairs = f", {row.pairs:,} pairs" if row.pairs not in (0, PAIRS) else ""
+    pairs = f", {row.pairs:,} pairs" if row.pairs not in (0, 51_200) else ""
     questions = f", {row.questions} questions" if row.questions else ", no labels"
-    return TITLES[row.arm] + pairs + (questions if drawn and row.arm != "cosine" else "")
+    return RECIPE["titles"][row.arm] + pairs + (questions if drawn and row.arm != "cosine" else "")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -134,30 +105,31 @@ def test(rows: Sequence[np.ndarray]) -> tuple[float, float]:
     return over_questions, compare_seeds(rows[0].mean(axis=1), rows[1].mean(axis=1))
 
 
-def list_comparisons(comparisons: Sequence[Sequence[Row]], least: int = 2) -> str:
+def list_comparisons(name: str, least: int = 2) -> str:
     """Returns a table of differences of rows with so many seeds. One that lacks seeds has no p, and counts as 1."""
+    comparisons = [[parse_row(row) for row in rows] for rows in RECIPE["comparisons"][name]]
     aps = [[read_ap(row) for row in rows] for rows in comparisons]
     complete = [all(len(read_lines(row)) >= count_planned(row) for row in rows) for rows in comparisons]
     p = [test(ap) if done else (1.0, 1.0) for ap, done in zip(aps, complete, strict=True)]
     lines = []
-    for rows, ap, done, each, corrected in zip(comparisons, aps, complete, p, correct_greater(p), strict=True):
-        name = f"{rows[0].start}, {rows[0].set}: {title(rows[0])} less {title(rows[1], drawn=False)}"
+    for (a, b), ap, done, each, corrected in zip(comparisons, aps, complete, p, correct_greater(p), strict=True):
         if min(map(len, ap)) < least:
             continue
-        if not done:
-            name += f" *(so far {len(ap[0])} and {len(ap[1])} seeds)*"
+        so_far = "" if done else f" *(so far {len(ap[0])} and {len(ap[1])} seeds)*"
         star = "**" if corrected < 0.05 else ""
         of_p = [*map(format_p, each), f"{star}{format_p(corrected)}{star}"] if done else ["", "", ""]
         interval = " to ".join(map(signed, find_interval(ap)))
-        lines.append([name, signed(ap[0].mean() - ap[1].mean()), interval, *of_p])
+        what = f"{a.start}, {a.set}: {title(a)} less {title(b, drawn=False)}{so_far}"
+        lines.append([what, signed(ap[0].mean() - ap[1].mean()), interval, *of_p])
     text = table(["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"], lines)
     left = len(comparisons) - len(lines)
     notes = [f"With fewer than {least} seeds yet: {left} of {len(comparisons)}."] if left else []
     return "\n\n".join([text] * bool(lines) + notes)
 
 
-def list_uncontaminated(rows: Sequence[Row]) -> str:
+def list_uncontaminated(name: str) -> str:
     """Returns a comparison without the questions whose right answer stands in the pre-training text."""
+    rows = [parse_row(row) for row in RECIPE["comparisons"][name][0]]
     left_out = json.loads((FOLDER / "sets.json").read_text())[rows[0].set]["contaminated"]["answer"]
     ap = [read_ap(row) for row in rows]
     if min(map(len, ap)) < 2:
@@ -167,25 +139,16 @@ def list_uncontaminated(rows: Sequence[Row]) -> str:
     return table(["all", "without them", "p over questions", "p over seeds"], [[*figures, *map(format_p, test(kept))]])
 
 
-def find_rows(start: str) -> list[Row]:
-    """Returns the rows of a start that have run, without their sets; BM25 and the cosine stand above them."""
-    rows = {BM25: None, COSINE: None}
-    for path in (FOLDER / "lines").glob(f"{start}-*.jsonl"):
-        line = json.loads(path.read_text().splitlines()[0])
-        if line["arm"] not in ("ssp-wsd", "ssp-cosine"):  # of which the page has a sentence
-            rows[Row(start, line["arm"], line["pairs"], line["questions"], "selqa")] = None
-    arms = ["bm25", "cosine", *TITLES]
-    counts = {count: number for number, count in enumerate(COUNTS)}
-    return sorted(rows, key=lambda r: (arms.index("bm25" if r == BM25 else r.arm), r.pairs, counts[r.questions]))
-
-
 def list_rows(start: str, sets: Sequence[str], least: int = 1) -> str:
-    """Returns the test MAP of the rows of a start that have so many seeds on any of these sets."""
+    """Returns the test MAP of the rows of a start that have so many seeds on the first set; BM25's is the first."""
+    names = (path.stem.rpartition("-")[0] for path in (FOLDER / "lines").glob(f"{start}-*.jsonl"))
+    rows = {parse_row(f"{name}-{sets[0]}") for name in names if "-wsd-" not in name and "-cosine-" not in name}
+    arms = list(RECIPE["titles"])
+    ordered = sorted(rows, key=lambda row: (arms.index(row.arm), row.pairs, COUNTS.index(row.questions)))
     lines = []
-    for row in find_rows(start):
+    for row in (BM25, COSINE, *(row for row in ordered if len(read_lines(row)) >= least)):
         on = [Row(row.start, row.arm, row.pairs, row.questions, name) for name in sets]
-        if row in (BM25, COSINE) or len(read_lines(on[0])) >= least:
-            lines.append([title(row), *(cell for of_set in on for cell in format_cells(of_set))])
+        lines.append([title(row), *(cell for of_set in on for cell in format_cells(of_set))])
     return table(["", *(text for name in sets for text in (name, "updates"))], lines)
 
 
@@ -206,10 +169,9 @@ def draw(path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure((9.5, 3.8), layout="constrained")
-    curves = [("none", 0), ("ssp", 12_800), ("ssp", PAIRS), ("ssp", LARGE), ("gpu", HUGE), ("bi", 0), ("bi-ssp", PAIRS)]
     for axes, start in zip(figure.subplots(1, 2, sharey=True), ("rampart", "minilm"), strict=True):
-        for number, (arm, pairs) in enumerate(curves):
-            rows = [Row(start, arm, pairs, count, "selqa") for count in COUNTS]
+        for number, curve in enumerate(CURVES):
+            rows = [parse_row(f"{start}-{curve}-{count}-selqa") for count in COUNTS]
             points = [(place, read_ap(row).mean(axis=1)) for place, row in enumerate(rows) if read_lines(row)]
             for place, maps in points:
                 axes.plot([place] * len(maps), maps, "o", color=f"C{number}", markersize=3, alpha=0.6)
@@ -225,14 +187,13 @@ def draw(path: Path) -> None:
 
 
 TABLES = {
-    "primary": lambda: list_comparisons([recipe.PRIMARY]),
-    "primary, uncontaminated": lambda: list_uncontaminated(recipe.PRIMARY),
-    "secondary": lambda: list_comparisons(recipe.SECONDARY),
+    "primary": lambda: list_comparisons("primary"),
+    "primary, uncontaminated": lambda: list_uncontaminated("primary"),
+    "secondary": lambda: list_comparisons("secondary"),
     "rampart": lambda: list_rows("rampart", ("selqa", "wikiqa", "trecqa")),
-    "distilbert": lambda: list_rows("distilbert", ("selqa", "wikiqa")),
-    "minilm primary": lambda: list_comparisons([MINILM]),
-    "minilm primary, uncontaminated": lambda: list_uncontaminated(MINILM),
-    "minilm secondary": lambda: list_comparisons(MINILM_SECONDARY, least=3),
+    "minilm primary": lambda: list_comparisons("minilm primary"),
+    "minilm primary, uncontaminated": lambda: list_uncontaminated("minilm primary"),
+    "minilm secondary": lambda: list_comparisons("minilm secondary", least=3),
     "minilm": lambda: list_rows("minilm", ("selqa", "wikiqa"), least=2),
     "minilm, other sets": lambda: list_rows("minilm", ("trecqa", "insuranceqa")),
     "l3": lambda: list_rows("l3", ("selqa",)),
@@ -244,7 +205,7 @@ def main() -> None:
     path = FOLDER.parent / "DOSE.md"
     place = re.compile(r"(<!-- (?P<name>[a-z][^>]*?) -->\n)(?:(?!<!--).)*(<!-- end -->)", re.S)
     page = path.read_text(encoding="utf-8")
-    page = place.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n\n{found[3]}", page)
+    page = place.sub(lambda match: f"{match[1]}\n{TABLES[match['name']]()}\n\n{match[3]}", page)
     path.write_text(page, encoding="utf-8")
     draw(FOLDER / "labels.png")
 

@@ -48,7 +48,7 @@ class Questions:
         for data in self.splits:
             path = locate_test(folder) if data.split == TEST else folder / "questions" / f"{data.split}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, _list_lines(data))
+            write_atomically(path, list_lines(data))
 
     def list_measured(self) -> list[str]:
         """Returns the distinct right answers to dev and test questions."""
@@ -162,7 +162,8 @@ def subsample_negatives(data: AnswerSet, max_pairs: int) -> AnswerSet:
     return data.keep((data.labels > 0) | (place < np.maximum(most, data.positives + 1)[data.question_of]))
 
 
-def _list_lines(data: AnswerSet) -> Iterator[str]:
+def list_lines(data: AnswerSet) -> Iterator[str]:
+    """Yields the lines of a split of ``files=``, one for each candidate."""
     columns = (data.question_of.tolist(), data.answer_ids.to_pylist(), data.answers.to_pylist(), data.labels.tolist())
     for question, answer_id, answer, label in zip(*columns, strict=True):
         asked = {"question_id": data.question_ids[question], "question": data.questions[question]}

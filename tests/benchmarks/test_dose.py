@@ -1,7 +1,7 @@
 """The study of doses: its recipe, its draws, its start's weights, and the tables that stored lines give."""
 
-import argparse
 import json
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,11 +11,10 @@ from benchmarks.dose import run, starts, tables
 
 
 def test_every_comparison_is_of_rows_that_run():
-    rows = {row for row, _ in run.list_jobs()}
-    assert all(row in rows for pair in (run.PRIMARY, *run.SECONDARY) for row in pair)
-    first = [(row, seed) for row, seed in run.list_jobs()][:2]
-    assert first == [(row, 1) for row in run.PRIMARY]
-    assert len({row.name for row in rows}) == len(rows)
+    rows = {row.name for row, _ in run.list_jobs()}
+    pairs = run.RECIPE["comparisons"]
+    assert all(name in rows for pair in pairs["primary"] + pairs["secondary"] for name in pair)
+    assert [(row.name, seed) for row, seed in run.list_jobs()][:2] == [(name, 1) for name in pairs["primary"][0]]
 
 
 def test_lines_are_named_as_their_rows():
@@ -23,15 +22,15 @@ def test_lines_are_named_as_their_rows():
     assert len(paths) > 80
     for path in paths:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        row = run.Row(*(lines[0][name] for name in ("start", "arm", "pairs", "questions", "set")))
-        assert {line["row"] for line in lines} == {path.stem} == {row.name}
+        row = asdict(run.parse_row(path.stem))
+        assert all({"row": path.stem, **row}.items() <= line.items() for line in lines)
         assert len({line["seed"] for line in lines}) == len(lines)
         assert all(line["map"] == pytest.approx(np.mean(line["ap"]), abs=1e-6) for line in lines)
 
 
 def test_figures_of_the_stored_lines():
-    assert "| +.058 | +.042 to +.074 | <.001 | <.001 | **<.001** |" in tables.list_comparisons([tables.MINILM])
-    assert "| +.058 | +.057 | <.001 | <.001 |" in tables.list_uncontaminated(tables.MINILM)
+    assert "| +.058 | +.042 to +.074 | <.001 | <.001 | **<.001** |" in tables.list_comparisons("minilm primary")
+    assert "| +.058 | +.057 | <.001 | <.001 |" in tables.list_uncontaminated("minilm primary")
     table = tables.list_rows("minilm", ("selqa", "wikiqa"))
     assert "| MLM + SSP, 50 questions | .824 (.011) n=10 | 120 | .687 (.029) n=10 | 122 |" in table
     assert "| MLM alone, 50 questions | .744 (.012) n=3 of 5 | 153 | .644 (.018) n=2 of 5 | 120 |" in table
@@ -56,16 +55,13 @@ def test_a_smaller_draw_is_part_of_a_larger_one(tmp_path):
 
 
 def test_what_is_there_is_skipped_and_lines_are_added(tmp_path, monkeypatch):
-    given = {name: tmp_path / name for name in ("work", "lines", "text", "data")}
-    study, row = run.Study(argparse.Namespace(**given)), run.Row("rampart", "none", 0, 50, "selqa")
     monkeypatch.setattr(run.Study, "measure", lambda self, row, seed: {"seed": seed, "map": 0.5, "seconds": 1.0})
-    for seed in (2, 1):
-        study.run(row, seed)
-    assert [line["seed"] for line in run.read_lines(given["lines"] / f"{row.name}.jsonl")] == [2, 1]
-    flags = [part for name, path in given.items() for part in (f"--{name}", str(path))]
-    monkeypatch.setattr("sys.argv", ["run.py", *flags, "--only", row.name, "--seeds", "1", "2", "3"])
-    run.main()
-    assert [line["seed"] for line in run.read_lines(given["lines"] / f"{row.name}.jsonl")] == [2, 1, 3]
+    name = "rampart-none-0-50-selqa"
+    for seeds in (["2"], ["1", "2", "3"]):
+        flags = ["--work", str(tmp_path), "--lines", str(tmp_path), "--only", name, "--seeds", *seeds]
+        monkeypatch.setattr("sys.argv", ["run.py", *flags])
+        run.main()
+    assert [line["seed"] for line in run.read_lines(tmp_path / f"{name}.jsonl")] == [2, 1, 3]
 
 
 def test_weights_of_four_bits():
