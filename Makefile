@@ -115,14 +115,12 @@ find-browser:
 test-slow: $(INSTALLED)  ## Run the tests that take minutes each.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist worksteal
 
-# benchmarks/RESULTS.md says what CORPUS (of RoBERTa's tokens), BERT_CORPUS and WIKIQA are. The training steps of ten
-# comparisons take the longest, minutes each: what was measured is kept in runs/bench, and not repeated.
-WIKIQA ?= ../shared/data/as2/wikiqa
+# benchmarks/RESULTS.md says what CORPUS (of RoBERTa's tokens) and BERT_CORPUS are. The training steps take the
+# longest: an hour.
 bench: $(INSTALLED)  ## Measure the ratios of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/stream.py --corpus $(CORPUS)
 	$(BIN)/python benchmarks/prepare.py
-	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS) --roberta_corpus $(CORPUS) --results runs/bench/train_step.jsonl
-	$(BIN)/python benchmarks/rank.py --data wikiqa=$(WIKIQA)
+	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS) --roberta_corpus $(CORPUS)
 
 # What `make gpu` needs on a machine without a package index, in the folder gpu-kit (57 MB), which git ignores.
 ROBERTA_TOKENIZER ?= $(or $(wildcard ../shared/tokenizers/roberta-base-tokenizer),roberta-base)

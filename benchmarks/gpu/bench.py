@@ -1,4 +1,4 @@
-"""What the checks work on, the kit's models and corpora, and runs of the product in this process or by its command."""
+"""Gives the checks the kit's models and corpora, and runs of the product in this process or by its command."""
 
 import gc
 import json
@@ -75,7 +75,7 @@ def write_config(folder: Path, family: str, tokenizer: Any, config: dict[str, An
 
 @dataclass(frozen=True)
 class Bench:
-    """What a check is given: the kit, a folder that is deleted afterwards, and whether tiny models stand in."""
+    """The kit, a folder that is deleted afterwards, and whether tiny models stand in."""
 
     kit: Path
     scratch: Path

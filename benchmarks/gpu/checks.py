@@ -1,10 +1,6 @@
-"""Whether the GPU computes what it should: packed rows, the CPU's losses, the same bits again, updates, ranks."""
+"""Checks that the GPU computes what it should: packed rows, the CPU's losses, the same bits again, updates."""
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +11,6 @@ import torch.nn.functional as F
 import transformers
 from torch import nn
 
-from benchmarks._common import ROOT
 from benchmarks.peers.case import NO_DROPOUT, Case, open_stream, pad_rows, split_rows
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
@@ -27,7 +22,6 @@ from pretrain.modeling.pair_model import PairModel, load_model
 from .bench import DEVICE, ON_GPU, Bench, Row, finish, read_lines, start_command, train_here
 
 FP32_CLOSE, BF16_CLOSE = 1e-4, 0.01  # of losses: in nats, and relative
-RANKS_CLOSE = 1e-5  # of losses of several ranks, relative
 BF16_ROUNDING, BF16_NOISE = 2.0, 1e-3  # packed bf16 may be so many times as far from padded fp32 as padded bf16 is
 PAIRS = 24  # of compare_families; with --quick 4
 LOSSES = ("loss", "mlm_loss", "pair_loss")
@@ -39,7 +33,7 @@ Lines = list[dict[str, Any]]
 
 
 def compare_families(bench: Bench) -> Iterator[Row]:
-    """A small model of each family on the device, in fp32 and bf16, dropout off: packed rows beside padded ones."""
+    """Compares packed rows with padded ones: a small model of each family, in fp32 and bf16, dropout off."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     batch = open_stream(Case("minilm", "ssp", "fp32", bench.corpus("bert"), 0, 0)).batch(0, 4 if bench.quick else PAIRS)
     for family in FAMILIES:
@@ -103,7 +97,7 @@ def measure_distances(outputs: Outputs, exact: Outputs) -> dict[str, float]:
 
 
 def compare_losses(bench: Bench) -> Iterator[Row]:
-    """RoBERTa-base from its config, dropout and TF32 off: on the CPU in fp32, and on the GPU in fp32 and bf16."""
+    """Compares losses of RoBERTa-base, dropout and TF32 off: on the CPU in fp32, and on the GPU in fp32 and bf16."""
     steps = 2 if bench.quick else 10
     model = bench.model("roberta-base", **NO_DROPOUT)
     shared = _shape(16, 8, steps) | {"model": model, "warmup_steps": steps // 2, "tf32": False}
@@ -128,7 +122,7 @@ def find_gap(lines: Lines, others: Lines, loss: str = "loss") -> float:
 
 
 def repeat(bench: Bench) -> Iterator[Row]:
-    """Runs of each model twice with ``--deterministic``, all at once."""
+    """Trains each model twice with ``--deterministic``, all at once."""
     names = REPEATED[:1] if bench.quick else REPEATED
     shape = _shape(32, 16, 2 if bench.quick else 8) | {"deterministic": True}
     runs = {name: [bench.settings(name, **shape) for _ in range(2)] for name in names}
@@ -140,7 +134,7 @@ def repeat(bench: Bench) -> Iterator[Row]:
 
 
 def kill_and_resume(bench: Bench) -> Iterator[Row]:
-    """MiniLM-L6, killed after its first checkpoint and started again, against a run that was left alone."""
+    """Kills MiniLM-L6 after its first checkpoint, starts it again, and compares it with a run that was left alone."""
     steps, log_steps = (8, 1) if bench.quick else (400, 10)  # it must still run once its checkpoint is written
     shape = _shape(32, 16, steps) | {"save_steps": steps // 4, "log_steps": log_steps, "deterministic": True}
     whole, killed = (bench.settings("minilm-l6", **shape) for _ in range(2))
@@ -166,8 +160,8 @@ def _shape(pairs: int, micro: int, steps: int) -> dict[str, Any]:
 
 def count_differences(*runs: dict[str, Any]) -> int:
     """Returns how many losses, and files of weights in the newest checkpoint, two runs do not share."""
-    one, two = map(_list_results, runs)
-    return sum(one.get(name) != two.get(name) for name in one | two)
+    first, second = map(_list_results, runs)
+    return sum(first.get(name) != second.get(name) for name in first | second)
 
 
 def _list_results(settings: dict[str, Any]) -> dict[Any, Any]:
@@ -177,7 +171,7 @@ def _list_results(settings: dict[str, Any]) -> dict[Any, Any]:
 
 
 def compare_updates(bench: Bench) -> Iterator[Row]:
-    """AdamW alone; then MiniLM-L6 in every stage of ZeRO, with one rank; then an update that overflows."""
+    """Checks AdamW alone; then MiniLM-L6 in every stage of ZeRO, with one rank; then an update that overflows."""
     yield compare_adamw()
     exact: Lines = []
     for precision, stages in STAGES:
@@ -191,7 +185,7 @@ def compare_updates(bench: Bench) -> Iterator[Row]:
 
 
 def compare_adamw() -> Row:
-    """torch's fused AdamW against its plain loop; and that ``found_inf`` leaves every bit, as skipped updates need."""
+    """Compares torch's fused AdamW with its plain loop; ``found_inf`` must leave every bit, as skipped updates need."""
     generator = torch.Generator(DEVICE).manual_seed(0)
     start = 0.02 * torch.randn(1000, 257, device=DEVICE, generator=generator)  # as large as weights are
     parameters = [torch.nn.Parameter(start.clone()) for _ in range(2)]
@@ -211,7 +205,7 @@ def compare_adamw() -> Row:
 
 
 def compare_overflow(bench: Bench) -> Row:
-    """An update whose gradient is infinite moves no weight, and the next one does; in fp16, or fp32 without a GPU."""
+    """Checks that an update of infinite gradient moves no weight, and a later one does; in fp32 without a GPU."""
     seen: list[list[torch.Tensor]] = []
     hooks: list[Any] = []
 
@@ -232,7 +226,7 @@ def compare_overflow(bench: Bench) -> Row:
 
 
 def compare_compiled(bench: Bench) -> Iterator[Row]:
-    """MiniLM-L6, and a small ModernBERT, without dropout, whose random numbers a compiled graph draws otherwise."""
+    """Trains MiniLM-L6 and a small ModernBERT without dropout: a compiled graph draws other random numbers."""
     if not ON_GPU:
         yield Row("compiled", {"": "there is no GPU here, and nothing else is compiled"})
         return
@@ -249,52 +243,3 @@ def _train(
 ) -> list[dict[str, Any]]:
     settings = {"model": bench.model(name, **NO_DROPOUT), **_shape(32, 32, STEPS), **settings}
     return train_here(bench.settings(name, **settings), before)
-
-
-def compare_ranks(bench: Bench) -> Iterator[Row]:
-    """MiniLM-L6 in fp32 under ZeRO 1 and 2 by two ranks that share the GPU over gloo, and by one: all at once."""
-    model = bench.model("minilm-l6", **NO_DROPOUT)
-    shared = {**_shape(32, 8, STEPS), "model": model, "precision": "fp32", "tf32": False, "num_workers": 1}
-    runs = {
-        (stage, ranks): bench.settings("minilm-l6", **shared, deepspeed_config=f"ds_configs/zero{stage}.json")
-        for stage in (1, 2)
-        for ranks in (1, 2)
-    }
-    started = [
-        start_rank(settings, rank, ranks, 29610 + number)
-        for number, ((_, ranks), settings) in enumerate(runs.items())
-        for rank in range(ranks)
-    ]
-    for process in started:
-        finish(process)
-    for stage in (1, 2):
-        lone, pair = (read_lines(runs[stage, ranks]) for ranks in (1, 2))
-        gap = find_gap(lone, pair) / lone[-1]["loss"]
-        holds = gap <= RANKS_CLOSE and len(pair) == STEPS
-        yield Row(f"ZeRO {stage}, two ranks against one", {"losses, relative": gap}, holds)
-
-
-def start_rank(settings: dict[str, Any], rank: int, ranks: int, port: int) -> subprocess.Popen:
-    """Starts a rank as the only one of its machine, so that it takes the first GPU."""
-    variables = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": port}
-    env = {**os.environ, **{name: str(value) for name, value in variables.items()}, "MASTER_ADDR": "127.0.0.1"}
-    command = [sys.executable, "-m", "benchmarks.gpu.checks", json.dumps(settings)]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, env=env)
-
-
-def train_as_rank(settings: dict[str, Any]) -> None:
-    """Trains as one rank. NCCL refuses two ranks of one GPU, so that gloo takes its place."""
-    from pretrain.engine.deepspeed_compat import silence_start
-
-    silence_start()
-    from deepspeed.accelerator import get_accelerator
-
-    from pretrain.config import PretrainConfig
-    from pretrain.run import pretrain
-
-    get_accelerator()._communication_backend_name = "gloo"
-    pretrain(PretrainConfig(**settings))
-
-
-if __name__ == "__main__":
-    train_as_rank(json.loads(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""How fast it is: the product's loop over models and sizes, the Trainer's, and what the host waits for."""
+"""Measures how fast the product's loop and the Trainer's are, and counts what the host waits for."""
 
 import statistics
 import time
@@ -30,7 +30,7 @@ WAITING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchroni
 
 
 def measure_machine(bench: Bench) -> Iterator[Row]:
-    """What the device is, and its ceilings: a matrix product in bf16 and in fp32, and copying within its memory."""
+    """Measures the device's ceilings: a matrix product in bf16 and in fp32, and copying within its memory."""
     size = 256 if bench.quick else SIZE
     figures: dict[str, Any] = _common.environment()
     for name, dtype in (("bf16 product, TFLOP/s", torch.bfloat16), ("fp32 product, TFLOP/s", torch.float32)):
@@ -42,7 +42,7 @@ def measure_machine(bench: Bench) -> Iterator[Row]:
 
 
 def _time(work: Any) -> float:
-    """Seconds of ``work``: the median of ten, after three that warm up."""
+    """Returns the seconds of ``work``: the median of ten, after three that warm up."""
     seconds = []
     for _ in range(13):
         synchronize()
@@ -54,33 +54,28 @@ def _time(work: Any) -> float:
 
 
 def measure(bench: Bench, name: str, how: str, *sizes: str) -> Iterator[Row]:
-    """A model on SSP, eager or compiled, over micro-batch sizes; two micro-batches make an update, or PAIRS pairs."""
+    """Measures a model on SSP, eager or compiled, over micro-batch sizes. Where memory is short, the row says so.
+
+    Two micro-batches make an update, or PAIRS pairs; FEW pairs make one alone, whose GPU waits for the host.
+    """
     for micro in map(int, sizes[:1] if bench.quick else sizes):
-        yield measure_one(bench, name, micro, max(PAIRS, 2 * micro), compile=how == "compile" and ON_GPU)
-
-
-def measure_host(bench: Bench) -> Iterator[Row]:
-    """Updates of so few pairs that a GPU waits for the host."""
-    for name in ("roberta-base", "minilm-l6"):
-        yield measure_one(bench, name, FEW, FEW)
-
-
-def measure_one(bench: Bench, name: str, micro: int, pairs: int, **more: Any) -> Row:
-    """A run of its own; where memory is short for it, the row says so."""
-    what = f"{name}, {pairs} pairs in micro-batches of {micro}{', compiled' * any(more.values())}"
-    length, pairs, micro, log_steps = (32, 4, 4, 1) if bench.quick else (LENGTH, pairs, micro, 2)
-    shape = {"global_batch_size": pairs, "micro_batch_size": micro, "max_length": length, "log_steps": log_steps}
-    try:
-        return Row(
-            what, measure_speed(bench.settings(name, **shape, **more), *((0, 1, 1) if bench.quick else (SECONDS, 2, 3)))
-        )
-    except KinspanError as error:
-        return Row(what, {"error": str(error)})
+        pairs = micro if micro == FEW else max(PAIRS, 2 * micro)
+        what = f"{name}, {pairs} pairs in micro-batches of {micro}, {how}"
+        length, pairs, micro, log_steps = (32, 4, 4, 1) if bench.quick else (LENGTH, pairs, micro, 2)
+        shape = {"global_batch_size": pairs, "micro_batch_size": micro, "max_length": length, "log_steps": log_steps}
+        settings = bench.settings(name, **shape, compile=how == "compile" and ON_GPU)
+        try:
+            yield Row(what, measure_speed(settings, *((0, 1, 1) if bench.quick else (SECONDS, 2, 3))))
+        except KinspanError as error:
+            yield Row(what, {"error": str(error)})
 
 
 def measure_trainer(bench: Bench) -> Iterator[Row]:
-    """The Trainer's real tokens per second on the same pairs, with the settings that suit it best: ``bf16=True`` over
-    fp32 weights, worker processes that pad, micro-batches of 512 and, grouped by length, of 256 pairs."""
+    """Measures the Trainer's real tokens per second on the same pairs, with the settings that suit it best.
+
+    These are ``bf16=True`` over fp32 weights, worker processes that pad, and micro-batches of 512 pairs or, grouped by
+    length, of 256.
+    """
     stream = open_stream(Case("roberta-base", "ssp", "fp32", bench.corpus("roberta"), 0, 0))
     batch = stream.batch(0, 64 if bench.quick else 65536)
     rows = [row | {"length": len(row["input_ids"])} for row in split_rows(batch)]
@@ -116,8 +111,8 @@ class Look(TrainerCallback):
 
 
 def count_waits(bench: Bench) -> Iterator[Row]:
-    """RoBERTa-base in bf16 with ZeRO 1, eight micro-batches an update: what the profiler sees, and then what torch
-    warns of."""
+    """Counts what the profiler sees of RoBERTa-base in bf16 with ZeRO 1, eight micro-batches an update, and then what
+    torch warns of."""
     warm, profiled, length, pairs = (1, 1, 32, 4) if bench.quick else (WARM, PROFILED, LENGTH, PAIRS)
     shape = {"max_length": length, "global_batch_size": pairs, "micro_batch_size": max(1, pairs // 8)}
     rare = dict.fromkeys(("log_steps", "max_steps", "save_steps"), 10**6)  # no line of the log falls into it

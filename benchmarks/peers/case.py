@@ -1,4 +1,4 @@
-"""What a training step is measured on: a model, its pairs, and the pairs as padded rows for those who pad."""
+"""A training step is measured on a case: a model, its pairs, and the pairs as padded rows for those who pad."""
 
 import json
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Case:
 
 
 def write_model(case: Case, folder: Path) -> str:
-    """A folder with the case's model, which both sides load: MiniLM's weights, or a config alone."""
+    """Writes the case's model, which both sides load, into the folder: MiniLM's weights, or a config alone."""
     from transformers import AutoConfig
 
     changes = {} if case.dropout else NO_DROPOUT
@@ -78,7 +78,7 @@ def write_model(case: Case, folder: Path) -> str:
 
 
 def open_stream(case: Case) -> PairStream:
-    """The pairs of a case, masked for its token loss."""
+    """Returns the pairs of a case, masked for its token loss."""
     corpus = Corpus(case.corpus)
     tokenizer = load_tokenizer(str(corpus.folder / "tokenizer"))
     mixture = parse_mixture(case.objective).read_from(corpus)
@@ -93,8 +93,10 @@ def open_stream(case: Case) -> PairStream:
 
 
 def split_rows(batch: Batch) -> list[dict[str, Any]]:
-    """The pairs of a packed batch, one by one, as a data set's examples: masked already, with the labels of what was
-    masked at those tokens and IGNORED elsewhere."""
+    """Returns the pairs of a packed batch, one by one, as a data set's examples.
+
+    They are masked already, with the labels of what was masked at those tokens and IGNORED elsewhere.
+    """
     labels = np.full(batch.num_tokens, IGNORED, dtype=np.int64)
     labels[batch.masked_positions] = batch.masked_labels
     rows = []
@@ -105,7 +107,7 @@ def split_rows(batch: Batch) -> list[dict[str, Any]]:
 
 
 def pad_rows(rows: Sequence[dict[str, Any]], pad_id: int) -> dict[str, torch.Tensor]:
-    """Examples padded to the longest of them, ``[n, longest]``, with the attention mask; ``pair_labels``: ``[n]``."""
+    """Pads examples to the longest, ``[n, longest]``, with the attention mask; ``pair_labels``: ``[n]``."""
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     fill = {"input_ids": pad_id, "token_type_ids": 0, "labels": IGNORED}
     padded = {name: torch.full((len(rows), int(lengths.max())), value) for name, value in fill.items()}

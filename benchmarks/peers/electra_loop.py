@@ -1,4 +1,4 @@
-"""A plain ELECTRA loop: generator and discriminator of ``transformers`` with tied embeddings, padded to the longest.
+"""Trains a plain ELECTRA loop: generator and discriminator of ``transformers`` with tied embeddings, on padded pairs.
 
 The generator gives logits at every position, as its class does; replacements are drawn at the masked ones. bf16 is
 autocast, as the Trainer does it.
@@ -33,7 +33,7 @@ class PlainElectra(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, pair_labels: torch.Tensor, **inputs: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The means of the three losses: MLM, RTD and pair."""
+        """Returns the means of the three losses: MLM, RTD and pair."""
         out = self.generator(input_ids=input_ids, labels=labels, **inputs)
         masked = labels != IGNORED
         with torch.no_grad():

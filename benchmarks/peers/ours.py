@@ -1,4 +1,4 @@
-"""Ours: ``pretrain.step.train_step`` on the engine that launch/pretrain.py builds."""
+"""Trains by ``pretrain.step.train_step`` on the engine that kinspan pretrain builds."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,16 +11,15 @@ from .turns import Turn
 
 
 def load(case: Case) -> Any:
-    """The model that launch/pretrain.py would train."""
+    """Returns the model that kinspan pretrain would train."""
     from pretrain.modeling.electra import load_replaced_token_model
     from pretrain.modeling.pair_model import load_model
 
     with TemporaryDirectory() as folder:
         name, objectives = write_model(case, Path(folder)), (case.objective,)
         if case.detects_replaced:
-            return load_replaced_token_model(name, "1/3" if "base" in case.model else "1/2", "tied", SEED, objectives)[
-                0
-            ]
+            size = "1/3" if "base" in case.model else "1/2"
+            return load_replaced_token_model(name, size, "tied", SEED, objectives)[0]
         return load_model(name, SEED, objectives)[0]
 
 
@@ -48,6 +47,6 @@ def train(case: Case, turn: Turn) -> None:
             engine, global_batch=global_batch, filler=filler, layout=layout, rank=0, seed=SEED, step=step
         )
         sums = dict(zip(engine.module.sum_names, result.sums.tolist(), strict=True))
-        own_pairs = sum(sums[f"{case.objective}/{kind}_pairs"] for kind in KINDS)
-        losses = {"mlm": sums["mlm_loss"] / sums["mlm_tokens"], "pair": sums[f"{case.objective}/pair_loss"] / own_pairs}
+        pairs = sum(sums[f"{case.objective}/{kind}_pairs"] for kind in KINDS)
+        losses = {"mlm": sums["mlm_loss"] / sums["mlm_tokens"], "pair": sums[f"{case.objective}/pair_loss"] / pairs}
         turn.end(global_batch.counts["num_tokens"], losses)

@@ -29,8 +29,10 @@ def train_by_length(case: Case, turn: Turn) -> None:
 
 
 def choose_by_length(lengths: list[int], case: Case) -> list[int]:
-    """Pairs of ``rounds + 1`` of the sampler's batches, evenly spread from the longest to the shortest: so few batches
-    in its own order would all be long ones."""
+    """Returns the pairs of ``rounds + 1`` of the sampler's batches, evenly spread from the longest to the shortest.
+
+    So few batches in its own order would all be long ones.
+    """
     from transformers.trainer_pt_utils import get_length_grouped_indices
 
     order = get_length_grouped_indices(
@@ -42,7 +44,7 @@ def choose_by_length(lengths: list[int], case: Case) -> list[int]:
 
 
 def make_trainer(model: PlainPairs, rows: list[dict[str, Any]], callback: Any, folder: Path, **arguments: Any) -> Any:
-    """A Trainer over ``rows``, in their order unless ``arguments``, those of TrainingArguments, say another."""
+    """Returns a Trainer over ``rows``, in their order unless ``arguments``, those of TrainingArguments, change it."""
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     settings: dict[str, Any] = {
@@ -67,20 +69,6 @@ def make_trainer(model: PlainPairs, rows: list[dict[str, Any]], callback: Any, f
     return trainer
 
 
-def train_once(case: Case, model: PlainPairs, rows: list[dict[str, Any]], callback: Any) -> None:
-    """Goes through ``rows`` once, in their order, as the case has it."""
-    with TemporaryDirectory() as folder:
-        make_trainer(
-            model,
-            rows,
-            callback,
-            Path(folder),
-            per_device_train_batch_size=case.pairs,
-            max_steps=len(rows) // case.pairs,
-            bf16=case.precision == "bf16",
-        ).train()
-
-
 def _train(case: Case, turn: Turn, rows: list[dict[str, Any]]) -> None:
     from transformers import TrainerCallback
 
@@ -94,4 +82,6 @@ def _train(case: Case, turn: Turn, rows: list[dict[str, Any]]) -> None:
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             turn.end(tokens[state.global_step - 1], read_losses(model))
 
-    train_once(case, model, rows, TakeTurns())
+    options = {"per_device_train_batch_size": case.pairs, "bf16": case.precision == "bf16"}
+    with TemporaryDirectory() as folder:
+        make_trainer(model, rows, TakeTurns(), Path(folder), max_steps=len(tokens), **options).train()

@@ -13,13 +13,13 @@ from typing import Any
 
 from data_pipeline.core.errors import KinspanError
 
-READY, DONE = "ready", "done"
+READY = "ready"
 Way = Callable[[Any, "Turn"], None]
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one update took and did: ``tokens`` are real ones, ``losses`` means by name."""
+    """Seconds of an update, its real tokens, and its mean losses by name."""
 
     seconds: float
     tokens: int
@@ -38,26 +38,23 @@ class Turn:
         self.connection.recv()
         self.began = time.perf_counter()
 
-    def end(self, tokens: int, losses: dict[str, float] | None = None) -> None:
-        """Stops the clock. ``tokens``: real ones, that the update trained on"""
+    def end(self, tokens: int, losses: dict[str, float]) -> None:
+        """Stops the clock."""
         from pretrain.engine.device import return_freed_memory
         from pretrain.metrics import wait_for_device
 
         wait_for_device()
-        self.connection.send(Update(time.perf_counter() - self.began, tokens, losses or {}))
+        self.connection.send(Update(time.perf_counter() - self.began, tokens, losses))
         return_freed_memory()  # the other ways need it meanwhile
 
 
 def _run_way(way: Way, case: Any, connection: Connection) -> None:
     way(case, Turn(connection))
-    connection.send(DONE)
+    connection.send(READY)
 
 
-def take_turns(ways: dict[str, tuple[Way, Any]], rounds: int, say: Callable[[str], None]) -> dict[str, list[Update]]:
-    """The updates of each way in ``rounds`` rounds, after one that warms up.
-
-    ways: by name, a function and the case that it is called with; the function takes ``rounds + 1`` turns
-    say:  is told of the progress
+def take_turns(ways: dict[str, Way], case: Any, rounds: int) -> dict[str, list[Update]]:
+    """Returns the updates of each way in ``rounds`` rounds, after one that warms up; a way takes ``rounds + 1`` turns.
 
     Raises KinspanError where a way ends early; its own process has then said why.
     """
@@ -65,20 +62,17 @@ def take_turns(ways: dict[str, tuple[Way, Any]], rounds: int, say: Callable[[str
     connections, processes = {}, []
     updates: dict[str, list[Update]] = {name: [] for name in ways}
     try:
-        for name, (way, case) in ways.items():
+        for name, way in ways.items():
             connections[name], theirs = context.Pipe()
-            process = context.Process(target=_run_way, args=(way, case, theirs))
-            process.start()
+            processes.append(context.Process(target=_run_way, args=(way, case, theirs)))
+            processes[-1].start()
             theirs.close()
-            processes.append(process)
             _receive(name, connections[name])
-        for number in range(rounds + 1):
+        for _ in range(rounds + 1):
             for name, connection in connections.items():
                 connection.send(None)
                 updates[name].append(_receive(name, connection))
                 _receive(name, connection)
-            spent = ", ".join(f"{name} {done[-1].seconds:.2f} s" for name, done in updates.items())
-            say(f"round {number} of {rounds}{' (warms up)' if not number else ''}: {spent}")
     finally:
         for process in processes:
             process.terminate()
@@ -94,11 +88,11 @@ def _receive(name: str, connection: Connection) -> Any:
 
 
 def measure_rate(updates: list[Update]) -> float:
-    """Real tokens per second over all updates."""
+    """Returns the real tokens per second over all updates."""
     return sum(u.tokens for u in updates) / sum(u.seconds for u in updates)
 
 
-def compare(one: list[Update], other: list[Update]) -> tuple[float, float, float]:
-    """How many times as fast the first way is: over all rounds, and in the round where it is least and most."""
-    each = [(a.tokens / a.seconds) / (b.tokens / b.seconds) for a, b in zip(one, other, strict=True)]
-    return measure_rate(one) / measure_rate(other), min(each), max(each)
+def compare(ours: list[Update], theirs: list[Update]) -> tuple[float, float, float]:
+    """Returns how many times as fast ours is: over all rounds, and in the round where it is least and most."""
+    each = [(a.tokens / a.seconds) / (b.tokens / b.seconds) for a, b in zip(ours, theirs, strict=True)]
+    return measure_rate(ours) / measure_rate(theirs), min(each), max(each)

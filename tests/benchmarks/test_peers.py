@@ -18,7 +18,7 @@ from benchmarks.peers.electra_loop import load_plain_electra
 from benchmarks.peers.ours import load
 from benchmarks.peers.plain import load_plain, read_losses
 from benchmarks.peers.trainer import MEGA_BATCH, choose_by_length
-from benchmarks.peers.turns import Update, compare, measure_rate
+from benchmarks.peers.turns import Update, compare
 from benchmarks.stream import larger_corpus
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
@@ -103,20 +103,10 @@ def test_pairs_by_length_are_spread_over_the_samplers_batches(case):
 
 def test_rates_and_ratios():
     ours = [Update(1.0, 100, {}), Update(2.0, 100, {})]
-    theirs = [Update(2.0, 100, {}), Update(2.0, 100, {})]
-    assert measure_rate(ours) == pytest.approx(200 / 3)
+    theirs = [Update(2.0, 100, {}), Update(2.0, 100, {"mlm": 2.0})]
     assert compare(ours, theirs) == pytest.approx((4 / 3, 1.0, 2.0))
-
-
-def test_what_was_measured_is_not_measured_again(case, tmp_path, monkeypatch, capsys):
-    done = {"ours": [Update(1.0, 10, {"mlm": 2.0})], "Trainer": [Update(2.0, 10, {})]}
-    monkeypatch.setattr(train_step, "take_turns", lambda *_: done)
-    assert train_step.measure(case, tmp_path / "results") == done
-    monkeypatch.setattr(train_step, "take_turns", lambda *_: pytest.fail("measured again"))
-    assert train_step.measure(case, tmp_path / "results") == done
-    assert train_step.show(case, done)["small-bert/ssp/fp32/Trainer/ratio"] == 2.0
-    with pytest.raises(pytest.fail.Exception):
-        train_step.measure(replace(case, pairs=9), tmp_path / "results")
+    rows = train_step.list_rows({"ours": ours, "Trainer": theirs})
+    assert rows[1] == ("Trainer", "50", "1.33", "1.00 to 2.00", "mlm 2.00")
 
 
 def test_roberta_without_its_corpus_is_refused(tiny_corpus, monkeypatch):
@@ -160,7 +150,7 @@ def test_a_larger_corpus_can_be_read(tiny_corpus, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_training_step_runs_to_its_line_of_json(tiny_corpus):
+def test_the_training_step_runs_to_its_tables(tiny_corpus):
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks/train_step.py"), "--corpus", str(tiny_corpus), "--quick"],
         capture_output=True,
@@ -169,4 +159,5 @@ def test_the_training_step_runs_to_its_line_of_json(tiny_corpus):
         timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1])["benchmark"] == "train_step"
+    assert "Trainer, by length" in done.stdout
+    assert "cpu" in json.loads(done.stdout.splitlines()[-1])

@@ -1,1 +1,0 @@
-"""What forums teach: the study in study/."""
