@@ -31,6 +31,7 @@ def make_pool(num_workers: int, arguments_file: str = "") -> ProcessPoolExecutor
 def _start_worker(parent: int, arguments_file: str) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,53 +1,42 @@
-"""Cleans documents, after Di Liello et al. (2022), appendix A.1.
+"""Cleans documents, after Di Liello et al. (2022), appendix A.1, and splits their text into sentences.
 
-Small steps drop headers, titles, tables and HTML; then short paragraphs and documents are dropped.
-
-To add a step of your own, write a file that defines ``STEPS`` and name it: ``--clean_with my_steps.py``
-
-    from data_pipeline.prepare.cleaning import Step
-
-    def drop_shouting(document, paragraphs):
-        return [p for p in paragraphs if not p.isupper()]
-
-    STEPS = [Step("shouting", "drops paragraphs in capitals", drop_shouting)]
+Small steps drop headers, titles, tables and HTML; then short paragraphs and documents are dropped. A file of
+``--clean_with`` defines more ``STEPS``, see docs/corpora.md.
 """
 
 import hashlib
 import html
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import load_python
 
 from .document import Document
-from .tally import Tally
-from .text import STOPS, normalise, split_sentences
 
-__all__ = ["STEPS", "Rules", "Step", "Tally", "check_rules", "clean", "clean_or_drop", "normalise", "split_sentences"]
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
 
-UNKNOWN = "unknown"  # language
-LANGUAGE_CHARS = 1000  # of a document that its language is told by, from its middle
+LANGUAGE_CHARS = 1000  # from the middle of a document, by which its language is detected
+MAX_SAMPLES, SAMPLE_CHARS = 3, 200  # of texts that a rule dropped
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Which paragraphs and documents are kept, and how many documents are held out for validation.
+    """Decides which paragraphs and documents are kept, and how many documents are held out for validation.
 
-    The two lengths are those of Di Liello et al. (2022), appendix A.1.
-
-    min_paragraph_chars: a shorter paragraph is dropped; characters are counted after white space was folded
-    min_document_chars:  a document whose kept paragraphs are shorter together is dropped
-    validation_share:    the share of documents that are held out, by a hash of their ids
-    languages:           codes of ISO 639, such as en; a document in another language is dropped. Empty keeps all
-    skip_steps:          names of the steps of ``steps.STEPS`` that are switched off
-    clean_with:          Python files that define ``STEPS``, a list of more steps
-    title_texts:         whether a title is kept as a text of its own, as a question's always is, for title_sentence
-    steps_hash:          of the contents of those files, so that changed steps make another corpus; it is computed
+    min_paragraph_chars: after white space was folded; as in Di Liello et al., like the next
+    min_document_chars:  of the kept paragraphs together
+    validation_share:    of the documents, by a hash
+    languages:           codes of ISO 639, such as en; empty keeps all
+    title_texts:         keep titles as texts, as those of questions always are, for title_sentence
+    steps_hash:          computed from the files of ``clean_with``: changed steps make another corpus
     """
 
     min_paragraph_chars: int = 60
@@ -60,17 +49,81 @@ class Rules:
     steps_hash: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        if self.clean_with:
-            contents = b"".join(_read_steps(name) for name in self.clean_with)
+        try:
+            contents = b"".join(Path(name).read_bytes() for name in self.clean_with)
+        except OSError as error:
+            raise KinspanError(f"--clean_with {error.filename} cannot be read: {error.strerror}") from error
+        if contents:
             object.__setattr__(self, "steps_hash", hashlib.sha256(contents).hexdigest()[:16])
 
 
-def _read_steps(name: str) -> bytes:
-    try:
-        with open(name, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise KinspanError(f"--clean_with {name} cannot be read: {error.strerror}") from error
+@dataclass
+class Tally:
+    """Counts what was read, kept and dropped, and why. The tallies of chunks add up.
+
+    sources: the documents of each
+    samples: for each rule, named as its count is, the dropped texts of the smallest hash: however the input was cut
+             into chunks, they are the same
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    sources: Counter[str] = field(default_factory=Counter)
+    samples: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.counts, self.sources = Counter(self.counts), Counter(self.sources)  # JSON has dictionaries
+
+    def add(self, more: "Tally") -> None:
+        self.counts.update(more.counts)
+        self.sources.update(more.sources)
+        for name, texts in more.samples.items():
+            for text in texts:
+                self.add_sample(name, text)
+
+    def add_sample(self, name: str, text: str) -> None:
+        texts = {*self.samples.get(name, ()), text[:SAMPLE_CHARS]}
+        ranked = sorted(texts, key=lambda text: (zlib.crc32(text.encode("utf-8", "surrogatepass")), text))
+        self.samples[name] = ranked[:MAX_SAMPLES]
+
+
+# Text ---------------------------------------------------------------------------------------------------
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+# blingfire knows no full stop but that of European scripts. Chinese and Japanese put no space after theirs. What
+# follows a Japanese quotation mostly belongs to the same sentence: 「...。」と言った。
+_WIDE_STOPS = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’)\]])|(?<=[。！？｡][”’])(?![。！？｡」』）”’)\]])")
+_CLOSING = ("」", "』", "）", "”", "’")
+STOPS = "。！？｡।॥؟۔።။។"
+_OTHER_STOPS = re.compile(r"(?<=[।॥؟۔።။។])\s+")  # of Indian languages, Arabic, Urdu, Amharic, Burmese and Khmer
+_HAS_OTHER = re.compile(f"[{STOPS}]")
+
+
+def normalise(text: str) -> str:
+    """Folds white space to single spaces, and replaces what no tokenizer accepts (NUL, lone surrogates)."""
+    if "\x00" in text:
+        text = text.replace("\x00", " ")
+    if not text.isascii():
+        text = _SURROGATES.sub("\ufffd", text)
+    return " ".join(text.split())
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Splits one paragraph into sentences with blingfire, and those at the full stops of other scripts.
+
+    Thai and Lao have no full stop: there a paragraph may be one sentence.
+    """
+    import blingfire  # not at the top: training and ranking import this module, and need no blingfire
+
+    sentences = blingfire.text_to_sentences(paragraph).split("\n")
+    if not paragraph.isascii() and _HAS_OTHER.search(paragraph):
+        joined: list[str] = []
+        for part in sentences:  # which blingfire cuts before a closing bracket
+            if joined and part.startswith(_CLOSING):
+                joined[-1] += part
+            else:
+                joined.append(part)
+        sentences = [s for part in joined for wide in _WIDE_STOPS.split(part) for s in _OTHER_STOPS.split(wide)]
+    return [s for s in map(str.strip, sentences) if s] or [paragraph]
 
 
 # Steps --------------------------------------------------------------------------------------------------
@@ -78,12 +131,12 @@ def _read_steps(name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Step:
-    """One rule of cleaning.
+    """A rule of cleaning.
 
-    name:      is what --skip_step switches off, and what it is counted by
-    does:      says what it does, for people
-    apply:     makes paragraphs of the paragraphs of a document; it must not change the list that it is given
-    for_posts: whether it also cleans what a person posted, which keeps its form and length
+    name:      for --skip_step, and in counts
+    does:      a description for people
+    apply:     returns the cleaned paragraphs of a document; it must not change the list that it is given
+    for_posts: whether it also cleans forum posts, which keep their form and length
     """
 
     name: str
@@ -101,14 +154,15 @@ _ELEMENTS = (  # others, such as <command> or List<String>, are text
     "|style|sub|summary|sup|svg|table|tbody|td|template|textarea|tfoot|th|thead|time|title|tr|tt|u|ul|var|video|wbr"
 )
 _TAG = re.compile(rf"</?(?:{_ELEMENTS})(?:\s[^<>]{{0,500}})?/?>", re.I)
-_COMMENT = re.compile("<!--|-->")
-_HIDDEN = re.compile(r"<(?:(script|style)\b[^<>]{0,500}|/(script|style)\s*)>", re.I)
-_CUT = "<\0>"  # stands for what is cut out until tags are off: no tag can go on behind it
-MAX_COMMENT, MAX_HIDDEN = 5000, 50000  # characters; more than that between two tags is text
+_HIDDEN = [  # (an end, all that goes with it)
+    (re.compile(rf"</{tag}\s*>", re.I), re.compile(rf"<{tag}\b[^<>]{{0,500}}>.*?</{tag}\s*>", re.I | re.S))
+    for tag in ("script", "style")
+] + [(re.compile("-->"), re.compile("<!--.*?-->", re.S))]
+_CUT = "<\0>"  # stands for hidden text until tags are off: no tag can go on behind it
+MAX_HIDDEN = 50_000  # characters; more than that between two tags is text
 _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{2,6}|#x[0-9A-Fa-f]{2,5});")
 _CELLS = re.compile(r"\t| \| |\|\|| {3,}")
-# Six words in a row. It is looked for where words begin, and a word is taken whole: else a text without spaces, such
-# as a Chinese one, would take a time that grows with the square of its length.
+# Six words in a row, possessive: else a text without spaces, such as a Chinese one, would take quadratic time
 _PROSE = re.compile(r"(?<![^\W\d_])(?:[^\W\d_]++[\s,;'’-]++){5}[^\W\d_]")
 _SENTENCE_MARK = re.compile(f"[.!?…:;{STOPS}]")
 MAX_HEADING = 120  # characters
@@ -118,21 +172,17 @@ MIN_LETTERS = 0.35  # share of letters in what is not white space
 
 def repair_unicode(document: Document, paragraphs: list[str]) -> list[str]:
     """Repairs text that was decoded with the wrong encoding, as ftfy does it, where there are signs of that."""
-    if not any(_needs_repair(p) for p in paragraphs):
-        return paragraphs
+    return [_repair(p) if not p.isascii() and _MOJIBAKE.search(p) else p for p in paragraphs]
+
+
+def _repair(paragraph: str) -> str:
     import ftfy
 
-    return [ftfy.fix_encoding(p) if _needs_repair(p) else p for p in paragraphs]
-
-
-def _needs_repair(paragraph: str) -> bool:
-    return not paragraph.isascii() and _MOJIBAKE.search(paragraph) is not None
+    return ftfy.fix_encoding(paragraph)
 
 
 def strip_html(document: Document, paragraphs: list[str]) -> list[str]:
     """Takes tags and entities off that a source left in its text."""
-    if not any("<" in p or "&" in p for p in paragraphs):
-        return paragraphs
     return [_strip_tags(p) if "<" in p or "&" in p else p for p in paragraphs]
 
 
@@ -140,33 +190,11 @@ def _strip_tags(text: str) -> str:
     text = html.unescape(text) if _ENTITY.search(text) else text
     if "<" not in text:
         return text
-    text = _cut_out(text, [(m, m[1] or m[2], bool(m[1])) for m in _HIDDEN.finditer(text)], MAX_HIDDEN)
-    text = _cut_out(text, [(m, "", m[0] == "<!--") for m in _COMMENT.finditer(text)], MAX_COMMENT)
+    for end, hidden in _HIDDEN:
+        if ends := list(end.finditer(text)):  # before the last end each beginning has an end: linear time
+            last = ends[-1].end()
+            text = hidden.sub(lambda m: _CUT if len(m[0]) <= MAX_HIDDEN else m[0], text[:last]) + text[last:]
     return _TAG.sub(" ", text).replace(_CUT, " ")
-
-
-def _cut_out(text: str, marks: list[tuple[re.Match[str], str, bool]], most: int) -> str:
-    """Cuts out what stands from an opening mark to the next closing one of its kind.
-
-    In a time that grows with the text's length alone, where a pattern would try each opening mark against all that
-    follows.
-
-    marks: in their order, with their kinds and whether they open
-    most:  characters between two marks; where there are more, the text stays
-    """
-    closing: dict[str, re.Match[str]] = {}  # the next one of each kind
-    pairs: list[tuple[int, int]] = []
-    for match, kind, opens in reversed(marks):
-        if not opens:
-            closing[kind.lower()] = match
-        elif (end := closing.get(kind.lower())) and end.start() - match.end() <= most:
-            pairs.append((match.start(), end.end()))
-    parts, at = [], 0
-    for start, stop in reversed(pairs):
-        if start >= at:
-            parts.append(text[at:start])
-            at = stop
-    return _CUT.join([*parts, text[at:]])
 
 
 def drop_tables(document: Document, paragraphs: list[str]) -> list[str]:
@@ -209,13 +237,9 @@ STEPS = [
 ]
 
 
-def find_steps(rules: Rules) -> list[Step]:
-    """Finds the steps that the rules ask for, in their order. Raises KinspanError where one is not known."""
-    return _find_steps(tuple(rules.skip_steps), tuple(rules.clean_with))
-
-
 @cache
-def _find_steps(skipped: tuple[str, ...], files: tuple[str, ...]) -> list[Step]:
+def find_steps(skipped: tuple[str, ...], files: tuple[str, ...]) -> list[Step]:
+    """Returns the steps of a run, in their order. Raises KinspanError for an unknown one."""
     steps = [*STEPS, *(step for path in files for step in _load_steps(path))]
     names = [step.name for step in steps]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -236,28 +260,29 @@ def _load_steps(path: str) -> list[Step]:
 
 
 def check_rules(rules: Rules) -> None:
-    """Raises KinspanError, before any work is done, where steps or languages are named that there are not."""
-    find_steps(rules)
-    check_languages(rules.languages)
+    """Raises KinspanError for unknown steps or languages, before any work is done."""
+    find_steps(tuple(rules.skip_steps), tuple(rules.clean_with))
+    known = set(_load_model().labels) if rules.languages else set()
+    if wrong := [code for code in rules.languages if code not in known]:
+        raise KinspanError(f"--languages {wrong[0]}: not a code of ISO 639 that is known here")
 
 
 def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
-    """Cleans the paragraphs of a document and returns those that are kept; none where the document is dropped."""
+    """Returns the kept paragraphs of a document; none where it is dropped."""
     return clean_or_drop(document, rules, tally) or []
 
 
 def clean_or_drop(document: Document, rules: Rules, tally: Tally) -> list[str] | None:
-    """Cleans the paragraphs of a document and returns those that are kept, or None where the document is dropped.
+    """Returns the kept paragraphs of a document, or None where it is dropped.
 
-    A question of a title and an accepted answer alone is kept without a paragraph. Every paragraph that is read is
-    counted once more in ``tally``: as kept by the caller, as too short, as dropped by one step, or as a paragraph of a
-    dropped document.
+    A question of a title and an accepted answer alone is kept without a paragraph. ``tally`` counts every paragraph
+    once: as too short, as dropped by a step, or as of a dropped document; the caller counts the kept ones.
     """
     paragraphs = _keep_filled(document.paragraphs)
     tally.counts["documents read"] += 1
     tally.counts["characters read"] += sum(map(len, document.paragraphs))
     tally.counts["paragraphs read"] += len(paragraphs)
-    for step in find_steps(rules):
+    for step in find_steps(tuple(rules.skip_steps), tuple(rules.clean_with)):
         if step.for_posts or not document.is_post:
             paragraphs = _apply(step, document, paragraphs, tally)
     kept = _drop_short(document, [normalise(p) for p in paragraphs], rules, tally)
@@ -280,7 +305,7 @@ def _apply(step: Step, document: Document, paragraphs: list[str], tally: Tally) 
             raise TypeError(f"it returned {type(result).__name__}, where a list of paragraphs is due")
     except Exception as error:
         raise KinspanError(f"--clean_with: step {step.name}, document {document.id}: {quote_error(error)}") from error
-    if result is paragraphs or result == paragraphs:
+    if result == paragraphs:
         return paragraphs
     result = _keep_filled(result)
     gone, come = Counter(paragraphs) - Counter(result), Counter(result) - Counter(paragraphs)
@@ -299,16 +324,9 @@ def _keep_filled(paragraphs: list[str]) -> list[str]:
     return [p for p in paragraphs if p and not p.isspace()]
 
 
-def _is_answered(document: Document) -> bool:
-    """Tells whether a title with its accepted answer is to be trained on, even where there is no body."""
-    if not document.title_is_text or document.accepted is None:
-        return False
-    return bool(normalise(document.title) and normalise(document.answers[document.accepted]))
-
-
 def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: Tally) -> list[str] | None:
-    """Drops short paragraphs, and the document, for which None stands, where those that are left are too short."""
-    shortest, least = (1, 1) if document.is_post else (rules.min_paragraph_chars, rules.min_document_chars)
+    """Drops short paragraphs; returns None where those that are left are too short."""
+    shortest, min_chars = (1, 1) if document.is_post else (rules.min_paragraph_chars, rules.min_document_chars)
     kept = []
     for paragraph in paragraphs:
         if paragraph and len(paragraph) >= shortest:
@@ -316,9 +334,11 @@ def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: 
         else:
             tally.counts["paragraphs too short"] += 1
             tally.add_sample("paragraphs too short", paragraph)
-    if not kept and _is_answered(document):
-        return []
-    if sum(map(len, kept)) < least or not kept:
+    if not kept and document.title_is_text and document.accepted is not None:
+        needed = (document.title, document.answers[document.accepted])
+        if all(map(normalise, needed)):
+            return []
+    if sum(map(len, kept)) < min_chars or not kept:
         name = "documents too short" if kept else "documents without a long enough paragraph"
         tally.counts[name] += 1
         tally.counts["paragraphs of dropped documents"] += len(kept)
@@ -329,8 +349,8 @@ def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: 
 
 
 @cache
-def _load_model() -> Any:
-    """Loads the identifier, whose model is a part of its package: no network is needed."""
+def _load_model() -> "LanguageIdentifier":
+    """Loads the identifier, whose model is part of its package: no network is needed."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError as error:
@@ -338,18 +358,9 @@ def _load_model() -> Any:
     return LanguageIdentifier.from_model_file(MODEL_FILE)
 
 
-def check_languages(languages: list[str]) -> None:
-    """Raises KinspanError for a code that the identifier does not know."""
-    known = set(_load_model().labels) if languages else set()
-    if wrong := [code for code in languages if code not in known]:
-        raise KinspanError(f"--languages {wrong[0]}: not a code of ISO 639 that is known here")
-
-
 def detect_language(paragraphs: list[str]) -> str:
     """Names the language of a document by its code of ISO 639: two letters where there are two, else three."""
     text = " ".join(paragraphs[:50])
     begin = max(0, len(text) - LANGUAGE_CHARS) // 2
     text = text[begin : begin + LANGUAGE_CHARS]
-    if not any(map(str.isalpha, text)):
-        return UNKNOWN
-    return str(_load_model().classify(text)[0])
+    return str(_load_model().classify(text)[0]) if any(map(str.isalpha, text)) else "unknown"

@@ -1,21 +1,21 @@
-"""What every reader yields, and why a record may be turned away."""
+"""Documents, and why a record may be turned away."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document as its reader found it, before cleaning. A reader of forums gives more than the first four.
+    """A document before cleaning. Readers of forums give more than the first four.
 
-    id:            is unique in its source, and decides whether the document is held out for validation
-    title:         is shown to people, and may be empty
-    source:        is the file or collection that the document came from
+    id:            unique in its source; with the text it decides whether the document is held out for validation
+    title:         shown to people; may be empty
+    source:        the file or collection that the document came from
     accepted:      the number of the accepted answer; None where there is none
     links:         ids of the documents that this one refers to
-    group:         names the documents that links connect with it, see ``forums.groups``; "" where there are none
-    title_is_text: whether the title is kept as token ids too, because it is a text of its own, such as a question
-    is_post:       whether a person's post is the document, which is kept whatever its length and form
-    is_part:       whether it was cut off a text that is too long for one document
+    group:         a name shared by all documents that links connect; "" where there are no links
+    title_is_text: whether the title is kept as token ids too, since it is a text, such as a question
+    is_post:       whether a person posted it: it is kept whatever its length and form
+    is_part:       whether it was cut off a text that is too long for a document
     """
 
     id: str
@@ -34,7 +34,7 @@ class Document:
 class Rejected(Exception):
     """A record is not a document. The text is the reason that ``rejected.jsonl`` states.
 
-    size: how many bytes of the input are lost with it, where the record itself does not come with them
+    size: the lost bytes of the input, where the record itself does not come with them
     """
 
     def __init__(self, reason: str, size: int = 0) -> None:

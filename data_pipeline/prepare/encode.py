@@ -5,7 +5,6 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -21,20 +20,19 @@ from data_pipeline.tokenizers import check_joins
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, clean_or_drop, normalise, split_sentences
 from .document import Document, Omitted, Rejected
-from .near import write_signatures
+from .duplicates import write_signatures
 from .plan import load_plan
 from .read import ReadTally, parse_counted
 from .readers.reader import Record, measure_content
 from .spill import KEY_BYTES, SpillWriter, hash_string, make_chunk_schema
-from .tasks import Progress, measure_peak
+from .tasks import measure_peak
 
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
-THREADS = "TOKENIZERS_PARALLELISM"
 CHUNK_BYTES = 1 << 20  # of raw records that are encoded together
 
 
-def encode_inputs(plan_file: Path, number: int, progress: Progress) -> None:
-    """Encodes the input task of a number, unless its output is there. ``plan_file`` is of a PreparePlan."""
+def encode_inputs(plan_file: Path, number: int) -> None:
+    """Encodes the input task of a number of a PreparePlan, unless its output is there."""
     plan = load_plan(plan_file)
     task = plan.tasks[number]
     if (plan.encoded / f"{task.key}.json").exists():
@@ -51,23 +49,18 @@ def encode_inputs(plan_file: Path, number: int, progress: Progress) -> None:
             writer.reject(encoded.rejected)
             if encoded.rows is not None:
                 writer.add(encoded.rows, encoded.documents, encoded.paragraphs)
-            progress.add(encoded.tally.counts["documents read"])
             yield from ("\n".join(paragraphs) for paragraphs in encoded.texts)
 
-    with use_one_thread():
-        if plan.near:
-            _write_signatures(plan.signatures(task.key), encode())
-        else:
-            deque(encode(), maxlen=0)
+    if plan.near:
+        folder = plan.signatures(task.key)
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+        shutil.rmtree(partial, ignore_errors=True)
+        write_signatures(encode(), partial)
+        shutil.rmtree(folder, ignore_errors=True)  # of a task that was killed between this and its end
+        partial.replace(folder)
+    else:
+        deque(encode(), maxlen=0)
     writer.finish({"tally": vars(tally), "read": asdict(read), "peak_bytes": measure_peak()})
-
-
-def _write_signatures(folder: Path, texts: Iterator[str]) -> None:
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(partial, ignore_errors=True)
-    write_signatures(texts, partial)
-    shutil.rmtree(folder, ignore_errors=True)  # of a task that was killed between this and its end
-    partial.replace(folder)
 
 
 @lru_cache(maxsize=1)
@@ -93,37 +86,22 @@ def cut_chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
         yield chunk
 
 
-@contextmanager
-def use_one_thread() -> Iterator[None]:
-    """Lets the tokenizer work in one thread: there is a process for each core."""
-    before = os.environ.get(THREADS)
-    os.environ[THREADS] = "false"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[THREADS]
-        else:
-            os.environ[THREADS] = before
-
-
 def is_held_out(name: str, share: float) -> bool:
-    """Decides by a hash, so that the split stays as it is when a corpus is sharded anew or grows."""
+    """Decides by a hash, so that the split stays as it is when a corpus grows."""
     digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
 
 
 def name_split(document: Document, text: int) -> str:
-    """Names what decides a document's split: its group, or else its id and the hash of its text.
+    """Returns the name whose hash decides a document's split: its group, or else its id and the hash of its text.
 
-    A group, which is questions that links connect, is held out together or not at all. An id alone would not do: a
-    collection may give one id to all its documents.
+    A group of linked questions is held out together. An id alone would not do: all documents may have the same.
     """
     return document.group or f"{document.id}\n{text}"
 
 
 def make_key(document: Document, text: int) -> bytes:
-    """Makes what decides a document's place in the corpus: a hash of its id, its source and the hash of its text.
+    """Returns the key by which documents are sorted: a hash of id, source and text.
 
     Of a post, the first half is a hash of its group alone, so that a question and its duplicates stand side by side.
     """
@@ -136,7 +114,7 @@ def make_key(document: Document, text: int) -> bytes:
 
 
 def hash_text(document: Document, paragraphs: list[int]) -> int:
-    """Hashes all kept text of a document, given the hashes of its paragraphs."""
+    """Hashes the kept text of a document, given the hashes of its paragraphs."""
     more = [*document.answers, document.title] if document.title_is_text else document.answers
     parts = [*paragraphs, *(hash_string(normalise(text)) for text in more)]
     return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
@@ -144,9 +122,9 @@ def hash_text(document: Document, paragraphs: list[int]) -> int:
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """The outcome of a chunk of records.
+    """Encoded documents of a chunk of records.
 
-    rows:       the D kept documents, with the columns of ``spill.make_chunk_schema``; None where there are none
+    rows:       with the columns of ``spill.make_chunk_schema``; None where no document is kept
     documents:  ``[D]`` uint64, a hash of each document's text
     paragraphs: ``[P]`` uint64, a hash of each paragraph of ``texts``
     rejected:   ``{file, line, reason, bytes}`` of each rejected record
@@ -161,11 +139,8 @@ class EncodedChunk:
 
 
 class Encoder:
-    """Encodes chunks of records in a worker process, without ``transformers``, which is slow to import.
-
-    wide:      whether token ids need more than 16 bits
-    benchmark: sentences whose documents are dropped
-    """
+    """Encodes chunks of records, without ``transformers``, which is slow to import. Documents with a sentence of the
+    ``benchmark`` are dropped; ``wide`` token ids need more than 16 bits."""
 
     def __init__(
         self, tokenizer_json: str, name: str, rules: Rules, wide: bool, benchmark: Benchmark | None = None
@@ -194,7 +169,7 @@ class Encoder:
         )
 
     def _parse(self, records: list[Record], tally: Tally, read: ReadTally) -> tuple[list[Document], list[dict]]:
-        """Parses records to documents, and to an entry of ``rejected.jsonl`` for each that is rejected."""
+        """Parses records to documents and entries of ``rejected.jsonl``."""
         documents: list[Document] = []
         rejected = []
         for record in records:
@@ -250,7 +225,7 @@ class Encoder:
         self._joins = True
 
     def _make_optional(self, documents: list[Document]) -> list[pa.Array]:
-        """Makes the columns that only some readers give, see corpus.OPTIONAL_COLUMNS; they may be empty."""
+        """Returns corpus.OPTIONAL_COLUMNS, which only some readers give."""
         titles = [normalise(d.title) if d.title_is_text else "" for d in documents]
         answers = [normalise(answer) for d in documents for answer in d.answers]
         return [
@@ -264,10 +239,7 @@ class Encoder:
         ]
 
     def _tokenise(self, texts: list[list[str]]) -> pa.ListArray:
-        """Tokenises texts, which are lists of sentences, to ids nested by text and sentence.
-
-        A sentence whose characters the tokenizer drops has no ids and is not stored.
-        """
+        """Tokenises texts, lists of sentences, to ids nested by text and sentence, without sentences that have none."""
         sentences = list(chain.from_iterable(texts))
         ids = [e.ids for e in self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)]
         lengths = np.fromiter(map(len, ids), dtype=np.int32, count=len(ids))

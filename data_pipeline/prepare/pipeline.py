@@ -14,12 +14,10 @@ import json
 import logging
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from data_pipeline import tokenizers
 from data_pipeline.core.errors import KinspanError, quote_error
@@ -29,12 +27,20 @@ from data_pipeline.sampling.pairs import Objective
 
 from .benchmark import Benchmark
 from .cleaning import Rules, Tally, check_rules
-from .duplicates import RANGE_DOCUMENTS, RANGE_PARAGRAPHS, find_documents, find_paragraphs
+from .duplicates import (
+    NUM_BANDS,
+    RANGE_DOCUMENTS,
+    RANGE_PARAGRAPHS,
+    decide_documents,
+    find_documents,
+    find_matches,
+    find_paragraphs,
+    link_signatures,
+)
 from .encode import encode_inputs
-from .near import NUM_BANDS, decide_documents, find_matches, link_signatures
 from .plan import PreparePlan
 from .read import MAX_REJECTED, ReadTally, refuse_rejected
-from .readers import PYTHON_DOCS, FoundFiles, InputFile, check_unchanged, find_input_files, refuse_own_output
+from .readers import PYTHON_DOCS, InputFile, InputFiles, check_unchanged, find_input_files, refuse_own_output
 from .spill import Spills
 from .summary import format_summary
 from .tasks import Engine, Stage
@@ -49,11 +55,11 @@ CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json", "summar
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of ``prepare``.
+    """Result of ``prepare``.
 
     reused:     whether the folder already held this corpus; then the tallies are empty
-    stages:     the seconds that each stage took
-    peak_bytes: the most memory that its process had taken by the end of each input task, and of each bucket
+    stages:     seconds of each stage
+    peak_bytes: memory of the process of each input task, and of each bucket
     """
 
     manifest: Manifest
@@ -82,14 +88,11 @@ def prepare(
     executor: str = "local",
     sbatch: list[str] | None = None,
 ) -> Prepared:
-    """Writes a corpus folder. The flags of ``launch/prepare.py`` say what the arguments are.
+    """Writes a corpus folder; the arguments are flags of ``launch/prepare.py``.
 
-    Where ``output`` already holds the corpus of the same inputs and settings, it is left as it is.
-
-    objectives: for each of them, the manifest counts the usable anchors
-    licence:    of the inputs, for the manifest
-
-    Raises KinspanError where an input or the tokenizer cannot be used, a task fails, or no document is kept.
+    A complete corpus of the same inputs and settings is left as it is. The manifest counts the usable anchors of each
+    of the ``objectives``. Raises KinspanError where an input or the tokenizer cannot be used, a task fails, or no
+    document is kept.
     """
     began, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
     if shard_tokens > MAX_SHARD_TOKENS:
@@ -111,10 +114,16 @@ def prepare(
         "tokenizer": described["fingerprint"],
     }
     if finished := _find_finished(folder, request, max_rejected):
-        _refuse_other_licence(finished, licence, folder)
+        stated = {source["licence"] for source in finished.sources if source["name"] not in LICENCES}
+        if licence and stated - {licence}:
+            raise KinspanError(f"--licence {licence}: --output_dir {folder} holds this corpus with {', '.join(stated)}")
         shutil.rmtree(folder / "partial", ignore_errors=True)  # of a run that was killed at its very end
         return Prepared(finished, Tally(), ReadTally(), time.monotonic() - began, reused=True)
-    _refuse_unknown(input_files, max_rejected)
+    read = ReadTally()
+    for file in input_files.files:
+        read.count(file.size)
+    read.reject_unknown(input_files)
+    refuse_rejected(read, max_rejected)
     work = folder / "partial"
     try:
         _make_partial_folder(folder, work)
@@ -145,15 +154,12 @@ def prepare(
 
 
 def _identify_inputs(files: list[InputFile]) -> list[list]:
-    """Describes the inputs without reading them: the name, size and modification time of each file."""
+    """Identifies the files without reading them."""
     return [[str(Path(f.name).resolve()) if Path(f.name).exists() else f.name, f.size, f.modified] for f in files]
 
 
 def _find_finished(folder: Path, request: dict, max_rejected: float) -> Manifest | None:
-    """Returns the manifest of a complete corpus of this request; None where there is none, or a damaged one.
-
-    Raises KinspanError where the folder holds the corpus of another request, or too much of its input was rejected.
-    """
+    """Returns the manifest of a complete corpus of this request; None where there is none, or a damaged one."""
     if not (folder / "manifest.json").exists():
         return None
     try:
@@ -175,27 +181,11 @@ def _find_finished(folder: Path, request: dict, max_rejected: float) -> Manifest
     return None
 
 
-def _refuse_other_licence(manifest: Manifest, licence: str, folder: Path) -> None:
-    stated = {source["licence"] for source in manifest.sources if source["name"] not in LICENCES}
-    if licence and stated - {licence}:
-        raise KinspanError(f"--licence {licence}: --output_dir {folder} holds this corpus with {', '.join(stated)}")
-
-
-def _refuse_unknown(input_files: FoundFiles, max_rejected: float) -> None:
-    """Raises KinspanError where too large a share of the input is files of no known format."""
-    read = ReadTally()
-    for file in input_files.files:
-        read.count(file.size)
-    read.reject_unknown(input_files)
-    refuse_rejected(read, max_rejected)
-
-
 def _make_partial_folder(folder: Path, partial: Path) -> None:
-    """Makes the folder ``partial``, or takes up that of an interrupted run. Anything else is refused."""
+    """Makes the folder ``partial``, or takes up that of an interrupted run. Raises KinspanError for any other files."""
     folder.mkdir(parents=True, exist_ok=True)
-    there = {p.name for p in folder.iterdir()}
-    foreign = there - {"partial", "manifest.json.tmp", *CORPUS_PARTS} if "partial" in there else there
-    if foreign:
+    names = {p.name for p in folder.iterdir()}
+    if foreign := names - {"partial", "manifest.json.tmp", *CORPUS_PARTS} if "partial" in names else names:
         raise KinspanError(f"--output_dir {folder} is not empty (it has {min(foreign)}): choose another folder")
     partial.mkdir(exist_ok=True)
 
@@ -205,7 +195,7 @@ def _make_partial_folder(folder: Path, partial: Path) -> None:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What the input tasks have left; ``filled`` names the optional columns with content."""
+    """Output of the input tasks; ``filled`` names the optional columns with content."""
 
     spills: Spills
     num_paragraphs: int
@@ -215,18 +205,13 @@ class Encoded:
     peak_bytes: list[int]
 
 
-def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, input_files: FoundFiles, max_rejected: float) -> Encoded:
-    """Runs the first stage, and gathers what was counted and rejected.
-
-    Raises KinspanError where no document is kept, too much is rejected, or a file was changed meanwhile.
-    """
+def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, input_files: InputFiles, max_rejected: float) -> Encoded:
+    """Runs the first stage. Raises KinspanError where no document is kept, too much is rejected, or a file changed."""
     _clear_remains(plan)
     plan.run.mkdir(exist_ok=True)
     write_atomically(plan.tokenizer_file, tokenizer)
-    plan.write()
     names, sizes = [task.name for task in plan.tasks], [task.size for task in plan.tasks]
-    work = partial(encode_inputs, plan.file)
-    engine.run(Stage("tokenising", work, plan.run / "encode", names, sizes, "documents"))
+    engine.run(Stage("tokenising", partial(encode_inputs, plan.write()), plan.run / "encode", names, sizes))
     check_unchanged(plan.files)
     encoded = _gather(plan)
     encoded.read.reject_unknown(input_files)
@@ -235,7 +220,11 @@ def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, input_files: Foun
     try:
         refuse_rejected(encoded.read, max_rejected)
     except KinspanError:
-        _forget_unread(plan)
+        for task in plan.tasks:  # another try may read what this one could not: a store that did not answer, a library
+            facts = plan.encoded / f"{task.key}.json"
+            if json.loads(facts.read_text())["read"]["unread"]:
+                facts.unlink()
+        shutil.rmtree(plan.run)
         raise
     if not sum(encoded.spills.counts):
         read = encoded.tally.counts["documents read"]
@@ -244,7 +233,7 @@ def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, input_files: Foun
 
 
 def _clear_remains(plan: PreparePlan) -> None:
-    """Removes what runs of other inputs or settings have left, and unfinished files of killed tasks."""
+    """Removes remains of runs of other inputs or settings, and unfinished files of killed tasks."""
     for path in plan.folder.glob("run-*"):
         if path != plan.run:
             shutil.rmtree(path)
@@ -254,23 +243,13 @@ def _clear_remains(plan: PreparePlan) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _forget_unread(plan: PreparePlan) -> None:
-    """Has those input tasks done again that could not read something: what kept them from it may be gone, though the
-    file is as it was, such as a store that did not answer or a library that was not installed."""
-    for task in plan.tasks:
-        facts = plan.encoded / f"{task.key}.json"
-        if json.loads(facts.read_text())["read"]["unread"]:
-            facts.unlink()
-    shutil.rmtree(plan.run)
-
-
 def _gather(plan: PreparePlan) -> Encoded:
-    """Adds up what the input tasks have counted, and joins their rejected records in ``rejected.jsonl``."""
+    """Adds up the counts of the input tasks, and joins their rejected records in ``rejected.jsonl``."""
     keys = [task.key for task in plan.tasks]
     tally, read, counts, filled, peaks, num_paragraphs = Tally(), ReadTally(), [], set(), [], 0
     for key in keys:
         facts = json.loads((plan.encoded / f"{key}.json").read_text(encoding="utf-8"))
-        tally.add(load_tally(facts["tally"]))
+        tally.add(Tally(**facts["tally"]))
         read.add(ReadTally(**facts["read"]))
         counts.append(facts["documents"])
         num_paragraphs += facts["paragraphs"]
@@ -283,19 +262,11 @@ def _gather(plan: PreparePlan) -> Encoded:
     return Encoded(Spills(plan.encoded, keys, counts), num_paragraphs, filled, tally, read, peaks)
 
 
-def load_tally(fields: dict[str, Any]) -> Tally:
-    """Makes a tally of its fields as JSON has them."""
-    return Tally(Counter(fields["counts"]), Counter(fields["sources"]), fields["samples"])
-
-
 # 2. Duplicates --------------------------------------------------------------------------------------------
 
 
 def _find_duplicates(plan: PreparePlan, engine: Engine, encoded: Encoded) -> tuple[Path, Path, int]:
-    """Decides which documents and paragraphs are dropped.
-
-    Returns the file of the documents' status, the folder of the removed paragraphs, and how many files it has.
-    """
+    """Returns the file of the documents' status, the folder of the removed paragraphs, and its number of files."""
     spills, status, removed = encoded.spills, plan.run / "dedup_status.npy", plan.run / "paragraphs"
     is_exact = plan.settings["duplicates"] != "keep"
     if is_exact:
@@ -312,14 +283,13 @@ def _find_duplicates(plan: PreparePlan, engine: Engine, encoded: Encoded) -> tup
         decide_documents(spills, exact, plan.run / "matches" if plan.near else None, status)
     count = max(1, -(-encoded.num_paragraphs // RANGE_PARAGRAPHS)) if is_exact else 0
     if is_exact:
-        boilerplate = plan.settings["boilerplate"]
-        work = partial(find_paragraphs, spills, status, plan.buckets, boilerplate)
-        _run(engine, "finding repeated paragraphs", removed, count, work)
+        arguments = spills, status, plan.buckets, plan.settings["boilerplate"]
+        _run(engine, "finding repeated paragraphs", removed, count, find_paragraphs, *arguments)
     return status, removed, count
 
 
-def _run(engine: Engine, title: str, folder: Path, count: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Runs a stage of ``count`` ranges of hashes, whose results lie in its folder, too."""
+def _run(engine: Engine, title: str, folder: Path, count: int, work: Callable[..., None], *arguments: object) -> None:
+    """Runs a stage of ``count`` ranges of hashes, with its results in its folder."""
     names = [f"part {number + 1} of {count}" for number in range(count)]
     engine.run(Stage(title, partial(work, *arguments, folder, count), folder, names))
 
@@ -332,7 +302,7 @@ def _write_shards(
 ) -> list[ShardInfo]:
     """Writes the buckets, and gives their shards their final names; adds to the tally of ``encoded``."""
     count = plan.buckets.count
-    work = partial(write_shards, plan.file, encoded.spills, dedup_status, removed, num_ranges, encoded.filled)
+    work = partial(write_shards, plan.write(), encoded.spills, dedup_status, removed, num_ranges, encoded.filled)
     names = [f"bucket {number + 1} of {count}" for number in range(count)]
     engine.run(Stage("writing shards", work, plan.run / "shards", names))
     target = plan.folder / "shards"
@@ -341,7 +311,7 @@ def _write_shards(
     shards: list[ShardInfo] = []
     for bucket in range(count):
         facts = json.loads((plan.run / f"buckets/{bucket:05d}.json").read_text(encoding="utf-8"))
-        encoded.tally.add(load_tally(facts["tally"]))
+        encoded.tally.add(Tally(**facts["tally"]))
         encoded.peak_bytes.append(facts["peak_bytes"])
         for info in facts["shards"]:
             name = f"shards/{len(shards):05d}.arrow"
@@ -351,7 +321,7 @@ def _write_shards(
 
 
 def _link(source: Path, target: Path) -> None:
-    """Gives a file a second name, so that nothing is lost if this is interrupted; copies it where that cannot be."""
+    """Gives a file a second name, so that an interruption loses nothing; copies it where that cannot be."""
     try:
         target.hardlink_to(source)
     except OSError:
@@ -359,9 +329,8 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _make_manifest(shards: list[ShardInfo], tokenizer: dict, settings: dict, tally: Tally, licence: str) -> Manifest:
-    totals = {
-        k: sum(getattr(s, k) for s in shards) for k in ("documents", "paragraphs", "sentences", "tokens", "bytes")
-    }
+    names = ("documents", "paragraphs", "sentences", "tokens", "bytes")
+    totals = {name: sum(getattr(shard, name) for shard in shards) for name in names}
     sources = []
     for name, documents in sorted(tally.sources.items()):
         known, origin = LICENCES.get(name, (licence or "not stated", name))

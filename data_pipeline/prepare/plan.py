@@ -33,10 +33,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class InputTask:
-    """What one task reads, in this order.
+    """Pieces that a task reads in this order.
 
-    key:  names its output: a hash of what is read, and of all settings that decide the output
-    size: about how many bytes of text
+    key:  names its output: a hash of the pieces, and of all settings that decide the output
+    size: estimated bytes of text
     """
 
     key: str
@@ -62,10 +62,8 @@ class InputTask:
 def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
     """Cuts the files into parts where their readers can, and joins small ones, in their order.
 
-    Which small files end a group is told by hashes of their names, about two in a full one, so that the groups before
-    and after a file stay as they are when it is added.
-
-    settings: everything else that decides a task's output
+    Hashes of names decide where groups of small files end, so that a file that is added changes few groups.
+    ``settings`` are all that decide a task's output.
     """
     pieces: list[tuple[Piece, int]] = []
     for file in files:
@@ -96,24 +94,20 @@ def _make_key(pieces: list[Piece], settings: str) -> str:
 
 
 def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buckets:
-    """Decides into how many buckets documents of either split go, by the size of the input alone.
-
-    A bucket is shuffled in memory, and becomes a shard or a few.
-    """
+    """Counts the buckets of each split by the size of the input. A bucket is shuffled in memory, and becomes shards."""
     bucket = max(min(max(total // 1024, MIN_BUCKET), MAX_BUCKET), int(shard_tokens * BYTES_PER_TOKEN))
     return Buckets(max(1, -(-total // bucket)), max(1, round(total * validation_share / bucket)))
 
 
 @dataclass(frozen=True)
 class PreparePlan:
-    """The settings of a run, and the folders of its stages, for all of its processes and machines.
+    """Settings of a run, and the folders of its stages, for all of its processes and machines.
 
-    folder:        of unfinished work
-    settings:      those of the manifest
-    fingerprint:   of the tokenizer
-    vocabulary:    how many tokens it has
-    unknown:       its id of unknown text; None where there is none
-    decontaminate: sentences of test sets
+    folder:      of unfinished work
+    settings:    of the manifest
+    fingerprint: of the tokenizer
+    vocabulary:  its number of tokens
+    unknown:     its id of unknown text; None where there is none
     """
 
     folder: Path
@@ -143,7 +137,7 @@ class PreparePlan:
 
     @cached_property
     def tasks(self) -> list[InputTask]:
-        """The input tasks. Their keys depend on what decides their output, and on nothing else."""
+        """Returns the input tasks. Their keys depend on all that decides their output, and on nothing else."""
         later = ("shard_tokens", "duplicates", "boilerplate")
         settings = {name: value for name, value in self.settings.items() if name not in later}
         decides = [OUTPUT_VERSION, settings, self.fingerprint, self.wide, self.near]
@@ -151,12 +145,12 @@ class PreparePlan:
 
     @property
     def encoded(self) -> Path:
-        """The folder of the first stage's output."""
+        """Returns the folder of the first stage's output."""
         return self.folder / "encoded"
 
     @cached_property
     def run(self) -> Path:
-        """The folder of everything else, which is of use to a run of the same inputs and settings alone."""
+        """Returns the folder of everything else, of use to a run of the same inputs and settings alone."""
         text = json.dumps([[task.key for task in self.tasks], self.settings, list(self.objectives)], sort_keys=True)
         return self.folder / f"run-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -164,22 +158,18 @@ class PreparePlan:
     def tokenizer_file(self) -> Path:
         return self.run / "tokenizer.json"
 
-    @property
-    def file(self) -> Path:
-        """The file of this plan, which ``load_plan`` reads."""
-        return self.run / "plan.pickle"
-
     def signatures(self, key: str) -> Path:
-        """The folder of the signatures of an input task's documents, for near-duplicates."""
+        """Returns the folder of the signatures of an input task's documents, for near-duplicates."""
         return self.encoded / f"{key}.signatures"
 
-    def write(self) -> None:
-        """Writes ``file``, with the input tasks and buckets, which are then the same for all."""
+    def write(self) -> Path:
+        """Writes the plan for ``load_plan``, with the input tasks and buckets, which are then the same for all."""
         assert self.tasks
         assert self.buckets
-        partial = self.file.with_suffix(".tmp")  # jobs of Slurm may be reading the file
+        file = self.run / "plan.pickle"
+        partial = file.with_suffix(".tmp")  # jobs of Slurm may be reading the file
         partial.write_bytes(pickle.dumps(self))
-        partial.replace(self.file)
+        return partial.replace(file)
 
 
 @lru_cache(maxsize=2)

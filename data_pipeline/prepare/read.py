@@ -1,22 +1,20 @@
-"""Reads documents, and counts what is rejected: one rule, ``--max_rejected``, for all commands that read documents.
+"""Reads documents, and counts rejected input, with one rule, ``--max_rejected``, for all commands.
 
-Rejected are broken records, files of no known format, and the rest of a file that cannot be read. Bytes are those of
-``readers.reader.measure_content``; for what cannot be read they are estimated from the size of the file.
+Rejected are broken records, files of no known format, and the rest of a file that cannot be read, whose bytes are
+estimated from the size of the file.
 """
 
-import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.progress import show_progress
 
 from .document import Document, Omitted, Rejected, Unreadable
-from .readers.files import FoundFiles, find_input_files
+from .readers.files import InputFiles, find_input_files
 from .readers.reader import Record, measure_content
 from .readers.registry import parse_record, read_records
 
@@ -38,8 +36,8 @@ Parse = Callable[[Record], list[Document]]
 class ReadTally:
     """Counts records and bytes. The tallies of tasks add up.
 
-    losses: by file, its rejected bytes and the first reason; those of the files that lost most
-    unread: whether something could not be read that another try might read
+    losses: rejected bytes and the first reason, of the files that lost most
+    unread: whether another try might read more
     """
 
     records: int = 0
@@ -50,7 +48,6 @@ class ReadTally:
     unread: bool = False
 
     def count(self, size: int) -> None:
-        """Counts a record of ``size`` bytes."""
         self.records += 1
         self.bytes += size
 
@@ -61,16 +58,14 @@ class ReadTally:
         self.rejected_bytes += max(1, size)
         self._add_losses({file: (max(1, size), reason)})
 
-    def reject_unknown(self, files_found: FoundFiles) -> None:
+    def reject_unknown(self, files: InputFiles) -> None:
         """Counts the files that no reader knows."""
-        for file, reason in files_found.unknown:
+        for file, reason in files.unknown:
             self.reject(file.name, file.size, reason)
 
     def add(self, more: "ReadTally") -> None:
-        self.records += more.records
-        self.bytes += more.bytes
-        self.rejected += more.rejected
-        self.rejected_bytes += more.rejected_bytes
+        for name in ("records", "bytes", "rejected", "rejected_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(more, name))
         self.unread |= more.unread
         self._add_losses(more.losses)
 
@@ -83,7 +78,7 @@ class ReadTally:
 
 
 def refuse_rejected(read: ReadTally, max_rejected: float) -> None:
-    """Raises KinspanError, which names the file that lost most, where too large a share was rejected."""
+    """Raises KinspanError, which names the largest loss, where too large a share was rejected."""
     share = read.rejected_bytes / max(1, read.bytes)
     if share > max_rejected:
         name, (_, reason) = max(read.losses.items(), key=lambda item: item[1][0])
@@ -91,7 +86,7 @@ def refuse_rejected(read: ReadTally, max_rejected: float) -> None:
 
 
 def parse_counted(record: Record, read: ReadTally, parse: Parse = parse_record) -> list[Document] | Rejected:
-    """Makes the documents of a record, or returns the reason why there are none; ``read`` counts it."""
+    """Parses a record to documents, or returns the reason why there are none; ``read`` counts it."""
     size = measure_content(record.content)
     try:
         documents = parse(record)
@@ -106,34 +101,22 @@ def parse_counted(record: Record, read: ReadTally, parse: Parse = parse_record) 
     return documents
 
 
-def list_rejected(path: Path) -> Iterator[dict[str, Any]]:
-    """Lists the entries of a rejected.jsonl; none where there is no file."""
-    if path.exists():
-        with path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
-
-
 def read_input(
     inputs: list[str], parse: Parse, make: Callable[[Document], list[Made]], max_rejected: float = MAX_REJECTED
 ) -> list[Made]:
-    """Reads an input in this process, for what needs its texts and no corpus.
-
-    parse: makes the documents of a record, or raises Rejected or Omitted
-    make:  makes any number of things of a document
-
-    Raises KinspanError where too much is rejected.
-    """
-    files_found = find_input_files(inputs)
+    """Reads an input in this process, where no corpus is needed: applies ``make`` to all documents that ``parse``
+    returns. Raises KinspanError where too much is rejected."""
+    files = find_input_files(inputs)
     made: list[Made] = []
     omitted, read = Counter[str](), ReadTally()
-    read.reject_unknown(files_found)
-    for file in files_found.files:
+    read.reject_unknown(files)
+    for file in files.files:
         for record in show_progress("reading", "records", read_records(file.name, None, file.called, file.size)):
             parsed = parse_counted(record, read, parse)
             if isinstance(parsed, Omitted):
                 omitted[str(parsed)] += 1
             elif not isinstance(parsed, Rejected):
-                made += [thing for document in parsed for thing in make(document)]
+                made += [item for document in parsed for item in make(document)]
     refuse_rejected(read, max_rejected)
     if read.rejected:
         name, (_, reason) = next(iter(read.losses.items()))

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,27 +30,24 @@ SEGMENT_BYTES = 1 << 26  # of documents in memory before they are sorted and wri
 MAX_OPEN = 256  # slices of files that are mapped at a time
 DOCUMENT = np.dtype([("text", "<u8"), ("place", "<u8")])  # the hash of its text; see ``make_places``
 PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])
-HIDDEN_COLUMNS = ("key", "chars", "min_chars", "number", "place")  # that shards do not have
+HIDDEN_COLUMNS = {"key", "chars", "min_chars", "number", "place"}  # that shards do not have
 
 
 def make_chunk_schema(wide: bool) -> pa.Schema:
-    """Names the columns of an encoded chunk: those of a shard, the key that decides a document's place, the characters
-    of each paragraph, and how many the document must have to be kept."""
+    """Returns the columns of a chunk: those of a shard, the document's key, the characters of each paragraph, and how
+    many the document must have to be kept."""
     hidden = {"key": pa.binary(KEY_BYTES), "chars": pa.list_(pa.uint32()), "min_chars": pa.uint32()}
     return pa.schema([*make_schema(wide, OPTIONAL_COLUMNS), *hidden.items()])
 
 
 def make_spill_schema(wide: bool) -> pa.Schema:
-    """Names the columns of a spill file: those of a chunk, and the documents' numbers and places."""
+    """Returns the columns of a spill file: those of a chunk, and the documents' numbers and places."""
     return make_chunk_schema(wide).append(pa.field("number", pa.uint32())).append(pa.field("place", pa.uint64()))
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """How many buckets there are for documents of each split; those of held-out documents come last.
-
-    A bucket is a range of the first 32 bits of keys.
-    """
+    """Numbers of buckets of each split, held-out documents last. A bucket is a range of the first 32 bits of keys."""
 
     train: int
     validation: int
@@ -61,13 +57,13 @@ class Buckets:
         return self.train + self.validation
 
     def find(self, places: np.ndarray) -> np.ndarray:
-        """Finds the bucket of each document, ``[D]`` uint32, by its place."""
+        """Returns the bucket of each document, ``[D]`` uint32, by its place."""
         held_out, upper = places >> np.uint64(32), places & np.uint64(0xFFFFFFFF)
         count = np.where(held_out, self.validation, self.train).astype(np.uint64)
         return ((upper * count >> np.uint64(32)) + held_out * np.uint64(self.train)).astype(np.uint32)
 
     def find_range(self, bucket: int) -> tuple[int, int]:
-        """Finds the first place of a bucket, and the first behind it."""
+        """Returns the first place of a bucket, and the first behind it."""
         held_out = int(bucket >= self.train)
         number, count = (bucket - self.train, self.validation) if held_out else (bucket, self.train)
         first, end = (-(-(k << 32) // count) for k in (number, number + 1))
@@ -75,7 +71,7 @@ class Buckets:
 
 
 def make_places(keys: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-    """Makes what documents are sorted by: ``[D]`` uint64, the split and the first 32 bits of the key."""
+    """Returns the places by which documents are sorted, ``[D]`` uint64: the split and the first 32 bits of the key."""
     return held_out.astype(np.uint64) << np.uint64(32) | keys[:, 0].astype(np.uint64) >> np.uint64(32)
 
 
@@ -106,7 +102,7 @@ class SpillWriter:
         return self.folder / f"{self.key}{suffix}.{os.getpid()}.tmp"
 
     def add(self, rows: pa.RecordBatch, documents: np.ndarray, paragraphs: np.ndarray) -> None:
-        """Adds the documents of a chunk, with the hashes of their texts, ``[D]``, and of their paragraphs, ``[P]``."""
+        """Adds documents, with the hashes of their texts, ``[D]``, and of their paragraphs, ``[P]``."""
         numbers = np.arange(self.num_documents, self.num_documents + rows.num_rows, dtype=np.uint32)
         places = make_places(read_keys(rows.column("key")), rows.column("held_out").to_numpy())
         self.num_documents += rows.num_rows
@@ -126,7 +122,7 @@ class SpillWriter:
             self._write_segment()
 
     def reject(self, entries: Iterable[dict]) -> None:
-        """Notes rejected records at once: a broken file may have more of them than memory holds."""
+        """Writes rejected records at once: a broken file may have more than memory holds."""
         self._rejected.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
 
     def _write_segment(self) -> None:
@@ -138,23 +134,22 @@ class SpillWriter:
         order = np.argsort(rows.column("place").to_numpy(), kind="stable")
         self._file.write_batch(rows.take(pa.array(order)))
 
-    def finish(self, facts: dict[str, Any]) -> None:
+    def finish(self, facts: dict[str, object]) -> None:
         """Writes the rest, and at last the counts that mark it as complete."""
         self._write_segment()
         self._file.close()
         self._sink.close()
         self._rejected.close()
         paragraphs = np.concatenate([np.empty(0, PARAGRAPH), *self._paragraphs])
-        self._save("paragraphs", paragraphs[np.argsort(paragraphs["hash"], kind="stable")])
-        self._save("documents", np.concatenate([np.empty(0, DOCUMENT), *self._documents]))
+        paragraphs = paragraphs[np.argsort(paragraphs["hash"], kind="stable")]
+        save_atomically(self.folder / f"{self.key}.paragraphs.npy", paragraphs)
+        documents = np.concatenate([np.empty(0, DOCUMENT), *self._documents])
+        save_atomically(self.folder / f"{self.key}.documents.npy", documents)
         for suffix in (".arrow", ".rejected.jsonl"):
             sync(self._partial(suffix))
             self._partial(suffix).replace(self.folder / f"{self.key}{suffix}")
         counts = {"documents": self.num_documents, "paragraphs": len(paragraphs), "filled": sorted(self.filled)}
         write_atomically(self.folder / f"{self.key}.json", json.dumps({**counts, **facts}, ensure_ascii=False))
-
-    def _save(self, name: str, values: np.ndarray) -> None:
-        save_atomically(self.folder / f"{self.key}.{name}.npy", values)
 
 
 def join_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -184,7 +179,7 @@ def hash_string(text: str) -> int:
 
 @dataclass(frozen=True)
 class Spills:
-    """The output of all input tasks in ``folder``: of each its key, and how many documents it has."""
+    """Output of all input tasks in a folder: their keys, and numbers of documents."""
 
     folder: Path
     keys: list[str]
@@ -192,7 +187,7 @@ class Spills:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """``[T + 1]`` the number, among all documents, of each task's first document."""
+        """Returns the number of each task's first document among all, ``[T + 1]``."""
         return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
 
     def load(self, task: int, name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Writes what a run of ``prepare`` read, kept and dropped as text, for the screen and for ``summary.txt``."""
+"""Formats the counts of a run of ``prepare``, for the screen and for ``summary.txt``."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,8 +7,8 @@ from data_pipeline.corpus import SPLITS, Manifest
 from data_pipeline.sampling.order import MIN_DOCUMENTS
 from data_pipeline.sampling.pairs import Objective
 
+from .cleaning import Tally
 from .read import ReadTally
-from .tally import Tally
 from .write import UNKNOWN_TOKENS
 
 # The counts of a tally in the order in which they are shown, each with its label. A count "NAME: PART" follows NAME.

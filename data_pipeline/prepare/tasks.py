@@ -1,12 +1,11 @@
 """Runs stages of independent, numbered tasks: in processes of this machine, on Slurm or on Ray.
 
-A task renames its output into place when it is complete, so it may be killed at any moment and done again. Its notes
-lie in the stage's folder: ``00001.done``, ``00001.failed`` and ``00001.progress``. Through them other machines learn of
-it. datatrove's executors do not serve here: its local one waits for ever for a worker that was killed, and its Slurm
-one does not wait for jobs, whose results the next stage needs.
+A task renames its output into place when it is complete, so it may be killed at any moment and done again. It leaves
+``00001.done`` or ``00001.failed`` in the stage's folder, through which other machines learn of it. datatrove's
+executors do not serve here: the local one waits for ever for a killed worker and drops the tasks beside a failed one,
+the one for Slurm does not wait for jobs, whose results the next stage needs.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -15,7 +14,6 @@ import resource
 import shlex
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,36 +22,19 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Self
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.executors import WORKER_DIED, make_pool
 from data_pipeline.core.files import PROJECT_ROOT
 from data_pipeline.core.progress import show_progress
 
-NOTE_SECONDS = 0.5  # between two notes of a task's progress
 MAX_ARRAY = 1000  # jobs of a Slurm array, as its default allows; a job may do several tasks
 POLL_SECONDS = 5.0  # between two looks at Slurm's queue
 QUEUE_TRIES = 60  # failed looks after which Slurm counts as gone
 
-
-class Progress:
-    """Counts the documents that a task has done, and notes the number for the process that shows a bar."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self.done, self.noted = file, 0, 0.0
-
-    def add(self, number: int) -> None:
-        self.done += number
-        if time.monotonic() - self.noted >= NOTE_SECONDS:
-            self.write()
-
-    def write(self) -> None:
-        self.noted = time.monotonic()
-        self.file.write_text(str(self.done))
-
-
-Work = Callable[[int, Progress], None]
+Work = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -61,9 +42,8 @@ class Stage:
     """Numbered tasks.
 
     work:  does the task of a number; it is pickled for each task, so large data lie in files that it names
-    names: of what each task works on, for errors
+    names: of each task's input, for errors
     sizes: of each task, in any unit: the largest go first
-    unit:  of the bar: tasks, or documents, which the work then counts
     """
 
     title: str
@@ -71,7 +51,6 @@ class Stage:
     folder: Path
     names: list[str]
     sizes: list[int] | None = None
-    unit: str = "tasks"
 
     def list_incomplete(self) -> list[int]:
         """Lists the tasks that are not done, the largest first."""
@@ -82,18 +61,16 @@ class Stage:
 
 
 def run_task(work: Work, folder: Path, task: int) -> None:
-    """Does one task unless it is done. An error is noted down, so that it does not end the tasks beside this one.
+    """Does a task unless it is done. An error is noted down, so that it does not end the tasks beside this one.
 
     Raises OSError where the disk is full: then the other tasks would fail too, and nothing can be noted.
     """
-    done, failed, progress = (folder / f"{task:05d}.{kind}" for kind in ("done", "failed", "progress"))
+    done, failed = folder / f"{task:05d}.done", folder / f"{task:05d}.failed"
     if done.exists():
         return
     failed.unlink(missing_ok=True)
-    note = Progress(progress)
     try:
-        work(task, note)
-        note.write()
+        work(task)
         done.touch()
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
@@ -104,12 +81,9 @@ def run_task(work: Work, folder: Path, task: int) -> None:
 
 
 def measure_peak() -> int:
-    """Measures the most memory, in bytes, that this program has taken so far.
-
-    Linux's VmHWM: getrusage also counts the memory of the parent process at the start.
-    """
+    """Returns the most memory, in bytes, that this process has taken so far."""
     status = Path("/proc/self/status")
-    if status.exists():
+    if status.exists():  # getrusage also counts the memory of the parent process at the start
         return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -126,7 +100,7 @@ class Engine:
         self._run = {"local": self._run_here, "slurm": self._run_on_slurm, "ray": self._run_on_ray}[executor]
         self._pool: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> "Engine":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
@@ -137,45 +111,57 @@ class Engine:
         """Runs the tasks that are not done. Raises KinspanError where one fails, after all others have ended."""
         began = time.monotonic()
         stage.folder.mkdir(parents=True, exist_ok=True)
-        with watch_stage(stage, self.quiet):
-            if left := stage.list_incomplete():
-                self._run(stage, left)
+        left = stage.list_incomplete()
+        ended = self._run(stage, left) if left else iter(())
+        for _ in show_progress(stage.title, "tasks", ended, len(left), self.quiet):
+            pass
         self.seconds[stage.folder.name] = time.monotonic() - began
         if failed := sorted(stage.list_incomplete()):
-            raise KinspanError(describe_failure(stage, failed))
+            notes = {task: read_failure(stage, task) for task in failed}
+            task = next((task for task in failed if notes[task]["known"]), failed[0])
+            if notes[task]["known"]:
+                raise KinspanError(notes[task]["reason"])
+            file = stage.folder / f"{task:05d}.failed"
+            raise KinspanError(f"{stage.title}: {stage.names[task]}: {notes[task]['reason']}; see {file}")
 
-    def _run_here(self, stage: Stage, tasks: list[int]) -> None:
+    def _run_here(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
+        """Yields once for each task that ends, like the other two."""
         if self.num_workers == 1 or len(stage.names) == 1:
             for task in tasks:
                 run_task(stage.work, stage.folder, task)
+                yield
             return
         self._pool = self._pool or make_pool(self.num_workers)
         try:
-            for future in as_completed([self._pool.submit(run_task, stage.work, stage.folder, t) for t in tasks]):
-                future.result()
+            futures = [self._pool.submit(run_task, stage.work, stage.folder, task) for task in tasks]
+            yield from (future.result() for future in as_completed(futures))
         except BrokenProcessPool as error:
             raise KinspanError(WORKER_DIED) from error
 
-    def _run_on_ray(self, stage: Stage, tasks: list[int]) -> None:
+    def _run_on_ray(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
         ray = connect_to_ray(self.num_workers)
         run = ray.remote(num_cpus=1, memory=1 << 30)(run_task)
-        running: list[Any] = []
+        running: list = []
         for task in tasks:
             if len(running) == self.num_workers:
                 _, running = ray.wait(running)
+                yield
             running.append(run.remote(stage.work, stage.folder, task))
-        ray.wait(running, num_returns=len(running))
+        while running:
+            _, running = ray.wait(running)
+            yield
 
-    def _run_on_slurm(self, stage: Stage, tasks: list[int]) -> None:
+    def _run_on_slurm(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
         """Waits for the stage's jobs, which an earlier command may have submitted."""
-        job = stage.folder / "job"
+        job, left = stage.folder / "job", len(tasks)
         if not (job.exists() and is_queued(job.read_text())):
             job.write_text(self._submit(stage, tasks))
-        while stage.list_incomplete():
+        queued = True
+        while left and queued:
             queued = is_queued(job.read_text())
             time.sleep(POLL_SECONDS)  # after the job's end, too: its last notes may take a moment to be seen here
-            if not queued:
-                break
+            before, left = left, len(stage.list_incomplete())
+            yield from [None] * (before - left)
 
     def _submit(self, stage: Stage, tasks: list[int]) -> str:
         count, file = min(len(tasks), MAX_ARRAY), stage.folder / "tasks.pickle"
@@ -191,24 +177,15 @@ class Engine:
         }
         program = shlex.join([sys.executable, "-m", "data_pipeline.prepare.tasks", str(file)])
         command = ["sbatch", "--parsable", "--requeue", *(f"--{name}={value}" for name, value in options.items())]
-        command += ["--wrap", f"PYTHONPATH={shlex.quote(str(PROJECT_ROOT))} {program} $SLURM_ARRAY_TASK_ID/{count}"]
+        environment = f"TOKENIZERS_PARALLELISM=false PYTHONPATH={shlex.quote(str(PROJECT_ROOT))}"
+        command += ["--wrap", f"{environment} {program} $SLURM_ARRAY_TASK_ID/{count}"]
         submitted = call_slurm(command)
         if submitted.returncode:
             raise KinspanError(f"--executor slurm: sbatch refuses the job: {' '.join(submitted.stderr.split())}")
         return submitted.stdout.strip().partition(";")[0]
 
 
-def describe_failure(stage: Stage, failed: list[int]) -> str:
-    """Names the failed task that says most, with its reason and the file of its traceback."""
-    notes = {task: read_failure(stage, task) for task in failed}
-    task = next((task for task in failed if notes[task]["known"]), failed[0])
-    if notes[task]["known"]:
-        return notes[task]["reason"]
-    file = stage.folder / f"{task:05d}.failed"
-    return f"{stage.title}: {stage.names[task]}: {notes[task]['reason']} ({len(failed)} tasks failed; see {file})"
-
-
-def read_failure(stage: Stage, task: int) -> dict[str, Any]:
+def read_failure(stage: Stage, task: int) -> dict[str, str | bool]:
     try:
         return json.loads((stage.folder / f"{task:05d}.failed").read_text())
     except (OSError, ValueError):
@@ -240,56 +217,17 @@ def is_queued(job: str) -> bool:
     raise KinspanError(f"--executor slurm: squeue does not answer; the same command again waits for job {job}")
 
 
-def connect_to_ray(num_workers: int) -> Any:
-    """Connects to the Ray cluster that RAY_ADDRESS names, or else starts one here; returns the module."""
+def connect_to_ray(num_workers: int) -> ModuleType:
+    """Connects to the Ray cluster that RAY_ADDRESS names, or else starts one here."""
     try:
         import ray
     except ImportError as error:
         raise KinspanError("--executor ray: Ray is not installed; pip install 'kinspan[ray]'") from error
     if not ray.is_initialized():
-        here: dict[str, Any] = {"num_cpus": num_workers, "include_dashboard": False}
-        environment = {"env_vars": {"PYTHONPATH": str(PROJECT_ROOT)}}
-        settings = {} if os.environ.get("RAY_ADDRESS") else here
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **settings)
+        here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": num_workers, "include_dashboard": False}
+        environment = {"env_vars": {"PYTHONPATH": str(PROJECT_ROOT), "TOKENIZERS_PARALLELISM": "false"}}
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **here)
     return ray
-
-
-@contextlib.contextmanager
-def watch_stage(stage: Stage, quiet: bool) -> Iterator[None]:
-    """Shows a bar of the stage's tasks or documents, from the notes in its folder, while the block runs."""
-    ended, counts, final = threading.Event(), dict[str, int](), set[str]()
-
-    def show() -> None:
-        names = [Path(name) for name in os.listdir(stage.folder)]
-        done = {name.stem for name in names if name.suffix == ".done"}
-        if stage.unit == "tasks":
-            bar.update(len(done) - bar.n)
-            return
-        for name in names:
-            if name.suffix == ".progress" and name.stem not in final:
-                with contextlib.suppress(OSError, ValueError):  # it is being written
-                    counts[name.stem] = int((stage.folder / name).read_text())
-        final.update(done)  # the notes of these tasks are read once
-        bar.set_postfix_str(f"{len(done)} of {len(stage.names)} tasks", refresh=False)
-        bar.update(sum(counts.values()) - bar.n)
-
-    def watch() -> None:
-        while not ended.wait(NOTE_SECONDS):
-            show()
-
-    total = len(stage.names) if stage.unit == "tasks" else None
-    # Past its maxinterval tqdm shows the bar from a thread of its own, too.
-    with show_progress(
-        stage.title, stage.unit, total=total, quiet=quiet, mininterval=NOTE_SECONDS, maxinterval=2 * NOTE_SECONDS
-    ) as bar:
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watcher.join()
-            show()
 
 
 def run_share(file: str, share: str) -> None:

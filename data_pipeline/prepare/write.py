@@ -18,7 +18,7 @@ from .cleaning import Tally
 from .duplicates import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, read_removed
 from .plan import load_plan
 from .spill import HIDDEN_COLUMNS, Spills, make_spill_schema, read_keys
-from .tasks import Progress, measure_peak
+from .tasks import measure_peak
 
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
@@ -33,16 +33,13 @@ def write_shards(
     num_ranges: int,
     filled: set[str],
     number: int,
-    progress: Progress,
 ) -> None:
-    """Writes the shards of one bucket: its documents without repeated text, in the order of their keys.
+    """Writes the documents of a bucket without repeated text, in the order of their keys, so that the order in which
+    tasks run does not matter: ``buckets/00007-000.arrow`` and so on, and ``buckets/00007.json``.
 
-    So the result depends neither on the order in which tasks ran nor on the number of workers. The task of number k
-    leaves ``buckets/0000k-000.arrow`` and so on, and ``buckets/0000k.json``.
-
-    dedup_status: the file of ``near.decide_documents``
+    dedup_status: the file of ``duplicates.decide_documents``
     removed:      the folder of ``duplicates.find_paragraphs``, with ``num_ranges`` files
-    filled:       the optional columns with content
+    filled:       optional columns with content
     """
     plan = load_plan(plan_file)
     output, buckets = plan.run / "buckets", plan.buckets
@@ -61,16 +58,14 @@ def write_shards(
         for k, part in enumerate(_cut(rows, plan.settings["shard_tokens"])):
             path = output / f"{number:05d}-{k:03d}.arrow"
             write_shard(part.select(columns), path)
-            infos.append(asdict(describe_shard(path, SPLITS[number >= buckets.train], plan.objectives)))
+            infos.append(asdict(make_shard_info(path, SPLITS[number >= buckets.train], plan.objectives)))
     facts = {"shards": infos, "tally": vars(tally), "peak_bytes": measure_peak()}
     write_atomically(output / f"{number:05d}.json", json.dumps(facts))
 
 
 def _drop(rows: pa.RecordBatch, status: np.ndarray, why: np.ndarray, tally: Tally) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Takes away repeated paragraphs, and documents that are repeated or too short without them.
-
-    Returns the rows that stay, and their numbers.
-    """
+    """Drops repeated paragraphs, and documents that are repeated or too short without them; returns the kept rows and
+    their numbers."""
     starts = _starts(rows.column("tokens"))
     chars = np.concatenate([[0], np.cumsum(rows.column("chars").flatten().to_numpy() * (why == 0), dtype=np.int64)])
     rows, lengths = remove_paragraphs(rows, why == 0)
@@ -92,8 +87,7 @@ def _drop(rows: pa.RecordBatch, status: np.ndarray, why: np.ndarray, tally: Tall
 
 
 def _cut(rows: pa.RecordBatch, shard_tokens: int) -> list[pa.RecordBatch]:
-    """Cuts a bucket into shards of about ``shard_tokens``, each with about as many documents. A group, which has one
-    first half of its key, stays in one piece."""
+    """Cuts a bucket into shards of about ``shard_tokens``. Groups, equal in the first half of the key, stay whole."""
     if not rows.num_rows:
         return []
     tokens = len(rows.column("tokens").flatten().flatten().flatten())
@@ -106,13 +100,13 @@ def _cut(rows: pa.RecordBatch, shard_tokens: int) -> list[pa.RecordBatch]:
 
 
 def _starts(column: pa.ListArray) -> np.ndarray:
-    """Returns the offsets of a list column, from 0 on, whatever it is a slice of."""
+    """Returns the offsets of a list column from 0 on, also of a slice."""
     offsets = column.offsets.to_numpy()
     return offsets - offsets[0]
 
 
 def find_places(rows: pa.RecordBatch, task_of: np.ndarray, removed: np.ndarray) -> np.ndarray:
-    """Finds which paragraphs of the rows are removed, and why: ``[paragraphs]`` uint8, 0 for those that stay."""
+    """Returns why each paragraph of the rows is removed: ``[paragraphs]`` uint8, 0 for those that stay."""
     starts = _starts(rows.column("tokens"))
     why = np.zeros(starts[-1], dtype=np.uint8)
     row_keys = (task_of.astype(np.uint64) << np.uint64(32)) | rows.column("number").to_numpy()
@@ -136,7 +130,7 @@ def remove_paragraphs(rows: pa.RecordBatch, kept: np.ndarray) -> tuple[pa.Record
 
 
 def _count_rows(rows: pa.RecordBatch, unknown: int | None, tally: Tally) -> None:
-    """Counts what is kept, in total and by source, and the tokens of ``unknown`` text."""
+    """Counts the kept rows, in total and by source, and the tokens of ``unknown`` text."""
     paragraphs = rows.column("tokens").flatten()
     tokens = paragraphs.flatten().flatten().to_numpy()
     tally.counts.update(
@@ -162,8 +156,8 @@ def write_shard(rows: pa.RecordBatch, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def describe_shard(path: Path, split: str, objectives: dict[str, Objective]) -> ShardInfo:
-    """Describes a shard as the manifest does."""
+def make_shard_info(path: Path, split: str, objectives: dict[str, Objective]) -> ShardInfo:
+    """Returns the manifest's entry of a shard."""
     shard = map_shard(path)
     fitting = {name: o for name, o in objectives.items() if not o.column or o.column in shard.rows.schema.names}
     return ShardInfo(
@@ -180,10 +174,8 @@ def describe_shard(path: Path, split: str, objectives: dict[str, Objective]) -> 
 
 
 def name_columns(schema: pa.Schema, filled: set[str]) -> list[str]:
-    """Names the columns of the shards: those of every corpus, and of the optional ones those with content."""
-    return [
-        name for name in schema.names if name not in HIDDEN_COLUMNS and (name not in OPTIONAL_COLUMNS or name in filled)
-    ]
+    """Names the columns of the shards: without optional ones that are empty."""
+    return [name for name in schema.names if name not in HIDDEN_COLUMNS | (set(OPTIONAL_COLUMNS) - filled)]
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:

@@ -13,9 +13,9 @@ from objectives import OBJECTIVES
 
 def default_corpus_folder(tokenizer: Any) -> Path:
     """Returns its folder in the user's cache, named by the versions that it is read from and by the tokenizer."""
-    from data_pipeline.prepare.readers.python_docs import describe_versions  # what prepares needs an extra
+    from data_pipeline.prepare.readers.python_docs import format_versions  # what prepares needs an extra
 
-    stamp = f"{describe_versions()} {fingerprint_tokenizer(tokenizer)}"
+    stamp = f"{format_versions()} {fingerprint_tokenizer(tokenizer)}"
     return find_cache() / f"python-docs-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
 
 

@@ -1,7 +1,7 @@
 """Reading documents: one file per format; ``registry.py`` names them all, ``files.py`` finds the files of an input."""
 
 from .compression import is_url  # noqa: F401
-from .files import FoundFiles, InputFile, check_unchanged, find_input_files, refuse_own_output  # noqa: F401
+from .files import InputFile, InputFiles, check_unchanged, find_input_files, refuse_own_output  # noqa: F401
 from .reader import FilePart, Reader, Record  # noqa: F401
 from .registry import (  # noqa: F401
     FORMATS,

@@ -6,7 +6,7 @@ import io
 import lzma
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Protocol
 
 import pyarrow as pa
 
@@ -18,9 +18,18 @@ MIN_BOMB_BYTES = 1 << 30  # less than this is no harm, however small the file wa
 MAX_RATIO = 250  # of text, xz makes about a fifth, and a hundredth of what repeats itself
 
 
+class _Packed(Protocol):
+    def read1(self, size: int, /) -> bytes: ...
+    def close(self) -> None: ...
+
+
 def is_url(name: str) -> bool:
     """Tells whether a name is a URL that fsspec opens, such as ``s3://bucket/key``."""
     return "://" in name
+
+
+def is_compressed(name: str) -> bool:
+    return Path(name).suffix.lower() in COMPRESSED_SUFFIXES
 
 
 def open_file(name: str | Path) -> IO[bytes]:
@@ -34,39 +43,30 @@ def open_file(name: str | Path) -> IO[bytes]:
 
 
 def open_decompressed(name: str | Path) -> IO[bytes]:
-    """Opens a file for reading bytes; its suffix says whether, and how, they are decompressed."""
-    return _decompress(open_file(name), Path(str(name)).suffix.lower())
+    """Opens a file for reading bytes, decompressed as its suffix says."""
+    return open_source(SourceFile(str(name), lambda: open_file(name)))
 
 
 def open_source(source: SourceFile) -> IO[bytes]:
-    """Opens a source for reading bytes; its suffix says whether, and how, they are decompressed."""
-    return _decompress(source.open(), Path(source.name).suffix.lower())
-
-
-def is_compressed(name: str) -> bool:
-    return Path(name).suffix.lower() in COMPRESSED_SUFFIXES
-
-
-def _decompress(file: IO[bytes], suffix: str) -> IO[bytes]:
+    """Opens a source for reading bytes, decompressed as its suffix says."""
+    file, suffix = source.open(), Path(source.name).suffix.lower()
     suffix = _TARS.get(suffix, suffix)
     if suffix not in COMPRESSED_SUFFIXES:
         return file
-    inner: Any
+    inner: _Packed
     if suffix == ".gz":
         inner = gzip.GzipFile(fileobj=file)
-    elif suffix == ".bz2":
-        inner = _Streams(file, bz2.BZ2Decompressor)
-    elif suffix == ".xz":
-        inner = _Streams(file, lzma.LZMADecompressor)
-    else:
+    elif suffix == ".zst":
         inner = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
+    else:
+        inner = _Streams(file, bz2.BZ2Decompressor if suffix == ".bz2" else lzma.LZMADecompressor)
     return io.BufferedReader(_Guarded(inner, file), 1 << 16)
 
 
 class _Streams:
     """The streams of a .bz2 or .xz file, one after another. Python's own files take a damaged one for the end."""
 
-    def __init__(self, packed: IO[bytes], make: Callable[[], Any]) -> None:
+    def __init__(self, packed: IO[bytes], make: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> None:
         self.packed, self.make, self.stream = packed, make, make()
 
     def read1(self, size: int) -> bytes:
@@ -85,20 +85,20 @@ class _Streams:
                 return data
 
     def close(self) -> None:
-        """Nothing is open but ``packed``."""
+        """Leaves ``packed`` open."""
 
 
 class _Guarded(io.RawIOBase):
     """Decompressed bytes, which may not grow out of all proportion: a small file must not fill a day or a disk."""
 
-    def __init__(self, inner: Any, packed: IO[bytes]) -> None:
+    def __init__(self, inner: _Packed, packed: IO[bytes]) -> None:
         self.inner, self.packed, self.count = inner, packed, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self.inner.read1(len(buffer))  # not more at once: what stands before a damaged place is returned
+        data = self.inner.read1(len(buffer))  # not more at once: bytes before a damaged place are returned
         buffer[: len(data)] = data
         self.count += len(data)
         check_ratio(self.count, self.packed.tell())

@@ -4,7 +4,7 @@ import glob
 import logging
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,30 +16,22 @@ from data_pipeline.core.errors import KinspanError, quote_error
 
 from . import python_docs, tables
 from .compression import is_compressed, is_url
-from .registry import (
-    PYTHON_DOCS,
-    find_obstacle,
-    find_reader,
-    get_reader,
-    is_companion,
-    is_no_document,
-    split_prefix,
-)
+from .registry import PYTHON_DOCS, find_obstacle, find_reader, get_reader, is_companion, is_no_document, split_prefix
 
 logger = logging.getLogger(__name__)
 
-# What stores call a file's state, or the time of its last change: S3, HTTP, Google's, Azure's and local ones.
+# Names that stores give a file's state, or the time of its last change: S3, HTTP, Google's, Azure's and local ones.
 _STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created")
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to read, and what tells whether it has changed.
+    """A file to read, in the state in which it was found.
 
     name:     a path or a URL, with the reader's name before it where the input names one
     size:     in bytes, as it is stored
-    modified: the time of its last change, or what a store says in its place
-    called:   names it in the ids of its documents, see ``reader.name_record``
+    modified: the time of its last change, or a store's stamp
+    called:   names it in the ids of its documents, see ``reader.Record``
     """
 
     name: str
@@ -48,11 +40,11 @@ class InputFile:
     called: str = ""
 
 
-class FoundFiles(NamedTuple):
-    """The files of an input.
+class InputFiles(NamedTuple):
+    """Files of an input.
 
     unknown:     files in folders that cannot be read, with the reason
-    passed_over: how many files in folders, by suffix, are no documents, such as pictures
+    passed_over: numbers of files in folders, by suffix, that are no documents, such as pictures
     """
 
     files: list[InputFile]
@@ -60,9 +52,9 @@ class FoundFiles(NamedTuple):
     passed_over: Counter[str]
 
 
-def find_input_files(inputs: list[str]) -> FoundFiles:
-    """Finds the files that ``--input`` names: paths, globs, folders (searched through), URLs, ``hf:NAME``, or
-    ``python-docs``. A path may have the name of its reader before it: ``bookcorpus:books/``.
+def find_input_files(inputs: list[str]) -> InputFiles:
+    """Finds the files that ``--input`` names: paths, globs, folders, URLs, ``hf:NAME``, or ``python-docs``. A path may
+    have the name of its reader before it: ``bookcorpus:books/``.
 
     They are sorted within each input, and each file comes once. Raises KinspanError for an input that names nothing,
     for a named file that cannot be read, and for a folder that cannot be searched or holds no file that can be read.
@@ -73,9 +65,8 @@ def find_input_files(inputs: list[str]) -> FoundFiles:
     for given in inputs:
         key, name = split_prefix(given)
         if given == PYTHON_DOCS:
-            files[given] = InputFile(given, python_docs.SOURCE_BYTES, python_docs.describe_versions())
-            if differences := python_docs.describe_differences():
-                logger.info(f"the default corpus is read from other versions than its published figures: {differences}")
+            files[given] = InputFile(given, python_docs.SOURCE_BYTES, python_docs.format_versions())
+            python_docs.warn_of_versions()
             continue
         if key == tables.HUB:
             if not name:
@@ -84,81 +75,80 @@ def find_input_files(inputs: list[str]) -> FoundFiles:
             continue
         if key:
             get_reader(key)  # which raises where it cannot be loaded
-            name = name if "/" in name else f"./{name}"  # so that the file's own name has no prefix
+            name = name if "/" in name else f"./{name}"  # so that the file's name has no prefix
         prefix = f"{key}:" if key else ""
-        places = _UrlPlaces(name) if is_url(name) else _LocalPlaces(name)
-        for place in places.found:
-            if places.is_folder(place):
-                is_empty = True
-                for path in places.list_files(place):
-                    if is_companion(path, key):
-                        continue
-                    reason = find_obstacle(prefix + path) if places.exists(path) else "a link to nothing"
-                    if not reason:
-                        is_empty = False
-                        files[prefix + places.identify(path)] = places.describe(prefix, path)
-                    elif is_no_document(path[len(place) :]):
-                        passed_over[path] = _name_suffix(path)
-                    else:
-                        unknown[path] = places.describe(prefix, path), reason
-                if is_empty:
-                    raise KinspanError(f"{place}: no file in this folder is of a known format")
-            elif not places.exists(place):
-                raise KinspanError(f"{given}: no such file")
-            elif reason := find_obstacle(prefix + place):
-                raise KinspanError(f"{prefix}{place}: {reason}")
-            else:
-                files[prefix + places.identify(place)] = places.describe(prefix, place)
-    return FoundFiles(_call_apart(list(files.values())), list(unknown.values()), Counter(passed_over.values()))
+        store = _Urls(name) if is_url(name) else _LocalFiles(name)
+        for place in store.names:
+            if not store.is_folder(place):
+                if not store.exists(place):
+                    raise KinspanError(f"{given}: no such file")
+                if reason := find_obstacle(prefix + place):
+                    raise KinspanError(f"{prefix}{place}: {reason}")
+                files[prefix + store.identify(place)] = store.stat(prefix, place)
+                continue
+            is_empty = True
+            for path in store.list_files(place):
+                if is_companion(path, key):
+                    continue
+                reason = find_obstacle(prefix + path) if store.exists(path) else "a link to nothing"
+                if not reason:
+                    is_empty = False
+                    files[prefix + store.identify(path)] = store.stat(prefix, path)
+                elif is_no_document(path[len(place) :]):
+                    passed_over[path] = _name_suffix(path)
+                else:
+                    unknown[path] = store.stat(prefix, path), reason
+            if is_empty:
+                raise KinspanError(f"{place}: no file in this folder is of a known format")
+    return InputFiles(_call_apart(list(files.values())), list(unknown.values()), Counter(passed_over.values()))
 
 
 def refuse_own_output(inputs: list[str], folder: Path) -> None:
     """Raises KinspanError where an input is a folder that the output lies in: the next run would read it as well."""
-    for given in inputs:
-        name = split_prefix(given)[1]
+    for name in (split_prefix(given)[1] for given in inputs):
         for place in [] if is_url(name) else map(Path, expand_glob(name)):
             if place.is_dir() and folder.resolve().is_relative_to(place.resolve()):
                 raise KinspanError(f"--output_dir {folder} lies in {place}, which is read: choose one outside")
 
 
 def _call_apart(files: list[InputFile]) -> list[InputFile]:
-    """Has files of the same name called by their paths below the folder that these have in common."""
-    alike: dict[str, list[list[str]]] = {}
+    """Calls files of the same name by their paths below the folder that these have in common."""
     paths = [split_prefix(file.name)[1].split("/") for file in files]
+    alike: dict[str, list[list[str]]] = defaultdict(list)
     for path in paths:
-        alike.setdefault(path[-1], []).append(path)
-    common = {name: _count_common(min(same), max(same)) for name, same in alike.items()}
+        alike[path[-1]].append(path)
     return [
-        replace(file, called="/".join(path[common[path[-1]] :])) if len(alike[path[-1]]) > 1 else file
+        replace(file, called="/".join(path[_count_common(alike[path[-1]]) :])) if len(alike[path[-1]]) > 1 else file
         for file, path in zip(files, paths, strict=True)
     ]
 
 
-def _count_common(first: list[str], last: list[str]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+def _count_common(paths: list[list[str]]) -> int:
+    pairs = zip(min(paths), max(paths), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def check_unchanged(files: list[InputFile]) -> None:
     """Raises KinspanError where a local file has changed since it was found: its parts were cut by its old size."""
     for file in files:
-        prefix, name = split_prefix(file.name)
-        if prefix == tables.HUB or file.name == PYTHON_DOCS or is_url(name):
+        key, name = split_prefix(file.name)
+        if key == tables.HUB or file.name == PYTHON_DOCS or is_url(name):
             continue
-        now = _LocalPlaces(name).describe(f"{prefix}:" if prefix else "", name)
+        now = _LocalFiles(name).stat(f"{key}:" if key else "", name)
         if (now.size, now.modified) != (file.size, file.modified):
             raise KinspanError(f"{file.name} was changed while it was read: give the same command again")
 
 
 def expand_glob(name: str) -> list[str]:
-    """Lists what a local name or glob stands for; a path that exists is no glob, such as ``a[1].txt``."""
+    """Lists the paths of a local name or glob; a path that exists is no glob, such as ``a[1].txt``."""
     return [name] if os.path.lexists(name) else sorted(glob.glob(name, recursive=True))
 
 
-class _LocalPlaces:
-    """The files and folders of a local name or glob."""
+class _LocalFiles:
+    """Files and folders of a local name or glob."""
 
     def __init__(self, name: str) -> None:
-        self.found = expand_glob(name) or [name]
+        self.names = expand_glob(name) or [name]
 
     def is_folder(self, name: str) -> bool:
         return os.path.isdir(name)
@@ -170,28 +160,51 @@ class _LocalPlaces:
         return os.path.abspath(name)
 
     def list_files(self, folder: str) -> list[str]:
-        return [str(path) for path in _list_files(Path(folder))]
+        """Lists all files below a folder, sorted, with the links that lead nowhere.
 
-    def describe(self, prefix: str, name: str) -> InputFile:
-        """Describes a file. A change also shows in the files that its reader reads beside it."""
+        Links to folders are followed after all that are there without one; each folder is listed once, so no loop of
+        links goes on for ever. Raises KinspanError where a folder cannot be searched.
+        """
+
+        def refuse(error: OSError) -> None:
+            raise KinspanError(f"{error.filename} cannot be searched: {error.strerror}") from error
+
+        paths: list[str] = []
+        searched: set[str] = set()
+        waiting = [str(Path(folder))]
+        while waiting:
+            links: list[str] = []
+            for start in waiting:
+                for parent, folders, names in os.walk(start, onerror=refuse):
+                    if (place := os.path.realpath(parent)) in searched:
+                        folders.clear()
+                        continue
+                    searched.add(place)
+                    paths += [os.path.join(parent, name) for name in names]
+                    links += [path for name in folders if os.path.islink(path := os.path.join(parent, name))]
+            waiting = sorted(links)
+        return sorted((p for p in paths if os.path.isfile(p) or not os.path.exists(p)), key=lambda p: p.split("/"))
+
+    def stat(self, prefix: str, name: str) -> InputFile:
+        """Returns a file with its state, which covers the files that its reader reads beside it."""
         if not os.path.exists(name):
             return InputFile(prefix + name, 0, "")
         reader = find_reader(prefix + name)
         folder = os.path.dirname(name) or "."
-        beside = reader.companions if reader else ""
         try:
-            stat = os.stat(name)
-            companions = [file for file in (sorted(os.listdir(folder)) if beside else []) if re.match(beside, file)]
-            times = [stat.st_mtime_ns, *(os.stat(os.path.join(folder, file)).st_mtime_ns for file in companions)]
-            if prefix.endswith(".py:"):
-                times.append(os.stat(prefix[:-1]).st_mtime_ns)
+            companions = reader.companions if reader else ""
+            beside = sorted(os.listdir(folder)) if companions else []
+            paths = [os.path.join(folder, file) for file in beside if re.match(companions, file)]
+            paths += [prefix[:-1]] if prefix.endswith(".py:") else []
+            state = os.stat(name)
+            times = [state.st_mtime_ns, *(os.stat(path).st_mtime_ns for path in paths)]
         except OSError as error:
             raise KinspanError(f"{name} cannot be read: {error.strerror}") from error
-        return InputFile(prefix + name, stat.st_size, " ".join(map(str, times)))
+        return InputFile(prefix + name, state.st_size, " ".join(map(str, times)))
 
 
-class _UrlPlaces:
-    """The files and folders of a URL or a pattern of URLs, by fsspec."""
+class _Urls:
+    """Files and folders of a URL or a pattern of URLs, by fsspec."""
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -200,7 +213,7 @@ class _UrlPlaces:
         with self._reaching():
             self.filesystem, path = fsspec.url_to_fs(url)
             paths = sorted(self.filesystem.glob(path)) if glob.has_magic(url) else [path]
-        self.found = [self._name(p) for p in paths] or [url]
+        self.names = list(map(self.filesystem.unstrip_protocol, paths)) or [url]
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -208,9 +221,6 @@ class _UrlPlaces:
             yield
         except Exception as error:  # each store has its own
             raise KinspanError(f"{self.url} cannot be reached: {quote_error(error)}") from error
-
-    def _name(self, path: str) -> str:
-        return self.filesystem.unstrip_protocol(path)
 
     def is_folder(self, url: str) -> bool:
         with self._reaching():
@@ -225,43 +235,16 @@ class _UrlPlaces:
 
     def list_files(self, folder: str) -> list[str]:
         with self._reaching():
-            return [self._name(path) for path in sorted(self.filesystem.find(folder))]
+            return list(map(self.filesystem.unstrip_protocol, sorted(self.filesystem.find(folder))))
 
-    def describe(self, prefix: str, url: str) -> InputFile:
+    def stat(self, prefix: str, url: str) -> InputFile:
         with self._reaching():
             info = self.filesystem.info(url)
-        stamps = (info.get(key) for key in _STAMPS)
-        return InputFile(prefix + url, int(info.get("size") or 0), str(next(filter(None, stamps), "")))
-
-
-def _list_files(folder: Path) -> list[Path]:
-    """Lists all files below a folder, sorted, with the links that lead nowhere.
-
-    Links to folders are followed, after all that are there without one; each folder is listed once, so no loop of links
-    goes on for ever. Raises KinspanError where a folder cannot be searched.
-    """
-
-    def refuse(error: OSError) -> None:
-        raise KinspanError(f"{error.filename} cannot be searched: {error.strerror}") from error
-
-    paths: list[Path] = []
-    searched: set[str] = set()
-    waiting = [folder]
-    while waiting:
-        links: list[Path] = []
-        for start in waiting:
-            for parent, folders, names in os.walk(start, onerror=refuse):
-                if (place := os.path.realpath(parent)) in searched:
-                    folders.clear()
-                    continue
-                searched.add(place)
-                paths += [Path(parent, name) for name in names]
-                links += [Path(parent, name) for name in folders if os.path.islink(os.path.join(parent, name))]
-        waiting = sorted(links)
-    return sorted(path for path in paths if path.is_file() or not path.exists())
+        stamp = next((stamp for key in _STAMPS if (stamp := info.get(key))), "")
+        return InputFile(prefix + url, int(info.get("size") or 0), str(stamp))
 
 
 def _name_suffix(name: str) -> str:
-    """Names the suffix by which a file's format is known, such as ``.csv.gz``."""
+    """Returns the suffix by which a file's format is known, such as ``.csv.gz``."""
     path = Path(name)
     return (Path(path.stem).suffix + path.suffix if is_compressed(name) else path.suffix) or path.name

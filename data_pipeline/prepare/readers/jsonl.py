@@ -7,15 +7,12 @@ from typing import Any
 from data_pipeline.prepare.document import Document, Rejected
 
 from .lines import read_lines, split_bytes
-from .reader import FilePart, Reader, Record, SourceFile, name_file, name_record
+from .reader import FilePart, Reader, Record, SourceFile
 from .text import decode, split_paragraphs
 
 
 def parse_fields(fields: Any, record: Record) -> list[Document]:
-    """Makes a document of the fields of a JSON object, or of a table's row, which has the same names.
-
-    A document without an id is named by its file and line. Raises Rejected where the fields hold no text.
-    """
+    """Returns the document of a JSON object, or of a table's row. Raises Rejected where the fields hold no text."""
     if not isinstance(fields, dict):
         raise Rejected("not a JSON object")
     paragraphs, text = fields.get("paragraphs"), fields.get("text")
@@ -27,16 +24,14 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
     else:
         raise Rejected('neither "paragraphs" (a list of strings) nor "text" (a string)')
     title = fields.get("title")
-    name = find_id(fields) or f"{name_record(record)}:{record.line}"
-    return [Document(name, str(title or ""), paragraphs, name_file(record.file))]
+    name = find_id(fields) or f"{record.name}:{record.line}"
+    return [Document(name, str(title or ""), paragraphs, record.source)]
 
 
 def find_id(fields: dict[str, Any]) -> str:
-    """Finds the id of a document; "" where it has none."""
+    """Returns the id of a document; "" where it has none."""
     document_id = fields.get("id")
-    if (
-        isinstance(document_id, float) and document_id.is_integer()
-    ):  # as pandas writes whole numbers where an id is missing
+    if isinstance(document_id, float) and document_id.is_integer():  # as pandas writes 12 where some ids are missing
         document_id = int(document_id)
     return str(document_id) if isinstance(document_id, str | int) else ""
 
@@ -52,7 +47,7 @@ def load_json(content: bytes) -> Any:
 
 
 def read_json_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields what ``read_lines`` does. Raises EOFError where the last line is cut off."""
+    """Yields lines, see ``read_lines``. Raises EOFError where the last one is cut off."""
     for number, line in read_lines(source, part):
         if isinstance(line, bytes):
             check_end(line)
@@ -60,7 +55,7 @@ def read_json_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple
 
 
 def check_end(line: bytes) -> None:
-    """Raises EOFError where a line is a file's last and is cut off: then others may be missing behind it."""
+    """Raises EOFError where a line is a file's last and is cut off: others may be missing behind it."""
     if line.endswith(b"\n") or b"\x00" in line:  # a line of UTF-16 ends with a NUL
         return
     try:

@@ -11,6 +11,7 @@ import ast
 import gc
 import hashlib
 import inspect
+import logging
 import re
 import sys
 import sysconfig
@@ -23,6 +24,8 @@ from pathlib import Path
 from data_pipeline.prepare.document import Document
 
 from .reader import FilePart, Reader, SourceFile
+
+logger = logging.getLogger(__name__)
 
 SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
 SOURCE_BYTES = 40_000_000  # about how much work it is to read, as bytes of other formats
@@ -46,7 +49,7 @@ def read_pins() -> dict[str, str]:
 
 @cache
 def find_versions() -> dict[str, str]:
-    """Finds the installed version of each; "" where it is not installed."""
+    """Returns the installed version of each; "" where it is not installed."""
     entries = {}
     for name in read_pins():
         try:
@@ -56,17 +59,17 @@ def find_versions() -> dict[str, str]:
     return entries
 
 
-def describe_versions() -> str:
-    """Names the versions that the corpus is read from."""
+def format_versions() -> str:
+    """Lists the versions that the corpus is read from."""
     python = ".".join(map(str, sys.version_info[:3]))
     return "; ".join([f"python {python}", *(f"{name} {version}" for name, version in find_versions().items())])
 
 
-def describe_differences() -> str:
-    """Says which packages are of another version than the corpus is meant for; nothing where none is."""
-    pins = read_pins()
-    unpinned = [f"{name} {v or 'missing'} (not {pins[name]})" for name, v in find_versions().items() if v != pins[name]]
-    return ", ".join(unpinned)
+def warn_of_versions() -> None:
+    """Logs which packages are of another version than those of the published figures."""
+    for name, version in find_versions().items():
+        if version != (pin := read_pins()[name]):
+            logger.info(f"the published figures of the default corpus are of {name} {pin}, not {version or 'missing'}")
 
 
 def find_source_files(number: int) -> list[Path]:

@@ -1,8 +1,8 @@
-"""What a reader is: the types of each format's ``READER``, of what it reads from, and of what it yields."""
+"""Types of the readers: each format's ``READER``, its sources, and its records."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any
 
 from data_pipeline.prepare.document import Document, Rejected
@@ -16,7 +16,7 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 
 @dataclass(frozen=True)
 class FilePart:
-    """A part of a file, for one task. What its two numbers mean is the reader's own: bytes, row groups, members."""
+    """A part of a file, for one task, in units of the reader: bytes, row groups, members."""
 
     begin: int
     end: int
@@ -24,13 +24,12 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Record:
-    """One raw record of a file.
+    """A raw record of a file.
 
-    file:    is a path or URL; a file inside an archive is named ``ARCHIVE::FILE``
-    line:    is the record's number in its file, from 1; in the later parts of a file that is read in parts it is the
-             byte at which the record begins
-    content: bytes, a row as a dictionary, or a Document; or Rejected, where there is nothing to parse
-    called:  what names the file in the ids of its documents; "" is its name without folders, see ``name_record``
+    file:    a path or URL; a file inside an archive is named ``ARCHIVE::FILE``
+    line:    the record's number in its file, from 1; in later parts of a file the byte at which it begins
+    content: bytes, a row as a dictionary, or a Document; or Rejected
+    called:  the file's name in ids of its documents, with folders where other inputs have the same; "" without any
     """
 
     file: str
@@ -38,9 +37,15 @@ class Record:
     content: Any
     called: str = ""
 
+    @property
+    def name(self) -> str:
+        """Returns the file's name in ids. One id for a thousand pages ``index.html`` would hold out all, or none."""
+        return self.called or self.source
 
-def _find_nothing(name: str) -> None:
-    return None
+    @property
+    def source(self) -> str:
+        """Returns the file's name without its folders, or the archives that it is in."""
+        return name_file(self.file)
 
 
 @dataclass(frozen=True)
@@ -48,30 +53,29 @@ class SourceFile:
     """A file to read: on a disk, behind a URL, or inside an archive.
 
     open:        opens its bytes as they are stored, from the start
-    find_beside: finds another file of the same folder by its name; None where there is none
+    find_beside: finds another file of the same folder by its name
     size:        in bytes, as it is stored; 0 where it is not known
     is_link:     whether it is a link in an archive, which is not followed
     """
 
     name: str
     open: Callable[[], IO[bytes]]
-    find_beside: Callable[[str], "SourceFile | None"] = _find_nothing
+    find_beside: Callable[[str], "SourceFile | None"] = lambda name: None
     size: int = 0
     is_link: bool = False
 
 
 @dataclass(frozen=True)
 class Reader:
-    """The two halves of a reader, and which files it takes.
+    """The two halves of a reader, and the files that it takes.
 
-    read:              yields ``(line number, content)`` of a whole file, or of a part of it. It must be cheap, and hold
-                       no more than a record at a time.
-    parse:             makes documents of one record, or raises Rejected with the reason. It runs in a worker process.
+    read:              yields ``(line number, content)`` of a file or a part, cheaply, holding a record at a time
+    parse:             returns the documents of a record, or raises Rejected; it runs in a worker process
     may_be_compressed: whether it opens its files with ``compression.open_source``
     split:             cuts a file, by its name and size in bytes, into parts that can be read apart
-    names:             a pattern of the base names that this reader takes, whatever their suffix
-    companions:        a pattern of the base names of files that are read together with those
-    ignored:           a pattern of the base names of files beside those that hold no documents
+    names:             a pattern of base names that this reader takes, whatever their suffix
+    companions:        a pattern of base names of files that are read together with those
+    ignored:           a pattern of base names of files beside those that hold no documents
     modules:           libraries that it imports
     """
 
@@ -82,7 +86,7 @@ class Reader:
     names: str = ""
     companions: str = ""
     ignored: str = ""
-    modules: tuple[str, ...] = field(default=())
+    modules: tuple[str, ...] = ()
 
 
 def estimate_text(name: str, size: int) -> int:
@@ -92,39 +96,25 @@ def estimate_text(name: str, size: int) -> int:
 
 def group_parts(sizes: Sequence[int]) -> list[FilePart]:
     """Cuts members of a file, of these sizes in bytes, into runs of about PART_BYTES together."""
-    parts, begin, held = [], 0, 0
+    parts, begin, total = [], 0, 0
     for number, size in enumerate(sizes, 1):
-        held += size
-        if held >= PART_BYTES or number == len(sizes):
+        total += size
+        if total >= PART_BYTES or number == len(sizes):
             parts.append(FilePart(begin, number))
-            begin, held = number, 0
+            begin, total = number, 0
     return parts
 
 
 def name_file(name: str) -> str:
-    """Names a file without its folders, or the archives that it is in."""
     return os.path.basename(name.rpartition("::")[2])
 
 
-def name_record(record: Record) -> str:
-    """Names the file of a record as the ids of its documents do.
-
-    That is the file's name, with as many of its folders as tell it from the other inputs, or as it has in its archive.
-    A site has a thousand pages ``index.html``: with one id for all, all of them would be held out, or none.
-    """
-    return record.called or name_file(record.file)
-
-
-def reject_too_long(what: str, size: int) -> Rejected:
-    """Says that a record of ``size`` bytes is larger than MAX_RECORD_BYTES."""
-    return Rejected(f"the {what} is larger than {MAX_RECORD_BYTES >> 20} MB: cut it into several documents", size)
+def reject_too_long(kind: str, size: int) -> Rejected:
+    return Rejected(f"the {kind} is larger than {MAX_RECORD_BYTES >> 20} MB: cut it into several documents", size)
 
 
 def measure_content(content: Any) -> int:
-    """Measures a record in bytes, be it accepted or rejected: as it stands in the file once that is decompressed.
-
-    Of a row it is the values of all columns that were read, without what separates them.
-    """
+    """Returns the bytes of a record, be it accepted or rejected, decompressed; of a row those of all its values."""
     if isinstance(content, bytes):
         return len(content)
     if isinstance(content, str):
@@ -138,16 +128,13 @@ def measure_content(content: Any) -> int:
     return 0 if content is None else len(str(content))
 
 
-def pass_rest(file: IO[bytes]) -> int:
-    """Reads a file on to its end, and count its bytes."""
-    passed = 0
-    while chunk := file.read(1 << 20):
-        passed += len(chunk)
-    return passed
+def count_rest(file: IO[bytes]) -> int:
+    """Reads a file to its end, and counts its bytes."""
+    return sum(map(len, iter(lambda: file.read(1 << 20), b"")))
 
 
-def find_utf_16(file: IO[bytes]) -> bool:
-    """Tells whether a file that stands at its start begins as UTF-16 does, with a byte order mark."""
+def is_utf_16(file: IO[bytes]) -> bool:
+    """Tells whether a file, at its start, begins with a byte order mark of UTF-16."""
     return file.peek(2)[:2] in _UTF_16  # type: ignore[attr-defined]  # all that open files return buffered ones
 
 

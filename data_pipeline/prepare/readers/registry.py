@@ -1,7 +1,6 @@
 """All formats, which of them a file is of, and reading it.
 
-To add a format, write a file beside ``jsonl.py`` that defines ``READER``, which says how a file is cut into raw
-records and how a record becomes documents (see ``reader.Reader``), and add a line to READERS. Or keep the file
+To add a format, write a file beside ``jsonl.py`` with a ``reader.Reader``, and add a line to READERS. Or keep the file
 elsewhere, and name it before the input: ``--input my_reader.py:folder``.
 """
 
@@ -17,21 +16,7 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import load_python
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
-from . import (
-    books,
-    html,
-    jsonl,
-    markup,
-    office,
-    python_docs,
-    questions,
-    stackexchange,
-    tables,
-    text,
-    warc,
-    wiki_dump,
-    wiki_extracted,
-)
+from . import documents, forums, jsonl, python_docs, tables, text, web, wikipedia
 from .archives import MAX_DEPTH, Unpack, split_zip, unpack_7z, unpack_tar, unpack_zip
 from .compression import COMPRESSED_SUFFIXES, is_compressed, is_url, open_file
 from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
@@ -45,24 +30,24 @@ READERS: dict[str, Reader] = {
     ".csv": tables.TEXT,
     ".tsv": tables.TEXT,
     ".json": tables.JSON,
-    ".md": markup.MARKDOWN,
-    ".rst": markup.RST,
-    ".html": html.READER,
-    ".htm": html.READER,
-    ".xhtml": html.READER,
-    ".xml": wiki_dump.READER,
-    ".warc": warc.READER,
-    ".arc": warc.READER,
+    ".md": documents.MARKDOWN,
+    ".rst": documents.RST,
+    ".html": web.HTML,
+    ".htm": web.HTML,
+    ".xhtml": web.HTML,
+    ".xml": wikipedia.DUMP,
+    ".warc": web.WARC,
+    ".arc": web.WARC,
     ".parquet": tables.PARQUET,
     ".arrow": tables.ARROW,
-    ".docx": office.DOCX,
-    ".pptx": office.PPTX,
-    ".pdf": office.PDF,
-    "stackexchange": stackexchange.READER,
-    "stackexchange-code": stackexchange.READER_WITH_CODE,
-    "questions": questions.READER,
-    "wikiextractor": wiki_extracted.READER,
-    "bookcorpus": books.READER,
+    ".docx": documents.DOCX,
+    ".pptx": documents.PPTX,
+    ".pdf": documents.PDF,
+    "stackexchange": forums.STACKEXCHANGE,
+    "stackexchange-code": forums.WITH_CODE,
+    "questions": forums.QUESTIONS,
+    "wikiextractor": wikipedia.EXTRACTED,
+    "bookcorpus": text.BOOKS,
     tables.HUB: tables.HUGGING_FACE,
     PYTHON_DOCS: python_docs.READER,
 }
@@ -86,26 +71,19 @@ _NO_DOCUMENT_NAMES = re.compile(r"Makefile|Dockerfile|package(-lock)?\.json|CNAM
 _OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # a compressed tar without a suffix that says so
 
 
-def _describe_formats() -> str:
-    suffixes = [suffix for suffix in READERS if suffix.startswith(".")]
-    compressible = [suffix for suffix in suffixes if READERS[suffix].may_be_compressed]
-    others = [*(suffix for suffix in suffixes if suffix not in compressible), *ARCHIVES]
-    return (
-        f"{', '.join(compressible)} (also {', '.join(COMPRESSED_SUFFIXES)}), {', '.join(others)}, "
-        "StackExchange's Posts.xml, WikiExtractor's wiki_00 and so on"
-    )
-
-
-FORMATS = _describe_formats()  # for help texts and error messages
+_PLAIN = [suffix for suffix in READERS if suffix.startswith(".") and READERS[suffix].may_be_compressed]
+_PACKED = [suffix for suffix in READERS if suffix.startswith(".") and suffix not in _PLAIN]
+FORMATS = (  # for help texts
+    f"{', '.join(_PLAIN)} (also {', '.join(COMPRESSED_SUFFIXES)}), {', '.join([*_PACKED, *ARCHIVES])}, "
+    "StackExchange's Posts.xml, WikiExtractor's wiki_00 and so on"
+)
 
 
 def split_prefix(name: str) -> tuple[str, str]:
-    """Splits what names a reader from an input: ``bookcorpus:books/`` is of ``bookcorpus``; a plain path is of none."""
+    """Splits the name of a reader, or "", from an input: ``bookcorpus:books/``."""
     head, colon, rest = name.partition(":")
-    if not colon or rest.startswith(("//", ":")):
-        return "", name
     is_reader = head.endswith(".py") or head in READERS or f".{head}" in READERS
-    return (head, rest) if is_reader else ("", name)
+    return (head, rest) if colon and is_reader and not rest.startswith(("//", ":")) else ("", name)
 
 
 @cache
@@ -122,7 +100,7 @@ def _strip(name: str) -> str:
 
 
 def find_archive(name: str) -> Unpack | None:
-    """Finds what unpacks an archive; None where the file is none."""
+    """Returns the function that unpacks an archive; None for any other file."""
     base = _strip(split_prefix(name)[1])
     if re.fullmatch(_OF_SYSTEMS, base):
         return None
@@ -132,14 +110,14 @@ def find_archive(name: str) -> Unpack | None:
 
 
 def find_reader(name: str | Path) -> Reader | None:
-    """Finds the reader of a file by its name; None where no reader takes it."""
+    """Returns the reader of a file by its name; None where no reader takes it."""
     key = _find_key(str(name))
     return get_reader(key) if key else None
 
 
 @lru_cache(1024)
 def _find_key(name: str) -> str:
-    """Finds the key of a file's reader; "" where there is none. It is asked for each record, so it is remembered."""
+    """Returns the key of a file's reader; "" where there is none. It is called for each record, and so cached."""
     key, path = split_prefix(name)
     if name == PYTHON_DOCS or key:
         return key or name
@@ -151,7 +129,7 @@ def _find_key(name: str) -> str:
 
 
 def get_reader(key: str) -> Reader:
-    """Gets the reader of a key of READERS, with or without its dot, or of a Python file. Raises KinspanError."""
+    """Returns the reader of a key of READERS, with or without its dot, or of a Python file. Raises KinspanError."""
     if key.endswith(".py"):
         return _load_reader(key)
     reader = READERS.get(key) or READERS.get(f".{key}")
@@ -161,10 +139,7 @@ def get_reader(key: str) -> Reader:
 
 
 def is_companion(name: str, key: str = "") -> bool:
-    """Tells whether a file is read together with another one, or holds no documents and stands beside one that does.
-
-    key: of the reader that all files are read by; "" is any
-    """
+    """Tells whether a file is read together with another, or is no document beside one that is, for a reader or any."""
     readers = [get_reader(key)] if key else READERS.values()
     patterns = [_OF_SYSTEMS, *(p for reader in readers for p in (reader.companions, reader.ignored) if p)]
     return any(re.fullmatch(pattern, _strip(name)) for pattern in patterns)
@@ -178,7 +153,7 @@ def is_no_document(name: str) -> bool:
 
 
 def find_obstacle(name: str) -> str:
-    """Says why a file cannot be read: its format is not known, or a library is missing; "" where it can."""
+    """Returns why a file cannot be read: its format is not known, or a library is missing; "" where it can."""
     modules: tuple[str, ...] = ()
     if find_archive(name):
         modules = ("py7zr",) if name.lower().endswith(".7z") else ()
@@ -191,24 +166,22 @@ def find_obstacle(name: str) -> str:
 
 
 def find_parts(name: str, size: int) -> list[FilePart | None]:
-    """Cuts a file into the parts that can be read apart, one task each; None stands for the whole file.
+    """Cuts a file into the parts that can be read apart, one task each; None is the whole file.
 
-    A web server may not say how large a file is; that is a size of 0, and such a file is read as a whole.
+    A web server may not say how large a file is; that is a size of 0.
     """
-    if not size:
-        return [None]
-    unpack = find_archive(name)
-    if unpack:
-        return list(split_zip(split_prefix(name)[1], size)) if unpack is unpack_zip else [None]
     reader = find_reader(name)
-    return list(reader.split(split_prefix(name)[1], size)) if reader and reader.split else [None]
+    unpack = find_archive(name)
+    split = (split_zip if unpack is unpack_zip else None) if unpack else reader and reader.split
+    return list(split(split_prefix(name)[1], size)) if split and size else [None]
 
 
 def open_input(name: str, size: int = 0) -> SourceFile:
     """Opens a file on a disk or behind a URL as a source; ``size`` is that of the latter."""
 
     def find_beside(beside: str) -> SourceFile | None:
-        path_beside = f"{path.rpartition('/')[0]}/{beside}" if "/" in path else beside
+        folder, slash, _ = path.rpartition("/")
+        path_beside = folder + slash + beside
         if is_url(path_beside):
             import fsspec
 
@@ -224,10 +197,8 @@ def open_input(name: str, size: int = 0) -> SourceFile:
 def read_records(name: str | Path, part: FilePart | None = None, called: str = "", size: int = 0) -> Iterator[Record]:
     """Yields the raw records of a file, or of a part of it; of an archive, those of the files in it.
 
-    called: as in ``Record``
-    size:   of a file behind a URL
-
-    Where it cannot be read on, the last record holds the error as Unreadable, which counts for the whole file.
+    ``size`` is that of a file behind a URL. Where the file cannot be read on, the last record is Unreadable, and counts
+    for the whole file.
     """
     yield from _read_source(open_input(str(name), size), part, called)
 
@@ -273,7 +244,7 @@ def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
 
 
 def parse_record(record: Record) -> list[Document]:
-    """Makes the documents of a record. Raises Rejected where it holds none, and Omitted where it is to hold none."""
+    """Returns the documents of a record. Raises Rejected where it holds none, and Omitted where it is to hold none."""
     if isinstance(record.content, Rejected):
         raise record.content
     reader = find_reader(record.file)

@@ -1,16 +1,14 @@
 """``.csv``, ``.tsv``, ``.parquet``, ``.arrow``, ``.json`` and ``hf:NAME``: a row is a document, with the fields of a
 ``.jsonl`` document as its columns.
 
-A table as text is read by ``csv``, and not by ``datasets``, which turns the id "007" into 7 and the text "NA" into
-nothing, and takes a row with too few columns for a complete one. Columns of a ``.csv`` may be separated by semicolons:
-the first row shows it. ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT`` is a data set of the Hugging Face
-hub, streamed; NAME may be a local folder. A folder of ``save_to_disk`` needs no prefix.
+``csv`` reads tables as text, since ``datasets`` turns the id "007" into 7 and the text "NA" into nothing, and takes a
+row with too few columns for a complete one. Columns of a ``.csv`` may be separated by semicolons: the first row shows
+it. ``hf:NAME:CONFIG:SPLIT`` is a data set of the Hugging Face hub, streamed; NAME may be a local folder.
 """
 
 import csv
 import hashlib
 import io
-import json
 import sys
 from collections.abc import Iterator
 from itertools import chain
@@ -23,25 +21,14 @@ from data_pipeline.prepare.document import Document, Rejected, Unreadable
 
 from . import reader
 from .compression import is_compressed, open_file, open_source
-from .jsonl import parse_fields
-from .reader import (
-    FilePart,
-    Reader,
-    Record,
-    SourceFile,
-    estimate_text,
-    find_utf_16,
-    group_parts,
-    measure_content,
-    pass_rest,
-    reject_utf_16,
-)
+from .jsonl import load_json, parse_fields
+from .reader import FilePart, Reader, Record, SourceFile, estimate_text, group_parts, measure_content
 from .text import read_whole
 
 COLUMNS = ("id", "title", "paragraphs", "text")
 HUB = "hf"
 ROWS = 256  # that are in memory at a time
-_MORE = "\n"  # no column's name: the values of all columns that are not kept, which count as read
+_MORE = "\n"  # no column's name: the values of columns that are not kept, which count as read
 _WHOLE = FilePart(0, sys.maxsize)
 Rows = Iterator[tuple[int, dict | Rejected]]
 
@@ -57,8 +44,8 @@ def _read_text_rows(source: SourceFile, part: FilePart | None) -> Rows:
     csv.field_size_limit(reader.MAX_RECORD_BYTES)
     name = source.name.rpartition(".")[0] if is_compressed(source.name) else source.name
     with open_source(source) as file:
-        if find_utf_16(file):
-            yield 1, reject_utf_16(pass_rest(file))
+        if reader.is_utf_16(file):
+            yield 1, reader.reject_utf_16(reader.count_rest(file))
             return
         lines = _read_lines(io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline=""))
         first = next(lines, "")
@@ -87,8 +74,7 @@ def _read_lines(text: IO[str]) -> Iterator[str]:
 
 
 def _find_merged(row: list[str], delimiter: str) -> Rejected | None:
-    """Rejects a row with a field that holds whole rows: in a .tsv without quoting, a quotation mark began a field, and
-    the next one ended another."""
+    """Rejects a row with a field that holds whole rows: a .tsv without quoting, and a text with a quotation mark."""
     for field in row if delimiter == "\t" else ():
         lines = field.count("\n")
         if lines and field.count("\t") == lines * (len(row) - 1) > 0:
@@ -108,22 +94,21 @@ def _name_fields(header: list[str], row: list[str]) -> dict[str, Any] | Rejected
 
 def _read_json(source: SourceFile, part: FilePart | None) -> Rows:
     """Reads a list of objects, or a single object."""
-    for _, content in read_whole(source, part):
-        if isinstance(content, Rejected):
-            yield 1, content
-            return
-        if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-            yield 1, reject_utf_16(len(content))
-            return
-        objects = json.loads(content.decode("utf-8-sig"))
-        yield from enumerate(objects if isinstance(objects, list) else [objects], 1)
+    for number, content in read_whole(source, part):
+        objects: Any = content
+        if isinstance(content, bytes):
+            try:
+                objects = load_json(content)
+            except Rejected as reason:
+                objects = Rejected(str(reason), len(content))
+        yield from enumerate(objects if isinstance(objects, list) else [objects], number)
 
 
 # Arrow ----------------------------------------------------------------------------------------------------
 
 
 def _split_row_groups(name: str, size: int) -> list[FilePart]:
-    """Cuts a Parquet file into runs of row groups of about PART_BYTES; one that cannot be opened is one part."""
+    """Cuts a Parquet file into runs of row groups of about PART_BYTES."""
     import pyarrow.parquet as pq
 
     try:
@@ -194,14 +179,13 @@ def _read_stream(source: SourceFile, part: FilePart | None) -> Rows:
 
 
 def stamp(name: str) -> str:
-    """Says what tells whether a local folder has changed; "" for a data set of the hub."""
+    """Returns a hash of the states of a local folder's files; "" for a data set of the hub."""
     files = sorted(path for path in Path(name.partition(":")[0]).rglob("*") if path.is_file())
     states = [(str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
     return hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16] if files else ""
 
 
-# Beside the Arrow files of a saved Hugging Face data set lie two files that describe it, and what was made of it: the
-# results of ``map``, ``filter`` and ``shuffle`` would be read as documents once more.
+# Files beside the Arrow files of a saved Hugging Face data set: descriptions, and results of ``map`` and ``filter``
 _BESIDE = r"(?:dataset_info|state|dataset_dict)\.json|cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow"
 TEXT = Reader(_read_text_rows, _parse_row, may_be_compressed=True)
 JSON = Reader(_read_json, _parse_row, may_be_compressed=True)

@@ -1,37 +1,32 @@
-"""``.txt``: a file is a document, and blank lines separate its paragraphs.
+"""``.txt``: a file is a document, and blank lines separate its paragraphs. ``bookcorpus``: books of BookCorpus.
 
-A file above MAX_RECORD_BYTES is a collection: it is read as a stream, and cut into documents of about PIECE_BYTES, each
-of which ends at a blank line, or where there is none at the end of a line, of a word or of a character.
+A text file above MAX_RECORD_BYTES is a collection: it is read as a stream, and cut into documents of about PIECE_BYTES,
+each of which ends at a blank line, or where there is none for long at the end of a line.
+
+BookCorpus has a sentence a line, with spaces around punctuation, and marks neither paragraphs nor books. A paragraph is
+made of neighbouring sentences, up to a blank line where there is one; a document ends where a chapter begins, where the
+file ends, or after MAX_SENTENCES.
 """
 
 import re
 from collections.abc import Iterator
-from typing import IO
 
 from data_pipeline.prepare.document import Document, Rejected
 
 from . import reader
 from .compression import is_compressed, open_source
-from .lines import split_bytes
-from .reader import (
-    FilePart,
-    Reader,
-    Record,
-    SourceFile,
-    find_utf_16,
-    name_file,
-    name_record,
-    pass_rest,
-    reject_utf_16,
-)
+from .lines import cut_lines, split_bytes
+from .reader import FilePart, Reader, Record, SourceFile, count_rest, reject_utf_16
 
 PIECE_BYTES = 1 << 20  # of a text that is too long for one document: about a book
-WINDOW_BYTES = 1 << 16  # behind them, in which an end is looked for
-_ENDS = [  # where a text may be cut, the best first
-    re.compile(rb"\n[ \t\r]*\n\s*"),
-    re.compile(rb"\n"),
-    re.compile(rb"[ \t]"),
-    re.compile(rb"(?=[^\x80-\xbf])"),  # before the first byte of a character
+PARAGRAPH_SENTENCES = 8  # about a page's paragraph of a novel
+MAX_SENTENCES = 2000  # about four chapters
+_CHAPTER = re.compile(rb"\s*(?:chapter|prologue|epilogue|part)\b[\s\w.:-]{0,20}$", re.I)
+_SPACES = [  # what the tokenizer of that corpus put apart
+    (re.compile(r"\s+([.,;:!?%)\]]|n't\b|'(?:s|re|ve|ll|d|m)\b)"), r"\1"),
+    (re.compile(r"([(\[$])\s+"), r"\1"),
+    (re.compile(r"``\s*"), '"'),
+    (re.compile(r"\s*''"), '"'),
 ]
 
 
@@ -54,74 +49,53 @@ def split_paragraphs(text: str) -> list[str]:
 
 
 def read_whole(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields a whole file as one record, or Rejected where it is larger than a document can be."""
+    """Yields a whole file as a record, or Rejected where it is larger than a document can be."""
     with open_source(source) as file:
         content = file.read(reader.MAX_RECORD_BYTES + 1)
-        rest = pass_rest(file) if len(content) > reader.MAX_RECORD_BYTES else 0
+        rest = count_rest(file) if len(content) > reader.MAX_RECORD_BYTES else 0
     yield 1, reader.reject_too_long("file", len(content) + rest) if rest else content
 
 
-def _read_text(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | dict | Rejected]]:
-    """Yields a text as one record, or in pieces, ``{"text": bytes}``, each with the number of its first byte from 1."""
-    with open_source(source) as file:
-        if find_utf_16(file):
-            if part is None or not part.begin:
-                yield 1, reject_utf_16(pass_rest(file))
-            return
-        if part is None or is_compressed(source.name):
-            content = file.read(reader.MAX_RECORD_BYTES + 1)
-            if len(content) <= reader.MAX_RECORD_BYTES:
-                yield 1, content
-                return
-            yield from _cut_pieces(content, file, 0, None)
-        else:
-            begin, end = (_find_boundary(file, at) for at in (part.begin, part.end))
-            file.seek(begin)
-            yield from _cut_pieces(b"", file, begin, end)
+def name_title(record: Record) -> tuple[str, str]:
+    """Returns the id of a document that is a file, and its title: the name without folders and suffix."""
+    return record.name, record.source.rpartition(".")[0] or record.source
 
 
-def _cut_pieces(data: bytes, file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[int, dict]]:
-    """Cuts the text from byte ``begin`` to ``end`` into pieces; ``data`` is what was already read of it."""
-    at = begin
-    while True:
-        wanted = PIECE_BYTES + WINDOW_BYTES - len(data)
-        data += file.read(max(0, wanted if end is None else min(wanted, end - at - len(data))))
-        if not data:
-            return
-        window = data[PIECE_BYTES : PIECE_BYTES + WINDOW_BYTES]
-        size = PIECE_BYTES + _find_end(window) if len(window) == WINDOW_BYTES else len(data)  # the rest is one piece
-        yield at + 1, {"text": data[:size]}
-        at, data = at + size, data[size:]
-
-
-def _find_boundary(file: IO[bytes], at: int) -> int:
-    """Finds where the first piece of a part begins that is cut at the byte ``at``: its neighbour finds the same."""
-    if not at:
-        return 0
-    file.seek(at)
-    return at + _find_end(file.read(WINDOW_BYTES))
-
-
-def _find_end(window: bytes) -> int:
-    """Finds the first byte of a window that may begin another document; its length where there is none."""
-    ends = (pattern.search(window) for pattern in _ENDS)
-    return next((end.end() for end in ends if end), len(window))
+# Text -----------------------------------------------------------------------------------------------------
 
 
 def _split(name: str, size: int) -> list[FilePart | None]:
-    """Cuts a file that is too long for one document into ranges of bytes; any other is read as a whole."""
-    if is_compressed(name) or size <= reader.MAX_RECORD_BYTES:
-        return [None]
-    return list(split_bytes(name, size))
+    """Cuts a file that is too long for a document into ranges of bytes; any other is read as a whole."""
+    is_whole = is_compressed(name) or size <= reader.MAX_RECORD_BYTES
+    return [None] if is_whole else [*split_bytes(name, size)]
 
 
-def name_title(record: Record) -> tuple[str, str]:
-    """Names a document that is a file: its id, and its title without folders and suffix."""
-    name = name_file(record.file)
-    return name_record(record), name.rpartition(".")[0] or name
+def _read_text(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | dict | Rejected]]:
+    """Yields a text as a record, or in pieces, ``{"text": bytes}``, each with the number of its first byte from 1."""
+    with open_source(source) as file:
+        content = b"" if part else file.read(reader.MAX_RECORD_BYTES + 1)
+    if not part and len(content) <= reader.MAX_RECORD_BYTES:
+        yield 1, content
+        return
+    del content
+    piece: list[bytes] = []
+    first = size = 0
+    with open_source(source) as file:
+        for at, line in cut_lines(file, part.begin if part else 0, part.end if part else None):
+            if isinstance(line, Rejected):
+                yield at + 1, line
+                continue
+            first = first if piece else at
+            piece.append(line or b"\n")
+            size += len(piece[-1])
+            if size >= PIECE_BYTES and (line is None or size >= 2 * PIECE_BYTES):
+                yield first + 1, {"text": b"".join(piece)}
+                piece, size = [], 0
+    if piece:
+        yield first + 1, {"text": b"".join(piece)}
 
 
-def _parse(record: Record) -> list[Document]:
+def _parse_text(record: Record) -> list[Document]:
     name, title = name_title(record)
     is_part = isinstance(record.content, dict)
     text = decode(record.content["text"] if is_part else record.content)
@@ -130,7 +104,51 @@ def _parse(record: Record) -> list[Document]:
     if text.startswith(("%PDF-", "{\\rtf")):  # which may hold nothing but ASCII
         raise Rejected("not text but PDF or RTF: name it .pdf, or convert it")
     document_id = f"{name}:{record.line}" if is_part else name
-    return [Document(document_id, title, split_paragraphs(text), name_file(record.file), is_part=is_part)]
+    return [Document(document_id, title, split_paragraphs(text), record.source, is_part=is_part)]
 
 
-READER = Reader(_read_text, _parse, may_be_compressed=True, split=_split)
+# BookCorpus -----------------------------------------------------------------------------------------------
+
+
+def _read_chapters(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, list[bytes] | Rejected]]:
+    chapter: list[bytes] = []
+    first = 1
+    with open_source(source) as file:
+        for number, (_, line) in enumerate(cut_lines(file, 0, None), 1):
+            if isinstance(line, Rejected):
+                yield number, line
+                continue
+            starts = line is not None and _CHAPTER.match(line.rstrip())
+            if chapter and (starts or len(chapter) >= MAX_SENTENCES):
+                yield first, chapter
+                chapter = []
+            first = first if chapter else number
+            if not starts:
+                chapter.append(line or b"\n")
+    if chapter:
+        yield first, chapter
+
+
+def _parse_chapter(record: Record) -> list[Document]:
+    paragraphs: list[list[str]] = [[]]
+    for line in record.content:
+        sentence = join_tokens(decode(line))
+        if not sentence or len(paragraphs[-1]) >= PARAGRAPH_SENTENCES:
+            paragraphs.append([])
+        if sentence:
+            paragraphs[-1].append(sentence)
+    joined = [" ".join(sentences) for sentences in paragraphs if sentences]
+    name, title = name_title(record)
+    return [Document(f"{name}:{record.line}", title, joined, record.source)] if joined else []
+
+
+def join_tokens(sentence: str) -> str:
+    """Puts punctuation back where it stood: ``did n't he ?`` becomes ``didn't he?``"""
+    sentence = " ".join(sentence.split())  # first: a pattern would try a long run of spaces from each of them
+    for pattern, replacement in _SPACES:
+        sentence = pattern.sub(replacement, sentence)
+    return " ".join(sentence.split())
+
+
+READER = Reader(_read_text, _parse_text, may_be_compressed=True, split=_split)
+BOOKS = Reader(_read_chapters, _parse_chapter, may_be_compressed=True, names=r"books_large_p\d+\.txt")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
-from data_pipeline.prepare.near import (
+from data_pipeline.prepare.duplicates import (
     NUM_BANDS,
     find_matches,
     find_repeats,
@@ -151,7 +151,7 @@ def test_near_duplicates_are_found_in_scripts_without_spaces(tmp_path):
     write_signatures(iter(texts), tmp_path / "task")
     link_signatures([tmp_path / "task"], tmp_path / "all")
     for band in range(NUM_BANDS):
-        find_matches(tmp_path / "all", tmp_path / "found", band, None)
+        find_matches(tmp_path / "all", tmp_path / "found", band)
     pairs = [np.fromfile(path, dtype="<u4").reshape(-1, 2, 2)[:, :, 1] for path in (tmp_path / "found").glob("*.dups")]
     assert np.unique(np.concatenate(pairs)).tolist() == [0, 1]
 

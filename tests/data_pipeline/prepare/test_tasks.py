@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -14,7 +13,6 @@ import textwrap
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from data_pipeline.core.default_model import default_model
@@ -23,7 +21,6 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.prepare import pipeline, plan
 from data_pipeline.prepare.plan import InputTask
 from data_pipeline.prepare.spill import Buckets, SpillWriter
-from data_pipeline.prepare.tasks import Stage, measure_peak, watch_stage
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = 6
@@ -342,43 +339,3 @@ def test_a_killed_run_goes_on_to_the_same_corpus(sources, tmp_path, expected):
     whole, killed = kill_again_and_again(3, sources, tmp_path, seed=4)
     assert whole == killed
     assert killed["fingerprint"] == expected.manifest.fingerprint
-
-
-# What a stage measures and shows -----------------------------------------------------------------------------------
-
-
-def _hold(count: int) -> tuple[int, int]:
-    """The peak of a new process before and after it holds so many numbers: what ran before it has set none."""
-    before = measure_peak()
-    held = np.ones(count)
-    assert held[-1]
-    return before, measure_peak()
-
-
-def test_peak_is_of_the_process_and_not_of_the_one_that_started_it() -> None:
-    held = np.ones(2**26)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        before, after = pool.apply(_hold, (2**25,))
-    assert before < held.nbytes
-    assert after >= before + 8 * 2**25 * 0.9
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_fills_no_log(terminal: bool, tmp_path: Path, monkeypatch, capsys) -> None:
-    """A job of a day would otherwise leave megabytes of the same line in its output."""
-    monkeypatch.setattr("data_pipeline.prepare.tasks.NOTE_SECONDS", 0.01)
-    monkeypatch.setattr("data_pipeline.core.progress.EVERY", 0.4)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    with watch_stage(Stage("counting", print, tmp_path, ["one"], unit="documents"), quiet=False):
-        for count in range(1, 51):
-            (tmp_path / "00000.progress").write_text(str(count))
-            time.sleep(0.02)
-    said = capsys.readouterr().err
-    shown = [line for line in said.replace("\n", "\r").split("\r") if line.strip()]
-    if terminal:
-        assert shown[0].startswith("counting: 0 documents")
-        assert shown[-1].startswith("counting: 50 documents")
-        assert len(shown) > 10
-    else:
-        assert 1 <= len(shown) <= 8
-        assert all(line.startswith("counting: ") for line in said.splitlines())

@@ -14,8 +14,8 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.document import Unreadable
 from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
-from data_pipeline.prepare.readers.books import PARAGRAPH_SENTENCES, join_tokens
-from data_pipeline.prepare.readers.office import join_lines
+from data_pipeline.prepare.readers.documents import join_lines
+from data_pipeline.prepare.readers.text import PARAGRAPH_SENTENCES, join_tokens
 
 FIRST = "The reader goes through the file once, and keeps what it finds in memory."
 SECOND = "A second pass is not needed when the index is complete, which it mostly is."

@@ -8,7 +8,7 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from data_pipeline.prepare.readers.questions import name_groups
+from data_pipeline.prepare.readers.forums import name_groups
 
 
 @pytest.mark.parametrize(

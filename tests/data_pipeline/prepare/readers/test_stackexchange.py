@@ -9,8 +9,8 @@ from xml.sax.saxutils import quoteattr
 import pytest
 
 from data_pipeline.prepare.cleaning import Rules, Tally, clean
-from data_pipeline.prepare.readers import find_input_files, parse_record, read_records, reader, stackexchange
-from data_pipeline.prepare.readers.stackexchange import extract_paragraphs
+from data_pipeline.prepare.readers import find_input_files, forums, parse_record, read_records, reader
+from data_pipeline.prepare.readers.forums import extract_paragraphs
 
 FORUMS = {  # questions, answers, accepted
     "beer": (663, 1572, 410),
@@ -125,9 +125,9 @@ def test_a_forum_has_one_name_however_its_dump_is_named(tmp_path, monkeypatch):
         "beer.stackexchange.com.7z::Posts.xml",
         "x.zip::a/beer/Posts.xml",
     ]
-    assert {stackexchange.name_forum(file) for file in same} == {"beer"}
-    assert stackexchange.name_forum("history.meta.stackexchange.com.7z::Posts.xml") == "history.meta"
-    assert stackexchange.name_forum("stackoverflow.com-Posts.7z::Posts.xml") == "stackoverflow.com-Posts"
+    assert {forums.name_forum(file) for file in same} == {"beer"}
+    assert forums.name_forum("history.meta.stackexchange.com.7z::Posts.xml") == "history.meta"
+    assert forums.name_forum("stackoverflow.com-Posts.7z::Posts.xml") == "stackoverflow.com-Posts"
 
 
 @pytest.mark.parametrize("folders", [("beer", "cats"), ("beer/dump", "cats/dump")])
@@ -146,7 +146,7 @@ def test_a_large_file_is_put_in_order_in_groups(tmp_path, monkeypatch, read):
     rows = [question(k) for k in range(1, 200)] + [answer(1000 + k, k) for k in range(199, 0, -1)]
     path = forum(tmp_path / "f", *rows)
     whole = read(path)[0]
-    monkeypatch.setattr(stackexchange, "GROUP_BYTES", 2000)
+    monkeypatch.setattr(forums, "GROUP_BYTES", 2000)
     before = len(os.listdir("/proc/self/fd"))
     grouped = read(path)[0]
     assert sorted(grouped, key=lambda d: d.id) == sorted(whole, key=lambda d: d.id)

@@ -1,0 +1,225 @@
+"""``.md``, ``.rst``, ``.docx``, ``.pptx`` and ``.pdf``: a file is a document, and its first heading the title.
+
+Headings, titles, captions, code, tables, images and HTML go, of reStructuredText also lists of parameters, footnotes,
+and directives that hold no text. markitdown does not serve here: of a Word file it drops the text of fields ("See table
+3 on page 7." becomes "See on page 7."), and of a PDF it leaves lines.
+"""
+
+import io
+import logging
+import re
+import statistics
+import zipfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from data_pipeline.prepare.document import Document, Rejected
+
+from . import reader as limits
+from .reader import Reader, Record
+from .text import decode, name_title, read_whole
+
+if TYPE_CHECKING:
+    from docutils.nodes import Node
+    from markdown_it.token import Token
+
+# Above a blank line, the same signs are a rule, and what stands below it is text
+_FRONT_MATTER = re.compile(r"\A(---|\+\+\+)\n(?!\s*\n).*?\n(?:\1|\.\.\.)\n", re.S)
+_BREAK = re.compile(r"<br\b", re.I)
+# Directives and roles that docutils does not know; of these directives the content is no text
+_DIRECTIVE = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([\w:+.-]+)::", re.M)
+_ROLE = re.compile(r"(?<![\w:]):([\w+.-]+(?::[\w+.-]+)*):`")
+_NO_TEXT = re.compile(
+    r"(?:.*:)?(?:(?:source|parsed|auto|lit|test|ipython|doc|literal|jupyter|plot|tabular|production|highlight|current)"
+    r".*|code.*|toctree|index|math|image|figure|graphviz|mermaid|contents|include|raw|rubric|only|ifconfig|meta|cssclass"
+    r"|autosummary|inheritance-diagram|program|sectionauthor|moduleauthor|centered|hlist|bibliography|grid.*|card.*)"
+)
+_TEXT_ARGUMENT = re.compile(r"version|deprecated|seealso|todo")  # directives that may begin with their text
+_VERSION = re.compile(r"^[\d.]+\s*")
+_NAMED_TARGET = re.compile(r"\s*<[^<>]+>$")  # of a role's text: ``print <print-function>``
+_DROPPED_STYLES = ("Heading", "Title", "Subtitle", "Caption", "TOC", "toc")
+# python-docx passes over what stands in content controls, fields and tracked insertions
+_PARAGRAPHS = ".//w:p[not(ancestor::w:tbl or ancestor::w:txbxContent)]"
+_RUNS = ".//w:r[not(ancestor::w:txbxContent or ancestor::w:moveFrom)]"
+_SLIDE = re.compile(r"ppt/slides/slide(\d+)\.xml")
+_DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+FULL_LINE = 0.8  # of the longest lines' length; a shorter line that ends a sentence ends a paragraph
+_SENTENCE_END = re.compile(r"[.!?…:]['\"”’)\]]*$")
+_HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad]$")
+
+
+def _make_document(record: Record, title: str | None, paragraphs: list[str]) -> list[Document]:
+    name, name_as_title = name_title(record)
+    return [Document(name, title or name_as_title, [p for p in paragraphs if p], record.source)]
+
+
+# Markup ---------------------------------------------------------------------------------------------------
+
+
+def _parse_markdown(record: Record) -> list[Document]:
+    from markdown_it import MarkdownIt
+
+    text = _FRONT_MATTER.sub("", decode(record.content).replace("\r\n", "\n"))
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    paragraphs: list[str] = []
+    heading, within = "", []
+    for token in tokens:
+        if token.nesting == 1:
+            within.append(token.tag)
+        elif token.nesting == -1:
+            within.pop()
+        elif token.type == "inline" and "table" not in within:
+            words = _join_words(token.children or [])
+            if within[-1] == "p":
+                paragraphs.append(words)
+            heading = heading or (words if within[-1] == "h1" else "")
+    return _make_document(record, heading, paragraphs)
+
+
+def _join_words(tokens: "list[Token]") -> str:
+    parts = [
+        token.content if token.type in ("text", "code_inline") else " "
+        for token in tokens
+        if token.type in ("text", "code_inline", "softbreak", "hardbreak") or _BREAK.match(token.content)
+    ]
+    return " ".join("".join(parts).split())
+
+
+def _parse_rst(record: Record) -> list[Document]:
+    from docutils import nodes
+    from docutils.core import publish_doctree
+
+    text = decode(record.content)
+    _register_unknown(text)
+    settings = {"report_level": 5, "halt_level": 5, "file_insertion_enabled": False, "raw_enabled": False}
+    tree = publish_doctree(text, settings_overrides={**settings, "line_length_limit": len(text) + 1})
+    for reference in list(tree.findall(nodes.footnote_reference)):
+        reference.parent.remove(reference)
+    heading = next((title.astext() for title in tree.findall(nodes.title)), "")
+    return _make_document(record, heading, list(_list_paragraphs(tree)))
+
+
+def _list_paragraphs(node: "Node") -> Iterator[str]:
+    from docutils import nodes
+
+    dropped = (
+        *(nodes.table, nodes.field_list, nodes.docinfo, nodes.footnote, nodes.citation, nodes.comment),
+        *(nodes.system_message, nodes.literal_block, nodes.doctest_block, nodes.title, nodes.substitution_definition),
+    )
+    if isinstance(node, nodes.paragraph):
+        yield " ".join(node.astext().split())
+    elif not isinstance(node, dropped):
+        for child in node.children:
+            yield from _list_paragraphs(child)
+
+
+def _register_unknown(text: str) -> None:
+    """Makes docutils know the roles and directives of Sphinx and its extensions, which would be errors: a role stands
+    for its text, and a directive for the paragraphs in it."""
+    from docutils import nodes
+    from docutils.parsers.rst import Directive, directives, roles
+
+    class Unknown(Directive):
+        has_content, optional_arguments, final_argument_whitespace = True, 1, True
+
+        def run(self) -> "list[Node]":
+            if _NO_TEXT.fullmatch(self.name):
+                return []
+            holder = nodes.container()
+            argument = "".join(self.arguments)
+            if _TEXT_ARGUMENT.match(self.name):
+                holder += nodes.paragraph(text=_VERSION.sub("", argument))
+            self.state.nested_parse(self.content, self.content_offset, holder)
+            return [holder]
+
+    def read_role(name: str, rawtext: str, text: str, *_: object, **__: object) -> "tuple[list[Node], list[Node]]":
+        return [nodes.inline(rawtext, _NAMED_TARGET.sub("", text).lstrip("~!"))], []
+
+    for name in {*map(str.lower, _DIRECTIVE.findall(text))}:
+        if name not in directives._directive_registry or _NO_TEXT.fullmatch(name):
+            directives.register_directive(name, Unknown)
+    for name in {*map(str.lower, _ROLE.findall(text))} - roles._role_registry.keys():
+        roles.register_local_role(name, read_role)
+
+
+# Office ---------------------------------------------------------------------------------------------------
+
+
+def _open_zip(record: Record) -> zipfile.ZipFile:
+    archive = zipfile.ZipFile(io.BytesIO(record.content))
+    if sum(info.file_size for info in archive.infolist()) > limits.MAX_RECORD_BYTES:
+        raise limits.reject_too_long("unpacked document", len(record.content))
+    return archive
+
+
+def _make_printed(record: Record, title: str | None, paragraphs: list[str]) -> list[Document]:
+    if not any(text.strip() for text in paragraphs):
+        raise Rejected("it holds no text; a scan needs text recognition first")
+    return _make_document(record, title, paragraphs)
+
+
+def _parse_docx(record: Record) -> list[Document]:
+    import docx
+    from docx.text.paragraph import Paragraph
+
+    _open_zip(record).close()
+    opened = docx.Document(io.BytesIO(record.content))
+    paragraphs = [Paragraph(element, opened) for element in opened.element.body.xpath(_PARAGRAPHS)]
+    texts = [
+        "".join(run.text for run in paragraph._p.xpath(_RUNS))
+        for paragraph in paragraphs
+        if not ((paragraph.style and paragraph.style.name) or "").startswith(_DROPPED_STYLES)
+    ]
+    return _make_printed(record, opened.core_properties.title, texts)
+
+
+def _parse_pptx(record: Record) -> list[Document]:
+    with _open_zip(record) as archive:
+        slides = {int(match[1]): name for name in archive.namelist() if (match := _SLIDE.fullmatch(name))}
+        trees = [ElementTree.fromstring(archive.read(slides[number])) for number in sorted(slides)]
+    paragraphs = [paragraph for tree in trees for paragraph in tree.iter(f"{_DRAWING}p")]
+    return _make_printed(record, "", ["".join(t.text or "" for t in p.iter(f"{_DRAWING}t")) for p in paragraphs])
+
+
+def _parse_pdf(record: Record) -> list[Document]:
+    from pypdf import PdfReader
+    from pypdf.errors import PyPdfError
+
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # it warns of each oddity of each file
+    try:
+        opened = PdfReader(io.BytesIO(record.content))
+        if opened.is_encrypted and not opened.decrypt(""):
+            raise Rejected("it is encrypted: save it without a password")
+        lines = [line for page in opened.pages for line in page.extract_text().splitlines()]
+        title = opened.metadata.title if opened.metadata else None
+    except PyPdfError as error:
+        raise Rejected(f"not a PDF that can be read: {error}") from error
+    return _make_printed(record, title, join_lines(lines))
+
+
+def join_lines(lines: list[str]) -> list[str]:
+    """Joins the lines of a page to paragraphs, which end at a blank line, or at a sentence that ends a short line."""
+    lines = [line.strip() for line in lines]
+    lengths = sorted(len(line) for line in lines if line)
+    full = FULL_LINE * statistics.median(lengths[len(lengths) // 2 :]) if lengths else 0
+    paragraphs = [""]
+    for line in lines:
+        if not line:
+            paragraphs.append("")
+            continue
+        before = paragraphs[-1]
+        if _HYPHEN.search(before) and line[0].islower():
+            paragraphs[-1] = before[:-1] + line
+        else:
+            paragraphs[-1] = f"{before} {line}" if before else line
+        if len(line) < full and _SENTENCE_END.search(line):
+            paragraphs.append("")
+    return [paragraph for paragraph in paragraphs if paragraph]
+
+
+MARKDOWN = Reader(read_whole, _parse_markdown, may_be_compressed=True, modules=("markdown_it",))
+RST = Reader(read_whole, _parse_rst, may_be_compressed=True, modules=("docutils",))
+DOCX = Reader(read_whole, _parse_docx, modules=("docx",))
+PPTX = Reader(read_whole, _parse_pptx)
+PDF = Reader(read_whole, _parse_pdf, modules=("pypdf",))

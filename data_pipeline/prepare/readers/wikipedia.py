@@ -1,0 +1,199 @@
+"""Wikipedia: ``.xml``, mostly ``.xml.bz2``, a dump of a MediaWiki wiki; and WikiExtractor's output.
+
+A page is cut out of a dump by lines with its tags, without an XML parser: a document type is never parsed, so no entity
+can grow. WikiExtractor writes ``wiki_00`` and so on: ``<doc id= title=>`` blocks, or JSON lines.
+"""
+
+import bz2
+import html
+import io
+import re
+import sys
+from collections.abc import Iterator
+from typing import IO
+from xml.etree import ElementTree
+
+from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
+
+from . import reader as limits
+from .compression import is_compressed, open_source
+from .jsonl import check_end, load_json
+from .lines import cut_lines, split_bytes
+from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
+from .text import decode
+from .wiki_markup import drop_lead_in, extract_paragraphs
+
+_LAST = b"</mediawiki>"
+_CHUNK = 1 << 16
+_STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the ten bytes with which each stream of a .bz2 file begins
+_REDIRECT = re.compile(r"\s*#\s*(?:REDIRECT|WEITERLEITUNG|REDIRECTION|REDIRECCIÓN|ПЕРЕНАПРАВЛЕНИЕ)\b", re.I)
+_DISAMBIGUATION = re.compile(
+    r"\{\{\s*+(?:(?!nota )[\w -]*disambig\w*|disamb|dab|hndis|geodis|numberdis|surname|given name"
+    r"|set index(?: article)?|begriffsklärung|homonymie|desambiguación|desambiguação|disambigua)\s*(?:\||\}\})",
+    re.I,
+)
+_HEAD = re.compile(r'<doc id="([^"]*)"(?: url="[^"]*")?(?: title="([^"]*)")?[^>]*>\n?')
+_NOT_TEXT = re.compile(  # what is left of headings and lists, and paragraphs with a formula
+    r"^(?:Section::::|BULLET::::|[-*#:]+ ?\S{0,3}$)|\bformula_\d"
+)
+
+
+def _cut_blocks(
+    file: IO[bytes], begin: int, starts: tuple[bytes, ...], stop: bytes
+) -> Iterator[tuple[int, int, bytes | Rejected, bool]]:
+    """Cuts a file into blocks, from a line that starts with one of ``starts`` to one that starts with ``stop``.
+
+    Yields the number and first byte of a block or a line between blocks, its content, and whether it is a block.
+    Raises EOFError where the last block has no end.
+    """
+    block: list[bytes] = []
+    number = at = size = 0
+    for line_number, (line_at, read) in enumerate(cut_lines(file, begin, None), 1):
+        line = b"\n" if read is None else read
+        tag = b"" if isinstance(line, Rejected) else line.lstrip()
+        if not block and not tag.startswith(starts):
+            yield line_number, line_at, line, False
+            continue
+        if not block:
+            number, at, size = line_number, line_at, 0
+        size += line.size if isinstance(line, Rejected) else len(line)
+        if isinstance(line, bytes) and size <= limits.MAX_RECORD_BYTES:
+            block.append(line)
+        if tag.startswith(stop):
+            is_long = size > limits.MAX_RECORD_BYTES
+            yield number, at, limits.reject_too_long("page", size) if is_long else b"".join(block), True
+            block = []
+    if block:
+        raise EOFError(f"it is cut off: the page of line {number} has no end")
+
+
+# Dumps ----------------------------------------------------------------------------------------------------
+
+
+def _split(name: str, size: int) -> list[FilePart]:
+    """Cuts a dump, or one in bz2 streams of a hundred pages, into ranges of bytes as they are stored."""
+    return split_bytes(name, size, _is_multistream(name))
+
+
+def _is_multistream(name: str) -> bool:
+    return name.lower().endswith(".bz2") and "multistream" in name_file(name)
+
+
+def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
+    """Yields pages by number; in the later parts of a file, by a number that begins with the part's first byte."""
+    begin = part.begin if part else 0
+    with open_source(source) as file:
+        start = file.read(4096)
+    if b"<mediawiki" not in start:
+        if not begin:
+            yield 1, Unreadable("it is XML, and no MediaWiki dump", estimate_text(source.name, source.size))
+        return
+    if part and _is_multistream(source.name):
+        streams = (io.BufferedReader(io.BytesIO(stream)) for stream in _read_streams(source, part))
+        yield from enumerate((page for stream in streams for page in _cut_pages(stream, 0, None)), begin + 1)
+        return
+    end = part.end if part and not is_compressed(source.name) else sys.maxsize
+    with open_source(source) as file:
+        yield from enumerate(_cut_pages(file, begin, end), begin + 1)
+
+
+def _read_streams(source: SourceFile, part: FilePart) -> Iterator[bytes]:
+    """Decompresses the bz2 streams that begin in a range of bytes, one by one."""
+    with source.open() as file:
+        at, data = file.seek(part.begin), b""
+        while not (match := _STREAM.search(data)):
+            if at >= part.end or not (chunk := file.read(_CHUNK)):
+                return
+            data = data[-9:]
+            at, data = file.tell() - len(chunk) - len(data), data + chunk
+        at, stream = at + match.start(), _LAST
+        while at < part.end:
+            file.seek(at)
+            stream, decompressor = b"", bz2.BZ2Decompressor()
+            while not decompressor.eof:
+                if not (chunk := file.read(_CHUNK)):
+                    raise EOFError("the dump is cut off")
+                stream += decompressor.decompress(chunk, limits.MAX_RECORD_BYTES)
+                if len(stream) >= limits.MAX_RECORD_BYTES:
+                    raise OSError(f"a stream of the dump is larger than {limits.MAX_RECORD_BYTES >> 20} MB")
+            yield stream
+            at = file.tell() - len(decompressor.unused_data)
+            if at == file.seek(0, io.SEEK_END):
+                break
+        if at == file.seek(0, io.SEEK_END) and _LAST not in stream:
+            raise EOFError("the dump is cut off")
+
+
+def _cut_pages(file: IO[bytes], begin: int, end: int | None) -> Iterator[bytes | Rejected]:
+    """Cuts pages that begin before the byte ``end`` out of a dump; None for a stream of a dump, with no end tag.
+
+    Raises EOFError where the dump is cut off.
+    """
+    last = b""
+    for _, at, content, is_page in _cut_blocks(file, begin, (b"<page>",), b"</page>"):
+        if end is not None and at >= end:
+            return
+        if is_page or isinstance(content, Rejected):
+            yield content
+        else:
+            last = content if content.strip() else last
+    if end is not None and _LAST not in last:
+        raise EOFError("the dump is cut off")
+
+
+def _parse_page(record: Record) -> list[Document]:
+    try:
+        page = ElementTree.fromstring(record.content)
+    except ElementTree.ParseError as error:
+        raise Rejected(f"not XML: {error}") from error
+    title = page.findtext("title") or ""
+    namespace = page.findtext("ns") or "0"
+    text = page.findtext("revision[last()]/text") or ""  # a dump of all revisions begins with the oldest
+    if namespace != "0":
+        raise Omitted(f"not an article but a page of namespace {namespace}")
+    if page.find("redirect") is not None or _REDIRECT.match(text):
+        raise Omitted("a redirect")
+    if title.endswith("(disambiguation)") or _DISAMBIGUATION.search(text):
+        raise Omitted("a disambiguation")
+    document_id = page.findtext("id") or f"{record.name}:{record.line}"
+    return [Document(document_id, title, extract_paragraphs(text), record.source)]
+
+
+# WikiExtractor --------------------------------------------------------------------------------------------
+
+
+def _read_blocks(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
+    """Yields a block, or a line of JSON, with the number of its first line."""
+    with open_source(source) as file:
+        for number, _, content, is_block in _cut_blocks(file, 0, (b"<doc ", b"<doc>"), b"</doc>"):
+            if is_block or isinstance(content, Rejected):
+                yield number, content
+            elif content.startswith(b"{"):
+                check_end(content)
+                yield number, content
+            elif not content.isspace():
+                yield number, Rejected("not inside of <doc ...> and </doc>", len(content))
+
+
+def _parse_block(record: Record) -> list[Document]:
+    if record.content.startswith(b"{"):
+        fields = load_json(record.content)
+        if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
+            raise Rejected('no "text" (a string)')
+        document_id, title, text = str(fields.get("id") or ""), str(fields.get("title") or ""), fields["text"]
+    else:
+        block = decode(record.content)
+        head = _HEAD.match(block)
+        if not head:
+            raise Rejected("<doc ...> has no id")
+        document_id, title = head[1], html.unescape(head[2] or "")
+        text = block[head.end() :].rpartition("</doc>")[0]
+    lines = [line for line in text.splitlines() if line.strip() and not _NOT_TEXT.search(line)]
+    if lines and (lines[0].strip() == title or not title):  # the first line is the title
+        title = lines.pop(0).strip()
+    paragraphs = [paragraph for paragraph in map(drop_lead_in, lines) if paragraph]
+    return [Document(document_id or f"{record.name}:{record.line}", title, paragraphs, record.source)]
+
+
+DUMP = Reader(_read_pages, _parse_page, may_be_compressed=True, split=_split, modules=("mwparserfromhell",))
+EXTRACTED = Reader(_read_blocks, _parse_block, may_be_compressed=True, names=r"wiki_\d+")
