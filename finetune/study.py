@@ -40,8 +40,7 @@ from finetune.training.config import (
     list_seeds,
 )
 from finetune.training.experiment import read_figures, run_experiment
-from finetune.training.plan import BEST
-from finetune.training.stages import load_data, name_set
+from finetune.training.stages import BEST, load_data, name_set
 from pretrain.engine.stop import Stopped, listen_for_stop
 from pretrain.engine.world import read_launcher_variables
 

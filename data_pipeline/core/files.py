@@ -20,6 +20,7 @@ from data_pipeline.core.errors import KinspanError, quote_error
 
 log = logging.getLogger(__name__)
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
+JsonObject = dict[str, Any]
 
 
 def find_file(name: str) -> Path | None:
@@ -41,7 +42,7 @@ def load_python(path: str, named: str) -> ModuleType:
     return module
 
 
-def read_object(path: Path, advice: str) -> dict[str, Any]:
+def read_object(path: Path, advice: str) -> JsonObject:
     """Reads the JSON object in ``path``. Raises KinspanError, which ends with ``advice``, where there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

@@ -2,11 +2,11 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, name_installed
+from data_pipeline.core.files import JsonObject
 from data_pipeline.core.pages import render_template
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, compute_question_metrics, rank_rows
@@ -14,7 +14,7 @@ from finetune.evaluation.metrics import MAP, compute_question_metrics, rank_rows
 NUM_QUESTIONS, NUM_ANSWERS = 5, 3
 
 
-def format_result(result: dict[str, Any]) -> str:
+def format_result(result: JsonObject) -> str:
     """Returns the table of rankers and the verdict, for the terminal."""
     rows = result["sample"]["rows"] if "sample" in result else result["rankers"]
     width = max(len(row["name"]) for row in rows)
@@ -33,7 +33,7 @@ def format_result(result: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f"  {command}" for command in result["commands"])])
 
 
-def render_page(result: dict[str, Any], data: AnswerSet, scores: dict[str, np.ndarray]) -> str:
+def render_page(result: JsonObject, data: AnswerSet, scores: dict[str, np.ndarray]) -> str:
     """Returns the page of what ``result.json`` holds, with questions on which the rankers of ``scores`` differ."""
     return render_template(
         Path(__file__).parent,
@@ -46,7 +46,7 @@ def render_page(result: dict[str, Any], data: AnswerSet, scores: dict[str, np.nd
     )
 
 
-def pick_questions(data: AnswerSet, scores: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+def pick_questions(data: AnswerSet, scores: dict[str, np.ndarray]) -> list[JsonObject]:
     """Returns the questions that the first and the last ranker differ on most, half of each direction if possible."""
     precision = {name: compute_question_metrics(data, values, (MAP,))[MAP] for name, values in scores.items()}
     first, *_, last = (*precision.values(), *precision.values())
@@ -66,7 +66,7 @@ def pick_questions(data: AnswerSet, scores: dict[str, np.ndarray]) -> list[dict[
     ]
 
 
-def _pick_answers(data: AnswerSet, scores: np.ndarray, order: np.ndarray, question: int) -> list[dict[str, Any]]:
+def _pick_answers(data: AnswerSet, scores: np.ndarray, order: np.ndarray, question: int) -> list[JsonObject]:
     """Returns the first NUM_ANSWERS candidates of a question, and its first right one if it ranks lower."""
     rows = order[data.starts[question] : data.starts[question + 1]]
     shown = np.union1d(np.arange(min(NUM_ANSWERS, len(rows))), np.flatnonzero(data.labels[rows])[:1]).astype(int)
@@ -88,7 +88,7 @@ def list_commands(
     index, (first, *more) = output / "index", documents
     is_default = model is None or name_installed(model) == DEFAULT_MODEL_NAME
     flags = [] if is_default else ["--model" if embeds else "--cross_encoder", model]
-    commands: list[list[Any]] = [
+    commands: list[list[object]] = [
         ["index", "--answers", f"documents={first}", *(flags if embeds else []), "--output_dir", index],
         *(["index", "--add", f"documents={place}", "--output_dir", index] for place in more),
         ["search", "--index", index, *([] if embeds else flags), question],

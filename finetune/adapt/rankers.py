@@ -1,16 +1,16 @@
-"""The rankers that an adaptation compares: what each is, its training, and its scores."""
+"""The rankers that an adaptation compares, their training, and their scores."""
 
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import JsonObject
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
@@ -20,12 +20,11 @@ from finetune.ranking.fuse import Fitted, fit_fusion
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import find_trained_length
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, check
-from finetune.training.engine import join_ranks
-from finetune.training.fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_model
-from finetune.training.plan import BEST
-from finetune.training.stages import load_data, make_target_stage
+from finetune.training.setup import join_ranks
+from finetune.training.stages import BEST, fingerprint_answers, fingerprint_identity, load_data, make_target_stage
 from finetune.training.train import train_ranker
 from pretrain.modeling.pair_model import holds_no_weights
+from pretrain.release.folder import fingerprint_model
 
 from .questions import Questions, subsample_negatives
 
@@ -132,7 +131,7 @@ def train_rankers(
     """
     has_wrong = bool((questions.train.labels == 0).any())
     negatives = {"negatives_ratio": 3.0} if has_wrong else {"negatives_per_question": 4, "negatives_from": "corpus"}
-    plans: list[tuple[str, str, int, dict[str, Any]]] = [
+    plans: list[tuple[str, str, int, JsonObject]] = [
         (BI_ENCODER, model, BI_ENCODER_DIVISOR, {"loss": CONTRASTIVE, "own_negatives": 1}),
         (CROSS_ENCODER, model, 1, negatives),
         (BOTH, pretrained, 1, negatives),

@@ -7,19 +7,18 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import make_folder, read_object, write_atomically
+from data_pipeline.core.files import JsonObject, make_folder, read_object, write_atomically
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import compute_interval
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.fuse import describe_weights, single_ranker_fusion, write_fusion
-from finetune.training.fingerprints import fingerprint_identity
 from finetune.training.release import find_ranker, release_ranker
+from finetune.training.stages import fingerprint_identity
 from pretrain.engine.device import describe_device
 from pretrain.engine.run_folder import lock_folder
 from pretrain.modeling.families import FAMILIES
@@ -90,7 +89,7 @@ class PipelineHooks:
 
     prepare: Callable[[list[str], str, Path, list[str]], dict[str, int]]
     choose: Callable[[Path], str]
-    pretrain: Callable[[dict[str, Any], Path], dict[str, Any]]
+    pretrain: Callable[[JsonObject, Path], JsonObject]
 
 
 def parse_budget(text: str) -> Budget:
@@ -107,7 +106,7 @@ def parse_budget(text: str) -> Budget:
     return Budget(text, pairs=int(number))
 
 
-def adapt(options: AdaptOptions, hooks: PipelineHooks) -> dict[str, Any]:
+def adapt(options: AdaptOptions, hooks: PipelineHooks) -> JsonObject:
     """Adapts a model to documents, and returns what ``result.json`` holds.
 
     Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a signal ended it.
@@ -124,32 +123,32 @@ def adapt(options: AdaptOptions, hooks: PipelineHooks) -> dict[str, Any]:
         return _run_stages(options, questions, hooks)
 
 
-def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: PipelineHooks) -> dict[str, Any]:
-    output = options.output
+def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: PipelineHooks) -> JsonObject:
+    output, pretrained = options.output, str(options.output / PRETRAINING / RELEASE)
     log.info("device: %s", describe_device())
     corpus, objective, notes = _prepare(options, hooks, questions)
+    comparison = None
     if questions:
         questions.write(output)
         counts = (f"{split.num_questions:,} {split.split}" for split in questions.splits)
         notes += [f"questions: {', '.join(counts)}", *questions.notes]
-    for note in notes:
-        log.info(note)
-    comparison = Comparison(options, questions) if questions else None
-    if comparison:
-        comparison.add_untrained()
+    log.info("\n".join(notes))
+    if questions:
+        comparison = Comparison(options, questions)
+        comparison.add(list_untrained(options.model, questions.dev, comparison.cache))
     summary = _pretrain(options, hooks, corpus, objective)
-    for note in (learned := _describe_pretraining(summary)):
-        log.info(note)
+    learned = _list_learned(summary)
+    log.info("\n".join(learned))
     if comparison:
-        verdict = comparison.decide(summary["steps"])
+        verdict = comparison.decide(pretrained, summary["steps"])
         result = {"questions": comparison.dev.num_questions, **_list_results(comparison, verdict)}
         shown = comparison.test, verdict.tested
     else:
         log.info("measuring on a hundred questions of SelQA")
-        sample = judge_without_labels(options.model, _name_pretrained(output), output / "scores")
-        _copy_release(_name_pretrained(output), output / RELEASE)
-        described = {"questions": sample.data.num_questions, "rows": sample.rows, "sentence": sample.sentence}
-        result = {"verdict": UNJUDGED, "chosen": None, "rankers": [], "weights": "", "sample": described}
+        sample = judge_without_labels(options.model, pretrained, output / "scores")
+        _copy_release(pretrained, output / RELEASE)
+        rows = {"questions": sample.data.num_questions, "rows": sample.rows, "sentence": sample.sentence}
+        result = {"verdict": UNJUDGED, "chosen": None, "rankers": [], "weights": "", "sample": rows}
         shown = sample.data, sample.shown
     release = output / RELEASE
     result |= {"notes": notes + learned, "release": str(release) if release.is_dir() else None}
@@ -191,7 +190,7 @@ def _claim_answers(output: Path, answers: list[str]) -> None:
     write_atomically(output / STARTED, json.dumps(begun) + "\n")
 
 
-def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objective: str) -> dict[str, Any]:
+def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objective: str) -> JsonObject:
     """Pre-trains for the budget, with a schedule that a larger budget goes on from, and returns the summary.
 
     The model then ranks by as many tokens as fine-tuned ones do.
@@ -212,18 +211,18 @@ def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objecti
         "eval_steps": 1_000_000,
     }
 
-    def train(updates: int) -> dict[str, Any]:
+    def train(updates: int) -> JsonObject:
         short = {} if updates >= MEASURED_UPDATES else {"warmup_steps": updates // 4}
         return hooks.pretrain({**settings, **short, "max_steps": updates}, output / PRETRAINING)
 
     summary = train_for(options.budget, train, output)
     positions = getattr(config, "max_position_embeddings", MAX_LENGTH)
     positions -= FAMILIES[config.model_type].first_position(config)
-    set_ranking_length(Path(_name_pretrained(output)), min(MAX_LENGTH, positions))
+    set_ranking_length(output / PRETRAINING / RELEASE, min(MAX_LENGTH, positions))
     return summary
 
 
-def train_for(budget: Budget, train: Callable[[int], dict[str, Any]], folder: Path) -> dict[str, Any]:
+def train_for(budget: Budget, train: Callable[[int], JsonObject], folder: Path) -> JsonObject:
     """Trains for the budget, and returns the summary of the run.
 
     The speed of the first MEASURED_UPDATES, which the run then goes on from, turns a time into a number of updates.
@@ -245,24 +244,21 @@ def train_for(budget: Budget, train: Callable[[int], dict[str, Any]], folder: Pa
     return summary
 
 
-def _measure_update(summary: dict[str, Any]) -> float:
+def _measure_update(summary: JsonObject) -> float:
     """Returns the seconds of an update, validation included."""
     return max(summary["wall_seconds"], 0.1) / summary["steps"]
 
 
-def _describe_pretraining(summary: dict[str, Any]) -> list[str]:
+def _list_learned(summary: JsonObject) -> list[str]:
+    """Returns notes on the pre-training."""
     first, last = summary["first_validation"] or {}, summary["last_validation"] or {}
     notes = [f"learned: {summary['steps']:,} updates, {summary['pairs']:,} pairs in {summary['wall_seconds']:,.0f} s"]
     if summary["steps"] <= MEASURED_UPDATES:
         notes.append("so few updates teach little")
     if "pair_auc" in last:
-        notes.append(
-            f"AUC on pairs of texts of held-out documents: {last['pair_auc']:.2f}, before {first['pair_auc']:.2f}; a "
-            "guess has .50"
-        )
-    else:
-        notes.append("how well it learned is not measured: too few documents are held out for pairs")
-    return notes
+        auc = f"{last['pair_auc']:.2f}, before {first['pair_auc']:.2f}"
+        return [*notes, f"AUC on pairs of texts of held-out documents: {auc}; a guess has .50"]
+    return [*notes, "how well it learned is not measured: too few documents are held out for pairs"]
 
 
 class Comparison:
@@ -273,35 +269,28 @@ class Comparison:
         self.cache = ScoreCache(count_words(questions.texts), options.output / "scores")
         self.rankers: list[Ranker] = []
 
-    @property
-    def base(self) -> Ranker:
-        return find_base(self.rankers, self.options.model)
-
     def add(self, rankers: Iterable[Ranker]) -> None:
         for ranker in rankers:
             self.rankers.append(ranker)
             log.info("dev MAP %.3f  %s", ranker.measure(self.dev).mean(), ranker.name)
 
-    def add_untrained(self) -> None:
-        self.add(list_untrained(self.options.model, self.dev, self.cache))
-
-    def decide(self, updates: int) -> Verdict:
+    def decide(self, pretrained: str, updates: int) -> Verdict:
         """Trains and compares all rankers, judges, and releases the one to use.
 
-        updates: of the pre-training
+        pretrained: the folder of the pre-trained model
+        updates:    of the pre-training
         """
         model, output = self.options.model, self.options.output
-        pretrained = _name_pretrained(output)
         self.add([self.cache.rank(PRETRAINED, pretrained, self.dev)])
         self.add(train_rankers(model, pretrained, self.questions, updates, output / "rankers", self.cache))
         self.add([fuse_rankers(self.rankers, self.dev)])
         log.info("ranking the test questions")
-        verdict = judge(self.rankers, self.base, self.dev, self.test, self.cache)
+        verdict = judge(self.rankers, find_base(self.rankers, model), self.dev, self.test, self.cache)
         _release(verdict, self, output / RELEASE)
         return verdict
 
 
-def _list_results(comparison: Comparison, verdict: Verdict) -> dict[str, Any]:
+def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
     """Returns what the verdict says, and MAP of each ranker on dev and test.
 
     Each row has the difference to the best one on dev, with its 95% interval.
@@ -323,7 +312,7 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _list_commands(options: AdaptOptions, questions: Questions | None, result: dict[str, Any]) -> list[str]:
+def _list_commands(options: AdaptOptions, questions: Questions | None, result: JsonObject) -> list[str]:
     """Returns commands for the chosen ranker, or for the model as it is where it can rank."""
     model = result["release"] if result["chosen"] else None
     if model is None:
@@ -352,10 +341,6 @@ def _release(verdict: Verdict, comparison: Comparison, output: Path) -> None:
         release_ranker(trained, output, measured=about)
     else:
         _copy_release(ranker.model, output)
-
-
-def _name_pretrained(output: Path) -> str:
-    return str(output / PRETRAINING / RELEASE)
 
 
 def _copy_release(folder: str, output: Path) -> None:

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from data_pipeline.core.files import JsonObject
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, count_words
-from finetune.evaluation.significance import SIGNIFICANT, compare, compare_rows, compute_interval
+from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval
 from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.fuse import fit_fusion
@@ -41,22 +41,22 @@ KEEP = (
 )
 BM25_ABOVE = " That is above {name}: before you decide, measure both on more questions."
 UNJUDGED = (
-    "This is no verdict on your documents, which these questions are not about. For one, label fifty questions of your "
-    "own and add --questions; docs/start.md has the form."
+    "This is no verdict on your documents, which these questions are not about. For a verdict, label fifty questions "
+    "about your documents and add --questions; docs/start.md has the form."
 )
 NOT_LEARNED = (
     "This training is too short: the model ranks these answers no better than before. Use another ranker, a larger "
     "--budget or more documents."
 )
-LEARNED = "The model has learned to rank answers from your documents alone, without one label"
-LEARNED_WORSE = f"{LEARNED}; it is still worse here than a ranker that needs no training: use that, or more --budget."
-LEARNED_BETTER = f"{LEARNED}, and ranks these better than BM25 and than it did as it was."
-LEARNED_UNDECIDED = f"{LEARNED}; a hundred questions do not decide whether it beats the rankers that need no training."
+LEARNED = (
+    "The model has learned to rank answers from your documents alone, without one label. The other rows show how good "
+    "rankers are that need no training."
+)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The chosen ranker, and what the sentence says of it.
+    """The chosen ranker, and the figures of its sentence.
 
     best:    the best on dev, which is not the chosen one where it did not hold on test
     base:    the ranker to beat
@@ -68,12 +68,12 @@ class Verdict:
     best: Ranker
     base: Ranker
     tested: dict[str, np.ndarray]
-    figures: dict[str, Any]
+    figures: JsonObject
     sentence: str
 
     @property
     def test_maps(self) -> dict[str, float]:
-        """MAP on test of each ranker that was measured on it."""
+        """Returns MAP on test of each ranker that was measured on it."""
         measured = {self.base.name: self.figures["base"], self.best.name: self.figures["chosen"]}
         return {BM25: self.figures["bm25"], **measured}
 
@@ -88,7 +88,7 @@ def judge(rankers: list[Ranker], base: Ranker, dev: AnswerSet, test: AnswerSet, 
     tested = {ranker.name: cache.score_ranker(ranker, test) for ranker in (base, best)}
     precision = {name: Ranker(name, "", scores).measure(test) for name, scores in tested.items()}
     of_best, of_base = precision[best.name], precision[base.name]
-    figures: dict[str, Any] = {
+    figures: JsonObject = {
         "name": best.name,
         "base_name": base.name,
         "questions": test.num_questions,
@@ -118,7 +118,7 @@ class UnlabelledResult:
     """How well rankers answer SelQA's questions: ``rows`` with MAP and interval, and the scores before and after."""
 
     data: AnswerSet
-    rows: list[dict[str, Any]]
+    rows: list[JsonObject]
     sentence: str
     shown: dict[str, np.ndarray]
 
@@ -147,8 +147,10 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> Unlabelle
     for name, values in precision.items():
         low, high = compute_interval(values)
         rows.append({"name": name, "map": float(values.mean()), "low": low, "high": high})
-    sentence = choose_sentence(*(precision[ranker.name] for ranker in (after, before, *rankers.values())))
-    return UnlabelledResult(data, rows, sentence, {ranker.name: ranker.scores for ranker in (before, after)})
+    comparison = compare(precision[after.name], precision[before.name])
+    has_learned = comparison.difference > 0 and comparison.over_questions < SIGNIFICANT
+    shown = {ranker.name: ranker.scores for ranker in (before, after)}
+    return UnlabelledResult(data, rows, LEARNED if has_learned else NOT_LEARNED, shown)
 
 
 def _score_by_new_head(model: str, data: AnswerSet, pretrained: str) -> np.ndarray:
@@ -157,19 +159,3 @@ def _score_by_new_head(model: str, data: AnswerSet, pretrained: str) -> np.ndarr
     ranker = load_ranker(model)
     pairs = encode_pairs(data, load_own_tokenizer(model), find_trained_length(pretrained) or MAX_LENGTH)
     return score_pairs(ranker.eval().to(device), pairs, device)
-
-
-def choose_sentence(after: np.ndarray, before: np.ndarray, *others: np.ndarray) -> str:
-    """Returns what average precisions ``[Q]`` mean.
-
-    after:  of the pre-trained model
-    before: of the same model without pre-training
-    others: of rankers that need no training
-    """
-    tests = [test for test in compare_rows([row[None] for row in (after, before, *others)]) if test]
-    learned, *lower = (test["difference"] < 0 and test["corrected"] < SIGNIFICANT for test in tests)
-    if not learned:
-        return NOT_LEARNED
-    if any(test["difference"] > 0 and test["corrected"] < SIGNIFICANT for test in tests[1:]):
-        return LEARNED_WORSE
-    return LEARNED_BETTER if all(lower) else LEARNED_UNDECIDED

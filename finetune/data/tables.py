@@ -10,12 +10,15 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import JsonObject
 from data_pipeline.prepare.encode import normalise
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 
@@ -26,9 +29,11 @@ FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
 MAX_FIELD = 2**31 - 1  # characters: a text may be as long as in the other formats, and not 131,072 alone
 _SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can name them
 TEXT_LABELS = (("0", "0.0", "False", "FALSE"), ("1", "1.0", "True", "TRUE"))  # as other programs write them
-LABELS: dict[Any, int] = {0: 0, 1: 1} | {text: k for k in (0, 1) for text in TEXT_LABELS[k]}  # 1.0 and True are 1
+LABELS: dict[str | float, int] = {0: 0, 1: 1}  # 1.0 and True are 1
+LABELS |= {text: label for label in (0, 1) for text in TEXT_LABELS[label]}
 
-Record = dict[str, Any]
+Record = JsonObject
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -78,12 +83,12 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, Record]]:
             yield number, _parse_json(line, f"{path} line {number}", dict)
 
 
-def read_json(path: Path, kind: type) -> Any:
+def read_json(path: Path, kind: type[Value]) -> Value:
     """Returns the list or the object, as ``kind`` says, that a .json file holds."""
     return _parse_json("\n".join(line for _, line in read_lines(path)), str(path), kind)
 
 
-def _parse_json(text: str, place: str, kind: type) -> Any:
+def _parse_json(text: str, place: str, kind: type[Value]) -> Value:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -93,7 +98,7 @@ def _parse_json(text: str, place: str, kind: type) -> Any:
     return value
 
 
-def check_fields(record: Any, place: str, kind: type, *names: str) -> None:
+def check_fields(record: object, place: str, kind: type, *names: str) -> None:
     """Raises KinspanError where a record is no JSON object with these fields, strings or lists as ``kind`` says."""
     if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name in names):
         raise KinspanError(f"{place}: {', '.join(names)} must be {'strings' if kind is str else 'lists'}")
@@ -102,13 +107,13 @@ def check_fields(record: Any, place: str, kind: type, *names: str) -> None:
 def read_table(path: Path) -> Table:
     """Opens the table in a file, whose name tells the format. Raises KinspanError where it is not of that format."""
     suffix = find_suffix(path)
-    if suffix not in FORMATS:
-        raise KinspanError(f"{path}: not a known format; known are {', '.join(FORMATS)}")
     if suffix == ".parquet":
         return _read_parquet(path)
     if suffix == ".jsonl":
         fields = next((list(record) for _, record in read_json_lines(path)), [])
         return Table(f"{path} line", fields, lambda columns: read_json_lines(path))
+    if suffix not in FORMATS:
+        raise KinspanError(f"{path}: not a known format; known are {', '.join(FORMATS)}")
     return _read_separated(path, _read_csv if suffix == ".csv" else _read_tsv)
 
 
@@ -123,7 +128,7 @@ def read_quoted_tsv(path: Path) -> Table:
 
 
 def lacks_names(path: Path, table: Table, known: Iterable[str]) -> bool:
-    """Whether a .tsv file begins with an id and a text, and not with names of columns, which have no digits."""
+    """Returns whether a .tsv file begins with an id and a text, and not with names of columns, which have no digits."""
     nameless = len(table.fields) == 2 and not set(table.fields) & set(known)
     return nameless and ".tsv" in path.suffixes and any(map(str.isdigit, table.fields[0]))
 
@@ -142,20 +147,20 @@ def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
     def records(columns: list[str]) -> Iterator[tuple[int, Record]]:
-        number = 0
-        try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=1024, columns=columns):
-                    for row in batch.to_pylist():
-                        number += 1
-                        yield number, row
-        except (OSError, ValueError) as error:  # pyarrow's own errors are of these two
-            raise KinspanError(f"{path} row {number + 1}: cannot read on: {quote_error(error)}") from error
+        with _refuse_damaged(path), pq.ParquetFile(path) as file:
+            batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1024, columns=columns))
+            yield from enumerate(chain.from_iterable(batches), 1)
 
-    try:
+    with _refuse_damaged(path):
         return Table(f"{path} row", pq.read_schema(path).names, records)
-    except (OSError, ValueError) as error:
-        raise KinspanError(f"{path}: not a parquet file: {quote_error(error)}") from error
+
+
+@contextmanager
+def _refuse_damaged(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # pyarrow's errors are of these two
+        raise KinspanError(f"{path}: cannot be read: {quote_error(error)}") from error
 
 
 def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -175,20 +180,15 @@ def _read_csv(path: Path, delimiter: str = ",", strict: bool = True) -> Iterator
 def _read_separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[str]]]]) -> Table:
     fields = next((fields for _, fields in rows(path)), [])
     if len(fields) == 1 and re.search(r"[;,\t|]", fields[0]):
-        raise KinspanError(
-            f"{path} line 1: write {'commas' if '.csv' in path.suffixes else 'tabs'} between the columns"
-        )
+        raise KinspanError(f"{path} line 1: columns need {'commas' if '.csv' in path.suffixes else 'tabs'} between")
     if len(set(fields)) < len(fields):
         raise KinspanError(f"{path} line 1: two columns have the same name")
 
     def records(columns: list[str]) -> Iterator[tuple[int, Record]]:
-        for k, (number, values) in enumerate(rows(path)):
+        for number, values in islice(rows(path), 1, None):
             if len(values) != len(fields):
-                raise KinspanError(
-                    f"{path} line {number}: {len(values)} fields, not {len(fields)} as in the first line"
-                )
-            if k:
-                yield number, dict(zip(fields, values, strict=True))
+                raise KinspanError(f"{path} line {number}: {len(values)} fields, not {len(fields)} as before")
+            yield number, dict(zip(fields, values, strict=True))
 
     return Table(f"{path} line", fields, records)
 
@@ -238,7 +238,7 @@ def _name_columns(table: Table, columns: dict[str, str], labelled: bool) -> dict
     return names
 
 
-def _parse_id(value: Any, name: str, place: str) -> str:
+def _parse_id(value: object, name: str, place: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise KinspanError(f"{place}: {name!r} is neither a string nor a whole number: {value!r}")
     if _SURROGATES.search(str(value)):

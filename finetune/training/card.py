@@ -1,26 +1,20 @@
-"""The model card of a fine-tuned ranker, and what a run was made of and ran on."""
+"""The model card of a fine-tuned ranker."""
 
 import json
-import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from data_pipeline.core.default_model import find_hub_name, list_versions, name_installed
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.core.files import JsonObject, read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import TITLES
 from pretrain.release.folder import CARD, FACTS
 from pretrain.release.metadata import CardOverrides, make_metadata, render_card
 
 from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
-from .fingerprints import fingerprint_answers, fingerprint_model
-from .plan import TrainingStage
-from .stages import Data, name_transfer
+from .stages import TrainingStage, name_transfer
 
 ABOUT = "ranker.json"  # beside a ranker's weights: what its card says
 HUB_NAMES = {"wikiqa": "microsoft/wiki_qa"}  # of data sets, on the hub
@@ -32,57 +26,19 @@ AS_STARTED = (
 )
 AS_TRANSFERRED = "no update of the adaptation improved the dev MAP, so this is the transferred model"
 
+FiguresBySplit = Mapping[str, Mapping[str, float]]
+
 
 def name_model(config: FinetuneConfig) -> str:
     """Returns the name of the model that fine-tuning starts from, for people."""
     return shorten_name(name_installed(str(config.model)))
 
 
-def describe_surroundings(config: FinetuneConfig, data: Data, num_ranks: int) -> dict[str, Any]:
-    """Returns versions, device, and the fingerprints of what was read; the device is that of this process."""
-    splits = {split.split: split for split in (data.train, *data.measured)}
-    splits |= {"transfer": data.transfer} if data.transfer is not None else {}
-    return {
-        "versions": list_versions(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"processor, {platform.machine()}",
-        "ranks": num_ranks,
-        "fingerprints": {
-            "model": fingerprint_model(str(config.model)),
-            **{name: fingerprint_answers(split) for name, split in splits.items()},
-        },
-    }
-
-
 def write_card(
-    folder: Path,
-    config: FinetuneConfig,
-    stage: TrainingStage,
-    seed: int,
-    step: int,
-    figures: Mapping[str, Mapping[str, float]],
+    folder: Path, config: FinetuneConfig, stage: TrainingStage, seed: int, step: int, figures: FiguresBySplit
 ) -> None:
-    """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage, and beside it
-    what it is made of, for the card of a release."""
-    _write_about(folder, describe_ranker(config, stage, seed, step, figures))
-
-
-def add_baselines(folder: Path, baselines: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
-    """Adds the figures of baselines, by split and name, to the card of a ranker whose folder is still there."""
-    if (folder / ABOUT).is_file():
-        about = read_object(folder / ABOUT, f"delete {folder} to train it again")
-        added = {f"{split}, {name}": figures for split, named in baselines.items() for name, figures in named.items()}
-        _write_about(folder, {**about, "figures": {**about["figures"], **added}})
-
-
-def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
-    write_atomically(folder / ABOUT, json.dumps(about, indent=1) + "\n")
-    write_atomically(folder / CARD, format_card(about, CardOverrides()))
-
-
-def describe_ranker(
-    config: FinetuneConfig, stage: TrainingStage, seed: int, step: int, figures: Mapping[str, Mapping[str, float]]
-) -> dict[str, Any]:
-    """Returns what a card says: ``facts`` in words, ``figures`` by split, the hub's names, and no local path."""
+    """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage, and ABOUT: its
+    ``facts`` in words, ``figures`` by split and the hub's names, without a local path, for the card of a release."""
     compares = config.loss == CONTRASTIVE
     is_adapted = bool(config.transfer) and stage.what != "transfer"
     facts = {
@@ -101,16 +57,29 @@ def describe_ranker(
         "Seed": seed,
         "kinspan": list_versions()["kinspan"],
     }
-    sets = [_find_set(spec) for spec in (config.data, config.transfer) if spec]
-    return {
+    about = {
         "facts": {name: value for name, value in facts.items() if value is not None},
         "figures": {split: dict(of_split) for split, of_split in figures.items()},
         "max_length": config.max_length,
         "kind": BI_ENCODER if compares else CROSS_ENCODER,
         "base_model": _find_base(str(config.model)),
-        "datasets": [name for name in sets if name],
+        "datasets": [name for spec in (config.data, config.transfer) if spec and (name := _find_set(spec))],
         "revision": f"seed-{seed}-step-{step:08d}",
     }
+    _write(folder, about)
+
+
+def add_baselines(folder: Path, split: str, baselines: FiguresBySplit) -> None:
+    """Adds the figures of baselines by name to the card of a ranker whose folder is still there."""
+    if (folder / ABOUT).is_file():
+        about = read_object(folder / ABOUT, f"delete {folder} to train it again")
+        about["figures"] |= {f"{split}, {name}": figures for name, figures in baselines.items()}
+        _write(folder, about)
+
+
+def _write(folder: Path, about: JsonObject) -> None:
+    write_atomically(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+    write_atomically(folder / CARD, format_card(about, CardOverrides()))
 
 
 def _find_set(spec: str) -> str | None:
@@ -129,28 +98,25 @@ def _find_base(model: str) -> str | None:
     return find_hub_name(model)
 
 
-def format_card(about: Mapping[str, Any], stated: CardOverrides, curve: str = "") -> str:
+def format_card(about: JsonObject, stated: CardOverrides, curve: str = "") -> str:
     """Returns the card: Markdown with the hub's block of metadata.
 
-    about: what ``describe_ranker`` returned
+    about: as ``write_card`` writes it
     curve: the picture of the training curves that lies beside the card; empty: there is none
     """
-    facts, figures, datasets = about["facts"], about["figures"], about["datasets"]
-    kind = about.get("kind", CROSS_ENCODER)
-    task = "text-ranking" if kind == CROSS_ENCODER else "sentence-similarity"
-    title = f"{facts['Starting model']} fine-tuned on {facts['Data']}"
+    facts, figures, kind = about["facts"], about["figures"], about.get("kind", CROSS_ENCODER)
     metadata = make_metadata(
         stated,
         [kind, "answer-sentence-selection", "kinspan"],
         base_model=about["base_model"],
-        datasets=datasets,
-        task=task,
+        datasets=about["datasets"],
+        task="text-ranking" if kind == CROSS_ENCODER else "sentence-similarity",
     )
     return render_card(
         "ranker.md",
         metadata,
         stated,
-        title=title,
+        title=f"{facts['Starting model']} fine-tuned on {facts['Data']}",
         kind=kind,
         max_length=about["max_length"],
         facts=facts,

@@ -1,7 +1,7 @@
 """Every setting of fine-tuning, with the checks that need nothing but the settings."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 from data_pipeline.core.settings import (
     ABOVE_0,
@@ -15,7 +15,6 @@ from data_pipeline.core.settings import (
     list_unused,
     refuse_first,
     setting,
-    settings_of_identity,
 )
 from finetune.evaluation.metrics import MAP, METRICS, RETRIEVAL_METRICS
 from pretrain.engine.settings import GuardSettings, OptimizerSettings
@@ -304,8 +303,3 @@ def list_metrics(config: FinetuneConfig) -> tuple[str, ...]:
 def list_seeds(config: FinetuneConfig) -> list[int]:
     """Returns the seeds to run: those of ``--seed``, or else 1 to ``--seeds``."""
     return config.seed or list(range(1, config.seeds + 1))
-
-
-def identity(config: FinetuneConfig, **facts: Any) -> dict[str, Any]:
-    """Returns the settings and ``facts``, fingerprints of data and model, that a resumed run must share."""
-    return {**settings_of_identity(config), **facts}

@@ -1,6 +1,6 @@
 """Updates a bi-encoder that is fine-tuned: each question is compared with the answers of the whole global batch.
 
-An example is a question, an answer of it that is right, and as many wrong candidates as ``--own_negatives`` says. The
+An example is a question, one of its right answers, and as many wrong candidates as ``--own_negatives`` says. The
 gradient is that of the whole batch in one graph, see pretrain.modeling.siamese.cached. A candidate that is labelled as
 right for a question is never its negative, whichever example brought it into the batch.
 """
@@ -50,7 +50,7 @@ class SiameseTrainer:
 
     @cached_property
     def right(self) -> np.ndarray:
-        """Returns the pairs of a question's and a candidate's text that are right, each as one number, in order."""
+        """Returns the right pairs of a question's and a candidate's text, each as a number, ascending."""
         rows = np.flatnonzero(self.data.labels)
         return np.unique(self._number(self.texts.questions[self.question_of[rows]], self.texts.answers[rows]))
 
@@ -86,13 +86,11 @@ class SiameseTrainer:
                 self._number(every[rows, 0][:, None], answers[None]),
                 self._number(every[None, :, 0], every[rows, 1][:, None]),
             )
-            barred = []
-            for numbers in pairs:
-                known = np.isin(numbers, self.right)
+            barred = [np.isin(numbers, self.right) for numbers in pairs]
+            for known in barred:
                 known[diagonal] = False
-                barred.append(torch.from_numpy(known).to(embeddings.device))
-            compared = compare_texts(embeddings, rows, self.temperature, self.symmetric, (barred[0], barred[1]))
-            losses = compared.losses
+            first, second = (torch.from_numpy(known).to(embeddings.device) for known in barred)
+            losses = compare_texts(embeddings, rows, self.temperature, self.symmetric, (first, second)).losses
             return losses, torch.stack([losses.detach().double().sum(), losses.new_tensor(len(losses)).double()])
 
         return compare
@@ -128,14 +126,14 @@ def update_bi_encoder(
 
     sizes = [end - start for start, end in cuts]
     share = layout.share(rank, len(batch))
-    slopes = cache_gradients(trainer.compare(every), NUM_SUMS, sizes, forward, share, len(batch))
+    cached = cache_gradients(trainer.compare(every), NUM_SUMS, sizes, forward, share, len(batch))
     norm = None
     for number in range(len(cuts)):
-        (vectors,) = slopes.only or forward(number)
+        (vectors,) = cached.only or forward(number)
         mark(f"step {step}, backward of micro-batch {number}")
-        engine.backward(surrogate_loss(vectors, slopes.of_batches[number]) * scale)
+        engine.backward(surrogate_loss(vectors, cached.of_batches[number]) * scale)
         if number == len(cuts) - 1:
             norm = guard_update(engine)
         engine.step()
     skipped, norm = read_outcome(engine, norm)
-    return Outcome(slopes.sums.masked_fill(skipped, 0.0), norm, skipped)
+    return Outcome(cached.sums.masked_fill(skipped, 0.0), norm, skipped)

@@ -5,17 +5,21 @@ A seed's run is a list of stages, each of which starts where the one before it e
 
 import json
 import logging
+import platform
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 
-from data_pipeline.core.default_model import default_model
+from data_pipeline.core.default_model import default_model, list_versions
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import hash_file, read_object, write_atomically
-from finetune.evaluation.comparison import format_mean
+from data_pipeline.core.files import JsonObject, hash_file, read_object, write_atomically
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import BM25, score_bm25
+from finetune.evaluation.comparison import START, format_mean
 from finetune.evaluation.metrics import (
     MAP,
     TITLES,
@@ -25,28 +29,43 @@ from finetune.evaluation.metrics import (
     compute_run_metrics,
 )
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
+from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import find_trained_length
 from pretrain.engine.log import complete_lines
-from pretrain.engine.ranks import barrier, broadcast_from_rank_0
+from pretrain.engine.ranks import broadcast_from_rank_0
 from pretrain.engine.run_folder import SUMMARY
 from pretrain.engine.stop import listen_for_stop
+from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.release.curve import draw_curve
+from pretrain.release.folder import fingerprint_model
 
-from .baselines import log_better_baselines, measure_baselines
-from .card import AS_STARTED, AS_TRANSFERRED, add_baselines, describe_surroundings, name_model, write_card
+from .card import AS_STARTED, AS_TRANSFERRED, add_baselines, name_model, write_card
 from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
-from .engine import Ranks, join_ranks
-from .fingerprints import fingerprint_answers, fingerprint_identity, fingerprint_ids
-from .plan import BEST, DEV, TrainingStage, name_best, plan_stage
 from .search import search_settings
-from .stages import Data, load_data, log_high_rates, make_target_stage, make_transfer_stage, name_set
+from .setup import Ranks, join_ranks
+from .stages import (
+    BEST,
+    DEV,
+    Data,
+    TrainingStage,
+    fingerprint_answers,
+    fingerprint_identity,
+    fingerprint_ids,
+    load_data,
+    log_high_rates,
+    make_target_stage,
+    make_transfer_stage,
+    name_best,
+    name_set,
+    plan_stage,
+)
 from .train import train_ranker
 
 log = logging.getLogger(__name__)
 
 TRANSFER_SEED = 1  # one transfer serves all seeds of the target
-RESULTS, CURVES = "results.json", "curves.png"
+RESULTS, CURVES, BASELINES = "results.json", "curves.png", "baselines.json"
 
 
 @dataclass(frozen=True)
@@ -64,13 +83,13 @@ class Experiment:
     ranks: Ranks
 
 
-def run_experiment(config: FinetuneConfig, baselines: bool = True) -> dict[str, Any]:
+def run_experiment(config: FinetuneConfig, baselines: bool = True) -> JsonObject:
     """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``curves.png``.
 
-    baselines: measure BM25 and the start too; a study has rows of its own for them
+    baselines: measure BM25 and the base model too; a study has rows for them
 
     Every rank runs this function, and all return the results. The same call again resumes. Raises KinspanError for
-    what the user can mend, and Stopped (a SystemExit of status 75) where a signal or ``max_hours`` ended a run with a
+    errors of the user, and Stopped (a SystemExit of status 75) where a signal or ``max_hours`` ended a run with a
     checkpoint.
     """
     check(config)
@@ -78,11 +97,10 @@ def run_experiment(config: FinetuneConfig, baselines: bool = True) -> dict[str, 
         return _run_all_seeds(config, baselines)
 
 
-def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> dict[str, Any]:
-    ranks = join_ranks(config)
-    _check_output(Path(config.output_dir))
+def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
+    ranks, output = join_ranks(config), Path(config.output_dir)
+    _check_output(output)
     data = load_data(config)
-    output = Path(config.output_dir)
     model = config.model or default_model()
     trained = find_trained_length(model)
     config = replace(config, model=model, max_length=config.max_length or trained or get_max_length(config))
@@ -92,17 +110,17 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> dict[str, Any]:
     if config.search_folds:
         config = search_settings(config, data, output / "search", ranks)
     transfer = make_transfer_stage(config, data) if data.transfer is not None else None
-    for stage in (transfer, make_target_stage(config, data, 1, str(config.model), "target's fine-tuning")):
+    for stage in (transfer, make_target_stage(config, data, 1, model, "target's fine-tuning")):
         if stage:  # settings that cannot be trained with are refused here, before hours of transfer
             plan_stage(config, stage, 1)
     experiment = Experiment(config, data, transfer, output, ranks)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
-    measured = data.measured[-1]
     if baselines:
+        measured = data.measured[-1]
         results["baselines"] = {measured.split: measure_baselines(config, measured, output)}
     if ranks.rank == 0:
         for seed in list_seeds(config) if baselines else ():
-            add_baselines(output / f"seed-{seed}" / BEST, results["baselines"])
+            add_baselines(output / f"seed-{seed}" / BEST, measured.split, results["baselines"][measured.split])
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
         _draw_curves(config, output)
     log_better_baselines(results)
@@ -117,11 +135,7 @@ def _check_output(output: Path) -> None:
         raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
 
 
-def _name_splits(data: Data) -> list[str]:
-    return [split.split for split in data.measured]
-
-
-def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
+def _run_seed(experiment: Experiment, seed: int) -> JsonObject:
     """Trains with one seed, and measures the best ranker on dev and test."""
     config, data, transfer = experiment.config, experiment.data, experiment.transfer
     folder = experiment.output / f"seed-{seed}"
@@ -135,58 +149,115 @@ def _run_seed(experiment: Experiment, seed: int) -> dict[str, Any]:
     stage = make_target_stage(config, data, seed, start, what)
     summary = train_ranker(config, stage, seed, folder, experiment.ranks)
     measured = _measure(experiment, folder, f"{name_model(config)}-seed-{seed}")
-    if experiment.ranks.rank == 0 and (folder / BEST).is_dir():  # who is done may have deleted the weights
-        figures = {split: measured[split] for split in _name_splits(data)}
+    figures = {split.split: measured[split.split] for split in data.measured}
+    if experiment.ranks.rank == 0 and (folder / BEST).is_dir():  # the weights may have been deleted since
         write_card(folder / BEST, config, stage, seed, summary["best_step"], figures)
-    return {"seed": seed, "run": summary, **{split: measured[split] for split in _name_splits(data)}}
+    return {"seed": seed, "run": summary, **figures}
 
 
-def _measure(experiment: Experiment, folder: Path, tag: str) -> dict[str, Any]:
-    """Returns the metrics of the folder's best ranker; measures them where that was not yet done, or of other data.
+def _measure(experiment: Experiment, folder: Path, tag: str) -> JsonObject:
+    """Returns the metrics of the folder's best ranker by split, and writes its predictions.
 
     tag: the system's name in the TREC run
 
     Every rank runs this function, since each scores a share of the pairs.
     """
-    data, path, run = experiment.data, folder / "scores.json", folder / SUMMARY
-    measured_on = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
-    metrics = list_metrics(experiment.config)
+    data, config = experiment.data, experiment.config
 
-    def read() -> dict[str, Any]:
-        with suppress(KinspanError, KeyError):  # a file that is absent or damaged is written anew
-            known = read_object(path, "")
-            is_whole = all((folder / split.split / "qrels.txt").is_file() for split in data.measured)
-            # Else of a run that this folder held before, or its predictions were deleted
-            return known if is_whole and known["run"] == hash_file(run) else {}
-        return {}
-
-    figures = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever
-    if figures.get("of") == measured_on:
+    def measure() -> JsonObject:
+        figures = {}
+        for split in data.measured:
+            scores = score_answers(str(folder / BEST), split, config.max_length)
+            figures[split.split] = compute_means(compute_question_metrics(split, scores, list_metrics(config)))
+            if experiment.ranks.rank == 0:
+                write_predictions(folder / split.split, split, scores, tag)
         return figures
-    figures = {"of": measured_on}
-    for split in data.measured:
-        scores = score_answers(str(folder / BEST), split, experiment.config.max_length)
-        figures[split.split] = compute_means(compute_question_metrics(split, scores, metrics))
-        if experiment.ranks.rank == 0:
-            write_predictions(folder / split.split, split, scores, tag)
-    if experiment.ranks.rank == 0:
-        write_atomically(path, json.dumps({"run": hash_file(run), **figures}, indent=1) + "\n")
-    barrier()
-    return figures
+
+    def identify() -> list[object]:
+        if not all((folder / split.split / "qrels.txt").is_file() for split in data.measured):
+            (folder / "scores.json").unlink(missing_ok=True)
+        prints = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
+        return [*prints, hash_file(folder / SUMMARY)]
+
+    return _measure_once(folder / "scores.json", identify, measure)
 
 
-def _gather_results(experiment: Experiment, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns what ``results.json`` holds; ``runs`` has what ``_run_seed`` returned for each seed."""
+def _measure_once(path: Path, identify: Callable[[], list[object]], measure: Callable[[], JsonObject]) -> JsonObject:
+    """Returns the results of ``measure`` that ``path`` keeps, or measures where ``identify`` has changed since.
+
+    ``identify`` is called on rank 0, and ``measure`` on all ranks or on none.
+    """
+
+    def read() -> tuple[list[object], JsonObject]:
+        of = identify()
+        with suppress(KinspanError):  # a file that is absent or damaged is written anew
+            known = read_object(path, "")
+            return of, known if known.get("of") == of else {}
+        return of, {}
+
+    of, known = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever
+    if not known:
+        known = {"of": of, **measure()}
+        broadcast_from_rank_0(lambda: write_atomically(path, json.dumps(known, indent=1) + "\n"))
+    return known
+
+
+def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> dict[str, dict[str, float]]:
+    """Returns the mean metrics of each baseline on a split; measured once, and kept in ``folder``.
+
+    The base model ranks by its head where it has one, by the similarity of its embeddings where it is an embedding
+    model, and else not at all. Run by every rank.
+    """
+    model, metrics = str(config.model), list_metrics(config)
+
+    def measure() -> JsonObject:
+        scores = {BM25: score_bm25(data)}
+        try:
+            if not holds_no_weights(model):
+                scores[START] = score_answers(model, data, None if is_bi_encoder(model) else config.max_length)
+        except KinspanError as error:
+            log.warning("%s has no row: %s", START, error)
+        return {name: compute_means(compute_question_metrics(data, values, metrics)) for name, values in scores.items()}
+
+    def identify() -> list[object]:
+        prints = [fingerprint_model(model), fingerprint_answers(data), fingerprint_ids(data)]
+        return [*prints, config.max_length, *metrics]
+
+    log.info("for comparison, %s and %s on %s", BM25, START, data.split)
+    known = _measure_once(folder / BASELINES, identify, measure)
+    return {name: figures for name, figures in known.items() if name != "of"}
+
+
+def log_better_baselines(results: JsonObject) -> None:
+    """Warns of each baseline that the mean of the seeds is below. ``results``: those of results.json, or empty."""
+    for split, baselines in results.get("baselines", {}).items():
+        metric = choose_metrics(results["settings"]["loss"])[0]
+        mean = results[split][metric]["mean"]
+        for name, figures in baselines.items():
+            if mean < figures[metric]:
+                log.warning("%s %.4f on %s is below %.4f of %s", metric, mean, split, figures[metric], name)
+
+
+def _gather_results(experiment: Experiment, runs: list[JsonObject]) -> JsonObject:
+    """Returns the content of ``results.json``; ``runs``: of each seed, as ``_run_seed`` returned it."""
     config, data = experiment.config, experiment.data
+    splits = {split.split: split for split in (data.train, *data.measured)}
+    transfer = {"transfer": data.transfer} if data.transfer is not None else {}
     return {
         "model": name_model(config),
         "data": data.train.name,
         "transfer": data.transfer.name if data.transfer else None,
-        **describe_surroundings(config, data, experiment.ranks.world),
+        "versions": list_versions(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"processor, {platform.machine()}",
+        "ranks": experiment.ranks.world,
+        "fingerprints": {
+            "model": fingerprint_model(str(config.model)),
+            **{name: fingerprint_answers(split) for name, split in (splits | transfer).items()},
+        },
         "settings": {k: v for k, v in asdict(config).items() if k not in ("output_dir", "local_rank")},
-        "counts": {d.split: [d.num_questions, d.num_pairs] for d in (data.train, *data.measured)},
+        "counts": {name: [split.num_questions, split.num_pairs] for name, split in splits.items()},
         "seeds": runs,
-        **{split: summarize_seeds([run[split] for run in runs]) for split in _name_splits(data)},
+        **{split.split: summarize_seeds([run[split.split] for run in runs]) for split in data.measured},
     }
 
 
@@ -203,9 +274,9 @@ def _draw_curves(config: FinetuneConfig, output: Path) -> None:
 def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float | None]]:
     """Returns the mean and the sample's standard deviation of each metric over the runs.
 
-    A single run has no deviation, and neither have runs that are equal in all metrics, see ``drop_equal_seeds``.
+    A single run has no deviation, and neither have runs that are equal in all metrics: copies of one ranker.
     """
-    if all(run[metric] == runs[0][metric] for run in runs for metric in runs[0]):
+    if all(run == runs[0] for run in runs):
         runs = runs[:1]
     out = {}
     for metric in runs[0]:
@@ -214,22 +285,23 @@ def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float |
     return out
 
 
-def format_results(results: dict[str, Any]) -> str:
+def format_results(results: JsonObject) -> str:
     """Returns the table that ends an experiment."""
     metrics = choose_metrics(results["settings"]["loss"])
     head = f"{results['model']} on {results['data']}"
     if results["transfer"]:
         head += f", transferred from {results['transfer']}"
-    lines = [f"{head}, {len(results['seeds'])} seed(s)", " " * 14 + "".join(f"{TITLES[m]:>18}" for m in metrics)]
+
+    def line(title: str, cells: Sequence[str]) -> str:
+        return title.ljust(14) + "".join(f"{cell:>18}" for cell in cells)
+
+    lines = [f"{head}, {len(results['seeds'])} seed(s)", line("", [TITLES[m] for m in metrics])]
     for split in (name for name in ("dev", "test") if name in results):
-        for run in results["seeds"]:
-            lines.append(
-                f"{split} seed {run['seed']:<3}".ljust(14) + "".join(f"{run[split][m]:18.4f}" for m in metrics)
-            )
-        cells = [format_mean(results[split][m]) for m in metrics]
-        lines.append(f"{split} mean".ljust(14) + "".join(f"{cell:>18}" for cell in cells))
-        for name, means in results.get("baselines", {}).get(split, {}).items():
-            lines.append(f"{split} {name}".ljust(14) + "".join(f"{means[m]:18.4f}" for m in metrics))
+        rows = {f"seed {run['seed']:<3}": run[split] for run in results["seeds"]}
+        lines += [line(f"{split} {name}", [f"{row[m]:.4f}" for m in metrics]) for name, row in rows.items()]
+        lines.append(line(f"{split} mean", [format_mean(results[split][m]) for m in metrics]))
+        baselines = results.get("baselines", {}).get(split, {})
+        lines += [line(f"{split} {name}", [f"{row[m]:.4f}" for m in metrics]) for name, row in baselines.items()]
     kept = AS_TRANSFERRED if results["transfer"] else AS_STARTED
     lines += [f"seed {run['seed']}: {kept}" for run in results["seeds"] if run["run"]["best_step"] == 0]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from pretrain.release.metadata import CardOverrides
 
 from .card import ABOUT, format_card
 from .experiment import RESULTS
-from .plan import BEST, DEV
+from .stages import BEST, DEV
 
 WEIGHTS = "model.safetensors"
 REPAIR = "the same kinspan finetune command again writes it anew"

@@ -1,18 +1,22 @@
-"""Loads what a run of fine-tuning needs before it starts: its model, its texts as token ids, and its plan."""
+"""Loads what a run of fine-tuning needs before it starts: its ranks, model, engine, texts as token ids, and plan."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
+from data_pipeline.core.files import JsonObject
 from finetune.data.answers import AnswerSet
-from finetune.ranking.encode import encode_pairs, find_cut, log_cut
+from finetune.ranking.encode import EncodedPairs, encode_pairs, find_cut, log_cut
 from finetune.ranking.ranker import Ranker, check_plain, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_pairs
 from finetune.ranking.siamese import (
+    EncodedTexts,
     SiameseRanker,
     encode_texts,
     find_cut_pairs,
@@ -20,20 +24,53 @@ from finetune.ranking.siamese import (
     save_siamese_ranker,
     score_texts,
 )
+from pretrain.engine.device import choose_precision
+from pretrain.engine.engine import (
+    build_engine,
+    complete_settings,
+    read_deepspeed_config,
+    start_distributed,
+    zero_stage,
+)
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
+from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.scorer import check_fits
 
-from . import losses
 from .config import CONTRASTIVE, LISTED, TEMPERATURE, FinetuneConfig, get_max_length
 from .contrast import SiameseTrainer, update_bi_encoder
-from .engine import Ranks
 from .groups import log_unlisted
-from .plan import FitPlan, TrainingStage, largest_group, plan_stage
-from .update import Loss, Trainer, update_ranker
+from .stages import FitPlan, TrainingStage, largest_group, plan_stage
+from .update import LOSSES, Trainer, update_ranker
+
+DEFAULT = "ds_configs/zero1.json"  # DeepSpeed's settings
 
 # (engine, device, what=..., mark=...) -> the score of every row [N]
 Scoring = Callable[..., np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among the others, with DeepSpeed's settings."""
+
+    rank: int
+    world: int
+    deepspeed: JsonObject
+
+
+def join_ranks(config: FinetuneConfig) -> Ranks:
+    """Joins the other ranks. Raises KinspanError for a ``--deepspeed_config`` that is none."""
+    rank, _, world = read_launcher_variables()
+    settings = read_deepspeed_config(config.deepspeed_config or DEFAULT)
+    start_distributed(config.allow_cpu)
+    return Ranks(rank=rank, world=world, deepspeed=settings)
+
+
+def make_engine(model: nn.Module, config: FinetuneConfig, layout: Layout, settings: JsonObject) -> tuple[Any, str]:
+    """Returns DeepSpeed's engine by its ``settings``, with AdamW as in pre-training, and its precision."""
+    config = replace(config, deepspeed_config=config.deepspeed_config or DEFAULT)
+    precision = choose_precision(config.precision, zero_stage(settings))
+    return build_engine(model, config, complete_settings(settings, config, layout, precision)), precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,21 +107,25 @@ def _load_cross_encoder(
     fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
     ranker = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
     check_plain(ranker, stage.model)
-    tokenizer = load_own_tokenizer(stage.model)
-    check_fits(stage.model, ranker.classifier, tokenizer, get_max_length(config))
-    pairs = encode_pairs(stage.train, tokenizer, get_max_length(config))
-    log_cut(stage.train, find_cut(pairs), get_max_length(config))
-    if config.loss in LISTED:
-        log_unlisted(stage.train)
+    tokenizer, length = load_own_tokenizer(stage.model), get_max_length(config)
+    check_fits(stage.model, ranker.classifier, tokenizer, length)
+
+    def encode(data: AnswerSet) -> EncodedPairs:
+        pairs = encode_pairs(data, tokenizer, length)
+        log_cut(data, find_cut(pairs), length)
+        return pairs
 
     def prepare(data: AnswerSet) -> Scoring:
-        encoded = encode_pairs(data, tokenizer, get_max_length(config))
-        log_cut(data, find_cut(encoded), get_max_length(config))
-        return lambda model, device, **options: score_pairs(model, encoded, device, **options)
+        pairs = encode(data)
+        return lambda model, device, **options: score_pairs(model, pairs, device, **options)
 
-    trainer = Trainer(
-        pairs=pairs, labels=stage.train.labels, loss=choose_loss(config), layout=layout, rank=rank, seed=seed
-    )
+    pairs = encode(stage.train)
+    if config.loss in LISTED:
+        log_unlisted(stage.train)
+    loss = LOSSES[config.loss]
+    if config.loss == "pointwise":
+        loss = partial(loss, positive_weight=config.positive_weight)
+    trainer = Trainer(pairs=pairs, labels=stage.train.labels, loss=loss, layout=layout, rank=rank, seed=seed)
     return RankerSetup(
         ranker=ranker,
         plan=plan,
@@ -92,7 +133,7 @@ def _load_cross_encoder(
         update=lambda engine, *rest: update_ranker(engine, trainer, *rest),
         measure=pairs.measure,
         measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
-        save=partial(save_ranker, ranker.classifier.config, tokenizer, get_max_length(config)),
+        save=partial(save_ranker, ranker.classifier.config, tokenizer, length),
     )
 
 
@@ -100,20 +141,22 @@ def _load_bi_encoder(
     config: FinetuneConfig, stage: TrainingStage, seed: int, plan: FitPlan, layout: Layout, rank: int
 ) -> RankerSetup:
     ranker = load_siamese_ranker(stage.model, seed)
-    tokenizer = load_own_tokenizer(stage.model)
-    check_fits(stage.model, ranker.encoder, tokenizer, get_max_length(config))
-    texts = encode_texts(stage.train, tokenizer, get_max_length(config))
-    log_cut(stage.train, find_cut_pairs(texts, stage.train), get_max_length(config))
+    tokenizer, length = load_own_tokenizer(stage.model), get_max_length(config)
+    check_fits(stage.model, ranker.encoder, tokenizer, length)
     width = int(ranker.config.hidden_size)
 
+    def encode(data: AnswerSet) -> EncodedTexts:
+        texts = encode_texts(data, tokenizer, length)
+        log_cut(data, find_cut_pairs(texts, data), length)
+        return texts
+
     def prepare(data: AnswerSet) -> Scoring:
-        encoded = encode_texts(data, tokenizer, get_max_length(config))
-        log_cut(data, find_cut_pairs(encoded, data), get_max_length(config))
-        return lambda model, device, **options: score_texts(model, data, encoded, width, device, **options)
+        texts = encode(data)
+        return lambda model, device, **options: score_texts(model, data, texts, width, device, **options)
 
     trainer = SiameseTrainer(
         data=stage.train,
-        texts=texts,
+        texts=encode(stage.train),
         temperature=config.temperature or TEMPERATURE,
         symmetric=config.symmetric,
         layout=layout,
@@ -127,7 +170,7 @@ def _load_bi_encoder(
         update=lambda engine, *rest: update_bi_encoder(engine, trainer, *rest),
         measure=trainer.measure,
         measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
-        save=partial(save_siamese_ranker, ranker.config, tokenizer, get_max_length(config)),
+        save=partial(save_siamese_ranker, ranker.config, tokenizer, length),
     )
 
 
@@ -136,15 +179,8 @@ def list_measured(stage: TrainingStage) -> dict[str, AnswerSet]:
     return {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
 
 
-def choose_loss(config: FinetuneConfig) -> Loss:
-    """Returns the function that ``--loss`` names, with its settings."""
-    if config.loss == "pointwise":
-        return partial(losses.pointwise, positive_weight=config.positive_weight)
-    return {"pairwise": losses.pairwise, "listwise": losses.listwise}[config.loss]
-
-
 def _share_of_positives(config: FinetuneConfig, stage: TrainingStage) -> float:
-    """Returns what a fresh head first predicts."""
+    """Returns the share of right answers in an epoch, which a fresh head first predicts."""
     share = float(stage.train.labels.mean())
     if stage.negatives_per_question is not None:
         right = int(stage.train.labels.sum())

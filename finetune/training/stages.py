@@ -1,22 +1,32 @@
-"""The data of an experiment, and the stages that follow from its settings."""
+"""The data of an experiment, and the stages of its runs: what each trains on, for how long, and what tells it apart."""
 
+import hashlib
+import json
 import logging
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import JsonObject
+from data_pipeline.core.settings import settings_of_identity
 from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.filters import check_overlaps
 from finetune.data.registry import load_filtered, parse_columns
 from pretrain.engine.engine import HIGH_RATE
+from pretrain.engine.schedule import Schedule, make_schedule
+from pretrain.release.folder import fingerprint_model
 
-from .config import CONTRASTIVE, CORPUS, FinetuneConfig, identity
-from .fingerprints import fingerprint_answers, fingerprint_model
-from .groups import flip_labels
-from .plan import DEV, TrainingStage
+from .config import CONTRASTIVE, CORPUS, FinetuneConfig
+from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pairs, flip_labels
 
 log = logging.getLogger(__name__)
+
+DEV, BEST = "dev", "best"
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Data:
 
 
 def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
-    """Reads and filters the data sets that the settings name, and logs their oddities.
+    """Reads and filters the data sets that the settings name.
 
     Raises KinspanError where a file is not as it must be, where all training candidates have one label, and where one
     split is a part of another.
@@ -49,26 +59,25 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
     specs = (config.data, config.train_data, config.transfer, *config.transfer_targets)
     named = [spec for spec in specs if spec and spec.startswith(("files=", "hub="))]
 
-    def read(spec: str, split: str, mode: str, name: str = "") -> AnswerSet:
+    def read(spec: str, split: str, mode: str) -> AnswerSet:
         columns = parse_columns(config.columns) if spec in named or not named else None
         # --negative_labels selects what is trained on; dev and test keep all their candidates.
         negatives = tuple(config.negative_labels) if split == "train" else NEGATIVE_GRADES
-        data = load_filtered(spec, split, mode, columns, negatives)
-        return replace(data, name=name) if name else data
+        return load_filtered(spec, split, mode, columns, negatives)
 
     train = read(config.train_data or config.data, "train", config.train_filter)
-    dev, test = read(config.data, "dev", config.eval_filter), None
+    dev, test, transfer = read(config.data, "dev", config.eval_filter), None, None
     try:
         test = read(config.data, "test", config.eval_filter) if with_test else None
     except MissingSplit as error:
         if config.test_every_validation:
             raise KinspanError(f"--test_every_validation: {error}") from error
         log.warning("%s: figures are of dev, which chooses the best rankers, and so are too high", error)
-    transfer = read(config.transfer, "train", config.train_filter, name_transfer(config)) if config.transfer else None
-    targets = _name_targets(config) if transfer is not None else {}
-    devs = {
-        name: dev if spec == config.data else read(spec, "dev", config.eval_filter) for name, spec in targets.items()
-    }
+    devs = {}
+    if config.transfer:
+        transfer = replace(read(config.transfer, "train", config.train_filter), name=name_transfer(config))
+        for name, spec in _name_targets(config).items():
+            devs[name] = dev if spec == config.data else read(spec, "dev", config.eval_filter)
     compares = config.loss == CONTRASTIVE  # and finds negatives in the batch
     has_negatives = (compares or config.negatives_from == CORPUS) and train.labels.any()  # those of other questions
     for data in (None if has_negatives else train, None if compares else transfer):
@@ -82,11 +91,9 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
 def _name_targets(config: FinetuneConfig) -> dict[str, str]:
     """Returns the targets of a transfer by name. Raises KinspanError where ``--data`` is not one of them."""
     specs = config.transfer_targets or [config.data]
-    if config.data not in specs:
-        raise KinspanError(f"--transfer_targets {' '.join(specs)}: --data {config.data} must be one of them")
     named = {name_set(spec): spec for spec in specs}
-    if len(named) < len(specs):
-        raise KinspanError(f"--transfer_targets {' '.join(specs)}: two have the same name, but each needs its own")
+    if config.data not in specs or len(named) < len(specs):
+        raise KinspanError(f"--transfer_targets {' '.join(specs)}: --data must be one of them, and each name differ")
     return named
 
 
@@ -113,6 +120,37 @@ def log_high_rates(config: FinetuneConfig) -> None:
             log.warning("%s %g is high for all weights of a pre-trained encoder: 1e-5 to 1e-4 are usual", flag, rate)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingStage:
+    """The data and settings of a run that differ between the stages of an experiment.
+
+    what:             "fine-tuning", "transfer" or "adaptation", for the screen
+    model:            the folder or hub name of the model that it starts from
+    train:            filtered
+    devs:             filtered, by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best
+                      ranker is kept for each, see ``name_best``
+    test:             filtered; measured at each validation, if given
+    max_steps, eval_steps, negatives_...: as in FinetuneConfig
+    identity:         what makes it this run: an output folder that holds another run is refused
+    batch_size:       pairs in one update, where it is not that of the settings
+    """
+
+    what: str
+    model: str
+    train: AnswerSet
+    devs: Mapping[str, AnswerSet]
+    test: AnswerSet | None = None
+    learning_rate: float
+    epochs: int
+    max_steps: int | None = None
+    eval_steps: int | None = None
+    negatives_ratio: float | None = None
+    negatives_per_question: int | None = None
+    negatives_from: str | None = None
+    identity: JsonObject
+    batch_size: int | None = None
+
+
 # Settings whose change invalidates a finished transfer run
 TRANSFER_SETTINGS = (
     *("transfer_learning_rate", "transfer_epochs", "transfer_steps", "transfer_eval_steps", "transfer_negatives"),
@@ -129,6 +167,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
     the best ranker for each is kept.
     """
     assert data.transfer is not None
+    settings = TRANSFER_SETTINGS + (CONTRASTIVE_SETTINGS if config.loss == CONTRASTIVE else ())
     return TrainingStage(
         what="transfer",
         model=str(config.model),
@@ -140,8 +179,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
         eval_steps=config.transfer_eval_steps,
         negatives_ratio=config.transfer_negatives,
         identity={
-            **{name: getattr(config, name) for name in TRANSFER_SETTINGS},
-            **({name: getattr(config, name) for name in CONTRASTIVE_SETTINGS} if config.loss == CONTRASTIVE else {}),
+            **{name: getattr(config, name) for name in settings},
             "batch_size": config.transfer_batch_size or config.batch_size,
             "transfer": fingerprint_answers(data.transfer),
             "dev": {name: fingerprint_answers(dev) for name, dev in sorted(data.transfer_devs.items())},
@@ -178,5 +216,72 @@ def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str,
         negatives_ratio=config.negatives_ratio,
         negatives_per_question=config.negatives_per_question,
         negatives_from=config.negatives_from,
-        identity=identity(config, **facts),
+        identity={**settings_of_identity(config), **facts},
     )
+
+
+def name_best(dev: str) -> str:
+    """Returns the folder of the ranker that is best on a dev set: ``best``, or ``best-NAME`` for ``dev-NAME``."""
+    return BEST + dev.removeprefix(DEV)
+
+
+@dataclass(frozen=True)
+class FitPlan:
+    """The length of a stage.
+
+    groups:             in one update, over all ranks (see groups.py)
+    epoch_steps, total: updates in an epoch, and in all
+    schedule:           of the learning rate
+    """
+
+    groups: int
+    epoch_steps: int
+    total: int
+    schedule: Schedule
+
+
+def plan_stage(config: FinetuneConfig, stage: TrainingStage, seed: int) -> FitPlan:
+    """Returns the length of a stage. Raises KinspanError where its warm-up is longer, or it has no groups."""
+    groups = max(1, (stage.batch_size or config.batch_size) // largest_group(config))
+    epoch_steps = math.ceil(len(draw_groups(config, stage, seed, 0)) / groups)
+    total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
+    warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
+    return FitPlan(groups, epoch_steps, total, make_schedule(config, stage.learning_rate, total, warmup, stage.what))
+
+
+def largest_group(config: FinetuneConfig) -> int:
+    """Returns the most pairs of a group, as batch sizes count them: an example of a bi-encoder counts as one."""
+    return 1 if config.loss in ("pointwise", CONTRASTIVE) else config.list_size
+
+
+def draw_groups(config: FinetuneConfig, stage: TrainingStage, seed: int, epoch: int) -> Groups:
+    """Returns the groups of an epoch, in their order: a function of (seed, epoch)."""
+    if config.loss == CONTRASTIVE:
+        return draw_examples(stage.train, seed, epoch, config.own_negatives or 0)
+    if stage.negatives_per_question is not None:
+        from_corpus = stage.negatives_from == CORPUS
+        return draw_negatives(stage.train, seed, epoch, stage.negatives_per_question, from_corpus)
+    if config.loss == "pointwise":
+        return draw_pairs(stage.train, seed, epoch, stage.negatives_ratio)
+    return draw_lists(stage.train, seed, epoch, config.list_size)
+
+
+def fingerprint_answers(data: AnswerSet) -> str:
+    """Returns a hash of a split's questions, candidates and labels. Optional columns and ids do not count."""
+    digest = hashlib.sha256("\0".join(data.questions).encode())
+    for array in (data.starts, data.labels):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    for chunk in range(0, data.num_pairs, 100_000):
+        digest.update("\0".join(data.answers.slice(chunk, 100_000).to_pylist()).encode())
+    return digest.hexdigest()[:16]
+
+
+def fingerprint_ids(data: AnswerSet) -> str:
+    """Returns a hash of the ids of a split, which its TREC files hold and which break ties."""
+    ids = [*data.question_ids, *data.answer_ids.to_pylist()]
+    return hashlib.sha256("\0".join(ids).encode()).hexdigest()[:16]
+
+
+def fingerprint_identity(identity: JsonObject) -> str:
+    """Returns a hash of ``TrainingStage.identity``, fit for a folder's name."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]

@@ -5,17 +5,14 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.core.files import JsonObject, read_object, write_atomically
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import convert_to_universal, find_resumable, load_checkpoint
@@ -48,49 +45,104 @@ from pretrain.engine.watch import Watch, watch_ranks
 
 from .card import write_card
 from .config import FinetuneConfig, get_max_length, list_metrics
-from .engine import Ranks, make_engine
 from .groups import Groups
-from .plan import DEV, FitPlan, TrainingStage, draw_groups, largest_group, name_best
-from .setup import RankerSetup, load_setup
+from .setup import RankerSetup, Ranks, load_setup, make_engine
+from .stages import DEV, FitPlan, TrainingStage, draw_groups, largest_group, name_best
 
 log = logging.getLogger(__name__)
-SUMS = ("loss", "groups")  # what the log is made of, see loop.Outcome
-NUM_CHECKPOINTS = 2  # so many stay: where the newest is damaged, the run goes on from the one before
+SUMS = ("loss", "groups")  # see loop.Outcome
+NUM_CHECKPOINTS = 2  # where the newest is damaged, the run goes on from the one before
 
 
-def train_ranker(config: FinetuneConfig, stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) -> dict[str, Any]:
+def train_ranker(config: FinetuneConfig, stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) -> JsonObject:
     """Runs, or goes on with, one run in ``folder``, and returns its summary. The best ranker on each
-    dev set lies in ``folder``, see ``plan.name_best``.
+    dev set lies in ``folder``, see ``stages.name_best``.
 
-    Run by every rank. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
+    Run by every rank. Raises KinspanError for errors of the user, and Stopped (a SystemExit of status 75) where a
     signal or ``max_hours`` ended the run with a checkpoint.
     """
     record = {**stage.identity, "seed": seed}
     if summary := _read_summary(folder, record):
         return summary
-    with lock_folder(open_folder(folder)), listen_for_stop(config.max_hours) as request, _explain_failures():
+    with lock_folder(open_folder(folder)), listen_for_stop(config.max_hours) as request:
         if summary := _read_summary(folder, record):  # another process has completed it in the meantime
             return summary
-        check_shared(folder)
-        setup = load_setup(config, stage, seed, ranks)
-        # Only now: what cannot be loaded leaves the folder free.
-        broadcast_from_rank_0(lambda: claim_folder(folder, record))
-        with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60) as watch:
-            start = partial(_start_run, config, stage, seed, folder, ranks, setup, request, watch)
-            return _train(start, config, setup.layout, watch)
+        try:
+            check_shared(folder)
+            setup = load_setup(config, stage, seed, ranks)
+            # Only now: what cannot be loaded leaves the folder free.
+            broadcast_from_rank_0(lambda: claim_folder(folder, record))
+            with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60) as watch:
+                return _train(config, stage, seed, folder, ranks, setup, request, watch)
+        except Exception as error:
+            if is_communication_failure(error):
+                raise CommunicationFailure(error) from error
+            raise
 
 
-def _train(start: "Callable[[], _Run]", config: FinetuneConfig, layout: Layout, watch: Watch) -> dict[str, Any]:
-    """Trains the run that ``start`` makes to its end, and returns its summary."""
-    run = None
+def _read_summary(folder: Path, record: JsonObject) -> JsonObject | None:
+    """Returns the summary of a complete run. Raises KinspanError where the folder holds something else."""
+
+    def read() -> JsonObject | None:
+        if holds_this_run(folder, record) and (folder / SUMMARY).is_file():
+            return read_object(folder / SUMMARY, f"delete it to train {folder} again")
+        return None
+
+    return broadcast_from_rank_0(read)
+
+
+def _train(
+    config: FinetuneConfig,
+    stage: TrainingStage,
+    seed: int,
+    folder: Path,
+    ranks: Ranks,
+    setup: RankerSetup,
+    request: StopRequest,
+    watch: Watch,
+) -> JsonObject:
+    """Builds the engine, loads the newest checkpoint that is whole, and trains to the end; returns the summary."""
+    plan, checkpoints, run = setup.plan, folder / CHECKPOINTS, None
     try:
         watch.mark("reading checkpoints", patient=True)
-        run = start()
+        log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
+        background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
+        writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
+        checkpoint = find_resumable(checkpoints)
+        universal = convert_to_universal(checkpoint, ranks.world, ranks.rank) if checkpoint else None
+        engine, precision = make_engine(setup.ranker, config, setup.layout, ranks.deepspeed)
+        run = _Run(
+            rank=ranks.rank,
+            engine=engine,
+            writer=writer,
+            schedule=plan.schedule,
+            progress=FitProgress(world_size=ranks.world),
+            request=request,
+            watch=watch,
+            most_skips=config.max_skipped_steps,
+            config=config,
+            stage=stage,
+            seed=seed,
+            folder=folder,
+            setup=setup,
+            precision=precision,
+        )
+        if checkpoint:
+            run.progress = FitProgress(**load_checkpoint(engine, checkpoint, ranks.world, universal))
+            disable_overflow_error(engine)  # the loaded state has its scaler
+            run.resumed_at = run.progress.step
+            log.info("resuming from %s at step %s", checkpoint, run.progress.step)
+        run.fill_window()
+        run.requests = start_sum([0])  # at least one update is made before a stop
+        if ranks.rank == 0:
+            undone = tuple(setup.measured) if run.progress.due else ()
+            task, settings = f"{stage.what}, seed {seed}", {**asdict(config), "seed": seed}
+            run.metrics = Log(folder, run.progress.step, plan.total, task, undone, settings)
         run.train()
         return run.finish()
     except Exception as error:
         if is_out_of_memory(error):
-            lower = name_smaller(config, layout)
+            lower = name_smaller(config, setup.layout)
             raise KinspanError(f"out of memory with {get_max_length(config)} tokens: lower {lower}") from error
         if is_communication_failure(error):
             watch.wait_for_verdict(str(CommunicationFailure(error)))
@@ -100,28 +152,6 @@ def _train(start: "Callable[[], _Run]", config: FinetuneConfig, layout: Layout, 
             run.metrics.close()
         if run:
             release_engine(run.engine)
-
-
-def _read_summary(folder: Path, record: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the summary of a complete run. Raises KinspanError where the folder holds something else."""
-
-    def read() -> dict[str, Any] | None:
-        if holds_this_run(folder, record) and (folder / SUMMARY).is_file():
-            return read_object(folder / SUMMARY, f"delete it to train {folder} again")
-        return None
-
-    return broadcast_from_rank_0(read)
-
-
-@contextmanager
-def _explain_failures() -> Iterator[None]:
-    """Raises KinspanError, one line, where a collective failed."""
-    try:
-        yield
-    except Exception as error:
-        if is_communication_failure(error):
-            raise CommunicationFailure(error) from error
-        raise
 
 
 def name_smaller(config: FinetuneConfig, layout: Layout) -> str:
@@ -135,7 +165,7 @@ def name_smaller(config: FinetuneConfig, layout: Layout) -> str:
 
 @dataclass
 class FitProgress(Progress):
-    """All that a checkpoint keeps beside the engine's state; the window is by SUMS.
+    """The state that a checkpoint keeps beside the engine's; the window is by SUMS.
 
     best_step:    for each dev set, the step at which its MAP was highest
     best_map:     for each dev set, that MAP
@@ -148,31 +178,14 @@ class FitProgress(Progress):
     not_improved: int = 0
 
 
-@dataclass
-class Speed:
-    """Pairs and seconds of the updates since the last line of the log; validation and saving do not count."""
-
-    pairs: int = 0
-    seconds: float = 0.0
-
-    def add(self, pairs: int, seconds: float) -> None:
-        self.pairs, self.seconds = self.pairs + pairs, self.seconds + seconds
-
-    def read(self) -> float:
-        """Returns pairs per second of all ranks, and starts afresh."""
-        speed = self.pairs / max(self.seconds, 1e-9)
-        self.pairs, self.seconds = 0, 0.0
-        return speed
-
-
 @dataclass(kw_only=True)
 class _Run(LoopState):
     """A run of fine-tuning on the training loop.
 
-    precision: that the engine computes in
-    speed:     counts pairs and seconds between lines of the log
-    groups:    of this epoch, in their order
-    requests:  waits for what the ranks say of a stop before the next update
+    precision:     of the engine
+    pairs, seconds: of the updates since the last line of the log; validation and saving do not count
+    groups:        of this epoch, in their order
+    requests:      returns whether any rank is to stop before the next update
     """
 
     progress: FitProgress
@@ -180,10 +193,10 @@ class _Run(LoopState):
     stage: TrainingStage
     seed: int
     folder: Path
-    ranks: Ranks
     setup: RankerSetup
     precision: str
-    speed: Speed = field(default_factory=Speed)
+    pairs: int = 0
+    seconds: float = 0.0
     groups: tuple[int, Groups] | None = None
     requests: Callable[[], list[int]] = field(init=False)
 
@@ -192,7 +205,7 @@ class _Run(LoopState):
         return self.setup.plan
 
     def train(self) -> None:
-        """Once per update, in this order: stop if asked, validate, save, keep the best, step, log."""
+        """Loops over updates; each time: stops if asked, validates, saves, keeps the best, steps, logs."""
         while True:
             step, began = self.progress.step, time.monotonic()
             saved = step == self.resumed_at  # then its checkpoint was written after this step was measured
@@ -210,7 +223,11 @@ class _Run(LoopState):
                 return
             rate = self.schedule.rate(step)
             set_learning_rate(self.engine, rate)
-            outcome = self.take_step(step)
+            epoch = step // self.plan.epoch_steps
+            if self.groups is None or self.groups[0] != epoch:
+                self.groups = epoch, draw_groups(self.config, self.stage, self.seed, epoch)
+            self.requests = start_sum([int(self.request.wanted())])  # travels during the update
+            outcome = self.update(self.groups[1], step)
             self.count_update(outcome)
             if (step + 1) % self.config.log_steps == 0 or step + 1 == self.schedule.total:
                 self.write_log(rate, outcome.grad_norm)
@@ -224,14 +241,6 @@ class _Run(LoopState):
         """Returns whether early stopping ends the run: more than ``patience`` validations in a row improved nothing."""
         return self.progress.not_improved > self.config.patience
 
-    def take_step(self, step: int) -> Outcome:
-        """Meanwhile the ranks tell one another whether one of them is to stop before the next update."""
-        epoch = step // self.plan.epoch_steps
-        if self.groups is None or self.groups[0] != epoch:
-            self.groups = epoch, draw_groups(self.config, self.stage, self.seed, epoch)
-        self.requests = start_sum([int(self.request.wanted())])
-        return self.update(self.groups[1], step)
-
     def update(self, groups: Groups, step: int) -> Outcome:
         """Trains on the next groups of the epoch, of which the last batch may have fewer."""
         began, size = time.monotonic(), self.setup.layout.size
@@ -239,7 +248,7 @@ class _Run(LoopState):
         count = min(size, len(groups) - first)
         batch = groups.order_longest_first(first, count, self.setup.measure)
         outcome = self.setup.update(self.engine, groups, batch, step, self.watch.mark)
-        self.speed.add(groups.num_rows(batch), time.monotonic() - began)
+        self.pairs, self.seconds = self.pairs + groups.num_rows(batch), self.seconds + time.monotonic() - began
         return outcome
 
     def validate(self) -> None:
@@ -277,10 +286,10 @@ class _Run(LoopState):
             partial_folder.replace(best)
         barrier()
 
-    def write_log(self, rate: float, grad_norm: Any) -> None:
+    def write_log(self, rate: float, grad_norm: torch.Tensor | float | None) -> None:
         """Logs the loss since the last line; nothing where every update was skipped."""
         loss, count = self.sum_window(SUMS).values()
-        speed = self.speed.read()
+        speed, self.pairs, self.seconds = self.pairs / max(self.seconds, 1e-9), 0, 0.0
         return_freed_memory()
         if not count or self.metrics is None:
             return
@@ -297,7 +306,7 @@ class _Run(LoopState):
             if not is_ordinary_overflow(self.precision, self.progress.skipped_in_row):
                 log.warning("step %s: a loss or gradient was not finite: the update was skipped", step)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> JsonObject:
         """Writes summary.json, last of all; the checkpoints are then of no use."""
         progress = self.progress
         self.writer.join()
@@ -319,53 +328,3 @@ class _Run(LoopState):
             shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
         barrier()
         return summary
-
-
-def _start_run(
-    config: FinetuneConfig,
-    stage: TrainingStage,
-    seed: int,
-    folder: Path,
-    ranks: Ranks,
-    setup: RankerSetup,
-    request: StopRequest,
-    watch: Watch,
-) -> _Run:
-    """Builds the engine, and loads the newest checkpoint that is whole; without one the run begins anew."""
-
-    plan, checkpoints = setup.plan, folder / CHECKPOINTS
-    log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
-    background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
-    writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
-    checkpoint = find_resumable(checkpoints)
-    universal = convert_to_universal(checkpoint, ranks.world, ranks.rank) if checkpoint else None
-    engine, precision = make_engine(setup.ranker, config, setup.layout, ranks.deepspeed)
-    run = _Run(
-        rank=ranks.rank,
-        engine=engine,
-        writer=writer,
-        schedule=plan.schedule,
-        progress=FitProgress(world_size=ranks.world),
-        request=request,
-        watch=watch,
-        most_skips=config.max_skipped_steps,
-        config=config,
-        stage=stage,
-        seed=seed,
-        folder=folder,
-        ranks=ranks,
-        setup=setup,
-        precision=precision,
-    )
-    if checkpoint:
-        run.progress = FitProgress(**load_checkpoint(engine, checkpoint, ranks.world, universal))
-        disable_overflow_error(engine)  # what was loaded has its own scaler
-        run.resumed_at = run.progress.step
-        log.info("resuming from %s at step %s", checkpoint, run.progress.step)
-    run.fill_window()
-    run.requests = start_sum([0])  # at least one update is made before a stop
-    if ranks.rank == 0:
-        what = f"{stage.what}, seed {seed}"
-        undone = tuple(setup.measured) if run.progress.due else ()
-        run.metrics = Log(folder, run.progress.step, plan.total, what, undone, {**asdict(config), "seed": seed})
-    return run

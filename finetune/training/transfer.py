@@ -1,4 +1,4 @@
-"""Every source on every target, zero-shot: a file for each cell, a table, CSV and a plot.
+"""Every source on every target, zero-shot: a file for each cell, a table and CSV.
 
 A cell that was measured is not measured again as long as model and data are the same, so that a matrix grows by the
 sources and targets that are new.
@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
@@ -26,9 +25,9 @@ from finetune.data.registry import find_measure, load_filtered
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.metrics import MAP, P_1, TITLES, compute_question_metrics
 from finetune.ranking.model import score_answers
-from pretrain.release.curve import COLOURS
+from pretrain.release.folder import fingerprint_model
 
-from .fingerprints import fingerprint_answers, fingerprint_model
+from .stages import fingerprint_answers
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +35,6 @@ TF_IDF = "TF-IDF"
 IN_DOMAIN = "in-domain"
 BASELINES = (BM25, TF_IDF, IN_DOMAIN)  # names of rows that no source may have
 SEED = 0  # of samples
-COLUMNS = 3  # of panels
-DIAMONDS = (COLOURS[3], COLOURS[1], COLOURS[5])
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Target:
 class Matrix:
     """The measured values.
 
-    values:    of each source ``[T]``, each target's own metric
+    values:    of each source ``[T]``, by each target's metric
     baselines: likewise, NaN where there is none
     """
 
@@ -66,18 +63,13 @@ class Matrix:
 
 
 def load_targets(
-    specs: Mapping[str, str],
-    split: str,
-    accuracy: set[str],
-    max_questions: int | None = None,
+    specs: Mapping[str, str], split: str, accuracy: set[str], max_questions: int | None = None
 ) -> list[Target]:
     """Returns the test sets by name, with the questions that papers measure on, or else the clean ones.
 
     specs:         name -> NAME=PLACE as of ``registry.load_split``
     accuracy:      names of those that are measured by P@1, beside the data sets that papers measure so
     max_questions: a sample of so many questions of each, always the same ones; None: all
-
-    Raises KinspanError where one cannot be read, or ``accuracy`` names none of them.
     """
     if unknown := sorted(accuracy - set(specs)):
         raise KinspanError(f"--accuracy {' '.join(unknown)}: not among --targets, which are {', '.join(specs)}")
@@ -92,16 +84,12 @@ def load_targets(
 
 
 def measure_matrix(
-    sources: Mapping[str, str],
-    targets: list[Target],
-    in_domain: Mapping[str, str],
-    cells: Path,
-    max_length: int,
+    sources: Mapping[str, str], targets: list[Target], in_domain: Mapping[str, str], cells: Path, max_length: int
 ) -> Matrix:
     """Measures the cells that are missing, and returns all of them.
 
     sources:   name -> model
-    in_domain: target's name -> a model that was fine-tuned on the target's own training set
+    in_domain: target's name -> a model that was fine-tuned on the target's training set
     cells:     folder of a file for each cell, with the figures of every question
     """
 
@@ -117,18 +105,15 @@ def measure_matrix(
             write_atomically(path, json.dumps({metric: values.tolist() for metric, values in figures.items()}) + "\n")
         return float(np.mean(read_object(path, "delete it to have it measured again")[target.metric]))
 
-    def measure_model(name: str, model: str) -> list[float]:
-        return [measure(name, model, lambda data: score_answers(model, data, max_length), t) for t in targets]
+    def measure_model(name: str, model: str, target: Target) -> float:
+        return measure(name, model, partial(score_answers, model, max_length=max_length), target)
 
-    values = {name: np.array(measure_model(name, model)) for name, model in sources.items()}
+    values = {name: np.array([measure_model(name, model, t) for t in targets]) for name, model in sources.items()}
     untrained = {BM25: score_bm25, TF_IDF: score_tf_idf}
     baselines = {n: np.array([measure(n, None, score, t) for t in targets]) for n, score in untrained.items()}
     if in_domain:
-        models = [(t, in_domain.get(t.name)) for t in targets]
-        figures = [
-            measure(IN_DOMAIN, model, partial(score_answers, model, max_length=max_length), t) if model else np.nan
-            for t, model in models
-        ]
+        models = [in_domain.get(t.name) for t in targets]
+        figures = [measure_model(IN_DOMAIN, m, t) if m else np.nan for t, m in zip(targets, models, strict=True)]
         baselines[IN_DOMAIN] = np.array(figures)
     return Matrix(targets, values, baselines)
 
@@ -152,17 +137,15 @@ def format_matrix(matrix: Matrix) -> str:
     sources = sorted(matrix.values.items(), key=lambda entry: -float(entry[1].mean()))
     ranked = [*sources, *matrix.baselines.items()]
     best = np.nanmax([values for _, values in ranked], axis=0)
-    rows = [[name, *map(_format_cell, values, best)] for name, values in ranked]
+
+    def cell(value: float, best: float) -> str:
+        text = "" if np.isnan(value) else f"{value:.3f}".removeprefix("0")
+        return f"**{text}**" if value == best else text
+
+    rows = [[name, *map(cell, values, best)] for name, values in ranked]
     header = ["", *(f"{t.name} ({TITLES[t.metric]})" for t in matrix.targets)]
     lines = [header, ["---", *["---:"] * len(matrix.targets)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _format_cell(value: float, best: float) -> str:
-    if np.isnan(value):
-        return ""
-    text = f"{value:.3f}".removeprefix("0")
-    return f"**{text}**" if value == best else text
 
 
 def format_csv(matrix: Matrix) -> str:
@@ -175,25 +158,3 @@ def format_csv(matrix: Matrix) -> str:
             if not np.isnan(values[column]):
                 writer.writerow([name, target.name, target.metric, round(float(values[column]), 6)])
     return text.getvalue()
-
-
-def draw_matrix(matrix: Matrix, path: Path) -> None:
-    """Draws for each target the sources' values as a violin, and baselines as diamonds (the paper's figure 2)."""
-    lines = -(-len(matrix.targets) // COLUMNS)
-    figure = Figure((8.6, 2.6 * lines), layout="constrained")
-    panels = figure.subplots(lines, COLUMNS, squeeze=False).ravel().tolist()
-    for column, target in enumerate(matrix.targets):
-        axes, values = panels[column], np.array([of[column] for of in matrix.values.values()])
-        if np.ptp(values) > 0:
-            parts = axes.violinplot(values, [0], showextrema=False, quantiles=[0.25, 0.75])
-            parts["bodies"][0].set(facecolor=COLOURS[0], alpha=0.35)
-        axes.plot(np.linspace(-0.08, 0.08, len(values)), np.sort(values), "o", color=COLOURS[0], markersize=3)
-        axes.hlines(values.mean(), -0.15, 0.15, color=COLOURS[0])
-        for place, ((name, known), colour) in enumerate(zip(matrix.baselines.items(), DIAMONDS, strict=False)):
-            axes.plot(0.28 + 0.1 * place, known[column], "D", color=colour, markersize=6, label=name)
-        axes.set(title=target.name, ylabel=TITLES[target.metric], xticks=[], xlim=(-0.6, 0.6))
-    for unused in panels[len(matrix.targets) :]:
-        unused.set_axis_off()
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower right", ncols=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130, metadata={"Software": None})  # the same figures give the same bytes

@@ -1,4 +1,9 @@
-"""Updates a cross-encoder: forward and backward over micro-batches of groups, then the optimizer's step."""
+"""Updates a cross-encoder: its losses, forward and backward over micro-batches, then the optimizer's step.
+
+A group is what an epoch is made of (see groups.py): a single pair for the pointwise loss, an answer and some negatives
+of its question for the others. Every loss takes ``logits`` (float ``[n]``), ``labels`` and ``group_of`` (integers
+``[n]``) of a micro-batch, and returns the sum over its groups.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from finetune.ranking.encode import EncodedPairs
 from pretrain.engine.device_update import guard_update, nan_guard, read_outcome
@@ -15,8 +21,39 @@ from pretrain.modeling.cpu.dropout import decide_dropout
 
 from .groups import Groups, read_labels
 
-# (logits [n], labels [n], group of each [n]) -> the sum over the groups, see losses.py
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def pointwise(
+    logits: torch.Tensor, labels: torch.Tensor, group_of: torch.Tensor, positive_weight: float = 1.0
+) -> torch.Tensor:
+    """Computes the binary cross-entropy of each pair; that of an answer counts ``positive_weight`` times.
+
+    Garg et al., 2020, section 3.2: their softmax over two logits is the sigmoid of one.
+    """
+    weight = torch.tensor(positive_weight, device=logits.device)
+    return F.binary_cross_entropy_with_logits(logits, labels.float(), pos_weight=weight, reduction="sum")
+
+
+def pairwise(logits: torch.Tensor, labels: torch.Tensor, group_of: torch.Tensor) -> torch.Tensor:
+    """Computes RankNet's loss (Burges et al., 2005): ``log(1 + exp(negative - positive))``, its mean in each group."""
+    positive = logits.new_zeros(int(group_of.max()) + 1).index_add(0, group_of, logits * labels)  # one per group
+    negatives = labels == 0
+    margins = logits[negatives] - positive[group_of[negatives]]
+    count = torch.bincount(group_of[negatives], minlength=len(positive)).clamp(min=1)
+    return (F.softplus(margins) / count[group_of[negatives]]).sum()
+
+
+def listwise(logits: torch.Tensor, labels: torch.Tensor, group_of: torch.Tensor) -> torch.Tensor:
+    """Computes ListNet's top-one loss (Cao et al., 2007) with one answer per group: cross-entropy of the softmax."""
+    groups = int(group_of.max()) + 1
+    highest = logits.new_full((groups,), float("-inf")).scatter_reduce(0, group_of, logits.detach(), "amax")
+    total = logits.new_zeros(groups).index_add(0, group_of, (logits - highest[group_of]).exp())
+    chosen = labels == 1
+    return (total.log()[group_of[chosen]] + highest[group_of[chosen]] - logits[chosen]).sum()
+
+
+LOSSES: dict[str, Loss] = {"pointwise": pointwise, "pairwise": pairwise, "listwise": listwise}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +85,7 @@ def update_ranker(
 
     The loss is its sum over the global batch divided by the number of groups in it, however the batch is cut: DeepSpeed
     divides by the micro-steps and averages over ranks, which the scale takes back. An update that is not finite is
-    skipped on all ranks, see pretrain.engine.device_update. It returns the sums of the loss
-    over this rank's groups, and of their number.
+    skipped on all ranks. Returns the sums of the loss over this rank's groups, and of their number.
 
     batch: may be shorter than the layout's, as the last one of an epoch is
     mark:  called with the place within the step, for the watchdog

@@ -55,7 +55,7 @@ class ReleaseConfig:
 def main() -> str:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
     from finetune.ranking.onnx_graphs import add_onnx, check_onnx
-    from finetune.training.baselines import log_better_baselines
+    from finetune.training.experiment import log_better_baselines
     from finetune.training.release import find_ranker, read_experiment, release_ranker
     from pretrain.release.metadata import CardOverrides
     from pretrain.release.push import push

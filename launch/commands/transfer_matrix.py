@@ -11,12 +11,12 @@ from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
 
 DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25, TF-IDF and, where
-given, models that were fine-tuned on the target: figures 1 and 2 of MultiCQA (Rücklé et al., 2020) of your own sources
+given, models that were fine-tuned on the target: the matrix of MultiCQA (Rücklé et al., 2020) of your own sources
 and targets.
 
 A cell that was measured is a file in OUTPUT_DIR/results, with the figures of every question; the same command again
 measures what is new or has changed. Questions are those that papers measure on; of other data sets, those that have a
-right and a wrong candidate. Writes OUTPUT_DIR/matrix.csv and matrix.png, and prints the table."""
+right and a wrong candidate. Writes OUTPUT_DIR/matrix.csv and prints the table."""
 
 EPILOG = f"""examples:
   kinspan evaluate transfer --sources beer=releases/beer physics=releases/physics \\
@@ -38,7 +38,7 @@ class MatrixConfig:
     targets: list[str] = setting(REQUIRED)
     """Test sets, each NAME=SPEC, such as wikiqa=wikiqa=data/WikiQACorpus."""
     output_dir: str = setting(REQUIRED)
-    """Folder for the table, the plot and the cells."""
+    """Folder for the table and the cells."""
     accuracy: list[str] = setting([])
     """Names of targets that are measured by P@1, beside InsuranceQA, which always is; the others by MAP."""
     in_domain: list[str] = setting([])
@@ -67,8 +67,7 @@ def main() -> str:
     loaded = transfer.load_targets(targets, config.split, set(config.accuracy), config.max_questions)
     matrix = transfer.measure_matrix(sources, loaded, in_domain, folder / "results", config.max_length)
     write_atomically(folder / "matrix.csv", transfer.format_csv(matrix))
-    transfer.draw_matrix(matrix, folder / "matrix.png")
-    return f"{transfer.format_matrix(matrix)}\nplot: {folder / 'matrix.png'}"
+    return transfer.format_matrix(matrix)
 
 
 def read_names(flag: str, texts: list[str]) -> dict[str, str]:

@@ -11,10 +11,8 @@ candidate. It is right where the link says so, and no candidate otherwise.
 
 import hashlib
 import json
-import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,8 +32,6 @@ from data_pipeline.prepare.readers.registry import parse_record
 from data_pipeline.prepare.spill import hash_string
 from finetune.data.answers import fold_text
 
-logger = logging.getLogger(__name__)
-
 SPLITS = ("train", "dev", "test")
 CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
 
@@ -47,7 +43,6 @@ class ForumQuestion:
     accepted: the number of the accepted answer; -1 where there is none
     links: ids of the questions that it is a duplicate of
     group: names the questions that links connect with it, in any direction; they come into one split
-    text: a hash of all of its text, the same as kinspan prepare takes
     """
 
     id: str
@@ -57,7 +52,6 @@ class ForumQuestion:
     accepted: int
     links: tuple[str, ...]
     group: str
-    text: int
 
     @property
     def answer(self) -> str:
@@ -70,42 +64,22 @@ def read_questions(inputs: list[str], max_rejected: float = MAX_REJECTED) -> lis
 
     max_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/read.py
 
-    Raises KinspanError where there is no question in the input, too much of it is rejected, equal questions share an
-    id, or a link leads from one file to another, since the groups of duplicates are those of each file.
+    Raises KinspanError where there is no question in the input, too much of it is rejected, two questions share an id,
+    or a link leads from one file to another, since the groups of duplicates are those of each file.
     """
-    questions = _part_shared_ids(read_input(inputs, _parse_questions, _make_questions, max_rejected))
+    questions = read_input(inputs, _parse_questions, _make_questions, max_rejected)
     if not questions:
         raise KinspanError(f"{' '.join(inputs)}: no questions in it: give a Posts.xml, its .7z or questions:FILE.jsonl")
-    _check_links(questions)
-    return questions
-
-
-def _part_shared_ids(questions: list[ForumQuestion]) -> list[ForumQuestion]:
-    """Gives each question its own id where different questions have the same one."""
-    texts: dict[str, set[int]] = {}
+    group_of: dict[str, str] = {}
     for question in questions:
-        texts.setdefault(question.id, set()).add(question.text)
-    shared = {name for name, of_name in texts.items() if len(of_name) > 1}
-    if linked := shared.intersection(link for question in questions for link in question.links):
-        raise KinspanError(f"question {min(linked)!r}: links lead to it, and several questions have this id")
-    if shared:
-        logger.info(f"{len(shared):,} ids are shared, such as {min(shared)!r}: a hash of its text is added to each")
-    return [replace(q, id=f"{q.id}#{q.text:x}") if q.id in shared else q for q in questions]
-
-
-def _check_links(questions: Sequence[ForumQuestion]) -> None:
-    """Raises KinspanError for an id that several questions have, and for a link out of its file.
-
-    The groups of duplicates are those of each file.
-    """
-    repeated = [name for name, count in Counter(question.id for question in questions).items() if count > 1]
-    if repeated:
-        raise KinspanError(f"question {repeated[0]!r} comes twice: name each file once")
-    group_of = {question.id: question.group for question in questions}
+        if question.id in group_of:
+            raise KinspanError(f"question {question.id!r} comes twice: name each file once, and each forum by itself")
+        group_of[question.id] = question.group
     for question in questions:
         for link in question.links:
             if group_of.get(link, question.group) != question.group:
                 raise KinspanError(f"question {question.id!r} is a duplicate of {link!r}, which is in another file")
+    return questions
 
 
 def _parse_questions(record: Record) -> list[Document]:
@@ -128,7 +102,6 @@ def _make_questions(document: Document) -> list[ForumQuestion]:
         -1 if document.accepted is None else document.accepted,
         tuple(document.links),
         name_split(document, text),
-        text,
     )
     return [question]
 

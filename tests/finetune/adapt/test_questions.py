@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.adapt import questions
-from finetune.adapt.questions import expect_questions, load_questions, name_questions, subsample_negatives
+from finetune.adapt.questions import expect_questions, load_questions, subsample_negatives
 from finetune.data.registry import load_split
 
 
@@ -78,19 +78,6 @@ def test_a_subsampled_set_keeps_right_candidates_and_a_wrong_one(tmp_path, count
     assert subsampled.positives.tolist() == data.positives.tolist()
     assert np.diff(subsampled.starts).tolist() == [kept] * count
     assert subsample_negatives(data, data.num_pairs) is data
-
-
-def test_a_card_names_the_questions_and_no_place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    given = (
-        "wikiqa=data/wikiqa",
-        "data/labelled/",
-        "files=data/labelled",
-        "questions.jsonl",
-        "files=data/k=3/labelled",
-    )
-    assert [*map(name_questions, given)] == ["wikiqa", "labelled", "labelled", "questions.jsonl", "labelled"]
-    assert name_questions(".") == tmp_path.name
 
 
 def test_overlaps_are_noted_and_a_contained_split_is_refused(tmp_path):

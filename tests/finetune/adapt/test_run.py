@@ -210,11 +210,6 @@ def test_a_folder_of_something_else_is_refused(options, hooks):
         adapt(given, hooks)
 
 
-def test_a_missing_validation_is_noted():
-    summary = {"steps": 200, "pairs": 6400, "wall_seconds": 9.0, "first_validation": None, "last_validation": None}
-    assert "not measured" in run._describe_pretraining(summary)[-1]
-
-
 def test_the_commands_at_the_end_can_be_pasted(tmp_path):
     documents, test = ["my docs", "b.jsonl"], tmp_path / "test.jsonl"
     commands = list_commands(documents, "releases/a", test, tmp_path, "why's it so?", False)

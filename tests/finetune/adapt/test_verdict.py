@@ -1,23 +1,14 @@
 """The verdict: nothing below the base model is chosen, and each sentence has its case."""
 
-import hashlib
-
 import numpy as np
 import pytest
 
 from finetune.adapt.rankers import Ranker, name_base
 from finetune.adapt.verdict import (
-    LEARNED_BETTER,
-    LEARNED_UNDECIDED,
-    LEARNED_WORSE,
     NOT_LEARNED,
-    SELQA,
-    choose_sentence,
     judge,
     judge_without_labels,
 )
-from finetune.data.filters import CLEAN, find_kept
-from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25
 
 
@@ -72,24 +63,6 @@ def test_of_equals_the_first_is_chosen(splits):
     assert judge(rankers, rankers[0], dev, test, scores).chosen.name == "base"
 
 
-@pytest.mark.parametrize(
-    ("after", "others", "sentence"),
-    [
-        (0.7, (0.8, 0.85), LEARNED_WORSE),
-        (0.7, (0.6, 0.85), LEARNED_WORSE),
-        (0.7, (0.5, 0.6), LEARNED_BETTER),
-        (0.7, (0.5, 0.705), LEARNED_UNDECIDED),
-        (0.705, (), LEARNED_BETTER),
-        (0.31, (0.8, 0.85), NOT_LEARNED),
-        (0.2, (0.1, 0.1), NOT_LEARNED),
-    ],
-)
-def test_each_sentence_without_labels_has_its_case(after, others, sentence):
-    random = np.random.default_rng(0)
-    before, after, *others = (mean + random.normal(scale=0.1, size=100) for mean in (0.3, after, *others))
-    assert choose_sentence(after, before, *others) == sentence
-
-
 def test_a_model_with_a_pair_head_is_measured_by_it(make_model, tmp_path):
     model = make_model()
     result = judge_without_labels(str(model), str(model), tmp_path)
@@ -97,15 +70,3 @@ def test_a_model_with_a_pair_head_is_measured_by_it(make_model, tmp_path):
     assert len(result.rows) == 4
     assert result.rows[0]["map"] == result.rows[1]["map"]
     assert result.sentence == NOT_LEARNED
-
-
-def test_the_shipped_questions_are_those_of_the_test_split_with_the_lowest_hashes(shared):
-    data = load_split(f"files={SELQA}", "test")
-    assert data.num_questions == 100
-    assert find_kept(data, CLEAN).all()
-    assert "Apache-2.0" in (SELQA / "README.md").read_text()
-    whole = load_split(f"selqa={shared}/data/as2/selqa", "test")
-    texts = whole.answers.to_pylist()
-    complete = {q for q, rows in zip(whole.questions, whole.rows(), strict=True) if all(texts[rows])}
-    lowest = sorted(complete, key=lambda question: hashlib.sha256(question.encode()).hexdigest())[:100]
-    assert sorted(data.questions) == sorted(lowest)

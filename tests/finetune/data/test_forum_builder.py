@@ -92,31 +92,6 @@ def test_similar_questions_are_found_in_scripts_without_spaces(helpers, tmp_path
         assert all(data.questions[number][:3] in answer for answer in data.answers[rows].to_pylist())
 
 
-def test_the_place_of_the_right_answer_says_nothing(questions, tmp_path):
-    build_forum_set(questions, "title_body", tmp_path / "set", {"dev": 0.0, "test": 0.9}, candidates=5)
-    data = load_split(f"files={tmp_path / 'set'}", "test")
-    places = [data.labels[rows].tolist().index(1) for rows in data.question_slices()]
-    assert len(set(places)) == 5
-
-
-def test_questions_held_out_are_those_that_prepare_holds_out(helpers, tmp_path, questions):
-    """With dev's and test's shares together; and a question and its duplicates are in one split."""
-    from data_pipeline.corpus import Corpus
-    from tests.synthetic import short_tokenizer
-
-    build_forum_set(questions, "title_body", tmp_path / "set", SHARES, candidates=5)
-    held_out = {line for split in SHARES for line in load_split(f"files={tmp_path / 'set'}", split).question_ids}
-    name = f"questions:{tmp_path / 'desk.jsonl'}"
-    helpers.prepare([name], short_tokenizer(), tmp_path / "corpus", validation_share=sum(SHARES.values()))
-    corpus = Corpus(tmp_path / "corpus")
-    of_corpus = set()
-    for number, info in enumerate(corpus.manifest.shards):
-        if info.split == "validation":
-            of_corpus |= set(corpus.shard(number).rows.column("id").to_pylist())
-    assert held_out == of_corpus
-    assert all((q.links[0] in held_out) == (q.id in held_out) for q in questions if q.links)
-
-
 def write_tangled_desk(path, count=300):
     """Questions in tens: siblings, a chain, a duplicate of two, a circle, and two that are on their own."""
     within = {1: [0], 2: [0], 3: [2], 5: [4, 3], 6: [7], 7: [6]}
@@ -168,33 +143,12 @@ def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path,
     assert held_out == of_corpus & asked_for
 
 
-def test_more_right_answers_than_candidates_leave_no_room_for_wrong_ones(tmp_path):
-    """A count below none had taken nearly all questions."""
-    lines = [{"id": f"q{n}", "title": f"Case{n}?", "text": f"It fails in case{n}."} for n in range(60)]
-    for n in range(4, 60, 5):
-        lines[n]["links"] = [f"q{n - k}" for k in range(1, 5)]
-    (tmp_path / "desk.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    questions = read_questions([f"questions:{tmp_path / 'desk.jsonl'}"])
-    counts = build_forum_set(questions, "duplicate", tmp_path / "set", {"dev": 0.0, "test": 0.3}, candidates=2)
-    for split in filter(counts.get, counts):
-        data = load_split(f"files={tmp_path / 'set'}", split)
-        assert data.num_pairs == data.labels.sum() == 4 * data.num_questions
-
-
 def test_a_link_into_another_file_is_refused(tmp_path):
     first = write_help_desk(tmp_path / "desk.jsonl", 6)
     line = {"id": "other", "title": "Another?", "text": "It is broken.", "links": ["q2"]}
     (tmp_path / "more.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(KinspanError, match="question 'other'"):
         read_questions([first, f"questions:{tmp_path / 'more.jsonl'}"])
-
-
-def test_links_to_an_id_of_several_questions_are_refused(tmp_path):
-    name = write_help_desk(tmp_path / "desk.jsonl", 6)
-    path = tmp_path / "desk.jsonl"
-    path.write_text(path.read_text() + json.dumps({"id": "q0", "title": "Another?", "text": "It is broken."}) + "\n")
-    with pytest.raises(KinspanError, match="question 'q0'"):
-        read_questions([name])
 
 
 def test_a_forum_without_what_is_asked_for_is_refused(questions, tmp_path):
@@ -230,77 +184,6 @@ def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     failed = run_program(*entry, "--input", text, *flags, cwd=tmp_path)
     assert failed.returncode == 2
     assert "no question but a document" in failed.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ({"answers": "one"}, '"answers" is not a list of strings'),
-        ({"answers": ["one"], "accepted": 1}, '"accepted" is not the number of one of the "answers"'),
-        ({"answers": ["one"], "accepted": True}, '"accepted" is not the number'),
-        ({"links": [["q1"]]}, '"links" is not a list of ids'),
-    ],
-)
-def test_a_question_that_is_not_as_it_must_be_is_rejected_with_a_reason(helpers, tmp_path, line, reason):
-    from tests.synthetic import short_tokenizer
-
-    path = tmp_path / "desk.jsonl"
-    write_help_desk(path)
-    path.write_text(path.read_text() + json.dumps({"id": "bad", "title": "t", "text": "some text", **line}) + "\n")
-    helpers.prepare([f"questions:{path}"], short_tokenizer(), tmp_path / "corpus")
-    rejected = [json.loads(entry) for entry in (tmp_path / "corpus/rejected.jsonl").read_text().splitlines()]
-    assert [entry["line"] for entry in rejected] == [61]
-    assert reason in rejected[0]["reason"]
-
-
-def test_records_that_are_no_questions_are_logged(tmp_path, caplog):
-    caplog.set_level("INFO", "data_pipeline.prepare")
-    name = write_help_desk(tmp_path / "desk.jsonl")
-    with (tmp_path / "desk.jsonl").open("a") as file:
-        file.write('{"title": "t", "text": "b", "answers": "none"}\n{broken\n')
-    assert len(read_questions([name])) == 60
-    assert "record 61" in caplog.text
-
-
-def test_what_of_a_dump_belongs_to_no_question_is_logged(tmp_path, caplog):
-    caplog.set_level("INFO", "data_pipeline.prepare")
-    rows = ['Id="1" PostTypeId="1" Title="t" Body="b"', 'Id="2" PostTypeId="2" ParentId="7" Body="an orphan"']
-    folder = tmp_path / "forum"
-    folder.mkdir()
-    posts = "\n".join(f"<row {row} />" for row in rows)
-    (folder / "Posts.xml").write_text(f"<posts>\n{posts}\n</posts>\n")
-    assert len(read_questions([str(folder)])) == 1
-    assert "omitted 1 records: an answer whose question is not in the file" in caplog.text
-
-
-def test_ids_that_many_questions_share_are_no_ids(helpers, tmp_path):
-    """Each is split on its own, as prepare splits it, and the right answer of one is a candidate of the others."""
-    from data_pipeline.corpus import Corpus
-    from tests.synthetic import short_tokenizer
-
-    path = tmp_path / "desk.jsonl"
-    lines = [
-        {"id": "printer", "title": f"Case {n}?", "text": f"It broke {n}.", "answers": [f"Mend {n}."], "accepted": 0}
-        for n in range(100)
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    questions = read_questions([f"questions:{path}"])
-    counts = build_forum_set(questions, "title_answer", tmp_path / "set", SHARES, candidates=5)
-    assert sum(counts.values()) == 100
-    assert min(counts.values()) > 0
-    held_out = set()
-    for split in counts:
-        data = load_split(f"files={tmp_path / 'set'}", split)
-        assert data.num_questions == counts[split]
-        assert {rows.stop - rows.start for rows in data.question_slices()} == {5}
-        held_out |= set(data.questions) if split != "train" else set()
-    options = {"validation_share": sum(SHARES.values()), "duplicates": "keep"}
-    helpers.prepare([f"questions:{path}"], short_tokenizer(), tmp_path / "corpus", **options)
-    of_corpus = set()
-    for number, info in enumerate(Corpus(tmp_path / "corpus").manifest.shards):
-        if info.split == "validation":
-            of_corpus |= set(Corpus(tmp_path / "corpus").shard(number).rows.column("title").to_pylist())
-    assert held_out == of_corpus
 
 
 def test_a_file_of_broken_lines_is_refused_unless_allowed(tmp_path):

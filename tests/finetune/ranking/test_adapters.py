@@ -12,7 +12,7 @@ from finetune.ranking.encode import encode_pairs
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import check_plain, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
-from finetune.training.fingerprints import fingerprint_model
+from pretrain.release.folder import fingerprint_model
 from tests.adapters import write_random_adapter
 from tests.synthetic import short_tokenizer
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from finetune.training.config import FinetuneConfig
-from finetune.training.engine import join_ranks
-from finetune.training.plan import TrainingStage
+from finetune.training.setup import join_ranks
+from finetune.training.stages import TrainingStage
 from finetune.training.train import train_ranker
 
 FAST = {"batch_size": 8, "micro_batch_size": 3, "learning_rate": 3e-3, "max_length": 32, "precision": "fp32"}

@@ -1,19 +1,17 @@
 """BM25 and the start, beside a fine-tuned ranker."""
 
-import json
 import shutil
 from dataclasses import replace
 
 import pytest
 
-from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.comparison import START
 from finetune.evaluation.metrics import compute_means, compute_question_metrics
-from finetune.training import baselines
-from finetune.training.baselines import BASELINES, log_better_baselines, measure_baselines
+from finetune.training import experiment
 from finetune.training.config import FinetuneConfig
+from finetune.training.experiment import log_better_baselines, measure_baselines
 
 
 @pytest.fixture
@@ -27,13 +25,12 @@ def split(sets):
 
 
 def test_words_and_the_start_are_measured_and_kept(config, split, tmp_path, monkeypatch):
-    monkeypatch.setattr(baselines, "score_answers", lambda name, data, length: score_bm25(data)[::-1].copy())
-    found = measure_baselines(config, split, tmp_path)
-    assert found[BM25] == compute_means(compute_question_metrics(split, score_bm25(split)))
-    assert found[START] == compute_means(compute_question_metrics(split, score_bm25(split)[::-1].copy()))
-    monkeypatch.setattr(baselines, "score_bm25", None)
-    assert measure_baselines(config, split, tmp_path) == found
-    assert json.loads((tmp_path / BASELINES).read_text())["means"] == found
+    monkeypatch.setattr(experiment, "score_answers", lambda name, data, length: score_bm25(data)[::-1].copy())
+    figures = measure_baselines(config, split, tmp_path)
+    assert figures[BM25] == compute_means(compute_question_metrics(split, score_bm25(split)))
+    assert figures[START] == compute_means(compute_question_metrics(split, score_bm25(split)[::-1].copy()))
+    monkeypatch.setattr(experiment, "score_bm25", None)
+    assert measure_baselines(config, split, tmp_path) == figures
 
 
 def test_a_start_without_weights_has_no_row(config, split, tmp_path, model):
@@ -41,19 +38,9 @@ def test_a_start_without_weights_has_no_row(config, split, tmp_path, model):
     assert list(measure_baselines(replace(config, model=str(scratch)), split, tmp_path)) == [BM25]
 
 
-def test_a_start_that_cannot_be_measured_is_tried_again(config, split, tmp_path, monkeypatch):
-    def refuse(name, data, length):
-        raise KinspanError("no head")
-
-    monkeypatch.setattr(baselines, "score_answers", refuse)
-    assert list(measure_baselines(config, split, tmp_path)) == [BM25]
-    monkeypatch.setattr(baselines, "score_answers", lambda name, data, length: score_bm25(data))
-    assert list(measure_baselines(config, split, tmp_path)) == [BM25, START]
-
-
 def test_results_below_a_baseline_are_warned_of(caplog):
-    figures = {"map": 0.3, "mrr": 0.9}
-    results = {"test": {name: {"mean": 0.5} for name in figures}, "baselines": {"test": {BM25: figures}}}
+    below = {"map": 0.3, "mrr": 0.9}
+    results = {"test": {name: {"mean": 0.5} for name in below}, "baselines": {"test": {BM25: below}}}
     log_better_baselines({**results, "settings": {"loss": "pointwise"}})
     log_better_baselines({})  # of an experiment that is not complete
     assert not caplog.records

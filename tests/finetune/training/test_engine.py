@@ -6,7 +6,7 @@ from torch import nn
 
 from data_pipeline.core.errors import KinspanError
 from finetune.training.config import FinetuneConfig
-from finetune.training.engine import join_ranks, make_engine
+from finetune.training.setup import join_ranks, make_engine
 from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import MAP, METRICS
 from finetune.training import experiment, setup, stages, train
-from finetune.training.card import AS_STARTED, AS_TRANSFERRED
+from finetune.training.card import AS_STARTED
 from finetune.training.config import FinetuneConfig
-from finetune.training.engine import join_ranks
-from finetune.training.experiment import format_results, run_experiment, summarize_seeds
-from finetune.training.fingerprints import fingerprint_model
+from finetune.training.experiment import format_results, run_experiment
+from finetune.training.setup import join_ranks
 from finetune.training.stages import load_data, make_transfer_stage
+from pretrain.release.folder import fingerprint_model
 
 
 @pytest.fixture
@@ -78,24 +78,12 @@ def test_seeds_their_mean_and_deviation(config, tmp_path, trained):
     assert len(trained) == 2
 
 
-def test_one_seed_has_no_deviation():
-    for count in (1, 3):  # equal seeds, which are copies of one transferred ranker, count as one
-        assert summarize_seeds([dict.fromkeys(METRICS, 0.25)] * count)["map"] == {"mean": 0.25, "sd": None}
-
-
 def test_the_table_has_its_figures_below_their_names(config):
     results = run_experiment(replace(config, seeds=1))
     _, head, *lines = format_results(results).splitlines()
     assert len({len(line) for line in (head, *lines[:4]) if "mean" not in line}) == 1
     assert len([line for line in lines if AS_STARTED not in line]) == 6
     assert [line[:14].strip() for line in lines[4:6]] == ["test BM25", "test the start"]
-
-
-def test_a_transferred_ranker_is_not_called_the_start():
-    for transfer, kept in ((None, AS_STARTED), ("asnq", AS_TRANSFERRED)):
-        results = {"model": "m", "data": "d", "transfer": transfer, "seeds": [{"seed": 1, "run": {"best_step": 0}}]}
-        results["settings"] = {"loss": "pointwise"}
-        assert format_results(results).splitlines()[-1] == f"seed 1: {kept}"
 
 
 def test_a_ranker_that_no_update_improved_is_told_from_a_trained_one(config, tmp_path, monkeypatch):
@@ -131,19 +119,6 @@ def test_seeds_that_are_named_join_in_one_table(config, trained):
     for seed in (0, 2**63):
         with pytest.raises(KinspanError, match="--seed"):
             run_experiment(replace(config, seed=[seed]))
-
-
-def test_more_seeds_add_to_those_that_are_done(config, trained):
-    run_experiment(replace(config, seeds=1))
-    assert len(run_experiment(config)["seeds"]) == 2
-    assert len(trained) == 2
-
-
-@pytest.mark.parametrize(("setting", "value"), [("learning_rate", 2e-3), ("loss", "listwise"), ("max_length", 40)])
-def test_other_settings_are_refused_by_name(setting, value, config):
-    run_experiment(replace(config, seeds=1))
-    with pytest.raises(KinspanError, match=setting):
-        run_experiment(replace(config, **{setting: value}))
 
 
 def test_other_data_and_another_model_are_refused(config, write_sets, make_model):
@@ -250,16 +225,6 @@ def test_what_the_target_cannot_train_on_is_refused_before_the_transfer(tanda, t
     assert not (tmp_path / "out").exists()
 
 
-def test_noise_is_of_training_labels_alone_and_of_the_seed(config, trained, sets):
-    run_experiment(replace(config, label_noise=0.3))
-    data = load_data(config)
-    flips = [stage.train.labels != data.train.labels for stage in trained]
-    assert [flip.sum() for flip in flips] == [5, 5]
-    assert (flips[0] != flips[1]).any()
-    for stage in trained:
-        assert (stage.devs["dev"].labels == data.dev.labels).all()
-
-
 def test_labels_of_negatives_select_training_candidates_alone(config, tmp_path):
     folder = tmp_path / "asnq"
     folder.mkdir()
@@ -328,17 +293,6 @@ def test_a_run_killed_before_its_scores_goes_on(config, trained, monkeypatch):
     shutil.rmtree(Path(config.output_dir) / "seed-1/test")  # somebody may
     assert run_experiment(config)["test"] == whole["test"]
     assert len(trained) == 2
-
-
-def test_all_ranks_go_by_what_rank_0_read_of_the_scores(config, monkeypatch):
-    config = replace(config, seeds=1)
-    run_experiment(config)
-
-    def broadcast(read):  # stands in for another rank, whose own file system shows an older file
-        return read() | {"test": dict.fromkeys(METRICS, 0.125)}
-
-    monkeypatch.setattr(experiment, "broadcast_from_rank_0", broadcast)
-    assert run_experiment(config)["test"]["map"]["mean"] == 0.125
 
 
 def test_no_epochs_measure_the_transferred_model(tanda, trained, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from finetune.training import losses
+from finetune.training import update as losses
 
 
 def sigmoid(x):

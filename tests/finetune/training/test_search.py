@@ -1,30 +1,17 @@
 """The search for batch size and learning rate."""
 
 import json
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from data_pipeline.core.errors import KinspanError
 from finetune.training import search
-from finetune.training.config import FinetuneConfig, check
-from finetune.training.engine import Ranks
+from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
-from finetune.training.search import find_peaks, search_settings, split_folds
+from finetune.training.search import search_settings
+from finetune.training.setup import Ranks
 from finetune.training.stages import load_data
 
 RANKS = Ranks(rank=0, world=1, deepspeed={})
-
-
-@pytest.mark.parametrize(("questions", "count"), [(10, 5), (11, 3), (2, 2)])
-def test_folds_part_the_questions_evenly(questions, count):
-    fold = split_folds(questions, count)
-    sizes = np.bincount(fold, minlength=count)
-    assert len(fold) == questions
-    assert len(sizes) == count
-    assert sizes.max() - sizes.min() <= 1
-    assert (split_folds(questions, count) == fold).all()
 
 
 @pytest.fixture
@@ -73,14 +60,6 @@ def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
     assert best["map"] == pytest.approx(0.7)
 
 
-def test_each_run_counts_with_its_best_validation():
-    """Also where another stopped before, and where it ended past its peak."""
-    fast = np.array([0.0, 1, 2, 3, 4]), np.array([0.2, 0.78, 0.6, 0.5, 0.5])
-    slow = np.array([0.0, 1, 2]), np.array([0.2, 0.6, 0.68])
-    tied = np.array([0.0, 0.5, 1]), np.array([0.3, 0.4, 0.4])
-    assert find_peaks([fast, slow, tied]) == ([1, 2, 0.5], [0.78, 0.68, 0.4])
-
-
 def test_a_setting_that_peaks_early_is_chosen_over_one_that_never_comes_as_high(config, tmp_path, monkeypatch):
     """The run that stops first does not decide where the others are scored."""
     curves = {1e-5: [0.2, 0.5, 0.68], 3e-4: [0.2, 0.78, 0.4, 0.4, 0.4, 0.4]}
@@ -106,14 +85,3 @@ def test_an_experiment_goes_on_with_what_was_chosen(config, tmp_path):
     assert not list((tmp_path / "out/search").glob("batch-*/fold-*/best"))  # weights of 12 runs
     again = run_experiment(config)
     assert again["seeds"] == results["seeds"]
-
-
-def test_not_for_an_adaptation(config):
-    with pytest.raises(KinspanError, match="--search_folds"):
-        check(replace(config, transfer="files=x"))
-
-
-def test_more_folds_than_questions(config, tmp_path):
-    config.search_folds = 8
-    with pytest.raises(KinspanError, match="--search_folds"):
-        search_settings(config, load_data(config), tmp_path, RANKS)

@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import number_pairs
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.model import score_answers
-from finetune.ranking.ranker import load_own_tokenizer, load_ranker
+from finetune.ranking.ranker import load_own_tokenizer
 from finetune.training import train
 from finetune.training.config import FinetuneConfig
-from finetune.training.engine import join_ranks
-from finetune.training.plan import TrainingStage, plan_stage
+from finetune.training.setup import join_ranks
 from finetune.training.stages import load_data
-from pretrain.engine.layout import Layout
-from pretrain.modeling.pair_model import load_model
 from tests.cases import mark_slow
 from tests.finetune.training.runs import logged, weights
 from tests.pretrain.steps import record_collectives
@@ -137,12 +134,6 @@ def test_what_cannot_start_leaves_the_folder_free(job, make_model, tmp_path):
         job("other")
 
 
-def test_a_fresh_head_on_a_classifier_of_several_labels(job, make_model):
-    start = make_model(num_labels=3)
-    _, folder = job(start=start, fresh_head=True, epochs=1)
-    assert weights(folder)["classifier.weight"].shape == (1, 32)
-
-
 def test_a_fresh_head_is_fresh(job, model):
     own = load_file(str(model / "model.safetensors"))
     for fresh in (False, True):
@@ -151,15 +142,6 @@ def test_a_fresh_head_is_fresh(job, model):
         assert kept != fresh
         encoder = "bert.encoder.layer.0.output.dense.weight"
         assert torch.allclose(weights(folder)[encoder], own[encoder], atol=1e-6)
-
-
-def test_a_fresh_head_is_not_the_one_that_pre_training_of_the_same_seed_began_with(tmp_path, model):
-    """To that one its encoder would be fitted."""
-    AutoModel.from_pretrained(model).save_pretrained(tmp_path / "base")
-    drawn = load_model(str(tmp_path / "base"), seed=3)[0].classifier
-    fresh = load_ranker(str(model), seed=3, fresh_head=True)
-    one, other = (head.weight.detach().flatten() for head in (drawn.classifier, fresh.classifier.classifier))
-    assert abs(np.corrcoef(one, other)[0, 1]) < 0.5
 
 
 def test_the_log_has_loss_rate_gradient_and_speed_every_few_steps(job, monkeypatch):
@@ -200,20 +182,6 @@ def test_an_update_waits_for_no_collective_on_the_host(job, monkeypatch):
     assert not events[first + 12].startswith("all_reduce")  # nothing is begun that nobody waits for
 
 
-@pytest.mark.parametrize(
-    ("settings", "layout", "flag"),
-    [
-        ({}, Layout(32, 16, 1), "--micro_batch_size below 16,"),
-        ({}, Layout(32, 16, 4), "--micro_batch_size below 8,"),
-        ({"loss": "listwise", "list_size": 4}, Layout(8, 4, 1), "--micro_batch_size below 16,"),
-        ({"loss": "listwise"}, Layout(4, 1, 1), "--list_size or --max_length"),
-        ({}, Layout(32, 1, 1), "--max_length"),
-    ],
-)
-def test_too_little_memory_names_the_flag_to_lower(settings, layout, flag):
-    assert train.name_smaller(FinetuneConfig("files=x", **settings), layout).startswith(flag)
-
-
 def test_a_run_that_lacks_memory_goes_on_with_smaller_micro_batches(job, make_model, monkeypatch):
     """Without dropout only rounding differs."""
     still = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -233,11 +201,6 @@ def test_a_run_that_lacks_memory_goes_on_with_smaller_micro_batches(job, make_mo
     _, other = job(**settings, micro_batch_size=2)
     before, after = ([line["loss"] for line in logged(folder, "train")] for folder in (whole, other))
     assert after == pytest.approx(before, rel=1e-5)
-
-
-def test_a_run_of_one_step(job):
-    summary, _ = job(max_steps=1)
-    assert summary["steps"] == 1
 
 
 def test_a_pair_with_another_questions_candidate_is_packed_as_one(sets, answer_set, model):
@@ -268,19 +231,3 @@ def test_what_is_right_alone_is_learned_against_the_corpus(job, sets, tmp_path, 
     assert summary["steps"] == 2 * 5  # 5 right answers and 15 negatives
     with pytest.raises(KinspanError, match="--negatives_per_question"):
         job("more", data=folder, negatives_per_question=5, negatives_from="corpus")
-
-
-def test_a_plan(job, sets, answer_set, model):
-    data = answer_set(sets, "train")
-    config = FinetuneConfig("files=x", batch_size=8, loss="listwise", list_size=3, warmup_share=0.5)
-    stage = TrainingStage(
-        what="run", model=str(model), train=data, devs={"dev": data}, learning_rate=1e-5, epochs=4, identity={}
-    )
-    made = plan_stage(config, stage, 1)
-    assert (made.groups, made.epoch_steps, made.total, made.schedule.warmup) == (
-        2,
-        2,
-        8,
-        4,
-    )  # 4 of 5 answers have negatives
-    assert plan_stage(config, replace(stage, max_steps=5), 1).total == 5

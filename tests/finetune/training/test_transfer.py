@@ -1,4 +1,4 @@
-"""The matrix of sources and targets: cells, baselines, table, CSV, plot and entry."""
+"""The matrix of sources and targets: cells, baselines, table, CSV and entry."""
 
 import csv
 import io
@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.registry import load_split
 from finetune.evaluation.metrics import MAP, P_1, compute_question_metrics
 from finetune.training import transfer as module
 from finetune.training.transfer import (
     Matrix,
-    draw_matrix,
     format_csv,
     format_matrix,
     load_targets,
     measure_matrix,
-    score_tf_idf,
 )
 from launch.commands import transfer_matrix
 
@@ -82,16 +79,16 @@ def test_cells_are_measured_once(targets, scored, tmp_path):
 
 
 def test_each_target_has_its_metric(targets, scored, tmp_path):
-    found = measure_matrix(make_models(tmp_path, "bad"), targets, {}, tmp_path / "cells", 64)
+    matrix = measure_matrix(make_models(tmp_path, "bad"), targets, {}, tmp_path / "cells", 64)
     assert [target.metric for target in targets] == [MAP, P_1]
     for column, target in enumerate(targets):
         scores = module.score_answers("bad", target.data, 64)
         figures = compute_question_metrics(target.data, scores)
-        assert found.values["bad"][column] == pytest.approx(figures[target.metric].mean())
+        assert matrix.values["bad"][column] == pytest.approx(figures[target.metric].mean())
 
 
 def test_baselines_know_words_alone(targets, scored, tmp_path):
-    found = measure_matrix(
+    matrix = measure_matrix(
         make_models(tmp_path, "bad"),
         targets,
         make_models(tmp_path, "odd"),
@@ -99,9 +96,9 @@ def test_baselines_know_words_alone(targets, scored, tmp_path):
         64,
     )
     for name in (module.BM25, module.TF_IDF):
-        assert found.baselines[name][0] == 1.0  # the right candidate has the question's words
-        assert found.baselines[name][1] == 0.0  # and here the wrong ones have them
-    assert np.isnan(found.baselines[module.IN_DOMAIN]).tolist() == [True, False]
+        assert matrix.baselines[name][0] == 1.0  # the right candidate has the question's words
+        assert matrix.baselines[name][1] == 0.0  # and here the wrong ones have them
+    assert np.isnan(matrix.baselines[module.IN_DOMAIN]).tolist() == [True, False]
 
 
 def test_a_sample_of_questions_is_always_the_same(specs):
@@ -112,11 +109,6 @@ def test_a_sample_of_questions_is_always_the_same(specs):
     assert load_targets(specs, "test", set(), 9)[0].data.num_questions == 4
 
 
-def test_tf_idf_of_candidates_without_words(specs):
-    data = load_split(specs["plain"], "test")
-    assert score_tf_idf(data).shape == (data.num_pairs,)
-
-
 def make_matrix(targets, count=4):
     random = np.random.default_rng(0)
     values = {f"forum{n}": random.random(len(targets)) for n in range(count)}
@@ -124,35 +116,17 @@ def make_matrix(targets, count=4):
 
 
 def test_table_and_csv_say_the_same(targets):
-    found = make_matrix(targets)
-    rows = list(csv.DictReader(io.StringIO(format_csv(found))))
+    matrix = make_matrix(targets)
+    rows = list(csv.DictReader(io.StringIO(format_csv(matrix))))
     assert len(rows) == 4 * 2 + 2  # an in-domain model that is not there has no line
-    header, _, *lines = format_matrix(found).splitlines()
+    header, _, *lines = format_matrix(matrix).splitlines()
     assert header == "|  | plain (MAP) | odd (P@1) |"
     for row in rows:
         (line,) = [line for line in lines if line.startswith(f"| {row['source']} |")]
         assert f"{float(row['value']):.3f}".removeprefix("0") in line
-    assert format_matrix(found).count("**") == 2 * 2  # the best of each target
-    found.baselines["BM25"] = np.array([1.0, 0.0])
-    assert "| BM25 | **1.000** | .000 |" in format_matrix(found)
-
-
-@pytest.mark.parametrize("count", [1, 4])
-def test_the_plot_has_all_targets(targets, count, tmp_path):
-    draw_matrix(make_matrix(targets, count), tmp_path / "matrix.png")
-    assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_questions_without_a_right_or_a_wrong_candidate_are_left_out(tmp_path):
-    labels = {"none": (0, 0), "all": (1, 1), "some": (0, 1)}
-    lines = [
-        {"question": f"what is {name}", "answer": f"it is {name} {k}", "label": label}
-        for name, given in labels.items()
-        for k, label in enumerate(given)
-    ]
-    (tmp_path / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    target = load_targets({"odd": f"files={tmp_path / 'test.jsonl'}"}, "test", set())[0]
-    assert list(target.data.questions) == ["what is some"]
+    assert format_matrix(matrix).count("**") == 2 * 2  # the best of each target
+    matrix.baselines["BM25"] = np.array([1.0, 0.0])
+    assert "| BM25 | **1.000** | .000 |" in format_matrix(matrix)
 
 
 @pytest.mark.parametrize(
