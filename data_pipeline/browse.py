@@ -1,4 +1,4 @@
-"""Decodes documents of a corpus, by id, at random, or by a text in them, and pairs of a stream."""
+"""Decodes documents of a corpus, at random or by a text in them, and pairs of a stream."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from data_pipeline.core.errors import KinspanError
@@ -66,16 +65,6 @@ def show_document(shard: Shard, row: int, decoder: Tokenizer) -> ShownDocument:
 
 def _decode(decoder: Tokenizer, texts: list[list[int]]) -> list[str]:
     return [text.strip() for text in decoder.decode_batch(texts, skip_special_tokens=False)]
-
-
-def find_document(corpus: Corpus, document_id: str) -> tuple[Shard, int]:
-    """Finds a document by its id. Raises KinspanError where there is none."""
-    for number in range(len(corpus.manifest.shards)):
-        shard = corpus.shard(number)
-        row = pc.index(shard.rows.column("id"), document_id).as_py()
-        if row >= 0:
-            return shard, row
-    raise KinspanError(f"--id {document_id}: no document of {corpus.folder} has this id")
 
 
 def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Shard, int]]:

@@ -1,4 +1,4 @@
-"""A prepared corpus on disk: token ids nested by document, paragraph and sentence, memory-mapped.
+"""Opens a prepared corpus: token ids nested by document, paragraph and sentence, memory-mapped.
 
 The folder holds ``manifest.json``, the tokenizer, and ``shards/00000.arrow ...`` in the Arrow IPC file format, with
 one row per document. Arrow's nested offsets are the index: nothing is copied, and there is no second index file.
@@ -50,7 +50,7 @@ def make_schema(wide: bool, optional: Collection[str] = ()) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Shard:
-    """The arrays of one shard, which are views of the mapped file.
+    """Holds the arrays of one shard, which are views of the mapped file.
 
     tokens            [num_tokens]          uint16 or int32
     sentence_starts   [num_sentences + 1]   into tokens
@@ -76,7 +76,7 @@ class Shard:
 
 
 class Corpus:
-    """An opened corpus. Opening reads the manifest alone; a shard is mapped and checked at its first use.
+    """Gives the shards of a corpus. Opening reads the manifest alone; a shard is mapped and checked at its first use.
 
     Nothing outside the folder is read, since it may come from elsewhere. See docs/releases.md.
 
@@ -115,9 +115,9 @@ class Corpus:
             if not (folder := self.folder / "tokenizer").is_dir():
                 raise KinspanError(f"{folder} is missing: prepare the corpus again, or copy that folder again")
             return str(folder)
-        return str(self.mirror.fetch_tokenizer(self._check_own_tokenizer))
+        return str(self.mirror.fetch_tokenizer(self._check_tokenizer_files))
 
-    def _check_own_tokenizer(self, folder: Path) -> None:
+    def _check_tokenizer_files(self, folder: Path) -> None:
         if fingerprint_tokenizer(load_tokenizer(str(folder))) != self.manifest.tokenizer["fingerprint"]:
             raise KinspanError(f"corpus {self.name}: its tokenizer is not the one that it was made with")
 

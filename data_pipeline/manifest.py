@@ -13,12 +13,12 @@ SPLITS = ("train", "validation")
 
 
 class DamagedManifest(KinspanError):
-    """A manifest is not as it was written."""
+    """Signals that a manifest is not as it was written."""
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """The manifest's entry of a shard.
+    """Holds the manifest's entry of a shard.
 
     usable: per objective and split, {"anchors": usable paragraphs, "documents": documents that have one}
     split:  the one to which all its documents belong
@@ -37,7 +37,7 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """``manifest.json``. It is written last: a folder without it is no corpus.
+    """Holds ``manifest.json``. It is written last: a folder without it is no corpus.
 
     tokenizer: its name, revision, fingerprint (see tokenizers.fingerprint_tokenizer) and vocab_size
     rules:     the cleaning rules and the share of documents that are held out

@@ -1,4 +1,4 @@
-"""Finds known sentences, and their n-grams of words, in running text, by hashes.
+"""Finds known sentences in running text by hashes of their n-grams of words.
 
 Both sides are compared in lower case (Unicode NFKC) without punctuation, so that it does not matter how either was
 tokenised ("5,000" or "5 , 000"). A sentence of fewer than NGRAM words is not judged: "He was born in London." occurs
@@ -14,7 +14,7 @@ from itertools import repeat
 import numpy as np
 
 NGRAM = 8  # words
-PREFIX = 16  # bytes by which an occurrence of a sentence is noticed before the sentence is compared whole
+LEAST_LETTERS = 16  # of a sentence that is judged
 THRESHOLD = 0.7  # share of n-grams from which on a sentence counts as known (Chowdhery et al., 2022, "PaLM", section 8)
 
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese put no spaces between words: there each character counts as one.
@@ -35,12 +35,11 @@ _BRACKETS = re.compile(r"-[LR][RCS]B-")  # the Penn Treebank's ( ) { } [ ]
 _END = 1  # among the numbers of words, the end of a paragraph; 0 is any word that no sentence has
 
 # The hash of a window is the sum of its parts' hashes, each times an odd number of 64 bits, modulo 2^64.
-_MULTIPLIERS = np.random.default_rng(13).integers(2**62, 2**63, PREFIX, dtype=np.uint64) | np.uint64(1)
+_MULTIPLIERS = np.random.default_rng(13).integers(2**62, 2**63, NGRAM, dtype=np.uint64) | np.uint64(1)
 
 
 def split_words(text: str) -> list[str]:
-    """Splits into runs of letters and digits in lower case, or characters of scripts without spaces; a line end, which
-    ends a paragraph, is a word of its own."""
+    """Splits into runs of letters and digits in lower case, characters of scripts without spaces, and line ends."""
     return _WORD_OR_END.findall(unicodedata.normalize("NFKC", text).lower())
 
 
@@ -81,9 +80,6 @@ class Known:
         self.table = np.zeros(2**bits, dtype=bool)
         self.table[self.sorted >> self.shift] = True
 
-    def __len__(self) -> int:
-        return len(self.sorted)
-
     def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the places where ``hashes`` holds known ones, and the number of the known one at each place."""
         at = np.flatnonzero(self.table[hashes >> self.shift])
@@ -93,35 +89,21 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Needles:
-    """Holds sentences and n-grams to look for.
+class Sentences:
+    """Holds N sentences to look for, by their M n-grams of words.
 
-    strings:   distinct sentences without white space, in UTF-8
-    prefixes:  hashes of their first bytes
-    beginning: for each prefix, the numbers of the strings that begin with it
-    numbers:   for each of their words, a random number of 64 bits
-    grams:     hashes of their n-grams
+    judged:  ``[N]`` bool, whether the sentence is long enough to be looked for
+    numbers: for each of their words, a random number of 64 bits
+    grams:   hashes of their distinct n-grams
+    gram_of: ``[M]`` the number of each n-gram in ``grams``
+    row_of:  ``[M]`` ascending, the sentence that the n-gram is from
     """
 
-    strings: list[bytes]
-    prefixes: Known
-    beginning: list[list[int]]
+    judged: np.ndarray
     numbers: dict[str, int]
     grams: Known
-
-    def find_strings(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the number of each string that occurs, and the paragraph of ``words`` in which it does."""
-        text = "".join(words).encode()
-        letters = np.frombuffer(text, dtype=np.uint8)
-        at, which = self.prefixes.find(_hash_bytes(letters))
-        hits = [
-            (number, place)
-            for place, prefix in zip(at.tolist(), which.tolist(), strict=True)
-            for number in self.beginning[prefix]
-            if text.startswith(self.strings[number], place)
-        ]
-        numbers, places = np.array(hits, dtype=np.int64).reshape(-1, 2).T
-        return numbers, np.searchsorted(np.flatnonzero(letters == ord("\n")), places)
+    gram_of: np.ndarray
+    row_of: np.ndarray
 
     def find_grams(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the number of each n-gram that occurs, and the paragraph of ``words`` in which it does."""
@@ -130,35 +112,10 @@ class Needles:
         return which, np.searchsorted(np.flatnonzero(numbers == _END), at)
 
 
-@dataclass(frozen=True)
-class Sentences:
-    """Holds N sentences to look for, and their M n-grams.
-
-    judged:    ``[N]`` bool, whether the sentence has NGRAM words or more
-    string_of: for each judged sentence, its number among the needles' strings
-    gram_of:   ``[M]`` the number of each n-gram among the needles' n-grams
-    row_of:    ``[M]`` ascending, the sentence that the n-gram is from
-    """
-
-    needles: Needles
-    judged: np.ndarray
-    string_of: np.ndarray
-    gram_of: np.ndarray
-    row_of: np.ndarray
-
-
 def make_sentences(sentences: Sequence[list[str]]) -> Sentences:
-    """Makes needles of sentences, each a list of words as ``split_words`` returns them."""
-    judged = np.array([len(words) >= NGRAM and len("".join(words)) >= PREFIX for words in sentences], dtype=bool)
+    """Prepares sentences, each a list of words as ``split_words`` returns them, to be looked for."""
+    judged = np.array([len(words) >= NGRAM and len("".join(words)) >= LEAST_LETTERS for words in sentences], dtype=bool)
     kept = [words for words, keep in zip(sentences, judged, strict=True) if keep]
-    joined = ["".join(words).encode() for words in kept]
-    strings = sorted(set(joined))
-    place = {string: k for k, string in enumerate(strings)}
-    of_string = np.array([_hash_bytes(np.frombuffer(s[:PREFIX], dtype=np.uint8))[0] for s in strings], dtype=np.uint64)
-    prefixes = Known(of_string)
-    beginning: list[list[int]] = [[] for _ in range(len(prefixes))]
-    for k, prefix in enumerate(np.searchsorted(prefixes.sorted, of_string)):
-        beginning[prefix].append(k)
     vocabulary = sorted({word for words in kept for word in words})
     drawn = np.random.default_rng(8).integers(2, 2**63, len(vocabulary))
     numbers = dict(zip(vocabulary, drawn.tolist(), strict=True)) | {"\n": _END}
@@ -166,9 +123,7 @@ def make_sentences(sentences: Sequence[list[str]]) -> Sentences:
     rows = np.repeat(np.flatnonzero(judged), [len(h) for h in hashes])
     flat = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
     grams = Known(flat)
-    needles = Needles(strings, prefixes, beginning, numbers, grams)
-    string_of = np.array([place[s] for s in joined], dtype=np.int64)
-    return Sentences(needles, judged, string_of, np.searchsorted(grams.sorted, flat), rows)
+    return Sentences(judged, numbers, grams, np.searchsorted(grams.sorted, flat), rows)
 
 
 def _number_words(words: list[str], numbers: dict[str, int]) -> np.ndarray:
@@ -181,13 +136,4 @@ def _hash_words(numbers: np.ndarray) -> np.ndarray:
     hashes = np.zeros(windows, dtype=np.uint64)
     for k in range(NGRAM):
         hashes += numbers[k : k + windows] * _MULTIPLIERS[k]
-    return hashes
-
-
-def _hash_bytes(text: np.ndarray) -> np.ndarray:
-    """Returns a hash of each window of PREFIX bytes; hashes of w bytes are combined to hashes of 2w bytes."""
-    hashes, width = text.astype(np.uint64), 1
-    while width < PREFIX:
-        hashes = hashes[:-width] * _MULTIPLIERS[width] + hashes[width:]
-        width *= 2
     return hashes

@@ -8,7 +8,6 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.core.errors import KinspanError
 
@@ -56,7 +55,7 @@ def show_weight(weight: Fraction) -> str:
     return f"{float(weight):g}"
 
 
-def format_source(entry: Any) -> str:
+def format_source(entry: object) -> str:
     """Formats a YAML file's ``{path: ..., weight: ..., objective: ...}``, or its text, as ``--corpus`` takes it.
 
     Raises KinspanError where it is neither.

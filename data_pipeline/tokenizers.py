@@ -1,4 +1,4 @@
-"""Tokenizers as a corpus needs them: they encode sentence by sentence and read no special token from text.
+"""Loads tokenizers as a corpus needs them: they encode by sentence and read no special token from text.
 
 A corpus stores the ids that a sentence has inside running text, so that the ids of a span are those of its sentences,
 one after another. Two settings make that true: byte-level BPE gets a leading space (``add_prefix_space``), and the
@@ -7,7 +7,6 @@ tokenizer adds no special tokens and neither truncates nor pads.
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.hub import expect_hub
 
 if TYPE_CHECKING:
@@ -31,10 +30,8 @@ def load_tokenizer(name_or_dir: str) -> "PreTrainedTokenizerBase":
 
     Raises KinspanError where there is none, or it has no fast (``tokenizers``) implementation.
     """
-    if os.path.sep in name_or_dir and not Path(name_or_dir).is_dir() and name_or_dir.count("/") != 1:
-        raise KinspanError(f"--tokenizer {name_or_dir}: no such folder")
     tokenizer = load_tokenizer_as_it_is(name_or_dir)
-    if _is_byte_level(tokenizer):
+    if "ByteLevel" in json.dumps(_extract_parts(tokenizer)["pre_tokenizer"]):
         tokenizer = load_tokenizer_as_it_is(name_or_dir, add_prefix_space=True)
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
@@ -57,7 +54,7 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: bool) -> "PreTrainedTok
         tokenizer = AutoTokenizer.from_pretrained(name_or_dir, trust_remote_code=False, **options)
     except Exception as error:  # the hub, a missing file, broken JSON: to the user they are the same
         _check_files(name_or_dir)
-        raise KinspanError(f"no tokenizer at {name_or_dir}: {quote_first_line(error)}") from error
+        raise KinspanError(f"no tokenizer at {name_or_dir}: {quote_error(error)}") from error
     if not tokenizer.is_fast:
         raise KinspanError(f"tokenizer {name_or_dir} has no fast implementation; give one with a tokenizer.json")
     check_vocabulary(tokenizer, name_or_dir)
@@ -69,23 +66,17 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: bool) -> "PreTrainedTok
 def check_vocabulary(tokenizer: "PreTrainedTokenizerBase", name_or_dir: str) -> None:
     """Raises KinspanError where a tokenizer has hardly any entries.
 
-    Of a folder that holds weights alone, ``transformers`` makes a tokenizer of the special tokens, which takes every
-    word for unknown, and says nothing.
+    ``transformers`` makes one of the special tokens alone for a folder of weights without a tokenizer.
     """
-    if len(tokenizer) > MIN_ENTRIES:
-        return
-    _check_files(name_or_dir)
-    raise KinspanError(f"tokenizer {name_or_dir} has {len(tokenizer)} entries: give that of an encoder")
+    if len(tokenizer) <= MIN_ENTRIES:
+        _check_files(name_or_dir)
+        raise KinspanError(f"tokenizer {name_or_dir} has {len(tokenizer)} entries: give that of an encoder")
 
 
 def _check_files(name_or_dir: str) -> None:
     folder = Path(name_or_dir)
     if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise KinspanError(f"{name_or_dir} has no tokenizer.json: copy the model's tokenizer into that folder")
-
-
-def _is_byte_level(tokenizer: "PreTrainedTokenizerBase") -> bool:
-    return tokenizer.is_fast and "ByteLevel" in json.dumps(_extract_parts(tokenizer)["pre_tokenizer"])
 
 
 def _extract_parts(tokenizer: "PreTrainedTokenizerBase") -> dict:
@@ -117,10 +108,9 @@ def shorten_name(name_or_dir: str) -> str:
 
 def identify_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> dict:
     """Returns the tokenizer's entry of the manifest."""
-    revision = getattr(tokenizer, "init_kwargs", {}).get("_commit_hash")
     return {
         "name": shorten_name(tokenizer.name_or_path),
-        "revision": revision,
+        "revision": tokenizer.init_kwargs.get("_commit_hash"),
         "fingerprint": fingerprint_tokenizer(tokenizer),
         "vocab_size": len(tokenizer),
     }

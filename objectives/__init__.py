@@ -62,11 +62,11 @@ def hash_own_sources(mixture: Mixture) -> dict[str, str]:
 
 
 def _hash_source(module: ModuleType) -> str:
-    own = Path(str(module.__file__)).resolve()
-    folder = own.parent
+    source = Path(str(module.__file__)).resolve()
+    folder = source.parent
     files = {Path(str(getattr(m, "__file__", None) or "/")).resolve() for m in list(sys.modules.values())}
     digest = hashlib.sha256()
-    if own.name != "__init__.py":
+    if source.name != "__init__.py":
         files = {f for f in files if f.parent == folder}
     for file in sorted(f for f in files if f.is_relative_to(folder) and f.is_file()):
         digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())

@@ -1,4 +1,4 @@
-"""What the objectives of forums share: each question makes two pairs, with its own text and with another question's.
+"""Makes two pairs of each question, with its own text and with another question's, as all objectives of forums do.
 
 Rücklé et al., 2020, "MultiCQA: Zero-Shot Transfer of Self-Supervised Text Matching Models on a Massive Scale",
 section 3.1 (WS-TB): a negative is the text of a random other question of the whole forum. So negatives are as long as
@@ -96,8 +96,8 @@ def sample_questions(
         wrong = find_equal_texts(block, positive[rows], texts)
         if not skip_duplicates:
             return wrong
-        own, other, groups = anchors[rows], texts.paragraph, block.make_once(find_block_groups)
-        return wrong | ((groups[own] == groups[other]) & (block.shard_number[own] == block.shard_number[other]))
+        asked, drawn, groups = anchors[rows], texts.paragraph, block.make_once(find_block_groups)
+        return wrong | ((groups[asked] == groups[drawn]) & (block.shard_number[asked] == block.shard_number[drawn]))
 
     def cut(row: int, paragraph: int) -> Spans:
         return find_texts(np.array([paragraph]), *b)

@@ -37,7 +37,7 @@ class Pool:
     weights  [n, K]  how likely a paragraph of each class is drawn, relative to the others
     start    [n, K]  how many paragraphs of the class come before the anchor's document in the block
     inside   [n, K]  how many paragraphs of the class the document has
-    own      [n, K]  the anchor's place among those of the document; -1 where it is not of the class
+    place    [n, K]  the anchor's place among those of the document; -1 where it is not of the class
     hard     [n, k]  which of the k slots are filled from the document
     """
 
@@ -46,7 +46,7 @@ class Pool:
     weights: np.ndarray
     start: np.ndarray
     inside: np.ndarray
-    own: np.ndarray
+    place: np.ndarray
     hard: np.ndarray
 
     @staticmethod
@@ -70,16 +70,16 @@ class Pool:
         inside = index.before[classes, block.document_first[document + 1]] - start
         position = index.before[classes, anchors[:, None]]
         member = index.before[classes, anchors[:, None] + 1] > position
-        own = np.where(member, position - start, -1)
+        place = np.where(member, position - start, -1)
         others = ((inside - member) * (weights > 0)).sum(axis=1)
-        pool = Pool(index, classes, weights, start, inside, own, np.zeros((len(anchors), slots), dtype=bool))
+        pool = Pool(index, classes, weights, start, inside, place, np.zeros((len(anchors), slots), dtype=bool))
         if not pool.count_outside().sum(axis=1).all():
             raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
         return replace(pool, hard=np.arange(slots) < np.minimum(others, max_hard)[:, None])
 
     def count_inside(self) -> np.ndarray:
         """Returns ``[n, K]``: the document's paragraphs without the anchor, times their weight."""
-        return (self.inside - (self.own >= 0)) * self.weights
+        return (self.inside - (self.place >= 0)) * self.weights
 
     def count_outside(self) -> np.ndarray:
         """Returns ``[n, K]``: the other documents' paragraphs, times their weight."""
@@ -120,9 +120,9 @@ class Pool:
 
     def _find_paragraphs(self, k: int, drawn: np.ndarray) -> np.ndarray:
         """Returns the paragraphs of the k-th class that the numbers within its interval stand for, ``[n, slots]``."""
-        start, own, inside, classes = (x[:, k, None] for x in (self.start, self.own, self.inside, self.classes))
+        start, place, inside, classes = (x[:, k, None] for x in (self.start, self.place, self.inside, self.classes))
         number = drawn // np.maximum(self.weights[:, k, None], 1)
-        of_document = start + number + ((own >= 0) & (number >= own))
+        of_document = start + number + ((place >= 0) & (number >= place))
         position = np.where(self.hard, of_document, number + inside * (number >= start))
         position = self.index.first[classes] + position
         return self.index.paragraphs[np.clip(position, 0, len(self.index.paragraphs) - 1)]
@@ -138,7 +138,7 @@ class Pool:
 
 
 class SlotSource(Protocol):
-    """What ``assemble`` needs to know of a pool."""
+    """Says which slots of ``assemble`` are hard, and where else to look."""
 
     @property
     def hard(self) -> np.ndarray: ...

@@ -46,9 +46,9 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
         second.put(equal, again[1])
         equal = equal[find_equal_texts(block, first[equal], second[equal])]
     for row in equal.tolist():
-        other = _search(block, int(anchors[row]))
-        first.put(row, other[0])
-        second.put(row, other[1])
+        ordered = _search(block, int(anchors[row]))
+        first.put(row, ordered[0])
+        second.put(row, ordered[1])
     a, b = join_columns(first, second), join_columns(second, first)
     return Pairs((a, b), np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
 

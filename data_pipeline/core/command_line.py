@@ -1,4 +1,4 @@
-"""The command line: flags above the YAML file of ``--config``, and ``--help``, from a dataclass of settings.
+"""Reads the command line: flags above the YAML file of ``--config``, and ``--help``, from a dataclass of settings.
 
 A command's dataclass may have class attributes: ``BASIC``, the settings that ``--help`` shows, and ``--help all`` every
 one; ``POSITIONAL``, the setting that words without a flag belong to; ``USAGES``, the flags of each way to use it.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import Field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reached is one line of ours, not ten
 
@@ -22,6 +22,8 @@ from data_pipeline.core.settings import (
     NO,
     REQUIRED,
     YES,
+    Config,
+    Settings,
     check_settings,
     convert_setting,
     default_of,
@@ -33,8 +35,6 @@ from data_pipeline.core.settings import (
 )
 
 METAVARS = {int: "N", float: "X", str: "TEXT", bool: "true|false"}
-
-Config = TypeVar("Config")
 
 
 def parse(config_class: type[Config], description: str, epilog: str = "", argv: list[str] | None = None) -> Config:
@@ -50,15 +50,15 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     given = vars(parsed)
     if words:
         positional = getattr(config_class, "POSITIONAL", None)
-        is_list = positional and kinds_of(config_class)[positional].is_list  # type: ignore[arg-type]
+        is_list = positional and kinds_of(config_class)[positional].is_list
         if not positional or words[0].startswith("-") or (len(words) > 1 and not is_list):
             raise KinspanError(f"{words[0]}: belongs to no flag; see --help")
         given[positional] = [*given.get(positional, []), *words] if is_list else words[0]
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name in given.pop("config", []):
         values |= _read_file(config_class, name)
     values |= given
-    for declared in fields(config_class):  # type: ignore[arg-type]
+    for declared in fields(config_class):
         if default_of(declared) is REQUIRED and declared.name not in values:
             raise KinspanError(f"--{declared.name} is missing; see --help")
     config = make_config(config_class, values)
@@ -71,7 +71,7 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     return config
 
 
-def _normalise(config_class: type, argv: list[str]) -> Iterator[str]:
+def _normalise(config_class: type[Settings], argv: list[str]) -> Iterator[str]:
     """Yields the arguments with underscores in flags, and ``=true`` behind a switch that no value follows."""
     kinds = kinds_of(config_class)
     for argument, following in pairwise([*argv, ""]):
@@ -87,13 +87,13 @@ def _normalise(config_class: type, argv: list[str]) -> Iterator[str]:
         yield f"--{name}{equals}{value}"
 
 
-def _read_file(config_class: type, name: str) -> dict[str, Any]:
+def _read_file(config_class: type[Settings], name: str) -> dict[str, object]:
     """Reads the settings of a YAML file, which may group them as ``--help`` does."""
     content = read_yaml(find_file(name) or Path(name), f"--config {name}") or {}
     if not isinstance(content, dict):
         raise KinspanError(f"--config {name} must be lines of `setting: value`")
     groups = set(groups_of(config_class).values())
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for key, value in content.items():
         values |= value if key in groups and isinstance(value, dict) else {key: value}
     try:
@@ -102,7 +102,7 @@ def _read_file(config_class: type, name: str) -> dict[str, Any]:
         raise KinspanError(f"--config {name}: {error}") from error
 
 
-def _list_models(config: Any) -> Iterator[str]:
+def _list_models(config: Settings) -> Iterator[str]:
     """Yields the models that a config names: folders, or names on the hub. Sizes such as 1/3, and bm25, name none."""
     for declared in fields(config):
         value = getattr(config, declared.name) if declared.metadata["is_model"] else None
@@ -116,7 +116,9 @@ class _Parser(argparse.ArgumentParser):
         raise KinspanError(f"{message}; see --help")
 
 
-def make_parser(config_class: type, description: str, epilog: str, everything: bool = True) -> argparse.ArgumentParser:
+def make_parser(
+    config_class: type[Settings], description: str, epilog: str, everything: bool = True
+) -> argparse.ArgumentParser:
     """Returns the parser of a class's settings, as texts, and of ``--config``. Flags that are not given are absent.
 
     everything: ``--help`` shows all settings in their groups, and not the basic ones alone

@@ -15,18 +15,8 @@ class KinspanError(Exception):
     """
 
 
-def quote_first_line(error: Exception) -> str:
-    """Quotes the first line of another library's error, with its type where the text alone says nothing."""
-    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"its files are damaged ({type(error).__name__}: {line})" if _needs_type(error) else line
-
-
 def quote_error(error: BaseException) -> str:
-    """Quotes the whole of another library's error as one line, cut where it is long."""
+    """Quotes another library's error as one line, cut where it is long, with its type where the text needs it."""
     text = " ".join(str(error).split()) or type(error).__name__
-    text = f"{type(error).__name__}: {text}" if _needs_type(error) else text
+    text = f"{type(error).__name__}: {text}" if isinstance(error, _NEEDS_TYPE) else text
     return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + " ..."
-
-
-def _needs_type(error: BaseException) -> bool:
-    return isinstance(error, _NEEDS_TYPE)

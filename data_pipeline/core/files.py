@@ -56,29 +56,13 @@ def read_object(path: Path, advice: str) -> JsonObject:
 
 
 def read_yaml(path: Path, named: str) -> Any:
-    """Reads a YAML file. Raises KinspanError, which begins with ``named``, where it cannot be read or repeats a key."""
+    """Reads a YAML file. Raises KinspanError, which begins with ``named``, where it cannot be read."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise KinspanError(f"{named} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # a date with a 13th month is a ValueError
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        reason = f"line {mark.line + 1}: {problem}" if mark and problem else quote_error(error)
-        raise KinspanError(f"{named} cannot be read: {reason}") from error
-
-
-class UniqueKeyLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, which by itself takes the last of several values of a key in silence."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Raises ComposerError where a key that is a scalar stands in the mapping twice."""
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if key.value in seen:
-                raise yaml.composer.ComposerError(problem=f"{key.value} is set twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        return node
+        raise KinspanError(f"{named} cannot be read: {quote_error(error)}") from error
 
 
 def hash_file(path: Path) -> str:

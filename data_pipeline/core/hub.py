@@ -11,18 +11,20 @@ ADVICE = "give a model's folder, a name on the hub such as roberta-base, or all-
 def expect_hub(name_or_dir: str) -> None:
     """Switches the hub's library offline where it cannot be reached and ``name_or_dir`` is not a folder.
 
-    Offline, files that were downloaded before are still found, and anything else is refused at once. The library
-    itself retries each file five times, for which it has no setting.
+    Offline, files that were downloaded before are still found. The library itself retries each file five times.
 
     Raises KinspanError for a path where there is nothing, and for a run's folder, which holds models deeper down.
     """
     folder = Path(name_or_dir)
-    if folder.is_dir():
-        _expect_no_run(folder)
-    elif name_or_dir.startswith(("/", ".", "~")) or name_or_dir.count("/") > 1:
-        raise KinspanError(f"no model at {name_or_dir}: there is no such folder; {ADVICE}")
-    else:
+    if not folder.is_dir():
+        if name_or_dir.startswith(("/", ".", "~")) or name_or_dir.count("/") > 1:
+            raise KinspanError(f"no model at {name_or_dir}: there is no such folder; {ADVICE}")
         _go_offline_if_unreachable()
+    elif not (folder / "config.json").is_file():
+        if best := sorted([*folder.glob("best/config.json"), *folder.glob("seed-*/best/config.json")]):
+            raise KinspanError(f"no model at {folder}, but a run of kinspan finetune: name {best[0].parent}")
+        if (folder / "checkpoints").is_dir():
+            raise KinspanError(f"no model at {folder}, but a run: kinspan release --run_dir {folder} makes one")
 
 
 def expect_model(name_or_dir: str) -> None:
@@ -33,19 +35,9 @@ def expect_model(name_or_dir: str) -> None:
     from huggingface_hub import constants
 
     expect_hub(name_or_dir)
-    if Path(name_or_dir).is_dir() or not constants.HF_HUB_OFFLINE:
-        return
-    if not (Path(constants.HF_HUB_CACHE) / f"models--{name_or_dir.replace('/', '--')}").is_dir():
+    downloaded = Path(constants.HF_HUB_CACHE) / f"models--{name_or_dir.replace('/', '--')}"
+    if constants.HF_HUB_OFFLINE and not Path(name_or_dir).is_dir() and not downloaded.is_dir():
         raise KinspanError(f"no model at {name_or_dir}: no such folder, not downloaded before, no hub; {ADVICE}")
-
-
-def _expect_no_run(folder: Path) -> None:
-    if (folder / "config.json").is_file():
-        return
-    if best := sorted([*folder.glob("best/config.json"), *folder.glob("seed-*/best/config.json")]):
-        raise KinspanError(f"no model at {folder}, but a run of kinspan finetune: name {best[0].parent}")
-    if (folder / "checkpoints").is_dir():
-        raise KinspanError(f"no model at {folder}, but a run: kinspan release --run_dir {folder} makes one")
 
 
 def use_cache_alone() -> None:

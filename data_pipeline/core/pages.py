@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
-def render_template(folder: Path, template: str, filters: Mapping[str, Callable] | None = None, **values: Any) -> str:
+def render_template(
+    folder: Path, template: str, filters: Mapping[str, Callable] | None = None, **values: object
+) -> str:
     """Fills a template of ``folder``. Texts are escaped in HTML, and a name without a value is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 

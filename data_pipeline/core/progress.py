@@ -45,7 +45,12 @@ def show_progress(
     quiet: for work that is too short for a bar, or that another process shows
     more:  any of tqdm's own settings
     """
-    settings = {"mininterval": 1.0, "disable": quiet or not _is_first_rank(), "unit": f" {unit}", **more}
+    settings: dict[str, Any] = {
+        "mininterval": 1.0,
+        "disable": quiet or not _is_first_rank(),
+        "unit": f" {unit}",
+        **more,
+    }
     if sys.stderr.isatty():
         return tqdm(items, title, total, **settings)
     settings |= {"mininterval": EVERY, "miniters": 1, "delay": EVERY, "leave": False}

@@ -19,20 +19,27 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from data_pipeline.core.default_model import resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.executors import MAX_WORKERS
 
-Config = TypeVar("Config")
+
+class Settings(Protocol):
+    """Has settings: any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field]]
+
+
+Config = TypeVar("Config", bound=Settings)
 REQUIRED = MISSING  # the default of a setting that must be given
 YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 class Range(NamedTuple):
-    """The numbers that a setting may take. ``rule`` ends the sentence "--name value: ..."."""
+    """Limits the numbers that a setting may take. ``rule`` ends the sentence "--name value: ..."."""
 
     rule: str
     allows: Callable[[float], bool]
@@ -50,14 +57,14 @@ SEEDS = Range("must be from 0 to 2^63 - 1", lambda number: 0 <= number < 2**63)
 
 
 def setting(
-    default: Any,
+    default: object,
     within: Range | None = None,
     *,
     help: str = "",
     may_change: bool = False,
     needs: str = "",
     used_with: str = "",
-    as_text: Callable[[Any], str] | None = None,
+    as_text: Callable[[object], str] | None = None,
     is_model: bool = False,
 ) -> Any:
     """Declares a setting, as a field of a dataclass.
@@ -71,8 +78,7 @@ def setting(
     as_text:    turns a value that YAML read into the command line's form of it
     is_model:   it names models; the name of the installed one becomes its folder
     """
-    known = {"within": within, "help": help, "may_change": may_change}
-    metadata = {**known, "needs": needs, "used_with": used_with, "as_text": as_text, "is_model": is_model}
+    metadata = {name: value for name, value in locals().items() if name != "default"}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -96,21 +102,21 @@ class CacheFlags:
     """Most gigabytes of shards in that folder; those used longest ago leave first."""
 
 
-def cache_settings(config: Any) -> CacheSettings:
-    """Returns the cache that a config with ``CacheFlags`` asks for."""
+def cache_settings(config: CacheFlags) -> CacheSettings:
+    """Returns the cache that the flags ask for."""
     return CacheSettings(config.cache_dir, config.cache_gb)
 
 
 class Kind(NamedTuple):
-    """The type of one value of a setting, whether it is a list of them, and whether it may be None."""
+    """Holds the type of one value of a setting, whether it is a list of them, and whether it may be None."""
 
-    type: Any
+    type: type
     is_list: bool
     may_be_none: bool
 
 
 @cache
-def kinds_of(config_class: type) -> dict[str, Kind]:
+def kinds_of(config_class: type[Settings]) -> dict[str, Kind]:
     """Returns the kind of each setting, by its name."""
     kinds, hints = {}, get_type_hints(config_class)
     for name in (declared.name for declared in fields(config_class)):
@@ -122,7 +128,7 @@ def kinds_of(config_class: type) -> dict[str, Kind]:
 
 
 @cache
-def read_texts(config_class: type) -> dict[str, str]:
+def read_texts(config_class: type[Settings]) -> dict[str, str]:
     """Returns the text of each setting, read from the source of its class."""
     texts = {declared.name: declared.metadata["help"] for declared in fields(config_class)}
     for owner in reversed(config_class.__mro__[:-1]):
@@ -140,7 +146,7 @@ def _parse_module(name: str) -> list[ast.AST]:
 
 
 @cache
-def groups_of(config_class: type) -> dict[str, str]:
+def groups_of(config_class: type[Settings]) -> dict[str, str]:
     """Returns the group of each setting, in the order of ``--help``."""
     groups: dict[str, str] = {}
     for owner in reversed(config_class.__mro__[:-1]):
@@ -149,12 +155,12 @@ def groups_of(config_class: type) -> dict[str, str]:
     return {declared.name: groups.get(declared.name, "") for declared in fields(config_class)}
 
 
-def default_of(declared: Field) -> Any:
+def default_of(declared: Field) -> object:
     """Returns the default of a setting; ``REQUIRED`` if it must be given."""
     return declared.default_factory() if callable(declared.default_factory) else declared.default
 
 
-def check_settings(config: Any) -> None:
+def check_settings(config: Settings) -> None:
     """Raises KinspanError, naming the flag, for a number out of its range and a setting without the one it needs."""
     for declared in fields(config):
         value, within = getattr(config, declared.name), declared.metadata["within"]
@@ -167,7 +173,7 @@ def check_settings(config: Any) -> None:
             raise KinspanError(f"--{declared.name} needs --{declared.metadata['needs'].replace('|', ' or --')}")
 
 
-def list_unused(config: Any) -> list[str]:
+def list_unused(config: Settings) -> list[str]:
     """Returns a note for each setting that is given without the one that it is used with."""
     return [
         f"ignored without --{declared.metadata['used_with']}: --{declared.name}"
@@ -176,7 +182,7 @@ def list_unused(config: Any) -> list[str]:
     ]
 
 
-def _holds(config: Any, condition: str) -> bool:
+def _holds(config: Settings, condition: str) -> bool:
     """Whether one of "setting|setting" is given or, of "setting value ...", has one of the values."""
     if not condition:
         return True
@@ -185,24 +191,24 @@ def _holds(config: Any, condition: str) -> bool:
     return any(value in values if values else value not in (None, False, []) for value in there)
 
 
-def refuse_first(cases: Iterable[tuple[Any, str]]) -> None:
+def refuse_first(cases: Iterable[tuple[object, str]]) -> None:
     """Raises KinspanError with the message of the first case that is true."""
     for is_wrong, message in cases:
         if is_wrong:
             raise KinspanError(message)
 
 
-def settings_of_identity(config: Any) -> dict[str, Any]:
+def settings_of_identity(config: Settings) -> dict[str, Any]:
     """Returns the settings that a run may not change when it resumes."""
     return {f.name: getattr(config, f.name) for f in fields(config) if not f.metadata["may_change"]}
 
 
-def make_config(config_class: type[Config], values: Mapping[str, Any]) -> Config:
+def make_config(config_class: type[Config], values: Mapping[str, object]) -> Config:
     """Returns the config of values as YAML or the command line give them. Raises KinspanError, naming the setting."""
     return config_class(**{name: convert_setting(config_class, name, value) for name, value in values.items()})
 
 
-def convert_setting(config_class: type, name: str, value: Any) -> Any:
+def convert_setting(config_class: type[Settings], name: str, value: object) -> Any:
     """Returns a value as its setting's type: YAML reads 1e-5 as text. A single value becomes a list of one.
 
     Raises KinspanError for a value of another type, and for a setting that is not there.
@@ -210,7 +216,7 @@ def convert_setting(config_class: type, name: str, value: Any) -> Any:
     if name not in kinds_of(config_class):
         raise KinspanError(f"there is no setting {name!r}; {suggest(config_class, name)}")
     kind, is_list, may_be_none = kinds_of(config_class)[name]
-    declared = next(declared for declared in fields(config_class) if declared.name == name)  # type: ignore[arg-type]
+    declared = config_class.__dataclass_fields__[name]
     if value is None and may_be_none:
         return None
     if not is_list:
@@ -220,7 +226,7 @@ def convert_setting(config_class: type, name: str, value: Any) -> Any:
     return [_convert(declared, kind, each) for each in (value if isinstance(value, list) else [value])]
 
 
-def _convert(declared: Field, kind: Any, value: Any) -> Any:
+def _convert(declared: Field, kind: type, value: object) -> object:
     choices = get_args(kind) if get_origin(kind) is Literal else ()
     if kind is str:
         return _convert_text(declared, value)
@@ -235,7 +241,7 @@ def _convert(declared: Field, kind: Any, value: Any) -> Any:
     raise KinspanError(f"--{declared.name} {value}: must be {must}")
 
 
-def _convert_text(declared: Field, value: Any) -> str:
+def _convert_text(declared: Field, value: object) -> str:
     value = declared.metadata["as_text"](value) if declared.metadata["as_text"] else value
     if isinstance(value, bool | dict | list | None):
         raise KinspanError(f"--{declared.name} {value}: must be text")
@@ -254,7 +260,7 @@ def _to_number(kind: type, value: float | str) -> float:
     return kind(value if isinstance(value, kind) else number)
 
 
-def suggest(config_class: type, name: str, prefix: str = "") -> str:
+def suggest(config_class: type[Settings], name: str, prefix: str = "") -> str:
     """Returns advice for a name that is no setting."""
     near = get_close_matches(str(name), kinds_of(config_class), n=2)
     return f"did you mean {' or '.join(prefix + match for match in near)}?" if near else "see --help"

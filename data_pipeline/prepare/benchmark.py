@@ -1,8 +1,7 @@
 """Sentences of test sets, and which documents hold one of them.
 
 The measures are those by which ``kinspan evaluate --contamination`` looks for a test set in a finished corpus: a
-document holds a sentence of 8 words or more if the sentence's letters and digits stand in one of its paragraphs, or if
-70% or more of the sentence's 8-grams of words occur in it.
+document holds a sentence of 8 words or more if 70% or more of the sentence's 8-grams of words occur in it.
 """
 
 import hashlib
@@ -31,19 +30,15 @@ class Benchmark:
         self.grams_of = np.bincount(self.wanted.row_of, minlength=len(self.sentences))  # [N] n-grams of each
         order = np.argsort(self.wanted.gram_of, kind="stable")
         self._rows = self.wanted.row_of[order]  # by n-gram, the sentences that have it
-        self._starts = np.searchsorted(self.wanted.gram_of[order], np.arange(len(self.wanted.needles.grams) + 1))
-        self._row_of_string = np.zeros(len(self.wanted.needles.strings), dtype=np.int64)
-        self._row_of_string[self.wanted.string_of] = np.flatnonzero(self.wanted.judged)
+        self._starts = np.searchsorted(self.wanted.gram_of[order], np.arange(len(self.wanted.grams.sorted) + 1))
 
     def find(self, documents: Sequence[Sequence[str]]) -> dict[int, str]:
         """Finds which documents, each a list of paragraphs, hold a sentence, each with one that it holds."""
         paragraphs = [paragraph for document in documents for paragraph in document]
         document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         words = split_words("\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs))
-        strings, in_paragraph = self.wanted.needles.find_strings(words)
-        held = dict(zip(document_of[in_paragraph].tolist(), self._row_of_string[strings].tolist(), strict=True))
-        grams, in_paragraph = self.wanted.needles.find_grams(words)
-        held |= self._find_by_grams(document_of[in_paragraph], grams)
+        grams, in_paragraph = self.wanted.find_grams(words)
+        held = self._find_by_grams(document_of[in_paragraph], grams)
         return {document: self.sentences[row] for document, row in sorted(held.items())}
 
     def _find_by_grams(self, documents: np.ndarray, grams: np.ndarray) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""A node's copy of remote shards: bounded, shared by the node's processes, each file whole or absent.
+"""Keeps a node's copy of remote shards: bounded, shared by the node's processes, each file whole or absent.
 
     NAME-HASH/...            the files of a corpus as they stand in its folder; the hash is the manifest's
     NAME-HASH/.../FILE.lock  held by the process that opens FILE; while FILE is fetched it is as long as FILE, without

@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from data_pipeline.core.files import hash_file, hold_lock
 from data_pipeline.core.progress import show_progress
@@ -16,6 +16,7 @@ from data_pipeline.manifest import DamagedManifest, Manifest, read_manifest
 from .cache import LOCK, open_cache
 from .store import BadAnswer, Store, Unavailable
 
+Fetched = TypeVar("Fetched")
 FETCHES = 4  # shards that a process fetches at a time
 BAR_DELAY = 2.0  # seconds that fetching takes at least for a bar
 # A store over HTTP cannot list its files: those that a tokenizer may have, the one that each has first.
@@ -87,12 +88,12 @@ def _check_not_empty(path: Path) -> None:
         raise BadAnswer("it sends an empty file")
 
 
-def fetch_all(get: Callable[[int], Any], sizes: dict[int, int], task: str) -> dict[int, Any]:
+def fetch_all(get: Callable[[int], Fetched], sizes: dict[int, int], task: str) -> dict[int, Fetched]:
     """Returns ``get(number)`` for each key of ``sizes``, a few at a time, with a bar of their bytes.
 
     The threads are daemons, so that a slow store does not keep a program from ending.
     """
-    results: dict[int, Any] = {}
+    results: dict[int, Fetched] = {}
     errors: list[BaseException] = []
     numbers = iter(sizes)
 
@@ -107,8 +108,8 @@ def fetch_all(get: Callable[[int], Any], sizes: dict[int, int], task: str) -> di
             bar.update(sizes[number])
 
     quiet = threading.current_thread() is not threading.main_thread()  # a block that is fetched ahead
-    settings: dict[str, Any] = {"unit_scale": True, "delay": BAR_DELAY, "leave": False}
-    with show_progress(task, "B", total=sum(sizes.values()), quiet=quiet, **settings) as bar:
+    total = sum(sizes.values())
+    with show_progress(task, "B", total=total, quiet=quiet, unit_scale=True, delay=BAR_DELAY, leave=False) as bar:
         threads = [threading.Thread(target=work, name="shards", daemon=True) for _ in range(min(FETCHES, len(sizes)))]
         for thread in threads:
             thread.start()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from errno import EDQUOT, ENOSPC, EROFS
 from pathlib import Path
-from typing import Any
 
 import fsspec
 
@@ -66,7 +65,7 @@ class Store:
             time.sleep(wait)
 
 
-def _choose_options(protocol: str) -> dict[str, Any]:
+def _choose_options(protocol: str) -> dict[str, dict]:
     """Returns fsspec's options for a protocol: a stalled answer is given up, and only we try again.
 
     A large shard may take longer than the five minutes that aiohttp gives a whole answer.

@@ -1,4 +1,4 @@
-"""Which paragraphs an objective can use as anchors, counted shard by shard, and blocks of them."""
+"""Counts the paragraphs that an objective can use as anchors, and opens blocks of them."""
 
 import numpy as np
 
@@ -19,10 +19,9 @@ def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]
 
 
 def get_usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """For each shard its usable anchors, and the documents that have one.
+    """Returns for each shard its usable anchors, and the documents that have one.
 
-    The manifest says it; for an objective that it does not know, such as a user's own, the offsets of the split's
-    shards do.
+    They stand in the manifest, or are counted in the shards for an objective that it does not know.
     """
     counts = [_get_counts(corpus, number, objective, split) for number in range(len(corpus.manifest.shards))]
     return tuple(c["anchors"] for c in counts), tuple(c["documents"] for c in counts)
@@ -53,8 +52,5 @@ def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objec
     block = Block([objective.see(shard) for shard in corpus.shards(shard_numbers)], split, objective.usable)
     promised = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
     if all(promised) and sum(p[split]["anchors"] for p in promised if p) != len(block.anchors):
-        raise KinspanError(
-            f"{corpus.name}/manifest.json is damaged (its usable paragraphs for {objective.name} are not those of "
-            "the shards): prepare the corpus again"
-        )
+        raise KinspanError(f"{corpus.name}/manifest.json is damaged: other counts for {objective.name} than the shards")
     return block

@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Batch:
-    """n pairs of T tokens in all, packed one after another in a row. This is the one list of a batch's fields.
+    """Holds n pairs of T tokens in all, packed one after another in a row.
 
     A pair is of m sequences: one where its texts are joined, otherwise as many as it has texts.
 
@@ -54,7 +54,7 @@ class Batch:
 
     @property
     def per_pair(self) -> int:
-        """m, the sequences of a pair."""
+        """Returns m, the sequences of a pair."""
         return (len(self.starts) - 1) // len(self.labels)
 
     @property
@@ -73,11 +73,11 @@ class Batch:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each pair, ``[n]``."""
+        """Returns the tokens of each pair, ``[n]``."""
         return np.diff(self.starts[:: self.per_pair])
 
     def cut(self, start: int, end: int) -> "Batch":
-        """Its pairs ``start .. end``, as if they had been sampled by themselves. Most of its arrays are views."""
+        """Returns pairs ``start .. end``, as if they had been sampled by themselves. Most arrays are views."""
         m = self.per_pair
         first, last = self.starts[start * m], self.starts[end * m]
         pairs, tokens = slice(start, end), slice(first, last)
@@ -94,7 +94,7 @@ class Batch:
 
 
 def concatenate(parts: list[Batch]) -> Batch:
-    """Batches one after another, as one. Places within a row move on by the tokens of the rows before it."""
+    """Joins batches one after another. Places within a row move on by the tokens of the rows before it."""
     joined = {name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays}
     tokens = np.cumsum([0] + [part.num_tokens for part in parts])
     starts = [part.starts[:-1] + before for part, before in zip(parts, tokens, strict=False)] + [tokens[-1:]]

@@ -9,13 +9,14 @@ import numpy as np
 from data_pipeline.corpus import SPLITS, Shard
 
 Made = TypeVar("Made")
+Index = np.ndarray | slice | int | tuple[np.ndarray, ...]  # into an array
 # (sentences of each paragraph [P], paragraphs in its document [P]) -> which paragraphs can be anchors [P]
 UsableRule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Runs of whole sentences: ``[start, end)`` of sentences in a usable paragraph; arrays of one shape.
+    """Holds runs of whole sentences: ``[start, end)`` of sentences in a usable paragraph; arrays of one shape.
 
     hole_start, hole_end: the sentences ``[hole_start, hole_end)`` of the run are left out; None where no run has a hole
     """
@@ -27,15 +28,15 @@ class Spans:
     hole_end: np.ndarray | None = None
 
     def map(self, change: Callable[[np.ndarray], np.ndarray]) -> "Spans":
-        """``change`` applied to each array."""
+        """Applies ``change`` to each array."""
         arrays = (self.paragraph, self.start, self.end, self.hole_start, self.hole_end)
         return Spans(*(None if x is None else change(x) for x in arrays))  # type: ignore[arg-type]
 
-    def __getitem__(self, rows: Any) -> "Spans":
+    def __getitem__(self, rows: Index) -> "Spans":
         return self.map(lambda array: array[rows])
 
-    def put(self, rows: Any, spans: "Spans") -> None:
-        """``self[rows] = other``, in place."""
+    def put(self, rows: Index, spans: "Spans") -> None:
+        """Replaces these rows by the spans, in place."""
         for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
             if getattr(self, name) is not None:
                 getattr(self, name)[rows] = getattr(spans, name)
@@ -50,7 +51,7 @@ def join_columns(first: Spans, rest: Spans) -> Spans:
 
 @dataclass(frozen=True)
 class ClassIndex:
-    """The paragraphs that belong to each of K classes, in the block's order.
+    """Lists the paragraphs that belong to each of K classes, in the block's order.
 
     paragraphs  those of class 0, then those of class 1, ...; classes may overlap
     first       [K]         where those of each class begin in ``paragraphs``
@@ -65,7 +66,7 @@ class ClassIndex:
 
     @staticmethod
     def of(member: np.ndarray) -> "ClassIndex":
-        """``member``: ``[K, P]``, whether a paragraph is of a class."""
+        """Indexes ``member``, ``[K, P]``: whether a paragraph is of a class."""
         before = np.zeros((len(member), member.shape[1] + 1), dtype=np.int32)
         np.cumsum(member, axis=1, out=before[:, 1:])
         total = before[:, -1].astype(np.int64)
@@ -74,9 +75,9 @@ class ClassIndex:
 
 
 class Block:
-    """The paragraphs of one split in some shards, in the order of shard, document and paragraph.
+    """Holds the paragraphs of one split in some shards, in the order of shard, document and paragraph.
 
-    Any of them can be a negative; only the usable ones are anchors.
+    Each of them can be a negative; only the usable ones are anchors.
 
     shards          the shards' arrays
     shard_number    [P]     which of them a paragraph lies in
@@ -105,17 +106,17 @@ class Block:
         self._made: dict[Callable[[Block], Any], Any] = {}
 
     def make_once(self, make: Callable[["Block"], Made]) -> Made:
-        """``make(block)``, made at the first call and kept: such as an index that a sampler needs."""
+        """Returns ``make(block)``, made at the first call and kept: such as an index that a sampler needs."""
         if make not in self._made:
             self._made[make] = make(self)
         return self._made[make]
 
     def take_whole(self, paragraphs: np.ndarray) -> Spans:
-        """Whole paragraphs as spans."""
+        """Returns whole paragraphs as spans."""
         return Spans(paragraphs, np.zeros_like(paragraphs), self.num_sentences[paragraphs].astype(paragraphs.dtype))
 
     def find_runs(self, spans: Spans) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Where in its shard each span's tokens start and end: one run of tokens, or two where spans have holes."""
+        """Finds where in its shard each span's tokens start and end: one run, or two where spans have holes."""
         if spans.hole_start is None or spans.hole_end is None:
             return [self._find_token_bounds(spans.paragraph, spans.start, spans.end)]
         before = self._find_token_bounds(spans.paragraph, spans.start, spans.hole_start)
@@ -135,8 +136,8 @@ class Block:
     def count_tokens(self, spans: Spans) -> np.ndarray:
         return sum(end - start for start, end in self.find_runs(spans))  # type: ignore[return-value]
 
-    def split_by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Any]]:
-        """``(shard, rows)`` for each shard in which some of ``paragraphs`` lie."""
+    def split_by_shard(self, paragraphs: np.ndarray) -> list[tuple[Shard, Index]]:
+        """Returns ``(shard, rows)`` for each shard in which some of ``paragraphs`` lie."""
         if len(self.shards) == 1:
             return [(self.shards[0], slice(None))]
         numbers = self.shard_number[paragraphs]
@@ -149,13 +150,13 @@ class Block:
         return np.concatenate([shard.tokens[start[0] : end[0]] for start, end in runs])
 
     def find_rows(self, paragraphs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of each paragraph which of the block's shards it lies in, and its document's row there."""
+        """Finds which of the block's shards each paragraph lies in, and its document's row there."""
         rows = np.empty(paragraphs.shape, dtype=np.int64)
         for shard, places in self.split_by_shard(paragraphs):
             rows[places] = np.searchsorted(shard.document_starts, self.paragraph[paragraphs[places]], side="right") - 1
         return self.shard_number[paragraphs], rows
 
-    def locate(self, paragraph: Any) -> tuple[Shard, int, int]:
+    def locate(self, paragraph: np.ndarray | int) -> tuple[Shard, int, int]:
         """Returns the paragraph's shard, its document's row there, and its number within the document."""
         number, row = (int(array[0]) for array in self.find_rows(np.atleast_1d(paragraph)))
         shard = self.shards[number]

@@ -21,7 +21,7 @@ from .pairs import Objective
 
 @dataclass(frozen=True)
 class MixturePart:
-    """Pairs of one objective from one corpus.
+    """Gives pairs of one objective from one corpus.
 
     weight: the part's share of the pairs, as a small whole number; 0: it keeps its number, and gives none
     corpus: None as long as the mixture is only named, see ``Mixture.read_from``
@@ -37,14 +37,14 @@ class MixturePart:
 
     @property
     def key(self) -> str:
-        """What keys the part's random numbers: objective and corpus, so that two corpora do not draw alike."""
+        """Returns the key of the part's random numbers: objective and corpus, so that two corpora do not draw alike."""
         assert self.corpus is not None, "Mixture.read_from says which corpus a part reads"
         return f"{self.objective.name}/{self.corpus.manifest.fingerprint}"
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """What pairs are made of. Most often it has one part.
+    """Parts that give the pairs, in turns. Most often there is one.
 
     batch: the pairs of a turn, where each batch is of one part (round robin); 0: batches have pairs of all parts
 
@@ -56,7 +56,7 @@ class Mixture:
     batch: int = 0
 
     def read_from(self, *corpora: Corpus) -> "Mixture":
-        """This mixture with each part reading its corpus.
+        """Returns this mixture with each part reading its corpus.
 
         Raises KinspanError where two of the corpora are copies of one, and an objective reads both: each pair would be
         learned twice.
@@ -65,10 +65,8 @@ class Mixture:
         for part in self.parts:
             key = (corpora[part.source].manifest.fingerprint, part.objective.name)
             if (source := known.setdefault(key, part.source)) != part.source:
-                raise KinspanError(
-                    f"--corpus: {corpora[source].name} and {corpora[part.source].name} hold the same corpus, and "
-                    f"{part.objective.name} of it stands twice: give it once, with the sum of the weights"
-                )
+                names = f"{corpora[source].name} and {corpora[part.source].name}"
+                raise KinspanError(f"--corpus: {names} hold the same corpus, for {part.objective.name} twice")
         return replace(self, parts=tuple(replace(part, corpus=corpora[part.source]) for part in self.parts))
 
     @property
@@ -86,7 +84,7 @@ class Mixture:
 
     @property
     def max_length(self) -> int:
-        """Returns the shortest of the parts' own: the paper trains all three at SSP's 128 tokens (section 5.2)."""
+        """Returns the parts' shortest: the paper trains all three at SSP's 128 tokens (section 5.2)."""
         return min(part.objective.max_length for part in self.parts)
 
     @property
@@ -97,7 +95,7 @@ class Mixture:
 
     @property
     def turn(self) -> int:
-        """Pairs in one turn."""
+        """Returns the pairs in one turn."""
         return self.batch or math.lcm(*(part.objective.pairs_per_anchor for part in self.parts))
 
     def own_pairs(self, part: int, first: int, end: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Which anchor paragraph comes when: a pure function of the seed and the anchor's number.
+"""Orders anchor paragraphs: a pure function of the seed and the anchor's number.
 
 Pair ``i`` of an objective is slot ``i % g`` of anchor number ``i // g``, g being its pairs per anchor. Anchor numbers
 count through epochs; in each epoch the shards are permuted, grouped into blocks, and the anchors are permuted within
@@ -17,19 +17,19 @@ from data_pipeline.core.errors import KinspanError
 from .random_bits import make_philox_key, permute
 
 BLOCK_ANCHORS = 1_000_000  # easy negatives are drawn from about so many paragraphs; bounds memory
-BLOCK_SHARDS = 32  # of a corpus of format version 2: this bounds the files that a reader opens
-VALIDATION_ANCHORS = 1 << 16  # of such a corpus, for validation, which reads a few thousand: this bounds its waiting
+BLOCK_SHARDS = 32  # bounds the files that a reader opens
+VALIDATION_ANCHORS = 1 << 16  # for validation, which reads a few thousand: bounds its waiting
 
 MIN_DOCUMENTS = 2  # of a block, since easy negatives come from another document than the anchor
 
 
 class TooFewDocuments(KinspanError):
-    """A split has not the documents that an objective needs."""
+    """Signals that a split lacks the documents that an objective needs."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of consecutive anchor numbers that lie in one block of one epoch."""
+    """Holds a run of consecutive anchor numbers that lie in one block of one epoch."""
 
     first_anchor: int  # global anchor number, counted through epochs
     shards: tuple[int, ...]  # the block: shard numbers, ascending
@@ -38,7 +38,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of a corpus's anchors under one seed.
+    """Orders a corpus's anchors under one seed.
 
     anchors:   usable paragraphs of each shard
     documents: documents with at least one of them, of each shard
@@ -58,11 +58,7 @@ class Order:
 
     def __post_init__(self) -> None:
         if sum(self.documents) < MIN_DOCUMENTS:
-            raise TooFewDocuments(
-                f"the corpus has {sum(self.documents)} documents with usable paragraphs; at least {MIN_DOCUMENTS} are "
-                "needed, because negatives come from other documents: prepare more documents, or keep shorter "
-                "paragraphs"
-            )
+            raise TooFewDocuments(f"{sum(self.documents)} usable documents; negatives need {MIN_DOCUMENTS} or more")
 
     @property
     def epoch_anchors(self) -> int:
@@ -76,7 +72,7 @@ class Order:
         return sum(sorted((size for size, n in zip(sizes, self.anchors, strict=True) if n), reverse=True)[: 2 * most])
 
     def segments(self, first_anchor: int, count: int) -> Iterator[Segment]:
-        """Returns the anchors ``first_anchor .. first_anchor + count``, cut where a block or an epoch ends."""
+        """Yields the anchors ``first_anchor .. first_anchor + count``, cut where a block or an epoch ends."""
         while count > 0:
             epoch, place = divmod(first_anchor, self.epoch_anchors)
             starts, blocks = _blocks(self, epoch)
@@ -89,10 +85,9 @@ class Order:
             first_anchor, count = first_anchor + n, count - n
 
     def look_ahead(self, anchor: int) -> tuple[int, ...] | None:
-        """Returns the shards of the block after that of an anchor; None while the anchor lies in the first half of its
-        own.
+        """Returns the shards of the block after the anchor's; None in the first half of that block.
 
-        So a reader that needs only the beginning of a block opens no other one.
+        So a reader that needs only the beginning of a block opens no second block.
         """
         epoch, place = divmod(anchor, self.epoch_anchors)
         starts, blocks = _blocks(self, epoch)

@@ -18,7 +18,7 @@ MIN_TEXT_TOKENS = 12  # the texts of an example, together, keep at least so many
 
 @dataclass(frozen=True)
 class PackedRow:
-    """n examples one after another in a row of T tokens, special tokens in place, texts still to be copied in.
+    """Holds n examples in a row of T tokens, special tokens in place, texts still to be copied in.
 
     ids, types, positions  [T] int32
     starts                 [n + 1] int32  where each example begins
@@ -93,8 +93,7 @@ def cut_longest_first(lengths: tuple[np.ndarray, ...], room: int) -> tuple[np.nd
 
 
 def hash_texts(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Returns a number of 64 bits for each sequence of a row, ``[n]``, which equal sequences share and no others (but
-    for one in 2^64)."""
+    """Returns a 64-bit hash of each sequence of a row, ``[n]``."""
     place = np.arange(len(ids)) - np.repeat(starts[:-1], np.diff(starts))
     mixed = scramble(ids.astype(np.uint64) << np.uint64(32) | place.astype(np.uint64))
     return np.add.reduceat(mixed, starts[:-1]).view(np.int64)
@@ -117,7 +116,7 @@ def copy_text(
 
 
 def copy_runs(out: np.ndarray, at: np.ndarray, source: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
-    """``out[at[k] : at[k] + length[k]] = source[start[k] : start[k] + length[k]]`` for every k, vectorised."""
+    """Sets ``out[at[k] : at[k] + length[k]] = source[start[k] : start[k] + length[k]]`` for every k at once."""
     before = np.cumsum(length) - length
     counter = np.arange(int(length.sum()))
     tokens = source[counter + np.repeat(start - before, length)]

@@ -1,4 +1,4 @@
-"""What a pair objective is, and what it returns."""
+"""Defines a pair objective and the pairs that it returns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ PAIRS_PER_ANCHOR = 5  # of the paper's objectives: one positive and four negativ
 
 @dataclass(frozen=True)
 class Pairs:
-    """The g pairs of each of n anchors (g: the objective's ``pairs_per_anchor``); every array is ``[n, g]``.
+    """Holds the g pairs of each of n anchors (g: the objective's ``pairs_per_anchor``); every array is ``[n, g]``.
 
     texts: the texts of a pair in their order, A and then B; for a bi-encoder negatives may follow
     kind:  POSITIVE, HARD (a negative of the same document) or EASY (a negative of another document)
@@ -35,7 +35,7 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A sentence-level pre-training objective: one pure function, and what is needed to call it.
+    """Defines a sentence-level pre-training objective: one pure function, and what calling it takes.
 
     name:       as in ``--objective``
     max_length: tokens of a pair, special tokens included, where the user gives no ``--max_length``
@@ -93,15 +93,9 @@ class Objective:
         """
         shape = (num_anchors, self.pairs_per_anchor)
         if len(pairs.texts) != self.num_texts:
-            raise KinspanError(
-                f"objective {self.name} made examples of {len(pairs.texts)} texts; only {self.num_texts} can be "
-                "joined: let its sample return Pairs((a, b), kind)"
-            )
+            raise KinspanError(f"objective {self.name}: {len(pairs.texts)} texts in an example, not {self.num_texts}")
         if pairs.kind.shape != shape or not ((pairs.kind == POSITIVE).sum(axis=1) == 1).all():
-            raise KinspanError(
-                f"objective {self.name} made pairs of shape {pairs.kind.shape} for {num_anchors} anchors; it must be "
-                f"{shape}, with one positive in each row"
-            )
+            raise KinspanError(f"objective {self.name}: pairs {pairs.kind.shape}, not {shape} with a positive a row")
 
 
 def has_two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:

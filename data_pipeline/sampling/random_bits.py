@@ -1,4 +1,4 @@
-"""Randomness as a function of ``(seed, purpose, index)``: no generator whose state must be saved.
+"""Draws random bits as a function of ``(seed, purpose, index)``: no generator's state must be saved.
 
 Every example owns a fixed number of draws, random 64-bit numbers (a multiple of 4 of them), read from the
 counter-based generator Philox (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3"). A slice of
@@ -27,7 +27,7 @@ def draw_random_bits(seed: int, purpose: str, first: int, count: int, num_draws:
 
 
 def draw_below(random_bits: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
-    """Integers uniform in ``[0, bound)``, one from each draw, by multiply-shift (Lemire, 2019).
+    """Draws integers uniform in ``[0, bound)``, one from each draw, by multiply-shift (Lemire, 2019).
 
     It takes the upper 32 bits of each draw, so ``bound`` must be at most 2^31; the bias is below bound / 2^32.
     Unlike ``Generator.integers`` it uses exactly one draw whatever the bound is, which keeps their number fixed.
@@ -36,8 +36,7 @@ def draw_below(random_bits: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
 
 
 def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
-    """Returns the images of ``positions`` under a keyed permutation of ``[0, size)``; nothing of length ``size`` is
-    made.
+    """Returns the images of ``positions`` under a keyed permutation of ``[0, size)``, without making it.
 
     A four-round Feistel network on the smallest even number of bits that holds ``size``, with cycle walking
     (Black and Rogaway, 2002): values that fall outside are sent through again until they fall inside.
@@ -62,7 +61,7 @@ def _mix(values: np.ndarray, key: np.ndarray, round_number: int) -> np.ndarray:
 
 
 def scramble(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser (Steele et al., 2014): uint64 to uint64, one to one, each bit changed by every other."""
+    """Applies SplitMix64's finaliser (Steele et al., 2014): one to one, each bit changed by every other."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -23,12 +23,13 @@ from .random_bits import draw_random_bits
 from .texts import find_block_groups
 
 ROUND_ROBIN_ANCHORS = 100_000  # positives of a forum in an epoch (Rücklé et al., 2020, section 3.1)
+Runs = list[tuple[np.ndarray, np.ndarray]]  # see Block.find_runs
 CHUNK = 4096  # pairs made at a time, which bounds the memory that making them takes
 
 
 @dataclass(frozen=True)
 class PairRows:
-    """n pairs of one part of the mixture, by its number there, that lie in one block.
+    """Holds n pairs of one part of the mixture, by its number there, that lie in one block.
 
     labels: ``[n]`` bools: what the pair loss is to learn
     index: ``[n]`` the examples' numbers in the global order, ascending
@@ -45,7 +46,7 @@ class PairRows:
 
 
 class Masking(Protocol):
-    """How a token objective hides tokens, such as objectives.mlm.MaskedLM."""
+    """Hides tokens, as objectives.mlm.MaskedLM does."""
 
     @property
     def noise(self) -> bool: ...  # whether the token loss draws replacements
@@ -59,7 +60,7 @@ class Masking(Protocol):
 
 
 class PairStream:
-    """Endless pairs of one split, by index.
+    """Gives endless pairs of one split, by index.
 
     Args:
         template:   how the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone
@@ -89,10 +90,7 @@ class PairStream:
         self.permute_labels = permute_labels
         self.max_length = mixture.max_length if max_length is None else max_length
         if self.max_length < template.num_special + MIN_TEXT_TOKENS:
-            raise KinspanError(
-                f"--max_length {self.max_length} is too short for two texts and {template.num_special} special "
-                f"tokens: use at least {template.num_special + MIN_TEXT_TOKENS}"
-            )
+            raise KinspanError(f"--max_length {self.max_length}: at least {template.num_special + MIN_TEXT_TOKENS}")
         if self.max_length >= 2**31:
             raise KinspanError(f"--max_length {self.max_length}: must be below 2^31")
         self.num_texts = mixture.parts[0].objective.num_texts
@@ -108,12 +106,12 @@ class PairStream:
 
     @property
     def per_pair(self) -> int:
-        """Sequences of a pair, see Batch: one, or as many as it has texts where they are apart."""
+        """Returns the sequences of a pair, see Batch: one, or as many as it has texts where they are apart."""
         return self.num_texts // self.template.num_texts
 
     @property
     def epoch_pairs(self) -> int:
-        """Pairs after which a part has used all its anchors; of several parts, the one that is done first.
+        """Returns the pairs after which a part has used all its anchors; of several, the part that is done first.
 
         Round robin, as many as all parts have, each counted with at most ROUND_ROBIN_ANCHORS: small parts are then
         seen more than once, and large ones less.
@@ -125,7 +123,7 @@ class PairStream:
         return min(order.epoch_anchors * pairs[n] * total // parts[n].weight for n, order in self.orders.items())
 
     def pairs(self, first: int, count: int) -> Iterator[PairRows]:
-        """Examples ``first .. first + count`` as spans, part by part, cut where a block ends."""
+        """Yields examples ``first .. first + count`` as spans, part by part, cut where a block ends."""
         for part in self.orders:
             pairs = self.mixture.own_pairs(part, first, first + count)
             if pairs[0] < pairs[1]:
@@ -137,10 +135,10 @@ class PairStream:
         first_anchor = first // group
         for segment in self.orders[number].segments(first_anchor, -(-end // group) - first_anchor):
             purpose, n = f"pairs/{part.key}", len(segment.anchors)
-            block = self._blocks.get(*self._describe_block(part, segment.shards))
+            block = self._blocks.get(*self._plan_block(part, segment.shards))
             ahead = self.orders[number].look_ahead(segment.first_anchor + n - 1)
             if ahead is not None:
-                self._blocks.fetch_ahead(*self._describe_block(part, ahead))
+                self._blocks.fetch_ahead(*self._plan_block(part, ahead))
             random_bits = draw_random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_draws)
             pairs = objective.sample(block, block.anchors[segment.anchors].astype(np.int64), random_bits)
             objective.check(pairs, n)
@@ -153,7 +151,7 @@ class PairStream:
             texts = tuple(spans.map(lambda x: x.ravel()[rows]) for spans in pairs.texts)  # noqa: B023
             yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number, segment.shards)
 
-    def _describe_block(self, part: MixturePart, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
+    def _plan_block(self, part: MixturePart, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
         """Returns the key and the maker of the part's block, which parts with the same paragraphs share."""
         key = (part.corpus, shards, part.objective.usable, part.objective.view)
         return key, partial(self._build_block, part, shards)
@@ -186,7 +184,7 @@ class PairStream:
             cache.require(self, sum(needs[corpus] for corpus in here), f"{names}, {self.split} documents")
 
     def batch(self, first: int, count: int) -> Batch:
-        """Examples ``first .. first + count``, packed and masked."""
+        """Returns examples ``first .. first + count``, packed and masked."""
         parts = [
             self._pack(list(self.pairs(start, min(CHUNK, first + count - start))), start, first + count)
             for start in range(first, first + count, CHUNK)
@@ -194,7 +192,7 @@ class PairStream:
         return parts[0] if len(parts) == 1 else concatenate(parts)
 
     def count_tokens(self, first: int, count: int) -> np.ndarray:
-        """``batch(first, count).lengths``, without its tokens."""
+        """Returns ``batch(first, count).lengths`` without reading tokens."""
         counts = []
         for start in range(first, first + count, CHUNK):
             n = min(CHUNK, first + count - start)
@@ -204,8 +202,8 @@ class PairStream:
             counts.append(sum(texts) + self.per_pair * self.template.num_special)
         return np.concatenate(counts)
 
-    def _measure(self, parts: list[PairRows], first: int, n: int) -> tuple[tuple[np.ndarray, ...], list[list[Any]]]:
-        """Of n pairs the tokens of each text before it is cut, and of each part where its texts lie in the block."""
+    def _measure(self, parts: list[PairRows], first: int, n: int) -> tuple[tuple[np.ndarray, ...], list[list[Runs]]]:
+        """Returns the tokens of each text before it is cut, and for each part where its texts lie in the block."""
         full = tuple(np.empty(n, dtype=np.int64) for _ in range(self.num_texts))
         runs = [[rows.block.find_runs(spans) for spans in rows.texts] for rows in parts]
         for rows, of_texts in zip(parts, runs, strict=True):
@@ -214,7 +212,7 @@ class PairStream:
         return full, runs
 
     def _pack(self, parts: list[PairRows], first: int, end: int) -> Batch:
-        """One chunk: first the lengths of all pairs, then every pair's tokens to their place, part by part."""
+        """Packs one chunk: first the lengths of all pairs, then every pair's tokens to their place, part by part."""
         n = min(CHUNK, end - first)
         full, runs = self._measure(parts, first, n)
         kinds, labels, part = (np.empty(n, dtype=kind) for kind in (np.int8, np.int8, np.int16))
@@ -250,7 +248,7 @@ class PairStream:
         )
 
     def _group(self, row: PackedRow, parts: list[PairRows], first: int) -> np.ndarray:
-        """Batch.groups of a row whose tokens are in place. A question and its duplicates count as one document."""
+        """Returns Batch.groups of a row whose tokens are in place; a question and its duplicates are one document."""
         documents = np.empty(((len(row.starts) - 1) // self.num_texts, self.num_texts), dtype=np.int64)
         for rows in parts:
             source = self.mixture.parts[rows.part].source
@@ -288,18 +286,12 @@ def _permute_rows(labels: np.ndarray, seed: int, key: str, first_anchor: int) ->
 def _order_anchors(part: MixturePart, seed: int, split: str, block_anchors: int) -> Order:
     assert part.corpus is not None, "Mixture.read_from says which corpus a part reads"
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)
+    lacking = f"corpus {part.corpus.name} has no {split} text for {part.objective.name} ({part.objective.needs})"
     if not sum(anchors):
         remedy = part.objective.remedy if lacks_column(part.corpus, part.objective) else "prepare more documents"
-        raise TooFewDocuments(
-            f"corpus {part.corpus.name} has no usable {split} paragraph for {part.objective.name}, which needs "
-            f"{part.objective.needs}: {remedy}"
-        )
+        raise TooFewDocuments(f"{lacking}: {remedy}")
     if sum(documents) < MIN_DOCUMENTS:
-        raise TooFewDocuments(
-            f"corpus {part.corpus.name} has one {split} document alone for {part.objective.name}, which needs "
-            f"{part.objective.needs}; at least {MIN_DOCUMENTS} are needed, because negatives come from other "
-            "documents: prepare more documents, or keep shorter paragraphs"
-        )
+        raise TooFewDocuments(f"{lacking} in {MIN_DOCUMENTS} documents, which negatives need: prepare more documents")
     block_anchors = min(block_anchors, VALIDATION_ANCHORS) if split == "validation" else block_anchors
     fingerprint = part.corpus.manifest.fingerprint
     return Order(anchors, documents, seed, block_anchors, part.objective.name, BLOCK_SHARDS, fingerprint)

@@ -1,4 +1,4 @@
-"""A shard seen as documents of a few whole texts: title, body, an answer, the body of another document.
+"""Shows a shard as documents of a few whole texts: title, body, an answer, the body of another document.
 
 The objectives of forums pair such texts, and not spans of paragraphs. The view of a shard has one paragraph for each
 document that an objective can use; its "sentences" number 0, 2, 4 ... are the document's texts, and those between them
@@ -19,7 +19,7 @@ from .block import Block, Spans
 
 @dataclass(frozen=True)
 class Texts:
-    """Where some texts stand in a shard's token ids: ``start`` and ``end``, ``[D]``, in ``values``. Equal: no text."""
+    """Locates texts in a shard's token ids: ``start`` and ``end``, ``[D]``, in ``values``. Equal: no text."""
 
     start: np.ndarray
     end: np.ndarray
@@ -30,7 +30,7 @@ class Texts:
         return Texts(np.where(rows < 0, 0, self.start[rows]), np.where(rows < 0, 0, self.end[rows]), self.values)
 
     def drop(self, rows: np.ndarray) -> "Texts":
-        """Without the texts of these documents, ``[D]`` bool."""
+        """Removes the texts of these documents, ``[D]`` bool."""
         return self.take(np.where(rows, -1, np.arange(len(rows))))
 
     @property
@@ -66,7 +66,7 @@ def find_accepted_answers(shard: Shard) -> Texts | None:
 
 
 def find_linked(shard: Shard) -> np.ndarray | None:
-    """For each document the row of the first one that it refers to in this shard, -1 where there is none: ``[D]``.
+    """Finds for each document the row of the first one that it refers to in this shard, -1 for none: ``[D]``.
 
     None in a corpus whose readers gave no links.
     """
@@ -84,7 +84,7 @@ def find_linked(shard: Shard) -> np.ndarray | None:
 
 
 def _name_documents(shard: Shard) -> tuple[pa.Array, pa.Array]:
-    """Name the documents, and what they refer to, by source and id: questions of two files may have the same ids."""
+    """Names the documents, and what they refer to, by source and id: two files may have the same ids."""
     links, source = shard.rows.column("links"), shard.rows.column("source")
     of_links = source.take(pa.array(np.repeat(np.arange(len(links)), np.diff(_offsets(links)))))
     join = pc.binary_join_element_wise
@@ -92,7 +92,7 @@ def _name_documents(shard: Shard) -> tuple[pa.Array, pa.Array]:
 
 
 def find_groups(shard: Shard) -> np.ndarray:
-    """For each document the row of the first one that links connect with it, whatever their direction: ``[D]``.
+    """Finds for each document the row of the first one that links connect with it, in any direction: ``[D]``.
 
     Links of two documents to a third one connect them even where that one is not in the shard.
     """
@@ -120,7 +120,7 @@ def _connect(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:
 
 
 def find_block_groups(block: Block) -> np.ndarray:
-    """``find_groups`` for each paragraph of a block: the row, in the paragraph's shard, of its group: ``[P]``."""
+    """Finds the row, in its shard, of the group of each paragraph of a block: ``[P]``."""
     shard_number, rows = block.find_rows(np.arange(len(block.paragraph)))
     for number, shard in enumerate(block.shards):
         in_shard = shard_number == number
@@ -145,7 +145,7 @@ def view_texts(shard: Shard, rows: np.ndarray, texts: list[Texts]) -> Shard:
 
 
 def find_texts(documents: np.ndarray, *numbers: int) -> Spans:
-    """Texts of documents of a view as spans: the text of this number, or two texts with what is between left out."""
+    """Returns texts of a view as spans: the text of this number, or two texts with what is between left out."""
     start = np.full_like(documents, 2 * numbers[0])
     if len(numbers) == 1:
         return Spans(documents, start, start + 1)
@@ -167,7 +167,7 @@ def _offsets(column: pa.ListArray) -> np.ndarray:
 
 
 def _join_values(shard: Shard, columns: list[pa.Array]) -> tuple[np.ndarray, list[int]]:
-    """One array over the values of several columns of a shard, and where in it each column's begin."""
+    """Returns one array over the values of several columns of a shard, and where in it each column begins."""
     size = shard.tokens.dtype.itemsize
     starts = [values.buffers()[1].address + values.offset * size if len(values) else 0 for values in columns]
     low = min(filter(None, starts), default=0)

@@ -1,10 +1,9 @@
 """Counts the sentences of a data set that stand in a pre-training corpus, by the overlap of n-grams of words.
 
 Both sides are compared in lower case (Unicode NFKC) without punctuation, so that it does not matter how either was
-tokenised ("5,000" or "5 , 000"). A sentence of 8 words or more stands in the corpus if its letters and digits occur one
-after another inside a paragraph (OpenAI, 2023, "GPT-4 Technical Report", appendix C), or if 70% or more of its 8-grams
-of words occur anywhere (Chowdhery et al., 2022, "PaLM", section 8). A shorter one is not judged: "He was born in
-London." occurs without having leaked. ``kinspan prepare --decontaminate`` drops documents by the same rule.
+tokenised ("5,000" or "5 , 000"). A sentence of 8 words or more stands in the corpus if 70% or more of its 8-grams of
+words occur anywhere (Chowdhery et al., 2022, "PaLM", section 8). A shorter one is not judged: "He was born in London."
+occurs without having leaked. ``kinspan prepare --decontaminate`` drops documents by the same rule.
 """
 
 from collections.abc import Sequence
@@ -34,8 +33,7 @@ def find_overlap(texts: Sequence[str], corpus: Corpus) -> tuple[np.ndarray, np.n
     encoded = tokenizer.encode_batch_fast(tidied, add_special_tokens=False)
     decoded = tokenizer.decode_batch([e.ids for e in encoded], skip_special_tokens=False)
     wanted = make_sentences([split_words(text) for text in decoded])
-    strings = np.zeros(len(wanted.needles.strings), dtype=bool)
-    grams = np.zeros(len(wanted.needles.grams), dtype=bool)
+    grams = np.zeros(len(wanted.grams.sorted), dtype=bool)
     with show_progress("searching", "paragraphs", total=corpus.manifest.totals["paragraphs"]) as bar:
         for number, info in enumerate(corpus.manifest.shards):
             shard = corpus.shard(number)
@@ -44,15 +42,12 @@ def find_overlap(texts: Sequence[str], corpus: Corpus) -> tuple[np.ndarray, np.n
                 starts = shard.sentence_starts[sentences].tolist()
                 paragraphs = [shard.tokens[first:end].tolist() for first, end in pairwise(starts)]
                 words = split_words("\n".join(tokenizer.decode_batch(paragraphs, skip_special_tokens=False)))
-                strings[wanted.needles.find_strings(words)[0]] = True
-                grams[wanted.needles.find_grams(words)[0]] = True
+                grams[wanted.find_grams(words)[0]] = True
                 bar.update(len(paragraphs))
-    stands = np.zeros(len(texts), dtype=bool)
-    stands[wanted.judged] = strings[wanted.string_of]
     occurring, every = (
         np.bincount(wanted.row_of, weights=weights, minlength=len(texts)) for weights in (grams[wanted.gram_of], None)
     )
-    return wanted.judged, stands | (wanted.judged & (occurring >= THRESHOLD * every))
+    return wanted.judged, wanted.judged & (occurring >= THRESHOLD * every)
 
 
 def count_contamination(data: AnswerSet, corpus: Corpus) -> dict[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.hub import expect_hub
 from data_pipeline.tokenizers import check_vocabulary
 from finetune.data.answers import AnswerSet
@@ -56,7 +56,7 @@ def _read_architectures(name_or_dir: str) -> list[str]:
     except Exception as error:
         if has_modules(name_or_dir):
             return []
-        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {quote_error(error)}") from error
     return list(config.architectures or [])
 
 
@@ -82,7 +82,7 @@ def load_bi_encoder(name_or_dir: str) -> Any:
     try:
         model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
     except Exception as error:
-        raise KinspanError(f"{name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+        raise KinspanError(f"{name_or_dir} cannot be loaded: {quote_error(error)}") from error
     if isinstance(model.tokenizer, PreTrainedTokenizerBase):
         check_vocabulary(model.tokenizer, name_or_dir)
     return model

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from data_pipeline.core.default_model import name_installed
-from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.tokenizers import shorten_name
 from pretrain.engine.device import is_out_of_memory
 from pretrain.modeling import attention
@@ -223,7 +223,7 @@ def _find_commit(name: str) -> str:
         try:
             commit = extract_commit_hash(cached_file(name, file, **absent), None)
         except (OSError, ValueError) as error:
-            raise KinspanError(f"no model at {name}: {quote_first_line(error)}") from error
+            raise KinspanError(f"no model at {name}: {quote_error(error)}") from error
         if commit:
             return commit
     raise KinspanError(f"no model at {name}: neither a folder nor a name on the hub that answers")

@@ -20,7 +20,7 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.util import mine_hard_negatives
 
 from data_pipeline.core.default_model import name_installed
-from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
@@ -95,9 +95,11 @@ def load_models(model: str, cross_encoder: str | None, max_length: int) -> tuple
     if cross_encoder is None:
         return retriever, None
     try:
-        scorer = CrossEncoder(cross_encoder, max_length=max_length, activation_fn=torch.nn.Sigmoid())
+        scorer = CrossEncoder(
+            cross_encoder, max_length=max_length, activation_fn=torch.nn.Sigmoid(), trust_remote_code=False
+        )
     except Exception as error:  # a missing folder, a fusion, an adapter
-        raise KinspanError(f"--cross_encoder {cross_encoder}: {quote_first_line(error)}") from error
+        raise KinspanError(f"--cross_encoder {cross_encoder}: {quote_error(error)}") from error
     return retriever, scorer
 
 

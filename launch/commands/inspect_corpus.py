@@ -1,4 +1,4 @@
-"""Shows a corpus: what it holds, a document by its id, documents at random, or those that hold a text."""
+"""Shows a corpus: what it holds, documents at random, or those that hold a text."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from data_pipeline.corpus import SPLITS, Corpus, Shard
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.planning.defaults import default_corpus
 
-DESCRIPTION = """Shows what a corpus holds. Without --id, --sample or --search: its counts.
+DESCRIPTION = """Shows what a corpus holds. Without --sample or --search: its counts.
 
 Texts are what the tokenizer gives back: an uncased one, for example, has lost the capitals. summary.txt in the folder
 of the corpus has what was dropped, with examples."""
@@ -24,8 +24,7 @@ of the corpus has what was dropped, with examples."""
 EPILOG = """examples:
   kinspan show corpus --corpus corpora/docs
   kinspan show corpus --corpus corpora/docs --sample 3 --seed 7
-  kinspan show corpus --corpus corpora/docs --search 'steam engine' --count 5
-  kinspan show corpus --corpus corpora/docs --id 12345 --json"""
+  kinspan show corpus --corpus corpora/docs --search 'steam engine' --count 5 --json"""
 
 SHOWN_SOURCES = 20
 
@@ -39,8 +38,6 @@ class InspectCorpusConfig:
     corpus: str | None = setting(None)
     """Corpus folder; the name of the flag may be left out. Without it: the documentation of Python and of the pinned
     packages."""
-    id: str | None = setting(None)
-    """Show the document of this id."""
     sample: int | None = setting(None, ABOVE_0)
     """Show so many documents, drawn at random."""
     search: str | None = setting(None)
@@ -55,11 +52,10 @@ class InspectCorpusConfig:
 
 def main() -> Iterator[str]:
     config = parse(InspectCorpusConfig, DESCRIPTION, EPILOG)
-    asked = [name for name in ("id", "sample", "search") if getattr(config, name) is not None]
-    if len(asked) > 1:
-        raise KinspanError(f"--{asked[0]} and --{asked[1]}: give one of them")
+    if config.sample is not None and config.search is not None:
+        raise KinspanError("--sample and --search: give one of them")
     corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
-    if not asked:
+    if config.sample is None and config.search is None:
         yield json.dumps(_summarize(corpus)) if config.json else _format_counts(corpus)
         return
     decoder = browse.load_decoder(corpus.folder)
@@ -70,9 +66,7 @@ def main() -> Iterator[str]:
 
 def _find(config: InspectCorpusConfig, corpus: Corpus, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
     """Yields the documents that the flags ask for, each as its shard and its row there."""
-    if config.id is not None:
-        yield browse.find_document(corpus, config.id)
-    elif config.sample is not None:
+    if config.sample is not None:
         yield from browse.sample_documents(corpus, config.sample, config.seed)
     elif config.search is not None:
         documents = list(islice(browse.search_documents(corpus, config.search, decoder), config.count))

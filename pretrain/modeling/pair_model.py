@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 from transformers.utils import logging
 
 from data_pipeline.core.default_model import name_installed
-from data_pipeline.core.errors import KinspanError, quote_error, quote_first_line
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.hub import expect_hub
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
@@ -152,7 +152,7 @@ def load_part(
             **options | {"ignore_mismatched_sizes": True},
         )
     except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
-        raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+        raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {quote_error(error)}") from error
     mismatched = sorted(info["mismatched_keys"])
     if mismatched and not options.get("ignore_mismatched_sizes"):
         key, stored, expected = mismatched[0]
@@ -199,7 +199,7 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:
-        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {quote_error(error)}") from error
     if config.model_type not in FAMILIES or getattr(config, "is_decoder", False):
         raise KinspanError(
             f"{flag} {name_or_dir} is of the type {config.model_type}, not an encoder that can be trained here: "

@@ -16,7 +16,7 @@ from transformers import (
 from transformers.utils import logging
 
 from data_pipeline import tokenizers
-from data_pipeline.core.errors import KinspanError, quote_first_line
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.hub import expect_hub
 from data_pipeline.core.progress import show_progress
 from pretrain.engine.device import is_out_of_memory
@@ -82,7 +82,7 @@ def _load_with_head(name_or_dir: str) -> tuple[Any, str, Callable[[Any], torch.T
     try:
         config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     except Exception as error:  # a missing folder, a broken config, the hub: one line to the user
-        raise KinspanError(f"no model at {name_or_dir}: {quote_first_line(error)}") from error
+        raise KinspanError(f"no model at {name_or_dir}: {quote_error(error)}") from error
     if holds_no_weights(name_or_dir):
         raise KinspanError(f"{name_or_dir} holds no weights: fresh ones tell nothing")
     architecture = next(iter(config.architectures or []), config.model_type)
@@ -110,7 +110,7 @@ def _load(model_class: Any, name_or_dir: str, config: Any) -> Any:
             name_or_dir, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
     except Exception as error:
-        raise KinspanError(f"{name_or_dir} cannot be loaded: {quote_first_line(error)}") from error
+        raise KinspanError(f"{name_or_dir} cannot be loaded: {quote_error(error)}") from error
     missing = sorted(key for key in info["missing_keys"] if not key.startswith(NOT_NEEDED))
     if missing:
         raise KinspanError(
@@ -176,7 +176,7 @@ def score_padded(scorer: Scorer, pairs: PackedPairs, batch_size: int) -> np.ndar
         except IndexError as error:
             raise KinspanError(
                 f"{scorer.name} has no embedding for what its tokenizer makes of pairs of {lengths[rows].max()} "
-                f"tokens ({quote_first_line(error)}): lower --max_length, or give the model its own tokenizer"
+                f"tokens ({quote_error(error)}): lower --max_length, or give the model its own tokenizer"
             ) from error
         except Exception as error:
             if not is_out_of_memory(error):

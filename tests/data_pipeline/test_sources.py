@@ -1,7 +1,6 @@
 """What --corpus says, on the command line and in a YAML file."""
 
 import math
-import re
 from fractions import Fraction
 
 import pytest
@@ -43,11 +42,6 @@ def test_what_a_file_says_comes_back_from_the_command_line(path, weight, objecti
             parse_sources([format_source(entry)])
     else:
         assert parse_sources([format_source(entry)]) == (Source(path, Fraction(str(weight)), objective),)
-
-
-@given(PATHS.filter(lambda path: not re.search(r"=-?([0-9]+|[0-9]*\.[0-9]+)(,[^=]+)?$", path)))
-def test_a_path_alone_is_a_path(path):
-    assert parse_sources([format_source(path)]) == (Source(path),)
 
 
 @pytest.mark.parametrize(

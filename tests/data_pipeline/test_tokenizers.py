@@ -1,6 +1,5 @@
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -76,17 +75,6 @@ def test_a_saved_tokenizer_gives_the_same_ids_and_fingerprint(tokenizer, tmp_pat
     assert ids(again, text) == ids(tokenizer, text)
 
 
-def test_plain_transformers_gives_a_saved_tokenizer_the_leading_space(shared, helpers, tmp_path):
-    """As a release is loaded: with no code of this project."""
-    from transformers import AutoTokenizer
-
-    tokenizer = helpers.tokenizer(shared / ROBERTA)
-    tokenizer.save_pretrained(str(tmp_path))
-    again = AutoTokenizer.from_pretrained(str(tmp_path))
-    assert again("the river", "the town")["input_ids"] == tokenizer("the river", "the town")["input_ids"]
-    assert ids(again, "the") == ids(again, " the")
-
-
 def test_equal_tokenizers_have_equal_fingerprints(shared, helpers):
     bert, minilm, default, roberta = (
         tokenizers.fingerprint_tokenizer(helpers.tokenizer(p))
@@ -115,31 +103,12 @@ def keep_case(fields):
         fields["do_lower_case"] = False
 
 
-def exchange_two_entries(fields):
-    if "model" in fields:
-        vocabulary = fields["model"]["vocab"]
-        vocabulary["river"], vocabulary["town"] = vocabulary["town"], vocabulary["river"]
-
-
 def test_cased_and_uncased_differ(helpers, tmp_path):
     cased = changed_copy(default_model(), tmp_path / "cased", keep_case)
     plain = helpers.tokenizer(default_model())
     assert cased.vocab_size == plain.vocab_size
     assert ids(cased, "River") != ids(plain, "River")
     assert tokenizers.fingerprint_tokenizer(cased) != tokenizers.fingerprint_tokenizer(plain)
-
-
-def test_a_changed_vocabulary_changes_the_fingerprint(helpers, tmp_path):
-    other = changed_copy(default_model(), tmp_path / "other", exchange_two_entries)
-    plain = helpers.tokenizer(default_model())
-    assert ids(other, "river") == ids(plain, "town")
-    assert tokenizers.fingerprint_tokenizer(other) != tokenizers.fingerprint_tokenizer(plain)
-
-
-def test_the_manifest_names_a_folder_without_the_machines_path(tokenizer):
-    described = tokenizers.identify_tokenizer(tokenizer)
-    assert "/" not in described["name"]
-    assert described["vocab_size"] == len(tokenizer)
 
 
 def test_a_tokenizer_whose_ids_change_when_sentences_are_joined_is_refused():
@@ -158,32 +127,14 @@ def test_a_folder_without_a_usable_tokenizer_is_a_one_line_error(tmp_path, files
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_folder_is_a_one_line_error(tmp_path):
-    with pytest.raises(KinspanError, match="no such folder"):
-        tokenizers.load_tokenizer(str(tmp_path / "nowhere"))
-
-
-@pytest.mark.parametrize("text", ["The playfulness of Zuckermannian rivers, again.", "unbelievably naïve 12.5"])
-def test_word_continuations_are_by_the_marks_of_the_vocabulary(tokenizer, text):
-    found = tokenizers.find_continuations(tokenizer)[ids(tokenizer, text)].tolist()
-    names = tokenizer.convert_ids_to_tokens(ids(tokenizer, text))
-    if tokenizer.mask_token == "[MASK]":
-        assert found == [n.startswith("##") for n in names]
-    else:
-        assert found == [not n.startswith("Ġ") for n in names]
-    assert found[0] is False
-
-
-def test_word_continuations_on_examples(tokenizer):
+def test_word_continuations(tokenizer):
     """Every word of letters is one that begins once."""
     words = ["the", "unbelievably", "embarrassing", "Zuckermannian", "antidisestablishmentarianism"]
-    found = tokenizers.find_continuations(tokenizer)
-    assert len(found) == len(tokenizer)
+    continues = tokenizers.find_continuations(tokenizer)
+    assert len(continues) == len(tokenizer)
     for word in words:
-        pieces = found[ids(tokenizer, word)].tolist()
+        pieces = continues[ids(tokenizer, word)].tolist()
         assert pieces == [False] + [True] * (len(pieces) - 1)
-    whole = found[ids(tokenizer, " ".join(words))]
-    assert (~whole).sum() == len(words) < len(whole)
 
 
 class Vocabulary(list):
@@ -222,16 +173,3 @@ def test_a_model_folder_without_a_tokenizer_is_refused(kind, load, tmp_path):
     AutoConfig.for_model(kind).save_pretrained(tmp_path)
     with pytest.raises(KinspanError, match=f"{tmp_path} has no tokenizer.json"):
         load(str(tmp_path))
-
-
-def test_a_tokenizer_without_words_is_refused(tmp_path):
-    for path in Path(default_model()).glob("*token*"):
-        shutil.copy(path, tmp_path)
-    spec = json.loads((tmp_path / "tokenizer.json").read_text())
-    spec["model"]["vocab"] = {
-        word: number for number, word in enumerate(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])
-    }
-    spec["added_tokens"] = []
-    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
-    with pytest.raises(KinspanError, match=str(tmp_path)):
-        tokenizers.load_tokenizer(str(tmp_path))

@@ -187,8 +187,8 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
     """No hub, no worker processes, no building of the default corpus, and tokenizers read once."""
     from huggingface_hub import constants
 
-    def at_once(make_worker, arguments, chunks, num_workers):
-        yield from map(make_worker(*arguments), chunks)
+    def at_once(work, chunks, num_workers):
+        yield from map(work, chunks)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")

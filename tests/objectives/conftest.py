@@ -1,4 +1,4 @@
-"""What tests of all pair objectives share: what holds for any pairs of each objective, and blocks made by hand."""
+"""Shares checks of pairs: what holds for any pairs of each objective, and blocks made by hand."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -107,7 +107,23 @@ def check_hard(these: Groups, least: np.ndarray, hard_where_possible: bool) -> N
         assert (np.diff(hard[:, 1:].astype(int), axis=1) <= 0).all()
         anchors = these.a.paragraph[:, 0]
         assert np.array_equal(counts, np.minimum(other_usable(these.block, anchors, least), 2))
-        assert np.array_equal(counts > 0, other_usable(these.block, anchors, np.full_like(least, 2)) > 0)
+        assert np.array_equal(counts > 0, other_usable(these.block, anchors, np.minimum(least, 2)) > 0)
+
+
+def check_ssp(these: Groups, matched: bool = True, hard_where_possible: bool = True) -> None:
+    """Up to three sentences, and up to five of the same paragraph, apart from them; as negatives, of others."""
+    a, b = these.a, these.b
+    assert these.kinds.shape[1] == 5
+    assert b.hole_start is None
+    length = b.end - b.start
+    assert (a.end - a.start <= 3).all()
+    assert (length <= 5).all()
+    assert np.array_equal(b.paragraph == a.paragraph, these.kinds == POSITIVE)
+    assert ((a.end <= b.start) | (b.end <= a.start))[:, 0].all()
+    if matched:
+        assert (length == length[:, :1]).all()
+    check_negatives(these)
+    check_hard(these, np.maximum(length[:, 0], 2) if matched else np.ones(len(length)), hard_where_possible)
 
 
 def check_sp(these: Groups, matched: bool = True, hard_where_possible: bool = True, most: int = 3) -> None:
@@ -150,9 +166,9 @@ def check_psd(these: Groups, matched: bool = True, hard_where_possible: bool = T
         assert np.array_equal(spans.end, block.num_sentences[spans.paragraph])
     assert (a.paragraph != b.paragraph).all()
     check_negatives(these)
-    own = texts(block, a[:, 0])
+    anchor = texts(block, a[:, 0])
     for slot in range(1, 5):
-        assert not any(x == y for x, y in zip(texts(block, b[:, slot]), own, strict=True))
+        assert not any(x == y for x, y in zip(texts(block, b[:, slot]), anchor, strict=True))
 
 
 def check_nsp(these: Groups, hard_where_possible: bool = True) -> None:
@@ -183,6 +199,7 @@ def check_sop(these: Groups, hard_where_possible: bool = True) -> None:
 
 
 CHECKS: dict[str, Callable[..., None]] = {
+    "ssp": check_ssp,
     "sp": check_sp,
     "ict": check_ict,
     "psd": check_psd,
@@ -199,7 +216,6 @@ class PairTools:
     shard_of = staticmethod(shard_of)
     sampled = staticmethod(sampled)
     texts = staticmethod(texts)
-    other_usable = staticmethod(other_usable)
 
     @staticmethod
     def check(name: str, parts: Iterable[Groups], **expected: bool) -> Counter:

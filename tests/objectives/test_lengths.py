@@ -72,8 +72,8 @@ def lengths(request, make_stream):
     def of(corpus, name, sampling="matched"):
         opened = request.getfixturevalue(corpus)
         streams = [make_stream(opened, seed, objective=name, sampling=sampling) for seed in (1, 2, 3)]
-        found = [lengths_of(stream, max(2 * stream.epoch_pairs, PAIRS) // 30 * 10) for stream in streams]
-        return tuple(map(np.concatenate, zip(*found, strict=True)))
+        parts = [lengths_of(stream, max(2 * stream.epoch_pairs, PAIRS) // 30 * 10) for stream in streams]
+        return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
     return of
 
@@ -102,8 +102,8 @@ BOUND = {("uneven_corpus", "sp", HARD): 0.04}
 
 @pytest.mark.parametrize(("corpus", "name", "kind"), CASES, ids=IDS)
 def test_bs_of_positives_and_negatives_are_as_long(lengths, corpus, name, kind):
-    found, labels, _ = rows_of(*lengths(corpus, name), kind)
-    assert abs(roc_auc_score(labels, found[:, 1]) - 0.5) < BOUND.get((corpus, name, kind), 0.03)
+    tokens, labels, _ = rows_of(*lengths(corpus, name), kind)
+    assert abs(roc_auc_score(labels, tokens[:, 1]) - 0.5) < BOUND.get((corpus, name, kind), 0.03)
 
 
 @pytest.mark.parametrize(("corpus", "name", "kind"), CASES, ids=IDS)

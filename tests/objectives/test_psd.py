@@ -4,11 +4,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from data_pipeline.core.errors import KinspanError
-from data_pipeline.sampling.pairs import EASY, POSITIVE
-
-ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
-
 
 def block_of_lengths(rng, num_documents, num_paragraphs, alike=0.0):
     """One shard of documents whose paragraphs are of 1-60 tokens, all different; alike: how much a document's are."""
@@ -20,15 +15,6 @@ def block_of_lengths(rng, num_documents, num_paragraphs, alike=0.0):
         documents.append([list(range(a, b)) for a, b in pairwise(bounds)])
         first = bounds[-1]
     return [documents]
-
-
-@pytest.mark.parametrize("sampling", ["matched", "paper"])
-@pytest.mark.parametrize("block_anchors", [60, 10**6])
-def test_pairs_are_as_defined(any_corpus, make_stream, tools, sampling, block_anchors):
-    stream = make_stream(any_corpus, objective="psd", sampling=sampling, block_anchors=block_anchors)
-    count = min(stream.epoch_pairs, 3000)
-    for first in (0, stream.epoch_pairs):
-        assert tools.check_stream(stream, first, count) == {POSITIVE: count // 5, EASY: 4 * count // 5}
 
 
 @pytest.mark.parametrize("anchor", [0, 5, 11])
@@ -102,11 +88,3 @@ def test_documents_of_one_paragraph_give_negatives_and_no_anchors(tools, samplin
     rows = these.a.paragraph[:, 0] == 0
     drawn = Counter(these.b.paragraph[rows, 1:].ravel().tolist())
     tools.as_likely((drawn[p] for p in range(2, 30)), [1] * 28)
-
-
-@pytest.mark.parametrize("documents", [1, 8])
-def test_a_corpus_of_documents_of_one_paragraph_is_an_error(make_corpus, make_stream, documents):
-    corpus = make_corpus([[f"Sentence w{d} one. Sentence w{d} two."] for d in range(documents)], **ALL)
-    with pytest.raises(KinspanError, match="for psd, which needs a document of at least two paragraphs") as error:
-        make_stream(corpus, objective="psd")
-    assert "\n" not in str(error.value)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.tokenizers import find_continuations
 from objectives.rtd import mask_for_generator
@@ -56,17 +55,6 @@ def test_noise_has_nothing_to_do_with_what_was_chosen(batch, tiny_corpus, make_s
     assert abs(np.corrcoef(batch.noise[1:], batch.noise[:-1])[0, 1]) < 5 / np.sqrt(len(batch.noise))
 
 
-@pytest.mark.parametrize("cut", [1, 333, 500])
-def test_noise_is_of_the_example_and_the_place_alone(tiny_corpus, make_stream, masking, monkeypatch, cut):
-    stream = make_stream(tiny_corpus, masking=masking)
-    whole = stream.batch(40, 501)
-    parts = concatenate([stream.batch(40, cut), stream.batch(40 + cut, 501 - cut)])
-    for name in Batch.__dataclass_fields__:
-        assert np.array_equal(getattr(whole, name), getattr(parts, name)), name
-    monkeypatch.setattr("data_pipeline.sampling.stream.CHUNK", 100)
-    assert np.array_equal(stream.batch(40, 501).noise, whole.noise)
-
-
 def test_another_seed_or_epoch_has_other_noise(batch, tiny_corpus, make_stream, masking):
     def by_place(batch):
         at = batch.masked_positions
@@ -80,9 +68,3 @@ def test_another_seed_or_epoch_has_other_noise(batch, tiny_corpus, make_stream, 
         both = here.keys() & there.keys()
         assert len(both) > 100
         assert sum(here[k] == there[k] for k in both) == 0
-
-
-def test_masked_language_modelling_draws_no_noise(tiny_corpus, make_stream):
-    batch = make_stream(tiny_corpus, masking=True).batch(0, 100)
-    assert len(batch.masked_positions) > 0
-    assert len(batch.noise) == 0

@@ -3,11 +3,10 @@
 import glob
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.executors import map_chunks
@@ -139,7 +138,7 @@ def _build(
 ) -> Iterator[BuiltQuestion]:
     """Yields each kept question, in order. Raises KinspanError where none is kept, and where too much is rejected."""
     seen: set[bytes] = set()
-    chunks = map_chunks(_make_worker, (), cut_chunks(_read(files)), num_workers)
+    chunks = map_chunks(build_chunk, cut_chunks(_read(files)), num_workers)
     for built in show_progress(name, "chunks", chunks):
         for question in built:
             if question.outcome not in OUTCOMES:
@@ -157,10 +156,6 @@ def _build(
     if not seen:
         raise KinspanError(f"--{name}: no question was kept: {dict(tally.outcomes)} {tally.first_rejected}")
     refuse_rejected(tally.read, max_rejected)
-
-
-def _make_worker() -> Callable[..., Any]:
-    return build_chunk
 
 
 def _hash_question(question: str) -> bytes:

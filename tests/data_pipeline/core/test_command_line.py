@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from data_pipeline.core.command_line import make_parser, parse
+from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, groups_of, setting
@@ -62,13 +62,6 @@ def test_help_has_two_tiers(config_class, capsys):
     assert len(config_class.BASIC) <= 13
 
 
-def test_help_says_default_and_range(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    text = make_parser(Config, "", "").format_help()
-    for line in ("100% of a size. (default: 3; must be above 0)", "Names. (default: x y)", "A folder.\n"):
-        assert line in text
-
-
 @pytest.mark.parametrize(
     ("argv", "config"),
     [
@@ -81,11 +74,6 @@ def test_help_says_default_and_range(monkeypatch):
 )
 def test_flags(argv, config):
     assert read(*argv) == config
-
-
-def test_words_behind_a_switch_are_not_its_value():
-    found = read("--index", "i", "--json", "why is it?", "how?", config_class=Question)
-    assert (found.json, found.question) == (True, ["why is it?", "how?"])
 
 
 @pytest.mark.parametrize(
@@ -104,11 +92,6 @@ def test_words_behind_a_switch_are_not_its_value():
 def test_what_is_no_value_or_no_flag_is_refused(argv, names):
     with pytest.raises(KinspanError, match=names):
         read(*argv)
-
-
-def test_a_setting_that_must_be_given():
-    with pytest.raises(KinspanError, match="--index"):
-        read("--json", config_class=Question)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +115,6 @@ def test_flags_override_a_file(text, argv, config, tmp_path):
         ("sizee: 3", "did you mean size"),
         ("size: many", "--size many"),
         ("names: []", r"--names \[\]"),
-        ("size: 2\nsize: 3", "size is set twice"),
-        ("names:\n  - {a: 1, a: 2}", "a is set twice"),
         *[("- 1", ""), ("a: [", ""), ("\x00", "")],
     ],
 )
@@ -148,11 +129,6 @@ def test_a_file_may_group_settings_as_help_does(tmp_path):
     (tmp_path / "c.yaml").write_text("model: m\noptimisation: {max_steps: 7}\nobjective:\n  objective: sp\n")
     config = read("--config", str(tmp_path / "c.yaml"), config_class=PretrainConfig)
     assert (config.model, config.max_steps, config.objective) == ("m", 7, "sp")
-
-
-def test_a_recipe_is_found_from_any_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert read("--config", "launch/recipes/quickstart.yaml", config_class=PretrainConfig).max_steps == 400
 
 
 def test_the_installed_model_is_found_by_its_names(tmp_path, monkeypatch):

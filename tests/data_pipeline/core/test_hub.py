@@ -37,17 +37,6 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(requests):
     assert requests.asked == [constants.ENDPOINT]
 
 
-def test_a_hub_that_answers_is_used(requests):
-    hub.expect_hub("roberta-base")
-    assert not constants.HF_HUB_OFFLINE
-
-
-def test_a_folder_asks_nothing(requests, tmp_path):
-    hub.expect_hub(str(tmp_path))
-    assert not requests.asked
-    assert not constants.HF_HUB_OFFLINE
-
-
 @pytest.mark.timeout(20)
 def test_offline_a_name_that_is_not_there_is_one_line_at_once(requests):
     requests.fail = OSError("no address")

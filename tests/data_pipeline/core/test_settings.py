@@ -14,7 +14,6 @@ from data_pipeline.core.settings import (
     convert_setting,
     default_of,
     groups_of,
-    make_config,
     read_texts,
     setting,
     settings_of_identity,
@@ -101,8 +100,8 @@ def test_what_is_in_range_or_not_given_passes():
     ],
 )
 def test_values_of_yaml_and_of_flags_get_the_settings_type(name, value, converted):
-    found = convert_setting(Config, name, value)
-    assert (found, type(found)) == (converted, type(converted))
+    result = convert_setting(Config, name, value)
+    assert (result, type(result)) == (converted, type(converted))
 
 
 @pytest.mark.parametrize(
@@ -115,15 +114,6 @@ def test_values_of_yaml_and_of_flags_get_the_settings_type(name, value, converte
 def test_values_of_another_type_are_refused_by_name(name, value):
     with pytest.raises(KinspanError, match=f"^--{name} "):
         convert_setting(Config, name, value)
-
-
-def test_a_list_may_be_empty_where_its_default_is():
-    assert convert_setting(FinetuneConfig, "seed", []) == []
-
-
-def test_a_config_of_unknown_settings_is_refused():
-    with pytest.raises(KinspanError, match="'siz'; did you mean size"):
-        make_config(Config, {"siz": 3})
 
 
 @pytest.mark.parametrize("config_class", [PretrainConfig, FinetuneConfig])

@@ -96,8 +96,8 @@ class Server:
 class Place:
     """A store that a test can fill: ``url = place.put(folder)``."""
 
-    def __init__(self, scheme: str, faults: Faults | None, put: Callable[[Path], str]) -> None:
-        self.scheme, self.faults, self.put = scheme, faults, put
+    def __init__(self, faults: Faults | None, put: Callable[[Path], str]) -> None:
+        self.faults, self.put = faults, put
 
 
 @pytest.fixture(scope="session")
@@ -148,7 +148,7 @@ def http(http_server: tuple[Server, Path]) -> Place:
         (root / name).symlink_to(folder)
         return f"{server.url}/{name}"
 
-    return Place("http", server.faults, put)
+    return Place(server.faults, put)
 
 
 @pytest.fixture
@@ -163,12 +163,12 @@ def s3(s3_server: Server) -> Place:
         s3_server.faults.reset()
         return f"s3://{BUCKET}/{name}"
 
-    return Place("s3", s3_server.faults, put)
+    return Place(s3_server.faults, put)
 
 
 @pytest.fixture
 def local() -> Place:
-    return Place("file", None, lambda folder: f"file://{folder}")
+    return Place(None, lambda folder: f"file://{folder}")
 
 
 @pytest.fixture(params=["http", "s3"])

@@ -34,20 +34,6 @@ def test_a_block_is_built_once_and_the_oldest_goes_first():
     assert built == ["a", "b", "c", "b"]
 
 
-def test_an_error_in_the_background_is_raised_where_the_block_is_asked_for():
-    cache, failed = BlockCache(2), threading.Event()
-
-    def fail():
-        failed.set()
-        raise ValueError("damaged")
-
-    cache.fetch_ahead("a", fail)
-    assert failed.wait(SECONDS)
-    with pytest.raises(ValueError, match="damaged"):
-        cache.get("a", fail)
-    assert cache.get("a", lambda: "mended") == "mended"
-
-
 def test_a_block_that_could_not_be_built_ahead_is_left_to_who_asks_for_it():
     cache, tried = BlockCache(2), threading.Semaphore(0)
 
@@ -63,16 +49,6 @@ def test_a_block_that_could_not_be_built_ahead_is_left_to_who_asks_for_it():
         pass
     cache.fetch_ahead("a", fail)
     assert not tried.acquire(timeout=0.2)
-
-
-def test_without_a_thread_the_block_is_built_at_once(monkeypatch):
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    cache = BlockCache(2)
-    cache.fetch_ahead("a", lambda: "ahead")
-    assert cache.get("a", lambda: "never") == "ahead"
 
 
 def test_the_next_block_is_built_by_another_thread_while_the_present_one_is_used(tiny_corpus, make_stream, monkeypatch):

@@ -1,6 +1,5 @@
 """A corpus of many shards opens a handful: at its opening, its first batch, its first validation, and a resume."""
 
-import numpy as np
 import pytest
 
 from benchmarks.stream import larger_corpus
@@ -56,26 +55,3 @@ def test_a_corpus_of_hundreds_of_shards(tiny_corpus, make_stream, tmp_path, open
     assert len(Corpus(tmp_path / "corpus").manifest.shards) >= 300
     counts, *_ = count_steps_of_a_run(tmp_path / "corpus", CacheSettings(), make_stream, opened)
     assert is_a_handful(counts), counts
-
-
-@pytest.mark.slow
-def test_a_gigabyte_in_two_thousand_shards(real_documents, shared, make_corpus, make_stream, tmp_path, opened):
-    """Here, and from a remote copy through a cache of a tenth of its size."""
-    tokenizer = shared / "tokenizers/bert-uncased_electra-small"
-    source = make_corpus(real_documents, tokenizer, validation_share=0.1, shard_tokens=220_000)
-    some = Corpus(source).manifest.shards
-    times = 1 + max(2000 // len(some), int(1e9 / sum(shard.bytes for shard in some)))
-    (tmp_path / "corpus").mkdir()
-    larger_corpus(source, tmp_path / "corpus", times)
-    shards = Corpus(tmp_path / "corpus").manifest.shards
-    assert len(shards) >= 2000
-    assert sum(shard.bytes for shard in shards) > 1e9
-    local, *here = count_steps_of_a_run(tmp_path / "corpus", CacheSettings(), make_stream, opened)
-    cache = CacheSettings(str(tmp_path / "cache"), 0.1)
-    _, *there = count_steps_of_a_run(f"file://{tmp_path}/corpus", cache, make_stream, opened)
-    fetched = len(list((tmp_path / "cache").rglob("*.arrow")))
-    print(f"\nshards opened of {len(shards)}: {local}; remote: {fetched} fetched")
-    assert is_a_handful(local), local
-    assert fetched <= 3 * BLOCK_SHARDS
-    assert here[2] == there[2]
-    assert all(np.array_equal(here[k].input_ids, there[k].input_ids) for k in (0, 1))

@@ -14,7 +14,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.mixture import Mixture, MixturePart, deal_turns
-from data_pipeline.sampling.pairs import PAIRS_PER_ANCHOR, POSITIVE
+from data_pipeline.sampling.pairs import POSITIVE
 from data_pipeline.sampling.stream import PairStream
 from objectives import OBJECTIVES, hash_own_sources, parse_mixture
 
@@ -34,11 +34,6 @@ def test_turns_are_dealt_in_exact_shares_and_spread(weights):
     assert np.abs(had - share).max() < 1
 
 
-def test_turns_of_the_example_are_as_its_text_says():
-    assert deal_turns((2, 1)) == [0, 1, 0]
-    assert parse_mixture("ssp:2+sp:1").index_of(1, np.arange(6)).tolist() == [5, 6, 7, 8, 9, 20]
-
-
 @st.composite
 def mixtures(draw):
     """Objectives with groups of two and five pairs."""
@@ -50,22 +45,15 @@ def mixtures(draw):
 
 @given(mixtures(), st.integers(0, 3000), st.integers(0, 700))
 def test_every_index_is_one_pair_of_one_part(how, first, count):
-    found = []
+    indices = []
     for part in range(len(how.objectives)):
-        own = np.arange(*how.own_pairs(part, first, first + count))
-        index = how.index_of(part, own)
+        pairs = np.arange(*how.own_pairs(part, first, first + count))
+        index = how.index_of(part, pairs)
         assert (np.diff(index) > 0).all()
-        found += index.tolist()
-        for pair, i in zip(own.tolist()[:20], index.tolist()[:20], strict=True):
+        indices += index.tolist()
+        for pair, i in zip(pairs.tolist()[:20], index.tolist()[:20], strict=True):
             assert how.own_pairs(part, i, i + 1) == (pair, pair + 1)
-    assert sorted(found) == list(range(first, first + count))
-
-
-@given(mixtures(), st.integers(0, 50))
-def test_an_anchors_pairs_stand_together(how, anchor):
-    for part, objective in enumerate(how.objectives):
-        own = anchor * objective.pairs_per_anchor + np.arange(objective.pairs_per_anchor)
-        assert (np.diff(how.index_of(part, own)) == 1).all()
+    assert sorted(indices) == list(range(first, first + count))
 
 
 @given(mixtures(), st.integers(0, 10))
@@ -84,9 +72,9 @@ def test_a_cycle_holds_each_parts_share_and_the_share_of_positives(how, cycle):
 MIXED = "ssp:2+psd:1+nsp:1"
 
 
-def assert_equal(one, other):
+def assert_equal(a, b):
     for name in Batch.__dataclass_fields__:
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+        assert np.array_equal(getattr(a, name), getattr(b, name)), name
 
 
 @pytest.fixture(scope="module")
@@ -108,15 +96,9 @@ def test_a_range_may_be_cut_anywhere(mixed, first, count, data):
     assert_equal(concatenate(parts), mixed.batch(first, count))
 
 
-def test_the_size_of_chunks_changes_nothing(mixed, monkeypatch):
-    whole = mixed.batch(13, 200)
-    monkeypatch.setattr("data_pipeline.sampling.stream.CHUNK", 7)
-    assert_equal(mixed.batch(13, 200), whole)
-
-
 def pairs_of(stream, part, first, count):
     """Index, kind and where both texts are, of the part's pairs among these examples."""
-    found = []
+    pairs = []
     for rows in stream.pairs(first, count):
         if rows.part == part:
             shards = [rows.block.shards[n].document_id(0) for n in rows.block.shard_number[rows.texts[0].paragraph]]
@@ -125,8 +107,8 @@ def pairs_of(stream, part, first, count):
                 for k in range(len(shards))
                 for s in rows.texts
             ]
-            found += zip(rows.index.tolist(), rows.kinds.tolist(), shards, texts[::2], texts[1::2], strict=True)
-    return found
+            pairs += zip(rows.index.tolist(), rows.kinds.tolist(), shards, texts[::2], texts[1::2], strict=True)
+    return pairs
 
 
 @pytest.mark.parametrize("first", [0, 777])
@@ -142,39 +124,6 @@ def test_each_parts_pairs_are_those_of_the_objective_alone(any_corpus, make_stre
         assert [x[0] for x in here] == how.index_of(part, np.array([x[0] for x in there])).tolist()
 
 
-def test_a_batch_says_which_part_each_pair_is_of(mixed):
-    how = mixed.mixture
-    cycle = how.turn * sum(how.weights)
-    batch = mixed.batch(0, 10 * cycle)
-    for part in range(3):
-        assert np.array_equal(
-            np.flatnonzero(batch.part == part), how.index_of(part, np.arange((batch.part == part).sum()))
-        )
-    assert Counter(batch.part.tolist()) == {0: 5 * cycle, 1: 2.5 * cycle, 2: 2.5 * cycle}
-    assert np.mean(batch.labels) == pytest.approx(how.positive_share)
-    assert np.array_equal(batch.labels == 1, batch.kinds == POSITIVE)
-
-
-def test_pairs_are_cut_at_the_shortest_of_the_parts_lengths(tiny_corpus, make_stream):
-    assert np.diff(make_stream(tiny_corpus, objective="psd+ssp").batch(0, 500).starts).max() == 128
-    assert np.diff(make_stream(tiny_corpus, objective="psd").batch(0, 500).starts).max() > 128
-
-
-def test_parts_may_read_different_corpora(tiny_corpus, other_corpus, make_stream):
-    """Each part's pairs are then those of a stream of its own corpus alone."""
-    corpora = Corpus(tiny_corpus), Corpus(other_corpus)
-    ssp, psd = parse_mixture("ssp:2+psd").parts
-    stream = make_stream(corpora[0])
-    mixture = Mixture((replace(ssp, corpus=corpora[0]), replace(psd, corpus=corpora[1])))
-    mixed = PairStream(mixture, template=stream.template, seed=1)
-    for part, (name, corpus) in enumerate(zip(("ssp", "psd"), corpora, strict=True)):
-        alone = make_stream(corpus, objective=name)
-        begin, end = mixture.own_pairs(part, 100, 700)
-        here, there = pairs_of(mixed, part, 100, 600), pairs_of(alone, 0, begin, end - begin)
-        assert len(here) >= 200
-        assert [x[1:] for x in here] == [x[1:] for x in there]
-
-
 def test_two_corpora_of_one_shape_are_not_drawn_alike(make_corpus, make_stream):
     """What is drawn is keyed by the corpus: neither the order of anchors nor the places of sentences are the same."""
     starts = []
@@ -185,25 +134,8 @@ def test_two_corpora_of_one_shape_are_not_drawn_alike(make_corpus, make_stream):
         )
         rows = next(make_stream(corpus).pairs(0, 200))
         starts.append((rows.texts[0].paragraph, rows.texts[0].start))
-    for one, other in zip(*starts, strict=True):
-        assert np.mean(one == other) < 0.6
-
-
-def test_objectives_that_use_the_same_paragraphs_share_a_block(tiny_corpus, make_stream):
-    stream = make_stream(tiny_corpus, objective="ssp+sp+psd+nsp")
-    blocks = {rows.part: rows.block for rows in stream.pairs(0, 200)}
-    assert blocks[0] is blocks[1] is blocks[3]
-    assert blocks[2] is not blocks[0]
-
-
-def test_an_epoch_ends_where_the_first_of_the_parts_has_used_its_anchors(tiny_corpus, make_stream):
-    mixed, how = make_stream(tiny_corpus, objective="sp+nsp:3"), parse_mixture("sp+nsp:3")
-    used = [
-        how.own_pairs(part, 0, mixed.epoch_pairs)[1] / make_stream(tiny_corpus, objective=name).epoch_pairs
-        for part, name in enumerate(how.names)
-    ]
-    assert max(used) == pytest.approx(1, abs=0.02)
-    assert min(used) < 0.9
+    for first, second in zip(*starts, strict=True):
+        assert np.mean(first == second) < 0.6
 
 
 # Names ----------------------------------------------------------------------------------------------------
@@ -225,30 +157,25 @@ def test_names_and_weights_are_read(text, names, weights):
 
 
 @pytest.mark.parametrize(
-    ("text", "sampling", "message"),
+    ("text", "sampling", "flag"),
     [
-        ("spp", "matched", r"there is no such objective; choose from ssp, sp, psd"),
-        ("ssp+", "matched", r"there is no such objective"),
-        ("ssp+sp+ssp:2", "matched", r"ssp stands twice"),
-        ("ssp:0", "matched", r"from 1 to 1000"),
-        ("sp+ssp:1001", "matched", r"from 1 to 1000"),
-        ("ssp:-1", "matched", r"--objective ssp:-1"),
-        ("nsp", "paper", r"nsp has no other way of sampling; only ssp, sp, psd do"),
-        ("ssp+ict", "paper", r"ict has no other way"),
-        ("no_such_module:pairs", "matched", r"no_such_module:pairs cannot be imported: ModuleNotFoundError"),
-        ("json:dumps", "matched", r"json:dumps is a function, not a data_pipeline.sampling.pairs.Objective"),
-        ("json:nothing", "matched", r"json:nothing cannot be imported: AttributeError"),
+        ("spp", "matched", "--objective spp"),
+        ("ssp+", "matched", "--objective"),
+        ("ssp+sp+ssp:2", "matched", r"--objective ssp\+sp\+ssp:2"),
+        ("ssp:0", "matched", "--objective ssp:0"),
+        ("sp+ssp:1001", "matched", "--objective ssp:1001"),
+        ("ssp:-1", "matched", "--objective ssp:-1"),
+        ("ssp:²", "matched", "--objective ssp:²"),
+        ("ssp+ict", "paper", "--sampling paper"),
+        ("no_such_module:pairs", "matched", "--objective no_such_module:pairs"),
+        ("no_such_module:pairs", "paper", "--sampling paper"),
+        ("json:dumps", "matched", "--objective json:dumps"),
+        ("json:nothing", "matched", "--objective json:nothing"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_of_one_line(text, sampling, message):
-    with pytest.raises(KinspanError, match=message) as error:
+def test_an_objective_that_is_none_is_refused(text, sampling, flag):
+    with pytest.raises(KinspanError, match=flag):
         parse_mixture(text, sampling)
-    assert "\n" not in str(error.value)
-
-
-def test_a_raised_digit_is_no_weight():
-    with pytest.raises(KinspanError):
-        parse_mixture("ssp:²")
 
 
 # An objective of one's own --------------------------------------------------------------------------------
@@ -265,9 +192,8 @@ def usable(num_sentences, num_paragraphs):
 
 def sample(block, anchors, random_bits):
     document, many = block.document[anchors], len(block.document_first) - 1
-    other = draw_below(random_bits[:, 0], many - 1)
-    other = other + (other >= document)
-    b = block.document_first[np.column_stack([document, other])].astype(np.int64)
+    drawn = draw_below(random_bits[:, 0], many - 1)
+    b = block.document_first[np.column_stack([document, drawn + (drawn >= document)])].astype(np.int64)
     a = block.take_whole(np.column_stack([anchors, anchors]))
     kinds = np.tile(np.array([POSITIVE, EASY], dtype=np.int8), (len(anchors), 1))
     return Pairs((a, Spans(b, np.zeros_like(b), np.ones_like(b))), kinds)
@@ -275,7 +201,6 @@ def sample(block, anchors, random_bits):
 my_objective = Objective(
     name="any", max_length=64, num_draws=4, usable=usable, needs="three sentences", sample=sample, pairs_per_anchor=2
 )
-not_one = 3
 '''
 
 
@@ -285,7 +210,6 @@ def own_module(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_module.py").write_text(OWN, encoding="utf-8")
-    assert len(OWN.splitlines()) < 40
     yield tmp_path
     sys.modules.pop("my_module", None)
 
@@ -309,58 +233,23 @@ def test_an_objective_of_ones_own_gives_pairs_of_a_corpus_that_does_not_know_it(
     assert_equal(concatenate([stream.batch(0, 77), stream.batch(77, 123)]), stream.batch(0, 200))
 
 
-def test_an_objective_of_ones_own_may_be_mixed_with_a_weight(own_module, tiny_corpus, make_stream):
-    stream = make_stream(tiny_corpus, objective="my_module:my_objective:3+ssp:2")
-    assert stream.mixture.names == ("my_module:my_objective", "ssp")
-    assert stream.mixture.weights == (3, 2)
-    batch = stream.batch(0, 500)
-    assert Counter(batch.part.tolist()) == {0: 300, 1: 200}
-    assert batch.labels.mean() == pytest.approx((3 / 2 + 2 / PAIRS_PER_ANCHOR) / 5)
-
-
-def test_what_is_wrong_with_a_module_of_ones_own_is_said_in_one_line(own_module):
-    (own_module / "my_broken.py").write_text("x = 1\nno Python at all\n", encoding="utf-8")
-    for text, message in (
-        ("my_module:not_one", "my_module:not_one is a int, not a data_pipeline"),
-        ("my_module:missing", "AttributeError"),
-        ("my_broken:x", "SyntaxError"),
-    ):
-        with pytest.raises(KinspanError, match=message) as error:
-            parse_mixture(text)
-        assert "\n" not in str(error.value)
-
-
-def test_a_module_whose_error_has_lines_is_said_in_one(own_module):
-    (own_module / "my_wordy.py").write_text("raise ValueError('first' + chr(10) + 'second')\n", encoding="utf-8")
-    with pytest.raises(KinspanError) as error:
-        parse_mixture("my_wordy:x")
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize("wrong", [{"num_draws": 5}, {"pairs_per_anchor": 1}, {"max_length": 0}])
 def test_an_objective_with_a_number_that_cannot_be_is_an_error(wrong):
-    with pytest.raises(KinspanError, match=f"objective ssp: {next(iter(wrong))} is"):
+    with pytest.raises(KinspanError, match=f"objective ssp: {next(iter(wrong))}"):
         replace(OBJECTIVES["ssp"], **wrong)
 
 
-def test_pairs_of_another_shape_than_promised_are_an_error(tiny_corpus, make_stream):
+def sample_three_texts(*given):
+    pairs = OBJECTIVES["ssp"].sample(*given)
+    return replace(pairs, texts=(*pairs.texts, pairs.texts[0]))
+
+
+@pytest.mark.parametrize("wrong", [{"pairs_per_anchor": 4}, {"sample": sample_three_texts}])
+def test_other_pairs_than_promised_are_an_error(tiny_corpus, make_stream, wrong):
     stream = make_stream(tiny_corpus)
     (part,) = stream.mixture.parts
-    stream.mixture = Mixture((replace(part, objective=replace(part.objective, pairs_per_anchor=4)),))
-    with pytest.raises(KinspanError, match="made pairs of shape"):
-        stream.batch(0, 16)
-
-
-def test_examples_of_more_texts_than_the_tokenizer_joins_are_an_error(tiny_corpus, make_stream):
-    stream = make_stream(tiny_corpus)
-    (part,) = stream.mixture.parts
-
-    def sample(*given):
-        pairs = part.objective.sample(*given)
-        return replace(pairs, texts=(*pairs.texts, pairs.texts[0]))
-
-    stream.mixture = Mixture((replace(part, objective=replace(part.objective, sample=sample)),))
-    with pytest.raises(KinspanError, match="objective ssp made examples of 3 texts; only 2 can be joined"):
+    stream.mixture = Mixture((replace(part, objective=replace(part.objective, **wrong)),))
+    with pytest.raises(KinspanError, match="objective ssp"):
         stream.batch(0, 16)
 
 
@@ -368,11 +257,11 @@ def test_an_edit_beside_an_own_objective_makes_it_another(own_module):
     text = "from dataclasses import replace\nimport my_helper\nfrom objectives import OBJECTIVES\n"
     (own_module / "my_helper.py").write_text("X = 1\n", encoding="utf-8")
     (own_module / "my_own.py").write_text(text + "O = replace(OBJECTIVES['ssp'])\n", encoding="utf-8")
-    own = parse_mixture("my_own:O")
-    before = hash_own_sources(own)
-    assert before == hash_own_sources(own)
+    mixture = parse_mixture("my_own:O")
+    before = hash_own_sources(mixture)
+    assert before == hash_own_sources(mixture)
     (own_module / "my_helper.py").write_text("X = 2\n", encoding="utf-8")
-    assert hash_own_sources(own) != before
+    assert hash_own_sources(mixture) != before
 
 
 @pytest.mark.parametrize("batch", [6, 7, 64])
@@ -387,8 +276,8 @@ def test_round_robin_each_batch_is_of_one_part_in_turn(tiny_corpus, other_corpus
     assert [set(turn.part.tolist()) for turn in turns] == [{0}, {1}, {0}] * 3
     for part, (name, corpus) in enumerate(zip(("ssp", "psd"), corpora, strict=True)):
         alone = make_stream(corpus, objective=name, max_length=128)
-        own = concatenate([turn for turn in turns if turn.part[0] == part])
-        assert np.array_equal(own.input_ids, alone.batch(0, len(own.index)).input_ids)
+        of_part = concatenate([turn for turn in turns if turn.part[0] == part])
+        assert np.array_equal(of_part.input_ids, alone.batch(0, len(of_part.index)).input_ids)
     whole = stream.batch(0, 9 * batch)
     assert np.array_equal(whole.input_ids, concatenate(turns).input_ids)
 

@@ -19,12 +19,8 @@ def test_any_slice_holds_the_same_words(seed, first, count, quads, data):
 
 def test_seed_and_purpose_change_every_example():
     words = draw_random_bits(1, "pairs", 0, 100, 4)
-    for other in (draw_random_bits(2, "pairs", 0, 100, 4), draw_random_bits(1, "mask", 0, 100, 4)):
-        assert not (words == other).any()
-
-
-def test_no_two_examples_share_words():
-    assert len(np.unique(draw_random_bits(7, "pairs", 10**9, 20_000, 8))) == 160_000
+    for more in (draw_random_bits(2, "pairs", 0, 100, 4), draw_random_bits(1, "mask", 0, 100, 4)):
+        assert not (words == more).any()
 
 
 @given(SEEDS, st.integers(1, 2**31))
@@ -46,14 +42,6 @@ def test_bounded_is_about_uniform(bound):
     seen = np.bincount(draw_below(draw_random_bits(3, "x", 0, count // 4, 4).ravel(), bound), minlength=bound)
     expected = count / bound
     assert (np.abs(seen - expected) < 5 * np.sqrt(expected)).all()
-
-
-def test_bounded_takes_a_bound_for_each_word():
-    words = draw_random_bits(3, "x", 0, 1000, 4)
-    bounds = np.arange(1, 4001).reshape(1000, 4)
-    together = draw_below(words, bounds)
-    assert (together < bounds).all()
-    assert together[10, 2] == draw_below(words[10, 2], bounds[10, 2])
 
 
 @given(st.one_of(st.integers(1, 70), st.integers(1, 5000)), SEEDS)

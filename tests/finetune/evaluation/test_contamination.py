@@ -70,13 +70,12 @@ def test_agrees_with_a_plain_search_of_the_text(tiny_corpus, tiny_documents):
         start = rng.randrange(max(1, len(words) - 25))
         words = words[start : start + rng.randint(8, 25)]
         texts.append([rng.choice(words) if rng.random() < 0.05 else word for word in words])
-    joined = ["".join(words) for words in paragraphs]
     grams = {tuple(words[k : k + NGRAM]) for words in paragraphs for k in range(len(words) - NGRAM + 1)}
     judged, found = find_overlap([" ".join(words) for words in texts], Corpus(tiny_corpus))
     assert judged.tolist() == [len(words) >= NGRAM for words in texts]
     for words, keep, stands in zip(texts, judged, found, strict=True):
-        own = [tuple(words[k : k + NGRAM]) in grams for k in range(len(words) - NGRAM + 1)]
-        assert stands == (keep and (any("".join(words) in text for text in joined) or np.mean(own) >= THRESHOLD))
+        occur = [tuple(words[k : k + NGRAM]) in grams for k in range(len(words) - NGRAM + 1)]
+        assert stands == (keep and np.mean(occur) >= THRESHOLD)
     assert 20 < found.sum() < 180
 
 

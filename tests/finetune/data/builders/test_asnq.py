@@ -15,8 +15,8 @@ PAGE = "<P> The answer is {k} . Another sentence . </P> <P> {k} again . </P>"
 def in_this_process():
     """Starting worker processes takes longer than all the work."""
 
-    def local(make_worker, arguments, chunks, num_workers):
-        yield from map(make_worker(*arguments), chunks)
+    def local(work, chunks, num_workers):
+        yield from map(work, chunks)
 
     with mock.patch("finetune.data.builders.asnq.map_chunks", local):
         yield
