@@ -42,8 +42,7 @@ NEAR = "prepare, 2 workers, near-duplicates"
 TARGET_BYTES, TARGET_CORES = 409e9, 64  # the texts of Di Liello et al. (2022), section 5.1, and a small cluster
 
 EPILOG = """example:
-  python benchmarks/prepare.py --input enwiki2015_AA.jsonl.xz enwiki2015_AB.jsonl.xz --tokenizer roberta-base
-  python benchmarks/prepare.py --input docs.jsonl --tokenizer path/to/model --rounds 1"""
+  python benchmarks/prepare.py --input enwiki2015_AA.jsonl.xz enwiki2015_AB.jsonl.xz --tokenizer roberta-base"""
 
 
 @dataclass(frozen=True)

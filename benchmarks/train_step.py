@@ -37,8 +37,7 @@ EPILOG = """example:
   kinspan prepare --input enwiki2015_AA.jsonl.xz --output_dir corpora/aa
   kinspan prepare --input enwiki2015_AA.jsonl.xz --tokenizer roberta-base --output_dir corpora/aa-roberta
   python benchmarks/train_step.py --corpus corpora/aa --roberta_corpus corpora/aa-roberta
-  python benchmarks/train_step.py --corpus corpora/aa --models minilm --objectives ssp --precisions fp32
-  python benchmarks/train_step.py --corpus corpora/aa --quick"""
+  python benchmarks/train_step.py --corpus corpora/aa --models minilm --objectives ssp --precisions fp32"""
 
 
 def list_cases(args: Any) -> list[Case]:

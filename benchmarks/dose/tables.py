@@ -23,7 +23,6 @@ DRAWS, ASSIGNMENTS = 10_000, 100_000  # of the bootstrap, and of random signs
 COUNTS = (0, 25, 50, 100, 200, 400, ALL)  # labelled questions of the figure
 CURVES = ("none-0", "ssp-12800", "ssp-51200", "ssp-204800", "gpu-3299840", "bi-0", "bi-ssp-51200")
 BM25, COSINE = parse_row("bm25-none-0-0-selqa"), parse_row("minilm-cosine-0-0-selqa")
-PLANNED = RECIPE["planned"]  # seeds by patterns of rows
 
 
 def read_lines(row: Row) -> list[dict[str, Any]]:
@@ -39,7 +38,7 @@ def read_ap(row: Row) -> np.ndarray:
 def count_planned(row: Row) -> int:
     """Returns how many seeds a row is to have."""
     seeds = [block["seeds"] for block in RECIPE["blocks"] if row.name in block["rows"]]
-    return max(seeds or [next(count for pattern, count in PLANNED.items() if fnmatchcase(row.name, pattern))])
+    return max(seeds or [n for pattern, n in RECIPE["planned"].items() if fnmatchcase(row.name, pattern)][:1])
 
 
 def title(row: Row, drawn: bool = True) -> str:
@@ -84,12 +83,11 @@ def find_interval(rows: Sequence[np.ndarray]) -> tuple[float, float]:
     for sign, row in zip((1, -1), rows, strict=True):
         count = len(row)
         drawn = random.multinomial(count, np.full(count, 1 / count), size=DRAWS) / count
-        stretch = np.sqrt(count / (count - 1)) if count > 1 else 0.0
+        stretch = np.sqrt(count / (count - 1))
         total += sign * np.einsum("ds,ds->d", 1 / count + stretch * (drawn - 1 / count), asked @ row.T)
-        if count > 1:
-            parts.append((row.mean(axis=1).var(ddof=1) / count, count - 1))
-            left = row - row.mean(axis=1, keepdims=True) - row.mean(axis=0) + row.mean()
-            residual += (left**2).sum() / ((count - 1) * (size - 1)) / row.size
+        parts.append((row.mean(axis=1).var(ddof=1) / count, count - 1))
+        left = row - row.mean(axis=1, keepdims=True) - row.mean(axis=0) + row.mean()
+        residual += (left**2).sum() / ((count - 1) * (size - 1)) / row.size
     seeds = sum(variance for variance, _ in parts[1:])
     error = np.sqrt(max(parts[0][0] + seeds - residual, parts[0][0], seeds))
     freedom = (parts[0][0] + seeds) ** 2 / sum(variance**2 / count for variance, count in parts)
@@ -100,9 +98,8 @@ def find_interval(rows: Sequence[np.ndarray]) -> tuple[float, float]:
 
 def test(rows: Sequence[np.ndarray]) -> tuple[float, float]:
     """Returns p over questions, by the randomisation test, and over seeds, by Welch's."""
-    difference = rows[0].mean(axis=0) - rows[1].mean(axis=0)
-    over_questions = compare(difference, np.zeros_like(difference), draws=ASSIGNMENTS).over_questions
-    return over_questions, compare_seeds(rows[0].mean(axis=1), rows[1].mean(axis=1))
+    over_questions = compare(*rows, draws=ASSIGNMENTS).over_questions
+    return over_questions, compare_seeds(*(row.mean(axis=1) for row in rows))
 
 
 def list_comparisons(name: str, least: int = 2) -> str:
@@ -172,11 +169,11 @@ def draw(path: Path) -> None:
     for axes, start in zip(figure.subplots(1, 2, sharey=True), ("rampart", "minilm"), strict=True):
         for number, curve in enumerate(CURVES):
             rows = [parse_row(f"{start}-{curve}-{count}-selqa") for count in COUNTS]
-            points = [(place, read_ap(row).mean(axis=1)) for place, row in enumerate(rows) if read_lines(row)]
-            for place, maps in points:
-                axes.plot([place] * len(maps), maps, "o", color=f"C{number}", markersize=3, alpha=0.6)
-            places, means = [place for place, _ in points], [maps.mean() for _, maps in points]
-            axes.plot(places, means, color=f"C{number}", label=title(rows[0], drawn=False) if points else None)
+            maps = {place: read_ap(row).mean(axis=1) for place, row in enumerate(rows) if read_lines(row)}
+            for place, of_seeds in maps.items():
+                axes.plot([place] * len(of_seeds), of_seeds, "o", color=f"C{number}", markersize=3, alpha=0.6)
+            label, means = title(rows[0], drawn=False) if maps else None, [values.mean() for values in maps.values()]
+            axes.plot(list(maps), means, color=f"C{number}", label=label)
         for row, style in ((BM25, "--"), (COSINE, ":")):
             axes.axhline(read_ap(row).mean(), color="gray", linestyle=style, label=title(row))
         axes.set(title=f"from {start}", xlabel="labelled questions")

@@ -74,7 +74,7 @@ def run_at_once(groups: list[list[str]], command: list[str], folder: Path, deadl
     command: of a worker, which gets the names of its checks, and appends their rows and outcomes to results.jsonl
     folder:  of results.jsonl, and of a log of each worker
     """
-    running = []
+    running, groups = [], [names for names in groups if names]
     for names in groups:
         with (folder / f"{names[0]}.log").open("wb") as log:
             running.append(subprocess.Popen([*command, *names], stdout=log, stderr=log, process_group=0))
@@ -145,11 +145,8 @@ def main() -> int:
     worker = [sys.executable, "-m", "benchmarks.gpu.worker", str(kit), str(folder), *["--quick"] * args.quick]
     checks, speeds = ([name for name in of if name in args.only] for of in (CHECKS, SPEEDS))
     minute = 60 * (STRETCH if args.quick else 1)
-    if args.quick:
-        run_at_once([[*checks, *speeds]], worker, folder, began + MINUTES * minute)
-    else:
-        run_at_once([[name] for name in checks], worker, folder, began + CHECK_MINUTES * minute)
-        run_at_once([speeds] if speeds else [], worker, folder, began + MINUTES * minute)
+    run_at_once([checks] if args.quick else [[name] for name in checks], worker, folder, began + CHECK_MINUTES * minute)
+    run_at_once([speeds], worker, folder, began + MINUTES * minute)
     results = read_results(folder)
     print("\n".join(format_table(args.only, results)))
     print(f"{time.monotonic() - began:.0f} s; all of it: {folder}")

@@ -138,17 +138,11 @@ def train_here(settings: dict[str, Any], before: Callable[[int, Any], None]) -> 
     try:
         with suppress(Enough), mock.patch("pretrain.run.train_step", watched):
             pretrain.run.pretrain(PretrainConfig(**settings))
-    finally:
-        free()
-    return read_lines(settings)
-
-
-def free() -> None:
-    """Gives back what a run held on the device."""
-    gc.collect()
-    synchronize()
-    if ON_GPU:
+    finally:  # gives back what the run held on the device
+        gc.collect()
+        synchronize()
         torch.cuda.empty_cache()
+    return read_lines(settings)
 
 
 def synchronize() -> None:
@@ -165,8 +159,7 @@ def read_lines(settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def measure_speed(settings: dict[str, Any], seconds: float, warm: int, lines: int) -> dict[str, float]:
-    """Figures of a run, as medians over the lines of its log after the first ``warm``: at least ``lines`` of them, and
-    as many as ``seconds`` give."""
+    """Returns medians over the lines of a run's log after ``warm`` of them: at least ``lines``, and for ``seconds``."""
     began: list[float] = []
 
     def stop(step: int, engine: Any) -> None:
@@ -177,14 +170,11 @@ def measure_speed(settings: dict[str, Any], seconds: float, warm: int, lines: in
     if ON_GPU:
         torch.cuda.reset_peak_memory_stats()
     settled = train_here({**settings, "max_steps": 10**6, "save_steps": 10**6}, stop)[warm:]
-    median = {name: statistics.median(line[name] for line in settled) for name in ("tokens_per_second", "mfu_percent")}
+    tokens, mfu = (statistics.median(line[name] for line in settled) for name in ("tokens_per_second", "mfu_percent"))
     counted = began[warm * settings["log_steps"] :]
-    figures = {
-        "tokens/s": median["tokens_per_second"],
-        "TFLOP/s": median["mfu_percent"] * UNIT_TFLOPS / 100,
-        "ms per update": 1e3 * (counted[-1] - counted[0]) / (len(counted) - 1),
-    }
-    return figures | ({"peak, GB": torch.cuda.max_memory_allocated() / 1e9} if ON_GPU else {})
+    update = 1e3 * (counted[-1] - counted[0]) / (len(counted) - 1)
+    memory = {"peak, GB": torch.cuda.max_memory_allocated() / 1e9} if ON_GPU else {}
+    return {"tokens/s": tokens, "TFLOP/s": mfu * UNIT_TFLOPS / 100, "ms per update": update, **memory}
 
 
 def start_command(settings: dict[str, Any], **variables: str) -> subprocess.Popen:

@@ -220,9 +220,8 @@ def compare_overflow(bench: Bench) -> Row:
 
     _train(bench, before, precision="fp16" if ON_GPU else "fp32", deepspeed_config="ds_configs/zero1.json")
     moved = [any(not torch.equal(a, b) for a, b in zip(*pair, strict=True)) for pair in (seen[:2], seen[-2:])]
-    return Row(
-        "an update that overflows", {"weights moved": moved[0], "moved by a later one": moved[1]}, moved == [0, 1]
-    )
+    figures = dict(zip(("weights moved", "moved by a later one"), moved, strict=True))
+    return Row("an update that overflows", figures, moved == [False, True])
 
 
 def compare_compiled(bench: Bench) -> Iterator[Row]:
@@ -238,8 +237,6 @@ def compare_compiled(bench: Bench) -> Iterator[Row]:
         yield Row(f"{name}, compiled against eager, bf16", {"losses, nats": gap}, gap <= BF16_CLOSE * eager[0]["loss"])
 
 
-def _train(
-    bench: Bench, before: Any = lambda *_: None, name: str = "minilm-l6", **settings: Any
-) -> list[dict[str, Any]]:
+def _train(bench: Bench, before: Any = lambda *_: None, name: str = "minilm-l6", **settings: Any) -> Lines:
     settings = {"model": bench.model(name, **NO_DROPOUT), **_shape(32, 32, STEPS), **settings}
     return train_here(bench.settings(name, **settings), before)

@@ -26,7 +26,6 @@ BUILT = "deepspeed"  # comes as source; its operators are not needed
 WITH_NEEDS = "pydantic"  # fits exactly one version of pydantic-core
 ALONE = ("hjson",)  # what else DeepSpeed needs: an image with PyTorch and transformers has the rest
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-SHARES = {"roberta": 1.0, "bert": 0.5}  # of the documents, by corpus
 
 EPILOG = """example:
   python -m benchmarks.gpu.pack --input enwiki2015_AA.jsonl.xz --roberta_tokenizer roberta-base --output_dir gpu-kit"""
@@ -51,7 +50,7 @@ def pack_materials(folder: Path, source: Path, documents: int, tokenizers: dict[
     for name, tokenizer in tokenizers.items():
         with tempfile.TemporaryDirectory() as scratch:
             text = Path(scratch) / "documents.jsonl"
-            text.write_text("".join(lines[: int(documents * SHARES[name])]), encoding="utf-8")
+            text.write_text("".join(lines if name == "roberta" else lines[: documents // 2]), encoding="utf-8")
             prepare([str(text)], tokenizer, folder / CORPORA / name, OBJECTIVES, quiet=True)
     for name, (corpus, family, config) in KIT_MODELS.items():
         write_config(folder / MODELS / name, family, load_tokenizer(tokenizers[corpus]), config)

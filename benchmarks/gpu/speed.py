@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.benchmark import Timer
 from transformers import AutoConfig, AutoModelForMaskedLM, TrainerCallback
 
 from benchmarks import _common
@@ -42,15 +43,8 @@ def measure_machine(bench: Bench) -> Iterator[Row]:
 
 
 def _time(work: Any) -> float:
-    """Returns the seconds of ``work``: the median of ten, after three that warm up."""
-    seconds = []
-    for _ in range(13):
-        synchronize()
-        began = time.perf_counter()
-        work()
-        synchronize()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[3:])
+    """Returns the median seconds of ``work``."""
+    return Timer("work()", globals={"work": work}).blocked_autorange(min_run_time=0.5).median
 
 
 def measure(bench: Bench, name: str, how: str, *sizes: str) -> Iterator[Row]:
