@@ -11,7 +11,6 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.core.command_line import parse
 from launch.kinspan import run
 from pretrain.config import PretrainConfig
-from pretrain.finished import find_finished
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +44,6 @@ def main() -> str | None:
         from pretrain.planning.text import format_plan
 
         return format_plan(make_plan(config)) if os.environ.get("RANK", "0") == "0" else None
-    if finished := find_finished(config):
-        return f"this run is complete: see {finished}"
     log.info("loading PyTorch and DeepSpeed")  # from a network's disk it takes minutes
     from pretrain.run import pretrain
 

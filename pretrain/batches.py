@@ -18,7 +18,13 @@ from data_pipeline.sampling.stream import PairStream
 from pretrain.engine import ranks
 from pretrain.engine.device import DTYPES
 from pretrain.engine.layout import Layout
+from pretrain.modeling.electra import ReplacedTokenModel
+from pretrain.modeling.pair_model import PairModel
+from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.planning.memory import compute_states
+
+TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
+Inputs = dict[str, Any]  # of a model: tensors, and max_length as an int
 
 # Seconds after which a thread that makes batches hands Python's lock to the one that starts a GPU's kernels. Python's
 # own 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
@@ -41,10 +47,9 @@ def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int
 
 
 class Feeder:
-    """The micro-batches of one rank, step after step, which ``num_workers`` threads make ahead of time.
+    """Makes the micro-batches of a rank, step after step up to ``end``, by threads ahead of time.
 
     waited: seconds that the training loop has waited for batches
-    end:    the step from which on there are none, since nobody trains on them
     """
 
     def __init__(
@@ -97,10 +102,7 @@ class Feeder:
 
 @dataclass(frozen=True)
 class PinnedBatch(Batch):
-    """A batch whose arrays also lie one after another in pinned memory, from where one copy brings them to a GPU.
-
-    buffer: uint8 ``[bytes]``;  places: by name, the first byte of each array
-    """
+    """A batch whose arrays also lie one after another, at ``places``, in a pinned ``buffer`` of bytes."""
 
     buffer: torch.Tensor
     places: dict[str, int]
@@ -120,7 +122,7 @@ def pin(batch: Batch) -> PinnedBatch:
     return PinnedBatch(**batch.arrays, buffer=buffer, places=places)
 
 
-def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
+def to_tensors(batch: Batch, device: torch.device) -> Inputs:
     """Returns a batch as a model's inputs, without ``groups``. Copying to a GPU does not wait for it."""
     arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items() if name != "groups"}
     if device.type != "cpu":
@@ -133,10 +135,7 @@ def to_tensors(batch: Batch, device: torch.device) -> dict[str, Any]:
 
 
 def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
-    """Returns ``pairs`` pairs at full length: with ``Layout.full_pairs``, the most that the settings can make.
-
-    The number of masked tokens is a six-sigma upper bound; whole words spread wider.
-    """
+    """Returns ``pairs`` pairs at full length; the number of masked tokens is a six-sigma upper bound."""
     length, masking, sequences = stream.max_length, stream.masking, pairs * stream.per_pair
     tokens = sequences * length
     probability = getattr(masking, "probability", 0.0)
@@ -164,11 +163,8 @@ def average_tokens(stream: PairStream, pairs: int = 20_000) -> float:
     return stream.batch(0, pairs).num_tokens / pairs
 
 
-def choose_micro_batch(model: Any, stream: PairStream, precision: str, stage: int, most: int) -> int:
-    """Returns the pairs of a micro-batch: few on a processor, on a GPU what its memory holds. All ranks call it.
-
-    most: the largest share of a rank
-    """
+def choose_micro_batch(model: TrainedModel, stream: PairStream, precision: str, stage: int, most: int) -> int:
+    """Returns the pairs of a micro-batch, up to ``most``; on a GPU as many as its memory holds. All ranks call it."""
     if not torch.cuda.is_available():
         return min(ON_PROCESSOR, most)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -184,10 +180,7 @@ def choose_micro_batch(model: Any, stream: PairStream, precision: str, stage: in
 def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
     """Returns the most pairs, from 1 to ``most``, whose pass fits into ``memory`` bytes with room.
 
-    measure: the bytes that a pass of so many pairs takes at its peak
-
-    Each further pair is taken to cost as much as those between the two numbers that are tried. Where these do not fit
-    it is 1: trying the largest batch then says more.
+    measure: the bytes that a pass of so many pairs takes at its peak, which two trials show to grow linearly
     """
     few, more = TRIED
     try:
@@ -198,7 +191,7 @@ def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
     return max(1, min(most, few + int(((1 - ROOM) * memory - least) / each)))
 
 
-def measure_passes(model: Any, stream: PairStream) -> Callable[[int], float]:
+def measure_passes(model: TrainedModel, stream: PairStream) -> Callable[[int], float]:
     """Measures on a GPU what a forward and backward pass of full pairs takes, the model's weights included."""
     held = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())  # by others in this process
 

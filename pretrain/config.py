@@ -1,9 +1,10 @@
-"""Every setting of a pre-training run; planning/checks.py says which go together."""
+"""The settings of a pre-training run; planning/checks.py says which go together."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from data_pipeline.core.files import JsonObject
 from data_pipeline.core.settings import (
     ABOVE_0,
     FROM_0_TO_BELOW_1,
@@ -15,18 +16,17 @@ from data_pipeline.core.settings import (
     settings_of_identity,
 )
 from data_pipeline.sources import format_source
-from pretrain.engine.schedule import OPEN_ENDED
-from pretrain.engine.settings import GuardSettings, OptimizerSettings
+from pretrain.engine.schedule import OPEN_ENDED, GuardSettings, OptimizerSettings
 
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # which a run may have one of
 # They may change, but must be the same on all ranks: their collectives follow from them.
-MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_steps", "release_every")
+MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_steps")
 VALIDATION_SEED = 0  # of its order, spans and masks; it is not the run's, so that runs can be compared
 
 
 @dataclass
 class DataSettings(CacheFlags):
-    """What is read: the corpora, and how pairs are drawn of them."""
+    """Selects the corpora, and how pairs are drawn from them."""
 
     GROUP = "data"
 
@@ -54,7 +54,7 @@ class DataSettings(CacheFlags):
 
 @dataclass
 class ModelSettings:
-    """Where training starts, and which of its weights are trained."""
+    """Selects the base model, and which of its weights are trained."""
 
     GROUP = "model"
 
@@ -80,7 +80,7 @@ class ModelSettings:
 
 @dataclass
 class ObjectiveSettings:
-    """What is learned, and how much each loss counts."""
+    """Selects the objectives and the weights of their losses."""
 
     GROUP = "objective"
 
@@ -120,7 +120,7 @@ class ObjectiveSettings:
 
 @dataclass
 class OptimisationSettings(OptimizerSettings):
-    """How long, at which rate and in which numbers."""
+    """Sets the length, the rate and the precision of training."""
 
     GROUP = "optimisation"
 
@@ -152,7 +152,7 @@ class OptimisationSettings(OptimizerSettings):
 
 @dataclass
 class BatchSettings:
-    """How the pairs of an update are dealt out."""
+    """Sets how the pairs of an update are dealt out."""
 
     GROUP = "batches"
 
@@ -169,7 +169,7 @@ class BatchSettings:
 
 @dataclass
 class ValidationSettings:
-    """When and on what the model is measured."""
+    """Sets when and on how much the model is validated."""
 
     GROUP = "validation"
 
@@ -181,7 +181,7 @@ class ValidationSettings:
 
 @dataclass
 class CheckpointSettings:
-    """Where the run writes to, what it keeps, and when it stops."""
+    """Sets where the run writes to, the checkpoints that stay, and when it stops."""
 
     GROUP = "checkpoints"
 
@@ -196,8 +196,6 @@ class CheckpointSettings:
     async_checkpoints: bool | None = setting(None, may_change=True)
     """true: training goes on while a checkpoint is written, from a copy in host memory; false: training waits, which
     costs less where the cores that write are those that train. Default: true on GPUs."""
-    release_every: int = setting(0, NOT_BELOW_0, may_change=True)
-    """Also write a release (see kinspan release) every this many updates; 0: never."""
     max_hours: float | None = setting(None, ABOVE_0, may_change=True)
     """Stop after this many hours as at a signal, with a checkpoint and exit status 75: for the time limit of a batch
     queue."""
@@ -205,15 +203,14 @@ class CheckpointSettings:
 
 @dataclass
 class MonitoringSettings(GuardSettings):
-    """What is logged, and what happens when something is wrong."""
+    """Sets what is logged, and when a run that goes wrong ends."""
 
     GROUP = "monitoring"
 
     log_steps: int = setting(10, ABOVE_0, may_change=True)
     """Log every this many updates."""
     peak_tflops: float | None = setting(None, ABOVE_0, may_change=True)
-    """Peak TFLOP/s of one device, for the model FLOP utilisation. Without it: looked up for known GPUs, and measured on
-    other devices, by products of matrices."""
+    """Peak TFLOP/s of one device, for the model FLOP utilisation. Without it: looked up for known GPUs."""
     profile: int = setting(0, NOT_BELOW_0, may_change=True)
     """Trace this many steps, after the first four, with torch.profiler: prints the slowest operators and writes
     trace.json.gz to the output folder."""
@@ -251,27 +248,19 @@ class PretrainConfig(
     )
 
     def __post_init__(self) -> None:
-        self.corpus = list_texts(self.corpus)
+        self.corpus = [str(self.corpus)] if isinstance(self.corpus, str | Path) else list(self.corpus or ())
 
 
-def list_texts(given: Any) -> list[str]:
-    """What is given as nothing, one text or several, as a list: the corpora of a run were one text once."""
-    return [] if given is None else [str(given)] if isinstance(given, str | Path) else list(given)
-
-
-def identity(config: PretrainConfig, **facts: Any) -> dict[str, Any]:
-    """What makes a run this run: two that agree on it give the same numbers on the same world size.
-
-    The length is none of it where a longer run begins as a shorter one does. ``facts`` are what the paths stand for.
-    """
+def identity(config: PretrainConfig, **facts: object) -> JsonObject:
+    """Returns the settings and facts of a run that decide its numbers; without its length, if it may be continued."""
     settings = settings_of_identity(config)
     if config.lr_schedule in OPEN_ENDED:
         settings = {name: value for name, value in settings.items() if name not in LENGTHS}
     return {**settings, **facts}
 
 
-def as_dict(config: PretrainConfig) -> dict[str, Any]:
-    """The settings that say something of the run, for config.yaml and the summary."""
+def as_dict(config: PretrainConfig) -> JsonObject:
+    """Returns the settings for config.yaml and the summary, without those of a single start."""
     values = asdict(config)
     for name in ("local_rank", "dry_run", "tokens_per_second", "network_gb_per_s", "profile"):
         values.pop(name)

@@ -1,79 +1,72 @@
-"""What run.json says of a run: what makes it this run, and what its release will say of it. It holds no local path."""
+"""Collects the facts of run.json: the run's identity, and facts for its release. They hold no local path."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from data_pipeline import tokenizers
 from data_pipeline.core.default_model import find_hub_name
+from data_pipeline.core.files import JsonObject
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
+from data_pipeline.sources import Source
 from objectives import hash_own_sources
 from pretrain.engine.engine import zero_stage
-from pretrain.engine.run_folder import leave_out_buckets
+from pretrain.engine.schedule import Schedule
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.electra import parse_size_factor
 from pretrain.modeling.pair_model import holds_no_weights
-from pretrain.planning.corpora import describe_corpora
+from pretrain.planning.corpora import describe_corpora, identify_corpora
 
+from .batches import TrainedModel
 from .config import PretrainConfig, as_dict, identity
 
 
 def collect_facts(
     config: PretrainConfig,
-    model_fingerprint: str,
+    *,
     model_name: str,
-    deepspeed_settings: dict[str, Any],
+    model: TrainedModel,
+    fingerprint: str,
+    deepspeed_settings: JsonObject,
     precision: str,
-    mixture: Mixture,
-    max_length: int,
-    total: int,
-) -> dict[str, Any]:
-    """Returns what makes this run this run, and its settings."""
-    name = find_hub_name(config.model) or model_name
-    paths = ["corpus", "model", "output_dir", "deepspeed_config", "cache_dir", "adapters"]
-    paths += ["generator"] if parse_size_factor(config.generator) is None else []
-    settings = {k: v for k, v in as_dict(config).items() if k not in paths}
-    known = {
-        "model": {
-            "name": Path(name).name,
-            "fingerprint": model_fingerprint,
-            "hub_name": find_hub_name(config.model),
-        },
-        "zero_stage": zero_stage(deepspeed_settings),
-        "precision": precision,
-        "max_length": max_length,
-        "total_steps": total,
-    }
-    same = identity(
-        config,
-        model_weights=model_fingerprint,
-        deepspeed=leave_out_buckets(deepspeed_settings),
-        precision_used=precision,
-        own_objectives=hash_own_sources(mixture),
-    )
-    del same["precision"]  # what it comes to counts: a run of "auto" goes on as "bf16", where that is what it trains in
-    return {"identity": same, "settings": settings, **known}
-
-
-def describe_for_release(
-    config: PretrainConfig,
-    model_name: str,
-    model: Any,
     token_loss: str,
     mixture: Mixture,
+    sources: Sequence[Source],
     corpora: list[Corpus],
+    train: PairStream,
     validation: PairStream | None,
-) -> dict[str, Any]:
-    """Returns facts for a release and its card, beside the settings."""
+    schedule: Schedule,
+) -> JsonObject:
+    """Returns the identity of the run, its settings, and facts for its release. ``fingerprint``: of initial weights"""
+    hub_name = find_hub_name(config.model)
+    paths = ["corpus", "model", "output_dir", "deepspeed_config", "cache_dir", "adapters"]
+    paths += ["generator"] if parse_size_factor(config.generator) is None else []
+    same = identity(
+        config,
+        model_weights=fingerprint,
+        deepspeed=deepspeed_settings,
+        precision_used=precision,
+        own_objectives=hash_own_sources(mixture),
+        corpus_content=identify_corpora(mixture, sources),
+    )
+    del same["precision"]  # the resolved precision counts: a run of "auto" goes on as "bf16" where auto is that
     return {
+        "identity": same,
+        "settings": {k: v for k, v in as_dict(config).items() if k not in paths},
+        "model": {"name": Path(hub_name or model_name).name, "fingerprint": fingerprint, "hub_name": hub_name},
+        "zero_stage": zero_stage(deepspeed_settings),
+        "precision": precision,
+        "max_length": train.max_length,
+        "total_steps": schedule.total,
+        "warmup_steps": schedule.warmup,
         "corpus": describe_corpora(mixture, corpora),
         "token_loss": token_loss,
         "base": model.base if isinstance(model, AdapterModel) else None,
         "from_scratch": holds_no_weights(model_name),
         "validation_documents": _count_documents(validation, config.eval_pairs) if validation else None,
         "parts": list(mixture.names),
-        "objectives": _describe_objectives(mixture),
+        "objectives": _list_objectives(mixture),
         "generator": tokenizers.shorten_name(config.generator) if token_loss == "rtd" else None,
         "eval_pairs": min(config.eval_pairs, validation.epoch_pairs) if validation else 0,
     }
@@ -87,7 +80,7 @@ def _count_documents(validation: PairStream, num_pairs: int) -> int:
     return min(sum(held_out.values()), num_pairs)
 
 
-def _describe_objectives(mixture: Mixture) -> list[dict[str, Any]]:
+def _list_objectives(mixture: Mixture) -> list[JsonObject]:
     """Returns each objective's facts for a model card, over all corpora."""
     total = sum(mixture.weights)
     return [

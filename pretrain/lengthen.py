@@ -5,10 +5,9 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import read_object
+from data_pipeline.core.files import JsonObject, read_object
 from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints, remove_later
 from pretrain.engine.log import WANDB_ID, cut_log
 from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, RUN, SUMMARY, write_record
@@ -16,7 +15,7 @@ from pretrain.engine.schedule import OPEN_ENDED, Schedule
 
 log = logging.getLogger(__name__)
 DECAYED = "decayed"  # folder of complete runs that were continued, each a run's folder with its last checkpoint
-NOT_COPIED = (CHECKPOINTS, DECAYED, "releases", "tensorboard", "lock")  # of the folder, what such a run has no copy of
+NOT_COPIED = (CHECKPOINTS, DECAYED, "tensorboard", "lock")  # of the folder, what such a run has no copy of
 
 
 def find_start(folder: Path, schedule: Schedule) -> Path | None:
@@ -46,7 +45,7 @@ def find_start(folder: Path, schedule: Schedule) -> Path | None:
     return start
 
 
-def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> None:
+def change_length(folder: Path, facts: JsonObject, schedule: Schedule) -> None:
     """Takes a run back to ``find_start``.
 
     The run then ends bit for bit as one of the new length from its start. What lies behind is removed, but for the last
@@ -61,8 +60,7 @@ def change_length(folder: Path, facts: dict[str, Any], schedule: Schedule) -> No
     last = checkpoints / f"step-{before:08d}"
     if (folder / SUMMARY).exists() and last.exists() and before > step:
         _keep_finished(folder, last)
-    for place in (checkpoints, folder / "releases"):
-        remove_later(place, step)
+    remove_later(checkpoints, step)
     cut_log(folder / "metrics.jsonl", step)
     (folder / WANDB_ID).unlink(missing_ok=True)  # W&B gets another run: it keeps the figures of steps that it has
     (folder / SUMMARY).unlink(missing_ok=True)

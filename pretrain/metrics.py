@@ -4,21 +4,18 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import KINDS
-from pretrain.engine.device import DTYPES
-from pretrain.modeling.cpu import products
-from pretrain.modeling.encoder import ROUND_TO
 from pretrain.modeling.losses import PAIR_SUMS, LossWeights
 from pretrain.modeling.siamese.losses import CONTRASTIVE_SUMS
 
+from .batches import TrainedModel
 from .step import GlobalBatch
 
 # Dense bf16 TFLOP/s of one device, from the vendors' data sheets; a name that begins as another comes first.
@@ -35,11 +32,10 @@ PEAK_TFLOPS = {
     "L4": 121,
 }
 KEPT_LOSSES = 20  # lines of the log that a loss is compared with
-LEVEL = 5  # the last so many of them tell where the loss stands
+LEVEL = 5  # the last 5 of them are the current level
 MIN_LOSSES = 8  # with fewer, no loss counts as a spike
 DEVIATIONS = 6.0  # of normal changes from line to line, one in 10^9 is larger
 MIN_LEAP = 0.1  # of the loss: where lines hardly differ, a smaller leap is noise
-MAX_PRODUCT = 8192  # rows and columns of the largest matrices that the peak is measured with
 
 
 def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, float]:
@@ -50,7 +46,10 @@ def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, f
     """
     parts = tuple(name.rpartition("/")[0] for name in sums if name.endswith("/pair_loss"))
     everything = _add_up(sums, parts)
-    out = _compute_token_figures(sums) | _compute_pair_figures(everything) | _compute_shares(everything)
+    out = _compute_token_figures(sums) | _compute_pair_figures(everything)
+    if "queries" not in everything:
+        count = sum(everything[f"{kind}_pairs"] for kind in KINDS)
+        out |= {f"share_{kind}": _divide(everything[f"{kind}_pairs"], count) for kind in KINDS}
     for name, numbers in group_parts(parts).items():
         of_part = _compute_pair_figures(_add_up(sums, [parts[number] for number in numbers]))
         out |= {f"{name}/{figure}": value for figure, value in of_part.items()}
@@ -95,10 +94,7 @@ def _compute_token_figures(sums: dict[str, float]) -> dict[str, float | None]:
 
 
 def _compute_pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
-    """Returns figures of the pair loss: accuracy by kind, and F1 of positives against both kinds of negatives, or one.
-
-    Of a bi-encoder: pair_r1, the share of queries whose own text is the most similar, and pair_mrr.
-    """
+    """Returns accuracy by kind and F1 of positives against the negatives; of a bi-encoder pair_r1 and pair_mrr."""
     if "queries" in sums:
         names = {"pair_loss": "pair_loss", "pair_r1": "firsts", "pair_mrr": "reciprocal_ranks"}
         return {figure: _divide(sums[item], sums["queries"]) for figure, item in names.items()}
@@ -115,13 +111,6 @@ def _compute_pair_figures(sums: dict[str, float]) -> dict[str, float | None]:
     return out
 
 
-def _compute_shares(sums: dict[str, float]) -> dict[str, float | None]:
-    if "queries" in sums:
-        return {}
-    count = sum(sums[f"{kind}_pairs"] for kind in KINDS)
-    return {f"share_{kind}": _divide(sums[f"{kind}_pairs"], count) for kind in KINDS}
-
-
 def _divide(value: float, count: float) -> float | None:
     return value / count if count else None
 
@@ -135,103 +124,53 @@ def is_spike(loss: float, before: Sequence[float]) -> bool:
     return loss > level + max(DEVIATIONS * change, MIN_LEAP * abs(level))
 
 
-def find_peak_tflops(given: float | None, precision: str) -> float:
-    """Returns peak TFLOP/s of one device: as given, else of a known GPU in half precision, else measured."""
-    if given is not None:
-        return given
-    if torch.cuda.is_available() and precision != "fp32":
-        name = torch.cuda.get_device_name()
-        for part, peak in PEAK_TFLOPS.items():
-            if re.search(rf"{part}\b", name):  # an RTX A1000 is no A100, and an A10G no A10
-                return peak
-    return measure_peak_tflops(precision)
-
-
-@cache
-def measure_peak_tflops(precision: str) -> float:
-    """Returns the best TFLOP/s of products of random square matrices on this device, in this precision.
-
-    The matrices grow until a product takes long enough to be timed, or fills a GPU. Global random numbers stay alone.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = DTYPES[precision]
-    by_onednn = precision == "fp32" and device.type == "cpu" and products.prefers_onednn()
-    multiply = products.multiply if by_onednn else torch.mm
-    numbers = torch.Generator(device).manual_seed(0)
-    best, size = 0.0, 128
-    while True:
-        left, right = (torch.randn(size, size, generator=numbers, device=device).to(dtype) for _ in range(2))
-        seconds = [_time_product(left, right, multiply) for _ in range(3)]
-        best = max(best, 2 * size**3 / min(seconds) / 1e12)
-        if size == MAX_PRODUCT or (device.type == "cpu" and min(seconds) > 0.01):
-            return best
-        size *= 2
-
-
-def _time_product(left: torch.Tensor, right: torch.Tensor, multiply: Callable[..., torch.Tensor]) -> float:
-    wait_for_device()
-    began = time.perf_counter()
-    multiply(left, right)
-    wait_for_device()
-    return time.perf_counter() - began
-
-
-def wait_for_device() -> None:
-    """Returns once the device has done all that it was given; at once where there is no GPU."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def find_peak_tflops(precision: str) -> float | None:
+    """Returns the peak TFLOP/s of a known GPU in half precision."""
+    if not torch.cuda.is_available() or precision == "fp32":
+        return None
+    name = torch.cuda.get_device_name()  # an RTX A1000 is no A100, and an A10G no A10
+    return next((peak for part, peak in PEAK_TFLOPS.items() if re.search(rf"{part}\b", name)), None)
 
 
 class Clock:
     """Adds up the time and work of training steps between two lines of the log. Validation and saving do not count.
 
     count_flops: floating-point operations of a batch
-    peak:        TFLOP/s of one device
+    peak:        TFLOP/s of one device, if known
     """
 
-    def __init__(self, count_flops: Callable[[Batch], float], skips_padding: bool, peak: float) -> None:
-        self.count_flops, self.skips_padding, self.peak = count_flops, skips_padding, peak
+    def __init__(self, count_flops: Callable[[Batch], float], peak: float | None) -> None:
+        self.count_flops, self.peak = count_flops, peak
         self.waited_before = 0.0
         self._reset()
 
     def _reset(self) -> None:
         self.seconds = self.flops = self.imbalance = 0.0
-        self.tokens = self.padding = self.slots = 0
+        self.tokens = 0
 
     def start(self) -> None:
         """Begins a step, with waiting for its batch."""
         self.began = time.perf_counter()
 
     def stop(self, global_batch: GlobalBatch, sums: torch.Tensor | None = None) -> None:
-        """Ends a step.
-
-        sums: what it left on the device, which is waited for, so that the time of all its work counts
-        """
+        """Ends a step. ``sums`` of the device are waited for, so that the time of all its work counts."""
         if sums is not None:
             sums.tolist()
         self.seconds += time.perf_counter() - self.began
         tokens = global_batch.counts["num_tokens"]
         self.tokens += tokens
         self.imbalance += tokens * global_batch.imbalance
-        for batch in filter(None, global_batch.batches):
-            padding, slots = count_padding(batch, self.skips_padding)
-            self.flops += self.count_flops(batch)
-            self.padding += padding
-            self.slots += slots
+        self.flops += sum(map(self.count_flops, filter(None, global_batch.batches)))
 
     def read(self, waited: float) -> dict[str, float]:
-        """Returns the figures since the last call, mfu_percent of this rank's device; token_imbalance is the largest
-        rank's tokens over the mean.
-
-        waited: seconds that this rank has waited for batches since the run was started
-        """
+        """Returns the figures since the last call. ``waited``: seconds for batches, since the run was started"""
         values = {
             "tokens_per_second": self.tokens / self.seconds,
-            "padding_percent": 100 * self.padding / max(self.slots, 1),
             "data_wait_percent": 100 * (waited - self.waited_before) / self.seconds,
-            "mfu_percent": 100 * self.flops / self.seconds / (self.peak * 1e12),
             "token_imbalance": self.imbalance / max(self.tokens, 1),
         }
+        if self.peak:
+            values["mfu_percent"] = 100 * self.flops / self.seconds / (self.peak * 1e12)
         self.waited_before = waited
         self._reset()
         return values
@@ -245,10 +184,8 @@ class FlopCounter:
     each pair of a token and one that it sees.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.at_tokens = sum(_count_encoder_matrices(encoder) for encoder in model.encoders) + _count_matrices(
-            model.token_heads
-        )
+    def __init__(self, model: TrainedModel) -> None:
+        self.at_tokens = sum(map(_count_encoder_matrices, model.encoders)) + _count_matrices(model.token_heads)
         self.at_masked = _count_matrices(model.masked_heads)  # the tied decoder included
         self.layers = [(12 * e.config.hidden_size, list_windows(e.config)) for e in model.encoders]
 
@@ -257,7 +194,7 @@ class FlopCounter:
         return token_work + self.count_attention(batch.starts[1:].astype(float) - batch.starts[:-1])
 
     def count_attention(self, lengths: np.ndarray) -> float:
-        """Operations of attention in all layers, over sequences of these lengths ``[n]``."""
+        """Returns the operations of attention in all layers, over sequences of these lengths ``[n]``."""
         return sum(
             per_pair * float(count_seen(lengths, window).sum())
             for per_pair, windows in self.layers
@@ -269,7 +206,7 @@ def _count_matrices(heads: Iterable[torch.nn.Module]) -> int:
     return sum(p.numel() for head in heads for p in head.parameters() if p.ndim == 2)
 
 
-def list_windows(config: Any) -> list[int | None]:
+def list_windows(config: PretrainedConfig) -> list[int | None]:
     """Returns for each layer the distance from which on tokens do not see one another; None where they see all."""
     num_layers = config.num_hidden_layers * getattr(config, "inner_group_num", 1)
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * num_layers
@@ -283,8 +220,8 @@ def count_seen(lengths: np.ndarray, window: int | None) -> np.ndarray:
     return lengths**2 - hidden * (hidden + 1)
 
 
-def _count_encoder_matrices(backbone: Any) -> float:
-    """Parameters of the matrices that every token passes, times how often it does; without the pooler."""
+def _count_encoder_matrices(backbone: PreTrainedModel) -> float:
+    """Returns the parameters of the matrices that every token passes, times how often; without the pooler."""
     groups = getattr(backbone.config, "num_hidden_groups", 1)  # ALBERT runs each group for several layers
     runs = {True: backbone.config.num_hidden_layers / groups, False: 1}
     return sum(
@@ -292,12 +229,3 @@ def _count_encoder_matrices(backbone: Any) -> float:
         for name, module in backbone.named_modules()
         if isinstance(module, torch.nn.Linear) and "pooler" not in name
     )
-
-
-def count_padding(batch: Batch, skips_padding: bool) -> tuple[int, int]:
-    """Slots of padding, and all slots, that attention computes for a batch."""
-    if skips_padding:
-        padding = -batch.num_tokens % ROUND_TO
-        return padding, batch.num_tokens + padding
-    slots = (len(batch.starts) - 1) * int((batch.starts[1:] - batch.starts[:-1]).max())
-    return slots - batch.num_tokens, slots

@@ -1,4 +1,4 @@
-"""Checks all hosts before a long run: what differs between them, room on disks, the network, and two training steps."""
+"""Checks all hosts before a long run: differences, room on disks, the network, and two training steps."""
 
 import faulthandler
 import hashlib
@@ -26,7 +26,7 @@ from pretrain.engine import ranks
 from pretrain.engine.device import OutOfMemory, is_out_of_memory
 from pretrain.engine.engine import build_engine, start_distributed
 from pretrain.engine.log import format_time
-from pretrain.engine.run_folder import CHECKPOINTS, SHARED, holds_this_run, open_folder
+from pretrain.engine.run_folder import SHARED, holds_this_run, open_folder
 from pretrain.engine.world import read_launcher_variables
 from pretrain.lengthen import find_start
 from pretrain.modeling.compilation import compile_encoders
@@ -39,27 +39,21 @@ from pretrain.step import start_count_reduction, train_step, try_largest
 logger = logging.getLogger(__name__)
 
 TIME_LIMIT = 900.0  # seconds for everything: loading a model from the hub, or compiling, takes minutes
-SOURCES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")  # packages whose code must be the same
+SOURCES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")
 LIBRARIES = ("torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")
 PER_HOST = ("cache_dir", "local_rank")  # settings that may differ between hosts or ranks
-MIN_OUTPUT = 1e9  # bytes: below it, not even the logs of a long run have room; checkpoints are counted apart
+MIN_OUTPUT = 1e9  # bytes
 # NCCL and gloo use some ten megabytes for each pair of ranks; a container has 64 MB unless --shm-size asks for more.
 MIN_SHARED_MEMORY = 512e6  # bytes
 MIN_FREE_SHARE = 0.9  # of a GPU's memory: a GPU that no other process uses is empty but for its driver's context
 REDUCED = 1 << 20  # numbers in the timed all-reduce
 # A gigabit port carries 118 MB/s, one that has fallen back to 100 Mbit/s by a bad cable 12.
 MIN_RATE = 30.0  # MB/s
-# A checkpoint in fp32 (18 in bf16): weights, and from DeepSpeed a copy of them, the master copy and two moments.
-BYTES_PER_PARAMETER = 20
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """Describes a rank and its host.
-
-    shared:   what must be the same everywhere, by name
-    problems: what would stop or waste a run on this host
-    """
+    """Describes a rank and its host: values that must be the same everywhere, and problems of this host."""
 
     host: str
     shared: dict[str, str]
@@ -67,7 +61,7 @@ class HostFacts:
 
 
 def preflight(config: PretrainConfig) -> list[str]:
-    """Returns what is in the way of this run, each line with its host; the same on all ranks.
+    """Returns the problems of this run, each a line with its host; the same on all ranks.
 
     All ranks call it. The output folder is left as it was. Raises KinspanError for settings that are refused, and ends
     the process with its stacks after ``TIME_LIMIT``.
@@ -102,7 +96,7 @@ def preflight(config: PretrainConfig) -> list[str]:
 def _collect_facts(config: PretrainConfig) -> HostFacts:
     settings = {f"--{name}": str(value) for name, value in asdict(config).items() if name not in PER_HOST}
     shared = _find_versions() | settings
-    problems = _check_disks(config)
+    problems = _check_disks(config.output_dir)
     if torch.cuda.is_available():
         shared["device"] = torch.cuda.get_device_name()
         free, total = torch.cuda.mem_get_info()
@@ -136,19 +130,15 @@ def _find_versions() -> dict[str, str]:
     return versions
 
 
-def _check_disks(config: PretrainConfig) -> list[str]:
+def _check_disks(output_dir: str) -> list[str]:
     try:
-        places = [("--output_dir", open_folder(config.output_dir), MIN_OUTPUT)]
+        places = {open_folder(output_dir): MIN_OUTPUT}
     except KinspanError as error:
         return [str(error)]
     if ranks.count() > 1:
-        places.append(("shared memory", Path("/dev/shm"), MIN_SHARED_MEMORY))
-    free = [shutil.disk_usage(place).free for _, place, _ in places]
-    return [
-        f"{name} {place} has {size / 1e9:.2f} GB free, below {needed / 1e9:.1f}"
-        for (name, place, needed), size in zip(places, free, strict=True)
-        if size < needed
-    ]
+        places[Path("/dev/shm")] = MIN_SHARED_MEMORY
+    free = {place: shutil.disk_usage(place).free for place in places}
+    return [f"{place} has {free[place] / 1e9:.2f} GB free" for place, needed in places.items() if free[place] < needed]
 
 
 def compare(facts: list[HostFacts]) -> list[str]:
@@ -181,38 +171,21 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
     folder = output / f"{SHARED}preflight"
     try:
         setup = set_up(replace(config, output_dir=str(open_folder(folder / "run"))))
-        ranks.broadcast_from_rank_0(lambda: _expect_startable(output, setup))
+        ranks.broadcast_from_rank_0(lambda: holds_this_run(output, setup.facts) and find_start(output, setup.schedule))
         seconds, tokens = _time_step(setup)
-        ranks.broadcast_from_rank_0(lambda: _expect_room(output, setup))
     finally:
         if read_launcher_variables()[0] == 0:
             shutil.rmtree(folder, ignore_errors=True)
     ranks.barrier()
-    total = format_time(setup.total_steps * seconds)
-    logger.info("%.3g s a step, %.0f tokens/s; %d steps take %s", seconds, tokens / seconds, setup.total_steps, total)
-
-
-def _expect_startable(output: Path, setup: Setup) -> None:
-    if holds_this_run(output, setup.facts):
-        find_start(output, setup.schedule)
-
-
-def _expect_room(output: Path, setup: Setup) -> None:
-    """Raises KinspanError if the checkpoints do not fit; one is written before the oldest is removed."""
-    config, total = setup.config, setup.total_steps
-    kept = config.keep_checkpoints + (total // config.keep_every if config.keep_every else 0)
-    missing = max(kept + 1 - len(list((output / CHECKPOINTS).glob("step-*"))), 1)
-    trained = sum(parameter.numel() for parameter in setup.model.parameters() if parameter.requires_grad)
-    needed, free = missing * trained * BYTES_PER_PARAMETER, shutil.disk_usage(output).free
-    if free < needed:
-        raise KinspanError(f"--keep_checkpoints {config.keep_checkpoints}: {output} needs {needed / 1e9:.1f} GB free")
+    total, length = setup.schedule.total, format_time(setup.schedule.total * seconds)
+    logger.info("%.3g s a step, %.0f tokens/s; %d steps take %s", seconds, tokens / seconds, total, length)
 
 
 def _time_step(setup: Setup) -> tuple[float, int]:
     """Returns the seconds and the tokens of the second of two steps."""
     config = setup.config
     try:
-        engine = build_engine(setup.model, config, setup.deepspeed_settings)
+        engine = build_engine(setup.model, setup.deepspeed_settings, config.learning_rate, config.weight_decay)
         if config.compile:
             compile_encoders(setup.model)
         try_largest(engine, setup.train_stream, setup.layout)

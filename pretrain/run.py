@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,26 +18,24 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from data_pipeline.core.default_model import list_versions
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import read_object, write_atomically
-from pretrain.checkpoints.capture import full_weights
+from data_pipeline.core.files import JsonObject, read_object, write_atomically
+from data_pipeline.sampling.batch import Batch
 from pretrain.checkpoints.reader import convert_to_universal, find_resumable, get_step, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
-from pretrain.engine.device import OutOfMemory, describe_device, is_out_of_memory, return_freed_memory
-from pretrain.engine.device_update import is_ordinary_overflow
+from pretrain.engine.device import OutOfMemory, is_out_of_memory, name_device, return_freed_memory
 from pretrain.engine.engine import build_engine, set_learning_rate
 from pretrain.engine.log import Log, WandbBoard, read_metrics
 from pretrain.engine.loop import LoopState, Outcome, Progress
 from pretrain.engine.run_folder import CHECKPOINTS, SUMMARY, lock_folder
 from pretrain.engine.stop import Stopped, StopRequest, listen_for_stop
-from pretrain.engine.watch import SETTING_UP, Watch, watch_ranks
+from pretrain.engine.watch import SETTING_UP, Watch, note_place, watch_ranks
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.release.card import find_warnings
 from pretrain.release.curve import OF_PRETRAINING, draw_curve
-from pretrain.release.release import write_release
 from pretrain.validation import evaluate, evaluate_retrieval
 
 from .batches import Feeder, average_tokens
@@ -54,7 +51,7 @@ CURVE, CURVE_SECONDS = "curve.png", 60.0  # at least between two drawings
 FEW_TOKENS = 15_000  # of a micro-batch: with 12,000 RoBERTa-base had 69% of the speed that 49,000 had on an H200
 
 
-def pretrain(config: PretrainConfig) -> dict[str, Any]:
+def pretrain(config: PretrainConfig) -> JsonObject:
     """Begins or resumes the run that ``config`` describes, and returns its summary; every rank but rank 0 returns {}.
 
     All ranks call it. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
@@ -88,19 +85,19 @@ def _leave_at_exit() -> None:
     atexit.register(dist.destroy_process_group)
 
 
-def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> dict[str, Any]:
+def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> JsonObject:
     setup = None
     try:
-        watch.mark(SETTING_UP, patient=True)  # weights and shards may come from afar
+        note_place(SETTING_UP, patient=True)  # weights and shards may come from afar
         setup = set_up(config)
-        watch.mark("reading checkpoints", patient=True)
+        note_place("reading checkpoints", patient=True)
         checkpoint, summary = find_resumable(setup.folder / CHECKPOINTS), setup.folder / SUMMARY
         if not checkpoint and summary.exists():
             raise KinspanError(f"--output_dir {setup.folder}: the run is complete, but its checkpoints are gone")
-        if checkpoint and summary.exists() and get_step(checkpoint) >= setup.total_steps:
+        if checkpoint and summary.exists() and get_step(checkpoint) >= setup.schedule.total:
             log.info("this run is complete: see %s", summary)
             return read_object(summary, "delete it to have it written again") if setup.rank == 0 else {}
-        run = Pretraining(setup, checkpoint, request, watch)
+        run = Pretraining(setup, checkpoint, request)
         with run.opened:
             run.begin()
             run.train()
@@ -115,10 +112,10 @@ def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> dict[str
 
 @dataclass
 class PretrainProgress(Progress):
-    """What a checkpoint keeps of the loop; the window is by ``sum_names`` of the model.
+    """The state of the loop in a checkpoint; the window is by ``sum_names`` of the model.
 
     tokens: that were trained on so far, by all ranks
-    losses: those of the last lines of the log, in which metrics.is_spike finds spikes
+    losses: of the last lines of the log, for metrics.is_spike
     """
 
     tokens: int = 0
@@ -128,34 +125,29 @@ class PretrainProgress(Progress):
 class Pretraining(LoopState):
     """A run under way.
 
-    clock:       measures the speed
-    opened:      closes what the run has opened
+    opened:      closes files and threads of the run
     filler:      stands in for an empty micro-batch
     feeder:      makes the batches from ``progress.step`` on
     next_counts: waits for the next step's batch to be counted, see step.start_count_reduction
     """
 
     progress: PretrainProgress
-    filler: Any
+    filler: Batch
     feeder: Feeder
     next_counts: Callable[[], GlobalBatch]
 
-    def __init__(self, setup: Setup, checkpoint: Path | None, request: StopRequest, watch: Watch) -> None:
+    def __init__(self, setup: Setup, checkpoint: Path | None, request: StopRequest) -> None:
         """Builds the engine and loads the checkpoint ``checkpoint``; without one the run begins anew."""
         config, schedule = setup.config, setup.schedule
         self.setup, self.opened, self.curve_due = setup, ExitStack(), 0.0
         self.weights = LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight)
-        self.clock = Clock(
-            FlopCounter(setup.model),  # made before the engine, which may divide the parameters among the ranks
-            not setup.layout.padded,
-            find_peak_tflops(config.peak_tflops, setup.facts["precision"]),
-        )
-        universal = (
-            convert_to_universal(checkpoint, setup.layout.world, setup.rank) if checkpoint else None
-        )  # needs memory
+        counter = FlopCounter(setup.model)  # before the engine, which may divide the parameters among the ranks
+        self.clock = Clock(counter, config.peak_tflops or find_peak_tflops(setup.facts["precision"]))
+        world = setup.layout.world  # the conversion needs memory: it comes before the engine
+        universal = convert_to_universal(checkpoint, world, setup.rank) if checkpoint else None
         super().__init__(
             rank=setup.rank,
-            engine=build_engine(setup.model, config, setup.deepspeed_settings),
+            engine=build_engine(setup.model, setup.deepspeed_settings, config.learning_rate, config.weight_decay),
             writer=Writer(
                 setup.folder / CHECKPOINTS,
                 setup.rank,
@@ -164,15 +156,14 @@ class Pretraining(LoopState):
                 torch.cuda.is_available() if config.async_checkpoints is None else config.async_checkpoints,
             ),
             schedule=schedule,
-            progress=PretrainProgress(world_size=setup.layout.world, window=[0.0] * len(setup.model.sum_names)),
+            progress=PretrainProgress(world_size=world, window=[0.0] * len(setup.model.sum_names)),
             request=request,
-            watch=watch,
             most_skips=config.max_skipped_steps,
         )
         if config.compile:
             compile_encoders(setup.model)
         if checkpoint:
-            self.progress = PretrainProgress(**load_checkpoint(self.engine, checkpoint, setup.layout.world, universal))
+            self.progress = PretrainProgress(**load_checkpoint(self.engine, checkpoint, world, universal))
             disable_overflow_error(self.engine)  # the loss scaler that was loaded is another object
             self.resumed_at = self.progress.step
             log.info("resuming from %s at step %d", checkpoint, self.progress.step)
@@ -181,10 +172,10 @@ class Pretraining(LoopState):
         """Tries the largest batch, opens log and feeder, and fetches the first batch."""
         setup, progress, config = self.setup, self.progress, self.setup.config
         self.opened.callback(release_engine, self.engine)
-        self.watch.mark("trying the largest batch")
+        note_place("trying the largest batch")
         try_largest(self.engine, setup.train_stream, setup.layout)
         log_start(setup, self.engine.module)
-        self.watch.mark("reading the first block", patient=True)  # a remote one may take long
+        note_place("reading the first block", patient=True)  # a remote one may take long
         self.filler = setup.train_stream.batch(progress.step * setup.layout.size, 1)
         self.fill_window()
         self.profiler = None
@@ -192,10 +183,7 @@ class Pretraining(LoopState):
             write_atomically(setup.folder / "config.yaml", yaml.safe_dump(as_dict(config), sort_keys=False))
             board = WandbBoard(setup.folder, config.wandb, setup.facts["settings"]) if config.wandb else None
             undone = ("validation",) if progress.due else ()
-            settings = setup.facts["settings"]
-            self.metrics = Log(
-                setup.folder, progress.step, self.schedule.total, "pre-training", undone, settings, board
-            )
+            self.metrics = Log(setup.folder, progress.step, self.schedule.total, "pre-training", undone, board)
             self.opened.callback(self.metrics.close)
             if config.profile:
                 self.profiler = self.opened.enter_context(make_profiler(config.profile, setup.folder))
@@ -207,12 +195,12 @@ class Pretraining(LoopState):
         self.feeder.waited = 0.0  # no step is under way yet
 
     def train(self) -> None:
-        """Trains to the end. Once per update, in this order: stop if asked, validate, save, release, step, log."""
+        """Trains to the end. Once per update, in this order: stop if asked, validate, save, step, log."""
         config, total = self.setup.config, self.schedule.total
         while True:
             step, began = self.progress.step, time.monotonic()
             saved = step == self.resumed_at  # then its checkpoint was written after this step was measured
-            self.watch.mark(f"step {step}, counting tokens with the other ranks")
+            note_place(f"step {step}, counting tokens with the other ranks")
             global_batch = self.next_counts()
             if global_batch.stop:
                 self.stop(saved)
@@ -221,8 +209,6 @@ class Pretraining(LoopState):
             self.progress.due = False
             if step and not saved and (step % config.save_steps == 0 or step in (self.schedule.decay_start, total)):
                 self.save()
-            if step and config.release_every and step % config.release_every == 0:
-                self.release()
             if step >= total:
                 break
             self.take_step(global_batch)
@@ -238,7 +224,7 @@ class Pretraining(LoopState):
         rate = self.schedule.rate(step)
         set_learning_rate(self.engine, rate)
         self.clock.start()
-        self.watch.mark(f"step {step}, waiting for the next batch")
+        note_place(f"step {step}, waiting for the next batch")
         self.fetch_next(self.request.wanted())
         outcome = train_step(
             self.engine,
@@ -249,10 +235,9 @@ class Pretraining(LoopState):
             seed=setup.config.seed,
             step=step,
             weights=self.weights,
-            mark=self.watch.mark,
         )
         if logged:
-            self.watch.mark(f"step {step}, waiting for the device")
+            note_place(f"step {step}, waiting for the device")
         self.clock.stop(global_batch, outcome.sums if logged else None)
         self.progress.tokens += global_batch.counts["num_tokens"]
         self.count_update(outcome)
@@ -289,7 +274,7 @@ class Pretraining(LoopState):
         if self.metrics:
             values = {"skipped_steps": self.progress.skipped, "example": step * size, "count": size}
             self.metrics.write(step + 1, "skipped", values)
-        if not is_ordinary_overflow(setup.facts["precision"], self.progress.skipped_in_row):
+        if setup.facts["precision"] != "fp16" or self.progress.skipped_in_row > 1:  # else fp16 looks for its scale
             shown = f"--start {step * size} --count {size} --seed {setup.config.seed}"
             log.warning(
                 "step %d: a loss or gradient was not finite, its update is skipped: kinspan show pairs %s", step, shown
@@ -300,24 +285,16 @@ class Pretraining(LoopState):
         setup, step, figures = self.setup, self.progress.step, None
         if setup.validation_stream is not None:
             measure = evaluate_retrieval if setup.config.pair_loss else evaluate
-            figures = measure(
-                self.engine,
-                setup.validation_stream,
-                setup.config.eval_pairs,
-                setup.layout,
-                self.rank,
-                self.weights,
-                self.watch.mark,
-            )
+            stream, pairs = setup.validation_stream, setup.config.eval_pairs
+            figures = measure(self.engine, stream, pairs, setup.layout, self.rank, self.weights)
         is_last = step == self.schedule.total
         if self.metrics and figures:
             self.metrics.write(step, "validation", figures)
         if self.metrics and (is_last or time.monotonic() >= self.curve_due):
             self.draw_curve()
         if is_last:
-            for text in find_warnings(
-                {**setup.facts, "last_validation": [{"step": step, **figures}] if figures else []}
-            ):
+            last = [{"step": step, **figures}] if figures else []
+            for text in find_warnings({**setup.facts, "last_validation": last}):
                 log.warning("%s", text)
 
     def draw_curve(self) -> None:
@@ -328,28 +305,12 @@ class Pretraining(LoopState):
         except OSError as error:
             log.warning("%s cannot be written: %s", self.setup.folder / CURVE, error.strerror)
 
-    def release(self) -> None:
-        """Writes a release of this step; where it cannot be written, training goes on. One that is there already is
-        kept only if this run was resumed at this step."""
-        step = self.progress.step
-        self.watch.mark(f"the release of step {step}", patient=True)
-        folder = self.setup.folder / "releases" / f"step-{step:08d}"
-        weights = full_weights(self.engine)
-        if self.rank == 0 and not (folder.exists() and step == self.resumed_at):
-            try:
-                folder.parent.mkdir(exist_ok=True)
-                write_release(self.setup.folder, weights, step, folder)
-                log.info("released %s", folder)
-            except (KinspanError, OSError) as error:  # a full disk, or a card that somebody has edited
-                log.warning("step %d is not released (%s): training goes on", step, quote_error(error))
-        ranks.barrier()
-
-    def summarise(self) -> dict[str, Any]:
+    def summarise(self) -> JsonObject:
         """Writes summary.json, which shows that the run is complete, and returns its content on rank 0."""
         setup, progress = self.setup, self.progress
         if self.rank:
             return {}
-        summary: dict[str, Any] = {
+        summary: JsonObject = {
             "steps": progress.step,
             "tokens": progress.tokens,
             "pairs": progress.step * setup.layout.size,
@@ -380,12 +341,10 @@ def log_start(setup: Setup, module: torch.nn.Module) -> None:
     with_generator = " with its generator" if facts["token_loss"] == "rtd" else ""
     name, precision, stage = facts["model"]["name"], facts["precision"], facts["zero_stage"]
     log.info("%s%s: %.1f M parameters, %s, ZeRO %d", name, with_generator, parameters, precision, stage)
-    log.info("device: %s, %d rank(s)", describe_device(), layout.world)
-    batches = layout.size, layout.world, layout.accumulation, layout.largest
-    log.info("%d pairs per step: %d rank(s) x %d micro-batch(es) of about %d", *batches)
-    epochs = setup.total_steps * layout.size / stream.epoch_pairs
-    log.info("%d steps (%.2f epochs), pairs of at most %d tokens", setup.total_steps, epochs, stream.max_length)
-    log.info("figures and curves: %s, %s, tensorboard", setup.folder / "metrics.jsonl", CURVE)
+    batches = layout.size, name_device(), layout.world, layout.accumulation, layout.largest
+    log.info("%d pairs per step: on %s, %d rank(s) x %d micro-batch(es) of about %d", *batches)
+    epochs = setup.schedule.total * layout.size / stream.epoch_pairs
+    log.info("%d steps (%.2f epochs), pairs of at most %d tokens", setup.schedule.total, epochs, stream.max_length)
     if torch.cuda.is_available() and (tokens := layout.largest * average_tokens(stream)) < FEW_TOKENS:
         flag = "--micro_batch_size" if layout.accumulation > 1 else "--global_batch_size"
         log.warning(
@@ -394,10 +353,7 @@ def log_start(setup: Setup, module: torch.nn.Module) -> None:
 
 
 def make_profiler(num_steps: int, folder: Path) -> profile:
-    """Returns torch's profiler, whose ``step`` the loop calls once per update.
-
-    After ``num_steps`` traced steps it writes the trace and logs which operators took the most time.
-    """
+    """Returns torch's profiler, which after ``num_steps`` steps writes the trace and logs the slowest operators."""
     gpu = torch.cuda.is_available()
 
     def finish(profiler: profile) -> None:

@@ -1,21 +1,20 @@
-"""Sets a run up: all that it needs before it has an engine, with every check that can be made until then."""
+"""Sets a run up, before it has an engine, with every check that can be made until then."""
 
-import json
 import logging
 import math
 import os
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from data_pipeline import tokenizers
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.core.files import JsonObject, read_object
 from data_pipeline.core.hub import use_cache_alone
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
@@ -27,7 +26,16 @@ from pretrain.engine.device import choose_precision, set_product_precision
 from pretrain.engine.engine import HIGH_RATE, complete_settings, read_deepspeed_config, start_distributed, zero_stage
 from pretrain.engine.layout import Layout
 from pretrain.engine.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
-from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, RUN, SUMMARY, check_shared, claim_folder, open_folder
+from pretrain.engine.run_folder import (
+    ADVICE,
+    CHECKPOINTS,
+    RUN,
+    SUMMARY,
+    check_shared,
+    claim_folder,
+    open_folder,
+    write_record,
+)
 from pretrain.engine.schedule import OPEN_ENDED, Schedule, make_schedule
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
@@ -35,7 +43,6 @@ from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.electra import ReplacedTokenModel, load_replaced_token_model
 from pretrain.modeling.pair_model import (
     Load,
-    PairModel,
     fingerprint_weights,
     holds_no_weights,
     load_config,
@@ -43,11 +50,10 @@ from pretrain.modeling.pair_model import (
     load_or_build,
 )
 from pretrain.modeling.scorer import check_fits
-from pretrain.modeling.siamese.model import TEMPERATURE, SiameseModel, load_siamese_model
+from pretrain.modeling.siamese.model import TEMPERATURE, load_siamese_model
 from pretrain.planning.corpora import (
     build_mixture,
     drop_untrainable,
-    identify_corpora,
     list_sources,
     mix_validation,
     open_corpora_for_tokenizer,
@@ -55,57 +61,46 @@ from pretrain.planning.corpora import (
 from pretrain.release.adapter import keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 
-from .batches import average_tokens, choose_micro_batch
+from .batches import TrainedModel, average_tokens, choose_micro_batch
 from .config import MUST_MATCH_ACROSS_RANKS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig
-from .facts import collect_facts, describe_for_release
+from .facts import collect_facts
 from .lengthen import change_length
 from .planning.checks import check, find_unused_flags
 
 log = logging.getLogger(__name__)
-TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
 HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at first, then drowns a pair loss of .7
 
 
 @dataclass(kw_only=True)
 class Setup:
-    """What a run is made of, before it has an engine.
+    """A run before it has an engine.
 
     validation_stream:  None where no pairs are held out
-    facts:              what run.json holds: the run's identity (see config.identity), and facts for its release
+    facts:              run.json: the run's identity (see config.identity), and facts for its release
     """
 
     config: PretrainConfig
     folder: Path
     model: TrainedModel
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     train_stream: PairStream
     validation_stream: PairStream | None
     layout: Layout
     rank: int
-    total_steps: int
     schedule: Schedule
-    deepspeed_settings: dict[str, Any]
-    facts: dict[str, Any]
+    deepspeed_settings: JsonObject
+    facts: JsonObject
 
 
 def begin(config: PretrainConfig) -> Path:
-    """Checks the settings, opens the output folder, which it returns, and joins the other ranks."""
+    """Checks the settings, joins the other ranks, and opens the output folder, which it returns."""
     check(config)
-    folder = open_folder(config.output_dir)
-    try:
-        start_distributed(config.allow_cpu)
-    except KinspanError:
-        with suppress(OSError):  # where it holds something
-            folder.rmdir()
-        raise
-    return folder
+    start_distributed(config.allow_cpu)
+    return open_folder(config.output_dir)
 
 
 def set_up(config: PretrainConfig) -> Setup:
-    """Loads corpus and model and claims the output folder, after ``begin``.
-
-    Raises KinspanError for anything that the user can mend.
-    """
+    """Loads corpus and model and claims the output folder, after ``begin``."""
     sources = list_sources(config)
     mixture = build_mixture(config, sources)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
@@ -123,7 +118,7 @@ def set_up(config: PretrainConfig) -> Setup:
     token_loss = choose_token_loss(config, model_name, family)
     masked = disable_unused_masking(config, token_loss)
     model, new_parts = make_first_on_each_machine(
-        local_rank, lambda: _load_model(config, model_name, token_loss, mixture)
+        local_rank, lambda: load_trained(config, model_name, token_loss, mixture)
     )
     fingerprint = fingerprint_once_per_machine(model, rank, local_rank)
     notes += [*new_parts, *find_unused_flags(config, token_loss)]
@@ -132,18 +127,38 @@ def set_up(config: PretrainConfig) -> Setup:
     if config.compile:
         check_can_compile(model.family, stage)
 
-    train, validation, unvalidated = _open_streams(config, masked, token_loss, tokenizer, mixture, max_length)
-    total = count_steps(config, train)
-    schedule = plan_schedule(config, total, train.epoch_pairs)
+    template, masking = read_template(config, tokenizer), make_masking(masked, token_loss, tokenizer)
+    open_stream = partial(PairStream, template=template, max_length=max_length, masking=masking)
+    train = open_stream(mixture, seed=config.seed, split="train", permute_labels=config.permute_pair_labels)
+    validation = None
+    if config.eval_pairs:
+        try:
+            validated, unvalidated = mix_validation(mixture)
+            validation = open_stream(validated, seed=VALIDATION_SEED, split="validation")
+            notes += unvalidated
+        except TooFewDocuments as error:
+            notes.append(f"no validation: held-out documents give no pairs ({error})")
+    schedule = plan_schedule(config, count_steps(config, train), train.epoch_pairs)
     # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
     micro = _find_micro_batch(config, model, train, precision, stage, world_size)
     config, masked = (replace(settings, micro_batch_size=micro) for settings in (config, masked))
     layout = Layout(config.global_batch_size, micro, world_size, padded)
-    facts = collect_facts(masked, fingerprint, model_name, deepspeed_settings, precision, mixture, max_length, total)
-    facts["identity"]["corpus_content"] = identify_corpora(mixture, sources)
-    facts |= describe_for_release(config, model_name, model, token_loss, mixture, corpora, validation)
-    facts["warmup_steps"] = schedule.warmup
+    facts = collect_facts(
+        masked,
+        model_name=model_name,
+        model=model,
+        fingerprint=fingerprint,
+        deepspeed_settings=deepspeed_settings,
+        precision=precision,
+        token_loss=token_loss,
+        mixture=mixture,
+        sources=sources,
+        corpora=corpora,
+        train=train,
+        validation=validation,
+        schedule=schedule,
+    )
     setup = Setup(
         config=config,
         folder=Path(config.output_dir),
@@ -153,14 +168,13 @@ def set_up(config: PretrainConfig) -> Setup:
         validation_stream=validation,
         layout=layout,
         rank=rank,
-        total_steps=total,
         schedule=schedule,
-        deepspeed_settings=complete_settings(deepspeed_settings, config, layout, precision),
+        deepspeed_settings=complete_settings(deepspeed_settings, config.max_grad_norm, layout, precision),
         facts=facts,
     )
     _check_same_everywhere(setup)
     broadcast_from_rank_0(lambda: _claim(setup))
-    for note in [*notes, *unvalidated]:
+    for note in notes:
         log.info("%s", note)
     _warn(config, model_name, new_parts)
     return setup
@@ -187,26 +201,6 @@ def _set_numerics(config: PretrainConfig) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it
 
 
-def _open_streams(
-    config: PretrainConfig, masked: PretrainConfig, token_loss: str, tokenizer: Any, mixture: Mixture, max_length: int
-) -> tuple[PairStream, PairStream | None, list[str]]:
-    """Returns the training stream, the validation stream or None, and notes.
-
-    masked: the settings of ``disable_unused_masking``
-    """
-    template = read_template(config, tokenizer)
-    masking = make_masking(masked, token_loss, tokenizer)
-    shared: dict[str, Any] = {"template": template, "max_length": max_length, "masking": masking}
-    train = PairStream(mixture, seed=config.seed, split="train", permute_labels=config.permute_pair_labels, **shared)
-    if not config.eval_pairs:
-        return train, None, []
-    try:
-        validated, notes = mix_validation(mixture)
-        return train, PairStream(validated, seed=VALIDATION_SEED, split="validation", **shared), notes
-    except TooFewDocuments as error:
-        return train, None, [f"no validation: what is held out gives no pairs ({error})"]
-
-
 def _find_micro_batch(
     config: PretrainConfig, model: TrainedModel, train: PairStream, precision: str, stage: int, world: int
 ) -> int:
@@ -215,20 +209,20 @@ def _find_micro_batch(
         return config.micro_batch_size
     folder = Path(config.output_dir)
 
-    def read_kept() -> dict[str, Any]:
+    def read_kept() -> JsonObject:
         under_way = (folder / RUN).exists() and any((folder / CHECKPOINTS).glob("step-*"))
         return read_object(folder / RUN, ADVICE).get("settings", {}) if under_way else {}
 
-    kept = broadcast_from_rank_0(read_kept)
     share = math.ceil(config.global_batch_size / world)
-    return kept.get("micro_batch_size") or choose_micro_batch(model, train, precision, stage, share)
+    kept = broadcast_from_rank_0(read_kept).get("micro_batch_size")
+    return kept or choose_micro_batch(model, train, precision, stage, share)
 
 
 def _check_same_everywhere(setup: Setup) -> None:
     """Fails on all ranks if any rank's settings or files differ from rank 0's."""
-    steps = {"total_steps": setup.total_steps, "schedule": setup.schedule, "deepspeed": setup.deepspeed_settings}
     settings = {name: getattr(setup.config, name) for name in MUST_MATCH_ACROSS_RANKS}
-    everyone = gather(setup.facts["identity"] | steps | settings)
+    settings |= {"schedule": setup.schedule, "deepspeed": setup.deepspeed_settings}
+    everyone = gather(setup.facts["identity"] | settings)
     for rank, theirs in enumerate(everyone):
         for key, value in everyone[0].items():
             if theirs[key] != value:
@@ -237,10 +231,7 @@ def _check_same_everywhere(setup: Setup) -> None:
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
-    """Returns "mlm", "rtd" or for an adapter "none"; "auto" is rtd for cross-encoders of ELECTRA's family.
-
-    Raises KinspanError where they do not fit, or no loss has a weight.
-    """
+    """Returns "mlm", "rtd" or for an adapter "none"; "auto" is rtd for cross-encoders of ELECTRA's family."""
     if config.adapter:
         return "none"
     if config.pair_loss or config.token_loss == "mlm" or (config.token_loss == "auto" and family != "electra"):
@@ -259,7 +250,7 @@ def disable_unused_masking(config: PretrainConfig, token_loss: str) -> PretrainC
     return replace(config, mlm_probability=0.0) if token_loss == "mlm" and not config.mlm_weight else config
 
 
-def _load_names(model_name: str, local_rank: int) -> tuple[Any, str]:
+def _load_names(model_name: str, local_rank: int) -> tuple[PreTrainedTokenizerBase, str]:
     """Returns the tokenizer and family of the model; only the first rank of a machine asks the hub."""
     if local_rank:
         use_cache_alone()
@@ -268,10 +259,7 @@ def _load_names(model_name: str, local_rank: int) -> tuple[Any, str]:
 
 
 def fingerprint_once_per_machine(model: TrainedModel, rank: int, local_rank: int) -> str:
-    """Returns a hash of the initial weights, computed by the first rank of each machine.
-
-    Raises KinspanError on all ranks where a machine has other weights than that of rank 0.
-    """
+    """Returns a hash of the initial weights, computed by the first rank of each machine, where all must be equal."""
     is_first = rank == 0 or local_rank == 0
     everyone = gather(fingerprint_weights(model, *_list_configs(model).values()) if is_first else None)
     for number, theirs in enumerate(everyone):
@@ -280,8 +268,14 @@ def fingerprint_once_per_machine(model: TrainedModel, rank: int, local_rank: int
     return str(everyone[0])
 
 
-def check_lengths(model: TrainedModel, model_name: str, generator_name: str, tokenizer: Any, max_length: int) -> None:
-    """Raises KinspanError unless model and generator embed the tokenizer's ids (if given) and pairs of this length."""
+def check_lengths(
+    model: TrainedModel,
+    model_name: str,
+    generator_name: str,
+    tokenizer: PreTrainedTokenizerBase | None,
+    max_length: int,
+) -> None:
+    """Raises KinspanError unless model and generator embed the tokenizer's ids and pairs of this length."""
     if tokenizer is not None and tokenizer.mask_token_id is None:
         raise KinspanError(f"--model {model_name}: its tokenizer has no mask token")
     names = {model.encoders[-1]: f"--model {model_name}"}
@@ -296,6 +290,9 @@ def load_trained(
 ) -> tuple[TrainedModel, list[str]]:
     """Loads the model that these settings train, each part by ``load``; returns it and notes on its new parts."""
     names, share = mixture.names, mixture.positive_share
+    if config.adapter:
+        name, shape = Path(config.output_dir).resolve().name, (config.adapter, config.adapter_size, config.adapters)
+        return load_adapter_model(model_name, *shape, name, config.seed, names, share)
     if config.pair_loss:
         temperature = config.temperature or TEMPERATURE
         return load_siamese_model(model_name, config.seed, names, temperature, config.symmetric, load)
@@ -306,26 +303,15 @@ def load_trained(
     )
 
 
-def _load_model(
-    config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture
-) -> tuple[TrainedModel, list[str]]:
-    if not config.adapter:
-        return load_trained(config, model_name, token_loss, mixture)
-    name, shape = Path(config.output_dir).resolve().name, (config.adapter, config.adapter_size, config.adapters)
-    return load_adapter_model(model_name, *shape, name, config.seed, mixture.names, mixture.positive_share)
-
-
-def read_template(config: ObjectiveSettings, tokenizer: Any) -> tokenizers.PairTemplate:
+def read_template(config: ObjectiveSettings, tokenizer: PreTrainedTokenizerBase) -> tokenizers.PairTemplate:
     """Reads how the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone."""
     read = tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template
     return read(tokenizer)
 
 
-def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: Any) -> MaskedLM | None:
-    """Returns what chooses the tokens of the token loss; None where there is none.
-
-    Raises KinspanError where it is to choose whole words, and the tokenizer does not show where words begin.
-    """
+def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: PreTrainedTokenizerBase) -> MaskedLM | None:
+    """Returns the choice of tokens for the token loss, or None. Raises KinspanError where words are unknown to the
+    tokenizer."""
     if token_loss == "none":
         return None
     words = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
@@ -343,26 +329,21 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 
 
 def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> Schedule:
-    """Returns the learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit.
-
-    epoch_pairs: of an epoch. Where a run may be continued, the warm-up of epochs follows from them alone: ``total`` is
-                 rounded up, and its share of an epoch differs between two lengths
-    """
+    """Returns the learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit."""
     warmup, given = config.warmup_steps, None
     if config.warmup_epochs is not None and config.max_epochs is not None:
         warmup = round(total * config.warmup_epochs / config.max_epochs)
-        if config.lr_schedule in OPEN_ENDED:
+        if config.lr_schedule in OPEN_ENDED:  # it must not depend on ``total``, which is rounded up
             warmup = round(config.warmup_epochs * epoch_pairs / config.global_batch_size)
         given = f"--warmup_epochs {config.warmup_epochs:g} ({warmup} steps)"
     return make_schedule(config, config.learning_rate, total, warmup, given=given)
 
 
 def _claim(setup: Setup) -> None:
-    """Makes the output folder this run's, with what its release needs beside weights, or finds that it already is."""
+    """Makes the output folder this run's, with the files of its release beside weights, unless it is already."""
     is_new = claim_folder(setup.folder, setup.facts)
     if is_new:
-        shutil.rmtree(setup.folder / "releases", ignore_errors=True)  # of settings that never came to a checkpoint
-        shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)
+        shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # of settings without a checkpoint
         for name, model_config in _list_configs(setup.model).items():
             (setup.folder / name).mkdir(exist_ok=True)
             model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
@@ -371,18 +352,11 @@ def _claim(setup: Setup) -> None:
         keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
     if not is_new:
         change_length(setup.folder, setup.facts, setup.schedule)
-        _note_validation(setup)
+        if not (setup.folder / SUMMARY).exists():  # settings that may change are now others
+            write_record(setup.folder, setup.facts)
 
 
-def _note_validation(setup: Setup) -> None:
-    """Keeps in run.json, for the card, on how much a run under way is validated from now on, which may change."""
-    record = read_object(setup.folder / RUN, ADVICE)
-    now = {name: setup.facts[name] for name in ("eval_pairs", "validation_documents")}
-    if record | now != record and not (setup.folder / SUMMARY).exists():
-        write_atomically(setup.folder / RUN, json.dumps(record | now, indent=1) + "\n")
-
-
-def _list_configs(model: TrainedModel) -> dict[str, Any]:
+def _list_configs(model: TrainedModel) -> dict[str, PretrainedConfig]:
     if isinstance(model, ReplacedTokenModel):
         return {MODEL_FOLDER: model.config, GENERATOR_FOLDER: model.generator.config}
     return {MODEL_FOLDER: model.config}

@@ -1,14 +1,13 @@
-"""Where a run stands, by its log, its checkpoints and its lock alone, without torch."""
+"""Reads where a run stands from its log, its checkpoints and its lock alone, without torch."""
 
 import fcntl
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import read_object
+from data_pipeline.core.files import JsonObject, read_object
 from pretrain.engine.log import format_time, read_metrics
 
 COMPLETE, RUNNING, STOPPED = "complete", "running", "not running"
@@ -18,14 +17,7 @@ SHOWN = ("loss", "pair_loss", "pair_auc", "pair_mrr", "mlm_loss", "rtd_loss")  #
 
 @dataclass(frozen=True)
 class Status:
-    """A run as its folder shows it.
-
-    step:           of the last line of the log
-    seconds_left:   at the mean speed since the last start, by the log
-    checkpoint:     the step of the newest one, None without any
-    checkpoint_age: in seconds
-    validation:     the figures of the last one
-    """
+    """A run as its folder shows it: ``step`` is that of the last line of the log, ``checkpoint`` that of the newest."""
 
     folder: str
     title: str
@@ -53,20 +45,18 @@ def read_status(folder: Path) -> Status:
         raise KinspanError(f"{folder} holds no run of kinspan pretrain, or its log is damaged") from error
 
 
-def _read(folder: Path, facts: dict[str, Any]) -> Status:
-    total, title = int(facts["total_steps"]), f"{facts['model']['name']}, {facts['settings']['objective']}"
-    lines = read_metrics(folder)
-    train, validations = ([x for x in lines if x["split"] == split] for split in ("train", "validation"))
-    last = train[-1] if train else {}
-    step, speed = max((line["step"] for line in lines), default=0), float(last.get("tokens_per_second", 0))
-    tokens = int(last.get("tokens", 0))
-    validation = validations[-1] if validations else {}
+def _read(folder: Path, facts: JsonObject) -> Status:
+    total, lines = int(facts["total_steps"]), read_metrics(folder)
+    last, validation = (
+        next((line for line in reversed(lines) if line["split"] == split), {}) for split in ("train", "validation")
+    )
+    step = max((line["step"] for line in lines), default=0)
+    tokens, speed = int(last.get("tokens", 0)), float(last.get("tokens_per_second", 0))
     checkpoint = find_checkpoint(folder)
-    state = RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED
     return Status(
         folder=str(folder),
-        title=title,
-        state=state,
+        title=f"{facts['model']['name']}, {facts['settings']['objective']}",
+        state=RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED,
         step=step,
         total_steps=total,
         tokens=tokens,
@@ -102,17 +92,13 @@ def find_checkpoint(folder: Path) -> tuple[int, float] | None:
 
 def format_status(status: Status) -> str:
     """Formats the status as lines, the state first."""
-    share = 100 * status.step / max(status.total_steps, 1)
-    left = "not known" if status.seconds_left is None else format_time(status.seconds_left)
-    checkpoint = "none yet"
-    if status.checkpoint is not None and status.checkpoint_age is not None:
-        checkpoint = f"step {status.checkpoint:,}, {format_time(status.checkpoint_age)} old"
+    share, age = 100 * status.step / max(status.total_steps, 1), status.checkpoint_age
     rows = {
         "state": status.state,
         "progress": f"step {status.step:,} of {status.total_steps:,} ({share:.0f}%)",
         "tokens": f"{status.tokens:,}, {status.tokens_per_second:,.0f} per second",
-        "time left": left,
-        "checkpoint": checkpoint,
+        "time left": "not known" if status.seconds_left is None else format_time(status.seconds_left),
+        "checkpoint": "none yet" if age is None else f"step {status.checkpoint:,}, {format_time(age)} old",
         "skipped": f"{status.skipped_steps:,} update(s) that were not finite",
         "validation": "  ".join(f"{name} {value:.4f}" for name, value in status.validation.items()) or "none yet",
     }

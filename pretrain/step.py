@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +10,11 @@ import torch.distributed as dist
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
 from pretrain.engine import ranks
-from pretrain.engine.deepspeed_compat import without_updates
+from pretrain.engine.deepspeed_compat import Engine, guard_update, nan_guard, read_outcome, without_updates
 from pretrain.engine.device import OutOfMemory, is_out_of_memory
-from pretrain.engine.device_update import guard_update, nan_guard, read_outcome
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
+from pretrain.engine.watch import note_place
 from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.modeling.losses import PAPER_WEIGHTS, Loss, LossWeights
 from pretrain.modeling.siamese.cached import CachedGradients, cache_gradients, compare_objectives, surrogate_loss
@@ -43,10 +42,7 @@ class GlobalBatch:
 def start_count_reduction(
     batches: list[Batch | None], losses: Iterable[Loss], stopping: bool = False
 ) -> Callable[[], GlobalBatch]:
-    """Begins to add up over the ranks what divides the losses of a global batch, and returns what waits for it.
-
-    It is one collective, which overlaps the step before. Each rank's own tokens travel with it, in a place of its own.
-    """
+    """Begins to sum over the ranks the counts that divide a global batch's losses; returns what waits for the sums."""
     names = sorted({"num_tokens", *(loss.count for loss in losses)})
     local = [sum(getattr(batch, name) for batch in batches if batch) for name in names]
     of_ranks = [0] * ranks.count()
@@ -63,7 +59,7 @@ def start_count_reduction(
 
 
 def train_step(
-    engine: Any,
+    engine: Engine,
     *,
     global_batch: GlobalBatch,
     filler: Batch,
@@ -72,7 +68,6 @@ def train_step(
     seed: int,
     step: int,
     weights: LossWeights = PAPER_WEIGHTS,
-    mark: Callable[[str], None] = lambda place: None,
 ) -> Outcome:
     """Makes forward and backward passes over this rank's micro-batches, then the update.
 
@@ -82,7 +77,6 @@ def train_step(
     device. The sums that it returns are by ``sum_names`` of the model.
 
     filler: stands in for an empty micro-batch, at no weight
-    mark:   is told where the step is, for the watchdog
     """
     scales = make_scales(engine.module.losses, global_batch.counts, weights, layout, engine.device)
     nothing = {name: torch.zeros_like(scale) for name, scale in scales.items()}
@@ -90,7 +84,7 @@ def train_step(
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
 
     def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
-        mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
+        note_place(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
         batch = global_batch.batches[number]
         shown, factors = batch or filler, scales if batch else nothing
         with decide_dropout(seed, step, rank * layout.accumulation + number, shown.sequences):
@@ -101,7 +95,7 @@ def train_step(
         stats[-len(cached.sums) :] += cached.sums
     for number, batch in enumerate(global_batch.batches):
         loss, sums, outputs = cached.only if cached and cached.only else forward(number)
-        mark(f"step {step}, backward of micro-batch {number}")
+        note_place(f"step {step}, backward of micro-batch {number}")
         if cached:
             loss = loss + surrogate_loss(outputs, cached.of_batches[number]) * scales["pair"]
         if batch is not None:
@@ -110,14 +104,18 @@ def train_step(
         engine.backward(loss)
         if number == len(global_batch.batches) - 1:
             norm = guard_update(engine)
-        mark(f"step {step}, update {number}")
+        note_place(f"step {step}, update {number}")
         engine.step()
     skipped, norm = read_outcome(engine, norm)
     return Outcome(stats.masked_fill(skipped, 0.0), norm, skipped)
 
 
 def _cache_gradients(
-    engine: Any, batches: list[Batch | None], filler: Batch, forward: Callable[..., Any], layout: Layout
+    engine: Engine,
+    batches: list[Batch | None],
+    filler: Batch,
+    forward: Callable[[int, bool], tuple[torch.Tensor, ...]],
+    layout: Layout,
 ) -> CachedGradients | None:
     """Returns the cached gradients of a bi-encoder's batch; None of other models."""
     model = engine.module
@@ -148,13 +146,13 @@ def make_scales(
     return dict(zip(values, row.unbind(), strict=True))
 
 
-def reserve_moments(optimizer: Any) -> list[torch.Tensor]:
+def reserve_moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Returns tensors as large as Adam's moments will be: two for each parameter that has none yet."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
     return [torch.empty_like(p) for p in parameters for _ in range(2)]
 
 
-def try_largest(engine: Any, stream: PairStream, layout: Layout) -> None:
+def try_largest(engine: Engine, stream: PairStream, layout: Layout) -> None:
     """Runs forward and backward of the largest batch at no weight, so that too little memory shows at once.
 
     Twice where gradients accumulate, since the second pass holds those of the first. Adam's moments, which the first

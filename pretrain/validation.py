@@ -1,8 +1,7 @@
 """Validation: all ranks together measure the model on held-out pairs, the same ones every time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,9 +10,11 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 from data_pipeline.sampling.stream import PairStream
-from pretrain.batches import to_tensors
+from pretrain.batches import Inputs, to_tensors
+from pretrain.engine.deepspeed_compat import Engine
 from pretrain.engine.layout import Layout
 from pretrain.engine.ranks import sum_by_name, sum_over_ranks
+from pretrain.engine.watch import note_place
 from pretrain.metrics import compute_figures, group_parts
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.modeling.siamese.cached import split_rows
@@ -21,17 +22,14 @@ from pretrain.modeling.siamese.losses import add_up_queries, bar_known, compare_
 
 
 def run_model(
-    engine: Any, stream: PairStream, layout: Layout, rank: int, weights: LossWeights, mark: Callable[[str], None]
-) -> Iterator[tuple[slice, Batch, dict[str, Any], Any]]:
-    """Runs the model on this rank's share of the first ``layout.size`` held-out pairs.
-
-    Yields for each micro-batch its place among all pairs, itself, the inputs, and the model's output.
-    """
+    engine: Engine, stream: PairStream, layout: Layout, rank: int, weights: LossWeights
+) -> Iterator[tuple[slice, Batch, Inputs, tuple[torch.Tensor, ...]]]:
+    """Runs the model on this rank's share of the held-out pairs; yields rows, micro-batch, inputs and output."""
     first, end = layout.share(rank)
     share = stream.batch(first, max(end - first, 1))
     engine.eval()
     for a, b in layout.cut(share.lengths[: end - first]):
-        mark(f"validation, pairs {first + a} to {first + b}")
+        note_place(f"validation, pairs {first + a} to {first + b}")
         # Where there is none, a pair runs that does not count: under ZeRO 3 all ranks must run the model
         batch = share.cut(a, b) if b > a else share.cut(0, 1)
         inputs = to_tensors(batch, engine.device)
@@ -43,29 +41,26 @@ def run_model(
 
 @torch.no_grad()
 def evaluate(
-    engine: Any,
+    engine: Engine,
     stream: PairStream,
     num_pairs: int,
     layout: Layout,
     rank: int,
     weights: LossWeights = PAPER_WEIGHTS,
-    mark: Callable[[str], None] = lambda place: None,
 ) -> dict[str, float]:
     """Returns losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
 
     pair_auc_hard, _easy: of the positives against that kind of negatives alone
     X/pair_auc:           of part X of a mixture
     layout:               of training, by which these pairs are cut too
-    mark:                 is told of each micro-batch, for the watchdog
 
     Raises KinspanError where a score is not finite.
     """
     num_pairs, names = min(num_pairs, stream.epoch_pairs), engine.module.sum_names
     results = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts
     stats = torch.zeros(len(names), dtype=torch.float64, device=engine.device)
-    for rows, _, inputs, (_, sums, logits) in run_model(
-        engine, stream, replace(layout, size=num_pairs), rank, weights, mark
-    ):
+    layout = replace(layout, size=num_pairs)
+    for rows, _, inputs, (_, sums, logits) in run_model(engine, stream, layout, rank, weights):
         results[:, rows] = torch.stack([x.double() for x in (logits, inputs["kinds"], inputs["part"])])
         stats += sums
     results = sum_over_ranks(results)  # each column is filled by one rank
@@ -77,10 +72,7 @@ def evaluate(
 
 
 def _compute_areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, parts: tuple[str, ...]) -> dict[str, float]:
-    """Returns areas under the ROC curve by name; one without positives or negatives is left out.
-
-    scores, kinds, part: ``[num_pairs]``
-    """
+    """Returns areas under the ROC curve by name, where there are positives and negatives. Arguments: ``[num_pairs]``"""
     rows = {"pair_auc": np.ones(len(scores), dtype=bool)}
     rows |= {f"pair_auc_{n}": (kinds == POSITIVE) | (kinds == k) for n, k in (("hard", HARD), ("easy", EASY))}
     rows |= {f"{name}/pair_auc": np.isin(part, numbers) for name, numbers in group_parts(parts).items()}
@@ -100,18 +92,14 @@ def compute_auc(labels: np.ndarray, scores: np.ndarray) -> float:
 
 @torch.no_grad()
 def evaluate_retrieval(
-    engine: Any,
+    engine: Engine,
     stream: PairStream,
     num_pairs: int,
     layout: Layout,
     rank: int,
     weights: LossWeights,
-    mark: Callable[[str], None] = lambda place: None,
 ) -> dict[str, float]:
-    """Returns losses, MRR and R@1 of the first ``num_pairs`` validation pairs.
-
-    The candidates are the texts of the whole validation and not of a batch, so that runs with other batches compare.
-    """
+    """Returns losses, MRR and R@1 of the first ``num_pairs`` validation pairs, among all of their texts."""
     num_pairs, per_pair = min(num_pairs, stream.epoch_pairs), stream.per_pair
     layout = replace(layout, size=num_pairs)
     model = engine.module
@@ -119,7 +107,7 @@ def evaluate_retrieval(
     every = torch.zeros(num_pairs, per_pair, model.config.hidden_size, device=engine.device)
     part = torch.zeros(num_pairs, dtype=torch.int64, device=engine.device)
     groups = torch.zeros(num_pairs, per_pair, 2, dtype=torch.int64, device=engine.device)
-    for rows, batch, inputs, (_, sums, embeddings) in run_model(engine, stream, layout, rank, weights, mark):
+    for rows, batch, inputs, (_, sums, embeddings) in run_model(engine, stream, layout, rank, weights):
         every[rows], part[rows] = embeddings, inputs["part"]
         groups[rows] = torch.from_numpy(batch.groups).unflatten(0, (-1, per_pair)).to(engine.device)
         stats += sums

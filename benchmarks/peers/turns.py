@@ -40,10 +40,12 @@ class Turn:
 
     def end(self, tokens: int, losses: dict[str, float]) -> None:
         """Stops the clock."""
-        from pretrain.engine.device import return_freed_memory
-        from pretrain.metrics import wait_for_device
+        import torch
 
-        wait_for_device()
+        from pretrain.engine.device import return_freed_memory
+
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         self.connection.send(Update(time.perf_counter() - self.began, tokens, losses))
         return_freed_memory()  # the other ways need it meanwhile
 

@@ -19,8 +19,8 @@ import yaml
 from data_pipeline.core.errors import KinspanError, quote_error
 
 log = logging.getLogger(__name__)
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
 JsonObject = dict[str, Any]
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
 def find_file(name: str) -> Path | None:

@@ -19,7 +19,7 @@ from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.fuse import describe_weights, single_ranker_fusion, write_fusion
 from finetune.training.release import find_ranker, release_ranker
 from finetune.training.stages import fingerprint_identity
-from pretrain.engine.device import describe_device
+from pretrain.engine.device import name_device
 from pretrain.engine.run_folder import lock_folder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_config
@@ -125,7 +125,7 @@ def adapt(options: AdaptOptions, hooks: PipelineHooks) -> JsonObject:
 
 def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: PipelineHooks) -> JsonObject:
     output, pretrained = options.output, str(options.output / PRETRAINING / RELEASE)
-    log.info("device: %s", describe_device())
+    log.info("device: %s", name_device())
     corpus, objective, notes = _prepare(options, hooks, questions)
     comparison = None
     if questions:

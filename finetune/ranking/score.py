@@ -1,6 +1,5 @@
 """Forward passes over examples of like length, packed, so that no padding is computed."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.progress import show_progress
 from pretrain.engine.device import is_out_of_memory
+from pretrain.engine.watch import note_place
 
 from .encode import EncodedPairs
 
@@ -37,7 +37,6 @@ def score_pairs(
     what: str = "scoring",
     precision: str = "fp32",
     alone: bool = False,
-    mark: Callable[[str], None] = lambda place: None,
 ) -> np.ndarray:
     """Returns ``ranker``'s score of every pair, ``[N]`` float64. Arguments and errors are those of ``run_batches``.
 
@@ -45,7 +44,7 @@ def score_pairs(
     """
     batches = list(pairs.by_length(batch_tokens or BATCH_TOKENS[device.type]))
     scores = torch.zeros(len(pairs.lengths), dtype=torch.float64, device=device)
-    run_batches(ranker, pairs, batches, scores, what=what, precision=precision, alone=alone, mark=mark)
+    run_batches(ranker, pairs, batches, scores, what=what, precision=precision, alone=alone)
     return scores.cpu().numpy()
 
 
@@ -59,7 +58,6 @@ def run_batches(
     what: str,
     precision: str = "fp32",
     alone: bool = False,
-    mark: Callable[[str], None] = lambda place: None,
 ) -> None:
     """Runs ``ranker`` over all batches, split over ranks; row i of ``out``, zeros before, gets example i's output.
 
@@ -70,7 +68,6 @@ def run_batches(
     what:      title of the progress bar
     precision: "fp32" leaves the weights' own; "bf16" is autocast over fp32 weights, which is faster and rounds
     alone:     this process passes everything, while the other ranks wait
-    mark:      called before each forward pass with its name, for the watchdog
 
     Raises KinspanError where memory is short.
     """
@@ -83,7 +80,7 @@ def run_batches(
     with torch.autocast(device.type, half) if half else nullcontext():  # around all passes: it rounds weights once
         for first in bar:
             rows = batches[min(first + rank, len(batches) - 1)]
-            mark(f"{what}, pass {first // size + 1} of {len(rounds)}")
+            note_place(f"{what}, pass {first // size + 1} of {len(rounds)}")
             try:
                 outputs = ranker(**encoded.pack(rows, device))
             except Exception as error:

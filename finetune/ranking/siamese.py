@@ -6,7 +6,6 @@ pool of answers cost the tokens of the pool.
 
 import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,7 +147,6 @@ def score_texts(
     width: int,
     device: torch.device,
     what: str,
-    mark: Callable[[str], None] = lambda place: None,
 ) -> np.ndarray:
     """Returns the cosine of every row's candidate to its question, ``[N]`` float64; each text is embedded once.
 
@@ -160,7 +158,7 @@ def score_texts(
     needed = np.unique(np.concatenate([texts.questions[data.question_of], texts.answers]))
     batches = list(group_by_length(texts.lengths, BATCH_TOKENS[device.type], needed))
     vectors = torch.zeros(len(texts.lengths), width, device=device)
-    run_batches(ranker, texts, batches, vectors, what=what, mark=mark)
+    run_batches(ranker, texts, batches, vectors, what=what)
     answers = torch.from_numpy(texts.answers).to(device)
     asked = (vectors[int(number)] for number in texts.questions)
     cosines = [vectors[answers[rows]] @ query for rows, query in zip(data.question_slices(), asked, strict=True)]

@@ -17,7 +17,7 @@ from data_pipeline.core.settings import (
     setting,
 )
 from finetune.evaluation.metrics import MAP, METRICS, RETRIEVAL_METRICS
-from pretrain.engine.settings import GuardSettings, OptimizerSettings
+from pretrain.engine.schedule import GuardSettings, OptimizerSettings
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"

@@ -5,19 +5,18 @@ gradient is that of the whole batch in one graph, see pretrain.modeling.siamese.
 right for a question is never its negative, whichever example brought it into the batch.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 
 from finetune.data.answers import AnswerSet
 from finetune.ranking.siamese import EncodedTexts
-from pretrain.engine.device_update import guard_update, read_outcome
+from pretrain.engine.deepspeed_compat import Engine, guard_update, read_outcome
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
+from pretrain.engine.watch import note_place
 from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.modeling.siamese.cached import Comparison, cache_gradients, surrogate_loss
 from pretrain.modeling.siamese.losses import compare_texts
@@ -97,12 +96,11 @@ class SiameseTrainer:
 
 
 def update_bi_encoder(
-    engine: Any,
+    engine: Engine,
     trainer: SiameseTrainer,
     groups: Groups,
     batch: np.ndarray,
     step: int,
-    mark: Callable[[str], None] = lambda place: None,
 ) -> Outcome:
     """Trains on the examples whose numbers are in ``batch``, the global batch of update ``step``, with all ranks.
 
@@ -115,7 +113,7 @@ def update_bi_encoder(
     engine.module.train()
 
     def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
-        mark(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
+        note_place(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
         start, end = cuts[number]
         # Where a share is empty, another pair stands in, because collectives must match.
         rows = every[start:end] if end > start else every[-1:]
@@ -130,7 +128,7 @@ def update_bi_encoder(
     norm = None
     for number in range(len(cuts)):
         (vectors,) = cached.only or forward(number)
-        mark(f"step {step}, backward of micro-batch {number}")
+        note_place(f"step {step}, backward of micro-batch {number}")
         engine.backward(surrogate_loss(vectors, cached.of_batches[number]) * scale)
         if number == len(cuts) - 1:
             norm = guard_update(engine)

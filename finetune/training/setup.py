@@ -1,10 +1,9 @@
 """Loads what a run of fine-tuning needs before it starts: its ranks, model, engine, texts as token ids, and plan."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from finetune.ranking.siamese import (
     save_siamese_ranker,
     score_texts,
 )
+from pretrain.engine.deepspeed_compat import Engine
 from pretrain.engine.device import choose_precision
 from pretrain.engine.engine import (
     build_engine,
@@ -45,7 +45,7 @@ from .update import LOSSES, Trainer, update_ranker
 
 DEFAULT = "ds_configs/zero1.json"  # DeepSpeed's settings
 
-# (engine, device, what=..., mark=...) -> the score of every row [N]
+# (engine, device, what=...) -> the score of every row [N]
 Scoring = Callable[..., np.ndarray]
 
 
@@ -66,18 +66,18 @@ def join_ranks(config: FinetuneConfig) -> Ranks:
     return Ranks(rank=rank, world=world, deepspeed=settings)
 
 
-def make_engine(model: nn.Module, config: FinetuneConfig, layout: Layout, settings: JsonObject) -> tuple[Any, str]:
+def make_engine(model: nn.Module, config: FinetuneConfig, layout: Layout, settings: JsonObject) -> tuple[Engine, str]:
     """Returns DeepSpeed's engine by its ``settings``, with AdamW as in pre-training, and its precision."""
-    config = replace(config, deepspeed_config=config.deepspeed_config or DEFAULT)
     precision = choose_precision(config.precision, zero_stage(settings))
-    return build_engine(model, config, complete_settings(settings, config, layout, precision)), precision
+    complete = complete_settings(settings, config.max_grad_norm, layout, precision)
+    return build_engine(model, complete, config.learning_rate, config.weight_decay), precision
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankerSetup:
     """The parts of a run; functions where a cross-encoder and a bi-encoder differ.
 
-    update:   makes an update of the engine: (engine, groups, batch, step, mark)
+    update:   makes an update of the engine: (engine, groups, batch, step)
     measure:  returns the tokens of rows of the training set
     measured: for each dev set, and "test" if it is measured at each validation, the answers and their scoring
     save:     writes weights to a folder, which others load as a ranker

@@ -6,7 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,12 +14,10 @@ import torch
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object, write_atomically
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
-from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import convert_to_universal, find_resumable, load_checkpoint
-from pretrain.checkpoints.writer import Writer
+from pretrain.checkpoints.writer import Writer, full_weights
 from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
 from pretrain.engine.device import is_out_of_memory, return_freed_memory
-from pretrain.engine.device_update import is_ordinary_overflow
 from pretrain.engine.engine import set_learning_rate
 from pretrain.engine.layout import Layout
 from pretrain.engine.log import Log
@@ -41,7 +39,7 @@ from pretrain.engine.run_folder import (
     open_folder,
 )
 from pretrain.engine.stop import StopRequest, listen_for_stop
-from pretrain.engine.watch import Watch, watch_ranks
+from pretrain.engine.watch import Watch, note_place, watch_ranks
 
 from .card import write_card
 from .config import FinetuneConfig, get_max_length, list_metrics
@@ -104,7 +102,7 @@ def _train(
     """Builds the engine, loads the newest checkpoint that is whole, and trains to the end; returns the summary."""
     plan, checkpoints, run = setup.plan, folder / CHECKPOINTS, None
     try:
-        watch.mark("reading checkpoints", patient=True)
+        note_place("reading checkpoints", patient=True)
         log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
         background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
         writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
@@ -118,7 +116,6 @@ def _train(
             schedule=plan.schedule,
             progress=FitProgress(world_size=ranks.world),
             request=request,
-            watch=watch,
             most_skips=config.max_skipped_steps,
             config=config,
             stage=stage,
@@ -136,8 +133,7 @@ def _train(
         run.requests = start_sum([0])  # at least one update is made before a stop
         if ranks.rank == 0:
             undone = tuple(setup.measured) if run.progress.due else ()
-            task, settings = f"{stage.what}, seed {seed}", {**asdict(config), "seed": seed}
-            run.metrics = Log(folder, run.progress.step, plan.total, task, undone, settings)
+            run.metrics = Log(folder, run.progress.step, plan.total, f"{stage.what}, seed {seed}", undone)
         run.train()
         return run.finish()
     except Exception as error:
@@ -209,7 +205,7 @@ class _Run(LoopState):
         while True:
             step, began = self.progress.step, time.monotonic()
             saved = step == self.resumed_at  # then its checkpoint was written after this step was measured
-            self.watch.mark(f"step {step}, asking the other ranks whether to stop")
+            note_place(f"step {step}, asking the other ranks whether to stop")
             if self.requests()[0]:
                 self.stop(saved)
             if (self.progress.due or not saved) and self.is_validation_due(step):
@@ -247,7 +243,7 @@ class _Run(LoopState):
         first = (step % self.plan.epoch_steps) * size
         count = min(size, len(groups) - first)
         batch = groups.order_longest_first(first, count, self.setup.measure)
-        outcome = self.setup.update(self.engine, groups, batch, step, self.watch.mark)
+        outcome = self.setup.update(self.engine, groups, batch, step)
         self.pairs, self.seconds = self.pairs + groups.num_rows(batch), self.seconds + time.monotonic() - began
         return outcome
 
@@ -267,12 +263,12 @@ class _Run(LoopState):
         data, score = self.setup.measured[split]
         self.engine.module.eval()
         what = f"validation of step {self.progress.step}, {split}"
-        scores = score(self.engine, self.engine.device, what=what, mark=self.watch.mark)
+        scores = score(self.engine, self.engine.device, what=what)
         return compute_means(compute_question_metrics(data, scores, list_metrics(self.config)))
 
     def keep_best(self, dev: str) -> None:
         """Replaces the best ranker on a dev set by this one, once the checkpoint that says so is on the disk."""
-        self.watch.mark(f"the best ranker, of step {self.progress.step}", patient=True)
+        note_place(f"the best ranker, of step {self.progress.step}", patient=True)
         self.writer.join()
         weights = full_weights(self.engine)
         if self.rank == 0:
@@ -303,7 +299,7 @@ class _Run(LoopState):
     def warn_skipped(self, step: int) -> None:
         if self.metrics:
             self.metrics.write(step + 1, "skipped", {"skipped_steps": self.progress.skipped})
-            if not is_ordinary_overflow(self.precision, self.progress.skipped_in_row):
+            if self.precision != "fp16" or self.progress.skipped_in_row > 1:  # else fp16 looks for its loss scale
                 log.warning("step %s: a loss or gradient was not finite: the update was skipped", step)
 
     def finish(self) -> JsonObject:

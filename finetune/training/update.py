@@ -7,16 +7,16 @@ of its question for the others. Every loss takes ``logits`` (float ``[n]``), ``l
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from finetune.ranking.encode import EncodedPairs
-from pretrain.engine.device_update import guard_update, nan_guard, read_outcome
+from pretrain.engine.deepspeed_compat import Engine, guard_update, nan_guard, read_outcome
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
+from pretrain.engine.watch import note_place
 from pretrain.modeling.cpu.dropout import decide_dropout
 
 from .groups import Groups, read_labels
@@ -74,12 +74,11 @@ class Trainer:
 
 
 def update_ranker(
-    engine: Any,
+    engine: Engine,
     trainer: Trainer,
     groups: Groups,
     batch: np.ndarray,
     step: int,
-    mark: Callable[[str], None] = lambda place: None,
 ) -> Outcome:
     """Trains on the groups whose numbers are in ``batch``, the global batch of update ``step``, with all ranks.
 
@@ -88,7 +87,6 @@ def update_ranker(
     skipped on all ranks. Returns the sums of the loss over this rank's groups, and of their number.
 
     batch: may be shorter than the layout's, as the last one of an epoch is
-    mark:  called with the place within the step, for the watchdog
     """
     layout, rank = trainer.layout, trainer.rank
     scale = layout.world * layout.accumulation / len(batch)
@@ -98,7 +96,7 @@ def update_ranker(
     for number, (start, end) in enumerate(layout.micro_batches(rank, len(batch))):
         real = end > start  # an empty share stands in with a group at no weight, because collectives must match
         rows, group_of = groups.select(batch[start:end] if real else batch[-1:])
-        mark(f"step {step}, micro-batch {number}")
+        note_place(f"step {step}, micro-batch {number}")
         with decide_dropout(trainer.seed, step, rank * layout.accumulation + number, rows):
             logits = engine(**trainer.pairs.pack(rows, engine.device))
         labels = torch.from_numpy(read_labels(trainer.labels, rows).astype(np.int64)).to(engine.device)

@@ -123,7 +123,7 @@ def pretrain(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Pre-trains or goes on, releases the model into the folder's ``release``, and returns the summary."""
     from data_pipeline.core.files import read_object
     from launch.commands._stages import prepare_pretraining
-    from pretrain.finished import SUMMARY
+    from pretrain.engine.run_folder import SUMMARY
 
     prepare_pretraining(settings, folder)()
     return read_object(folder / SUMMARY, f"delete {folder}")

@@ -16,7 +16,6 @@ from data_pipeline.sources import parse_sources, show_address
 from pretrain import config as pretraining
 from pretrain.engine.stop import listen_for_stop
 from pretrain.engine.world import read_launcher_variables
-from pretrain.finished import find_finished
 from pretrain.planning.checks import check
 
 log = logging.getLogger(__name__)
@@ -113,8 +112,7 @@ def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
         for number, (name, config) in enumerate(runs.items(), start=1):
             log.info("adapter %d of %d: %s", number, len(runs), name)
             try:
-                if not ((summary := find_finished(config)) and _is_released(summary)):
-                    _train_one(config)
+                _train_one(config)
             except KinspanError as error:
                 if not is_alone:
                     raise
@@ -127,12 +125,13 @@ def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
         raise KinspanError(f"{len(failed)} of {len(runs)} adapters were not trained; the first: {name}: {reason}")
 
 
-def _is_released(summary: Path) -> bool:
-    """Whether the adapter beside a run's summary is of its last step: one that went on for longer has an older one."""
+def _is_released(folder: Path) -> bool:
+    """Returns whether the adapter in a complete run's folder is of its last step: a longer run has an older one."""
+    from pretrain.engine.run_folder import SUMMARY
     from pretrain.release.folder import FACTS
 
     with suppress(KinspanError):
-        released, trained = (read_object(path, "") for path in (summary.parent / RELEASE / FACTS, summary))
+        released, trained = (read_object(folder / name, "") for name in (f"{RELEASE}/{FACTS}", SUMMARY))
         return released.get("step") == trained["steps"]
     return False
 
@@ -144,4 +143,5 @@ def _train_one(config: pretraining.PretrainConfig) -> None:
 
     folder = Path(config.output_dir)
     pretrain(config)
-    broadcast_from_rank_0(lambda: str(release(folder, folder / RELEASE)))
+    if not broadcast_from_rank_0(lambda: _is_released(folder)):
+        broadcast_from_rank_0(lambda: str(release(folder, folder / RELEASE)))

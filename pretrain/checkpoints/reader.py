@@ -9,18 +9,22 @@ import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import JsonObject
 from pretrain.engine import ranks
-from pretrain.engine.deepspeed_compat import load_own_checkpoint, load_universal_checkpoint, write_universal_checkpoint
+from pretrain.engine.deepspeed_compat import (
+    Engine,
+    load_sharded_checkpoint,
+    load_universal_checkpoint,
+    write_universal_checkpoint,
+)
 from pretrain.engine.engine import puts_odd_sizes_last
 
-from .capture import BASE, TAG, find_base
-from .manifest import find_damage
+from .manifest import BASE, TAG, find_base, find_damage
 
 log = logging.getLogger(__name__)
 FOLDER = "universal.tmp"
@@ -39,16 +43,14 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def remove_later(folder: Path, step: int) -> None:
-    """Removes the checkpoints or releases of later steps, which a run that went back has not come to."""
+    """Removes the checkpoints of later steps, which a run that went back has not come to."""
     for checkpoint in list_checkpoints(folder):
         if get_step(checkpoint) > step:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """Returns the newest whole checkpoint, and a line about each newer one that is damaged.
-
-    last_step: later checkpoints are not considered
+    """Returns the newest whole checkpoint up to ``last_step``, and a line about each newer one that is damaged.
 
     Raises OSError where the storage does not let a checkpoint be read.
     """
@@ -63,17 +65,12 @@ def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None
     return None, skipped
 
 
-def newest_on_all_ranks(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """Returns rank 0's ``find_newest`` on all ranks: they must resume from the same checkpoint."""
-    return ranks.broadcast_from_rank_0(lambda: find_newest(folder, last_step))
-
-
 def find_resumable(folder: Path) -> Path | None:
-    """Returns the newest whole checkpoint, from which all ranks resume; None where there is no checkpoint at all.
+    """Returns the newest whole checkpoint of rank 0 on all ranks; None where there is no checkpoint at all.
 
-    Raises KinspanError where there are checkpoints and none of them is whole: a run that began again would remove them.
+    Raises KinspanError if none of several is whole: a run that began again would remove them.
     """
-    newest, skipped = newest_on_all_ranks(folder)
+    newest, skipped = ranks.broadcast_from_rank_0(lambda: find_newest(folder))
     for line in skipped:
         log.warning("skipped a checkpoint that is not whole: %s", line)
     if skipped and not newest:
@@ -81,34 +78,32 @@ def find_resumable(folder: Path) -> Path | None:
     return newest
 
 
-def load_checkpoint(engine: Any, checkpoint: Path, world: int, universal: Path | None = None) -> dict[str, Any]:
+def load_checkpoint(engine: Engine, checkpoint: Path, world: int, universal: Path | None = None) -> JsonObject:
     """Loads a verified checkpoint into the engine, and returns the state of the training loop.
 
     world:     the number of ranks now, which replaces the one in the state, as the order of parameters does
-    universal: what ``elastic.convert_to_universal`` returned for this checkpoint
-
-    Raises KinspanError where DeepSpeed finds nothing to load, or an adapter's checkpoint is of another base.
+    universal: of ``convert_to_universal`` for this checkpoint; it is removed
     """
     base = find_base(engine.module)
     with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
         theirs = (weights.metadata() or {}).get(BASE)
     if base and theirs != base:
         raise KinspanError(f"--model: {checkpoint} is an adapter of another base ({str(theirs)[:12]}, not {base[:12]})")
+    load, folder = (load_universal_checkpoint, universal) if universal else (load_sharded_checkpoint, checkpoint)
+    if not load(engine, folder, TAG, base is not None):
+        raise KinspanError(f"{folder} could not be loaded by DeepSpeed: remove {checkpoint} to go on from an older one")
     if universal:
-        load_universal(engine, universal)
-    else:
-        if not load_own_checkpoint(engine, checkpoint, TAG, without_frozen=base is not None):
-            raise KinspanError(f"{checkpoint} could not be loaded by DeepSpeed: remove it to go on from an older one")
+        ranks.barrier()
+        if engine.global_rank == 0:
+            shutil.rmtree(universal, ignore_errors=True)
     now = {"world_size": world, "odd_sizes_last": puts_odd_sizes_last()}
     return json.loads((checkpoint / "state.json").read_text()) | now
 
 
 def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None:
-    """Returns the universal form of a verified checkpoint, made by rank 0, or None where ``world`` ranks load it as it
-    is: as many as wrote it, with the parameters in the same order.
+    """Returns the universal form of a verified checkpoint, made by rank 0; None where ``world`` ranks load it as it is.
 
-    All ranks call it, before the engine takes memory. The checkpoint itself is never changed. Raises KinspanError on
-    all ranks where the conversion fails.
+    All ranks call it, before the engine takes memory. The checkpoint itself is never changed.
     """
     state = json.loads((checkpoint / "state.json").read_text())
     written, same_order = state["world_size"], state.get("odd_sizes_last", False) == puts_odd_sizes_last()
@@ -117,26 +112,11 @@ def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None
         shutil.rmtree(folder, ignore_errors=True)  # a conversion that was killed may have left it
     if (written == world and same_order) or not any((checkpoint / TAG).glob(OPTIMIZER_FILES)):
         return None
-    how = f"by {written} ranks" if written != world else "on another kind of device"
     if rank == 0:
-        step = int(checkpoint.name.removeprefix("step-"))
-        log.info("the checkpoint of step %d was written %s: converting it for %d", step, how, world)
-    failure = ranks.broadcast_from_rank_0(lambda: _try_to_convert(checkpoint, folder))
-    if failure:
-        raise KinspanError(f"{checkpoint} was written {how} and could not be converted for {world}: {failure}")
+        log.info("%s was written by %d ranks, or on another device: converting it for %d", checkpoint, written, world)
+    if failure := ranks.broadcast_from_rank_0(lambda: _try_to_convert(checkpoint, folder)):
+        raise KinspanError(f"{checkpoint} of {written} ranks could not be converted for {world}: {failure}")
     return folder
-
-
-def load_universal(engine: Any, folder: Path) -> None:
-    """Loads what ``convert_to_universal`` made into the engine, on all ranks, and removes the folder.
-
-    Raises KinspanError where DeepSpeed finds nothing to load.
-    """
-    if not load_universal_checkpoint(engine, folder, TAG, find_base(engine.module) is not None):
-        raise KinspanError(f"{folder} could not be loaded by DeepSpeed: start the run as it was started before")
-    ranks.barrier()
-    if engine.global_rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _try_to_convert(checkpoint: Path, folder: Path) -> str | None:

@@ -7,29 +7,30 @@ step-00000100/
     engine/              DeepSpeed's files: the parameters, and each rank's shard of the optimizer
 """
 
+import copy
 import json
 import logging
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 
 from data_pipeline.core.errors import quote_error
-from data_pipeline.core.files import sync
+from data_pipeline.core.files import JsonObject, sync
 from pretrain.engine import ranks
+from pretrain.engine.deepspeed_compat import Engine, capture_files
 
-from .capture import BASE, capture, find_base, full_weights
-from .manifest import describe_file, write_manifest
+from .manifest import BASE, TAG, Files, find_base, make_entry, write_manifest
 from .reader import get_step, list_checkpoints
 
 log = logging.getLogger(__name__)
-Files = dict[str, dict[str, Any]]
 
 
 class Writer:
@@ -62,11 +63,8 @@ class Writer:
             for leftover in folder.glob("step-*.tmp"):
                 shutil.rmtree(leftover, ignore_errors=True)
 
-    def save(self, engine: Any, state: dict[str, Any]) -> None:
-        """Writes ``folder/step-N``, N being ``state["step"]``; returns as soon as ``engine`` may train on.
-
-        All ranks call it. ``state``: of the training loop, which ``load_checkpoint`` returns later
-        """
+    def save(self, engine: Engine, state: JsonObject) -> None:
+        """Writes ``folder/step-N``, N being ``state["step"]``, on all ranks; returns when ``engine`` may train on."""
         self.join()
         captured = capture(engine, copied=self.background)
         weights = full_weights(engine)
@@ -94,10 +92,10 @@ class Writer:
         except Exception as error:  # another rank has died; the training loop will notice that, too
             self.failure = f"rank {self.rank}: {error}"
 
-    def _write(self, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-        partial = self.folder / f"step-{state['step']:08d}{self.suffix}"
+    def _write(self, captured: JsonObject, weights: dict[str, torch.Tensor], state: JsonObject) -> None:
+        folder = self.folder / f"step-{state['step']:08d}{self.suffix}"
         try:
-            mine: Files | str = self._write_files(partial, captured, weights, state)
+            mine: Files | str = self._write_files(folder, captured, weights, state)
         except Exception as error:  # of any type: torch raises RuntimeError on a full disk
             mine = f"rank {self.rank}: {quote_error(error)}"
         results = ranks.gather(mine, "writer")
@@ -105,58 +103,45 @@ class Writer:
         failure = None
         if self.rank == 0 and not failures:
             files = {name: entry for result in results if isinstance(result, dict) for name, entry in result.items()}
-            failure = self._seal(partial, files, state["step"])
+            failure = self._seal(folder, files, state["step"])
         failures += [text for text in ranks.gather(failure, "writer") if text]
         self.failure = "; ".join(failures) or None
         if self.failure and self.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             step, failure = state["step"], self.failure
             log.warning("the checkpoint of step %d could not be written: training goes on (%s)", step, failure)
 
     def _write_files(
-        self, partial: Path, captured: dict[str, Any], weights: dict[str, torch.Tensor], state: dict[str, Any]
+        self, folder: Path, captured: JsonObject, weights: dict[str, torch.Tensor], state: JsonObject
     ) -> Files:
-        names = []
-        for name, value in captured.items():
-            with _naming(partial / name):
-                (partial / name).parent.mkdir(parents=True, exist_ok=True)
-                torch.save(value, partial / name)
-            names.append(name)
+        writes: dict[str, Callable[[Path], object]] = {k: partial(torch.save, value) for k, value in captured.items()}
         if self.rank == 0:
-            with _naming(partial / "weights.safetensors"):
-                partial.mkdir(parents=True, exist_ok=True)
-                save_file(weights, str(partial / "weights.safetensors"), metadata=self.metadata)
-            with _naming(partial / "state.json"):
-                (partial / "state.json").write_text(json.dumps(state))
-            names += ["weights.safetensors", "state.json"]
-        return {name: describe_file(partial / name) for name in names}
+            writes["weights.safetensors"] = lambda path: save_file(weights, str(path), metadata=self.metadata)
+            writes["state.json"] = lambda path: path.write_text(json.dumps(state))
+        for name, write in writes.items():
+            try:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                write(folder / name)
+            except Exception as error:  # libraries of tensors name neither the file nor the disk that is full
+                raise RuntimeError(f"{folder / name} cannot be written: {quote_error(error)}") from error
+        return {name: make_entry(folder / name) for name in writes}
 
-    def _seal(self, partial: Path, files: Files, step: int) -> str | None:
-        """Makes a partial checkpoint a whole one, and removes those that need not stay. Returns what went wrong, if
-        anything."""
+    def _seal(self, folder: Path, files: Files, step: int) -> str | None:
+        """Makes a partial checkpoint a whole one, and removes those that need not stay; returns a failure or None."""
         final = self.folder / f"step-{step:08d}"
         try:
             for name, entry in files.items():  # another machine's files may have gone to another disk
-                if not (partial / name).exists() or (partial / name).stat().st_size != entry["bytes"]:
-                    return f"{name} of another rank is not in {partial.parent}, which all machines must share"
-            write_manifest(partial, files)
+                if not (folder / name).exists() or (folder / name).stat().st_size != entry["bytes"]:
+                    return f"{name} of another rank is not in {folder.parent}, which all machines must share"
+            write_manifest(folder, files)
             shutil.rmtree(final, ignore_errors=True)  # it is damaged: otherwise the run would have resumed from it
-            partial.replace(final)
+            folder.replace(final)
             sync(self.folder)
         except OSError as error:
-            return f"rank 0: {error.filename or partial} cannot be written: {quote_error(error)}"
+            return f"rank 0: {error.filename or folder} cannot be written: {quote_error(error)}"
         for old in _find_stale(self.folder, step, self.keep, self.stays):
             shutil.rmtree(old, ignore_errors=True)
         return None
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Makes an error of writing say which file it was, and which disk is full: libraries of tensors say neither."""
-    try:
-        yield
-    except Exception as error:
-        raise RuntimeError(f"{path} cannot be written: {quote_error(error)}") from error
 
 
 def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]) -> list[Path]:
@@ -165,3 +150,42 @@ def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]
     earlier = [p for p in checkpoints if get_step(p) <= step]
     older = [p for p in earlier[keep:] if not stays(get_step(p))]
     return [p for p in checkpoints if p not in earlier] + older
+
+
+def capture(engine: Engine, copied: bool) -> JsonObject:
+    """Returns the files that this rank's engine would write, by name; ``copied`` to host memory, or as they are."""
+    states = capture_files(engine, TAG, without_frozen=find_base(engine.module) is not None)
+    seen: dict[object, torch.Tensor] = {}
+    return {name: _copy_to_host(state, seen) for name, state in states.items()} if copied else states
+
+
+def _copy_to_host(value: Any, seen: dict[object, torch.Tensor]) -> Any:
+    """Copies nested values; a tensor that occurs twice does so in the copy, too. ``seen``: copies made so far"""
+    if isinstance(value, torch.Tensor):
+        place = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
+        if place not in seen:
+            seen[place] = value.detach().to("cpu", copy=True)
+        return seen[place]
+    if isinstance(value, dict):
+        copied = copy.copy(value)
+        copied.update((k, _copy_to_host(v, seen)) for k, v in value.items())
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(_copy_to_host(v, seen) for v in value)
+    return copy.deepcopy(value)
+
+
+def full_weights(engine: Engine) -> dict[str, torch.Tensor]:
+    """Returns on rank 0 every trained parameter in fp32, of the master copy if any. All ranks call it."""
+    if has_master_copy := engine.zero_optimization():
+        from deepspeed.utils import safe_get_full_fp32_param  # takes seconds, and says so
+    has_base, weights = find_base(engine.module) is not None, {}
+    for name, parameter in engine.module.named_parameters():
+        if has_base and not parameter.requires_grad:
+            continue
+        full = safe_get_full_fp32_param(parameter) if has_master_copy else None
+        full = parameter if full is None else full
+        if not ranks.is_distributed() or dist.get_rank() == 0:
+            host = full.detach().to("cpu", torch.float32, copy=True)
+            weights[name] = host.reshape(getattr(parameter, "ds_shape", parameter.shape)).contiguous()
+    return weights

@@ -1,7 +1,10 @@
 """All that depends on how DeepSpeed is made inside: its private attributes, its pickles, and repairs of its bugs.
 
-Tried with DeepSpeed 0.19.8; the tests notice where another version differs. ``deepspeed`` is imported inside the
-functions, because it takes seconds.
+``deepspeed`` is imported inside the functions, because it takes seconds.
+
+Updates whose loss or gradient is not finite are skipped whole, on all ranks, and counted: one update calls
+``nan_guard`` on each micro-batch's sums before its backward pass, ``guard_update`` before the engine's last step,
+and ``read_outcome`` after it. Norm, clipping and skipping stay on the device, so that the host waits for none of them.
 """
 
 import io
@@ -9,16 +12,51 @@ import logging
 import os
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
+from data_pipeline.core.files import JsonObject
+
 STARTING = ("Setting accelerator to", "Setting ds_accelerator to", "Detected CUDA_VISIBLE_DEVICES")
 UNPICKLING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+EPSILON = 1e-6  # added to the norm by which gradients are divided, as DeepSpeed does
+
+
+class Engine(Protocol):
+    """Names the parts of DeepSpeed's engine that we use; DeepSpeed has no types."""
+
+    module: Any
+    optimizer: Any
+    device: torch.device
+    global_rank: int
+    micro_steps: int
+    basic_optimizer: torch.optim.Optimizer
+    checkpoint_engine: object
+    buffered_allreduce_fallback: Callable[..., None]
+    clip_fp32_gradients: Callable[[], None]
+    backward: Callable[[torch.Tensor], object]
+    step: Callable[[], None]
+    zero_grad: Callable[[], None]
+    train: Callable[[], object]
+    eval: Callable[[], object]
+    zero_optimization: Callable[[], bool]
+    gradient_clipping: Callable[[], float]
+    get_global_grad_norm: Callable[[], Any]
+    set_gradient_accumulation_boundary: Callable[[bool], None]
+    save_checkpoint: Callable[..., object]
+    load_checkpoint: Callable[..., tuple[str | None, object]]
+    destroy: Callable[[], None]
+    _config: SimpleNamespace
+    _copy_recovery_script: Callable[[str], None]
+    _is_gradient_accumulation_boundary: bool | None
+
+    def __call__(self, **inputs: object) -> Any: ...
 
 
 def silence_start() -> None:
@@ -34,31 +72,27 @@ def silence_memory_reports() -> None:
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
 
 
-def skip_own_operators() -> None:
-    """Keeps DeepSpeed from looking for operators that it could compile, none of which training calls.
-
-    Looking starts compilers, and may leave a lock on which every later start hangs.
-    """
+def skip_operator_builds() -> None:
+    """Keeps DeepSpeed from looking for operators to compile, which starts compilers and may hang on a stale lock."""
     import deepspeed
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
 
     deepspeed.ops.__compatible_ops__ = dict.fromkeys([*ALL_OPS, "deepspeed_not_implemented"], False)
 
 
-def disable_overflow_error(engine: Any) -> None:
+def disable_overflow_error(engine: Engine) -> None:
     """Lets a run survive many overflows in a row in fp16: the training loop counts skipped updates itself."""
-    scaler: Any = getattr(engine.optimizer, "loss_scaler", None)
-    if hasattr(scaler, "raise_error_at_min_scale"):
-        scaler.raise_error_at_min_scale = False
+    optimizer = engine.optimizer
+    if hasattr(getattr(optimizer, "loss_scaler", None), "raise_error_at_min_scale"):
+        optimizer.loss_scaler.raise_error_at_min_scale = False
 
 
-def skip_lone_reduction(engine: Any) -> None:
-    """Keeps DeepSpeed without ZeRO from copying all gradients of one rank to and fro to average them, which changes no
-    bit."""
+def skip_lone_reduction(engine: Engine) -> None:
+    """Keeps DeepSpeed without ZeRO from averaging the gradients of a lone rank, which changes no bit."""
     engine.buffered_allreduce_fallback = lambda *_, **__: None
 
 
-def release_engine(engine: Any) -> None:
+def release_engine(engine: Engine) -> None:
     """Gives back the memory of an engine, once its run is over: DeepSpeed's hooks keep it alive."""
     engine.destroy()
     optimizer = engine.basic_optimizer
@@ -68,20 +102,109 @@ def release_engine(engine: Any) -> None:
     optimizer.state.clear()
 
 
-def read_overflow(engine: Any) -> bool:
-    """Returns whether ZeRO has skipped the last update because the gradient was not finite.
-
-    With the optimizer offloaded, DeepSpeed would add the next gradients to those of the skipped update: they are
-    dropped.
-    """
+def read_overflow(engine: Engine) -> bool:
+    """Returns whether ZeRO has skipped the last update; drops its gradient, to which offload would add the next."""
     optimizer = engine.optimizer
     if optimizer.overflow and getattr(optimizer, "cpu_offload", False):
         optimizer.averaged_gradients = dict.fromkeys(optimizer.averaged_gradients)
     return bool(optimizer.overflow)
 
 
+def measure_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """Returns the norm of all gradients, float64 ``[]``; row by row on a processor, for fp32's precision."""
+    if gradients[0].device.type != "cpu":
+        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)).double())
+    rows = [torch.linalg.vector_norm(g, dim=-1).double() for g in gradients]
+    return torch.stack([row.square().sum() for row in rows]).sum().sqrt()
+
+
+def clip_on_device(gradients: list[torch.Tensor], norm: torch.Tensor, most: float) -> None:
+    """Scales the gradients down where their norm is above ``most``; never with 0."""
+    if most > 0:
+        torch._foreach_mul_(gradients, (most / (norm + EPSILON)).clamp(max=1.0).float())
+
+
+def update_on_device(engine: Engine) -> None:
+    """Has bf16 with ZeRO 1 compute norm and clipping on the device, to equal results; ZeRO 2 and 3 stay as they are."""
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+
+    engine.clip_fp32_gradients = lambda: None  # guard_update has clipped them
+    optimizer = engine.optimizer
+    if isinstance(optimizer, BF16_Optimizer) and optimizer.grad_acc_dtype is torch.float32:
+        optimizer.update_hp_grads = partial(_add_gradients, optimizer)
+        optimizer.step = partial(_step, optimizer)
+
+
+@torch.no_grad()
+def _add_gradients(optimizer: Any, clear_lp_grads: bool = False) -> None:
+    """Adds the gradients of a micro-batch to their sums, a group's at once, and gives back their memory."""
+    for number, group in enumerate(optimizer.bf16_groups):
+        if any(parameter.grad is None for parameter in group):  # not reached by this loss
+            for place, parameter in enumerate(group):
+                optimizer._update_hp_grad(parameter, number, place, clear_lp_grads)
+        else:
+            flat = torch.cat([parameter.grad.reshape(-1) for parameter in group])
+            optimizer.fp32_groups_actual_gradients_flat[number].add_(flat)
+            optimizer.fp32_groups_has_gradients[number] = [True] * len(group)
+        for parameter in group:
+            parameter.grad = None
+
+
+@torch.no_grad()
+def _step(optimizer: Any) -> None:
+    """Makes an update. torch's fused AdamW leaves everything as it was where ``found_inf`` is 1."""
+    sums = [
+        total.view_as(parameter)
+        for group, totals in zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients, strict=True)
+        for parameter, total in zip(group, totals, strict=True)
+    ]
+    norm = measure_norm(sums)
+    shares = optimizer.fp32_groups_gradient_flat_partition
+    clip_on_device(shares, norm, optimizer.clip_grad)
+    for partition, gradient in zip(optimizer.fp32_groups_flat_partition, shares, strict=True):
+        partition.grad = gradient
+    optimizer.optimizer.found_inf = (~norm.isfinite()).float()
+    optimizer.optimizer.step()
+    optimizer._global_grad_norm = norm
+    optimizer._lazy_init_hp_params_optimizer_state()
+    optimizer.update_lp_params()
+    optimizer.clear_hp_grads()
+
+
+def nan_guard(sums: torch.Tensor) -> torch.Tensor:
+    """Returns 1, or NaN if a sum is not finite: the loss times NaN makes every gradient NaN, on all ranks."""
+    return (sums.detach() * 0 + 1).prod()
+
+
+def guard_update(engine: Engine) -> torch.Tensor | None:
+    """Clips, and has fused AdamW skip the next update if the gradient is not finite; returns the gradient's norm.
+
+    Under ZeRO it does nothing and returns None, because DeepSpeed looks for itself.
+    """
+    if engine.zero_optimization():
+        return None
+    grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
+    norm = measure_norm(grads)
+    clip_on_device(grads, norm, engine.gradient_clipping())
+    engine.optimizer.found_inf = (~norm.isfinite()).float()
+    return norm
+
+
+def read_outcome(engine: Engine, norm: torch.Tensor | None) -> tuple[torch.Tensor, Any]:
+    """Returns whether the update was skipped, bool ``[]`` on the device, and its global gradient norm.
+
+    norm: as returned by guard_update. Under ZeRO 2 and 3 DeepSpeed has decided on the host.
+    """
+    if norm is None:
+        norm = engine.get_global_grad_norm()
+    optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    if hasattr(optimizer, "found_inf"):
+        return ~norm.isfinite(), norm
+    return torch.full((), read_overflow(engine), device=engine.device), norm
+
+
 @contextmanager
-def without_updates(engine: Any) -> Iterator[None]:
+def without_updates(engine: Engine) -> Iterator[None]:
     """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.
 
     DeepSpeed's sums of gradients go, since they may hold NaN; after NaN in those of ZeRO 3 it skips the first update.
@@ -97,11 +220,11 @@ def without_updates(engine: Any) -> Iterator[None]:
     engine._is_gradient_accumulation_boundary = None
 
 
-def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[str, Any]:
-    """Returns what ``engine.save_checkpoint`` would write on this rank: the content of each file, by its name."""
-    states: dict[str, Any] = {}
+def capture_files(engine: Engine, tag: str, without_frozen: bool = False) -> JsonObject:
+    """Returns the content of each file that ``engine.save_checkpoint`` would write on this rank, by name."""
+    states: JsonObject = {}
 
-    def keep(state_dict: Any, path: str) -> None:
+    def keep(state_dict: object, path: str) -> None:
         states[Path(path).as_posix()] = state_dict
 
     before = engine.checkpoint_engine
@@ -125,10 +248,7 @@ def capture_files(engine: Any, tag: str, without_frozen: bool = False) -> dict[s
 
 @contextmanager
 def restricted_unpickling() -> Iterator[None]:
-    """In the block, ``torch.load`` refuses every class but those that DeepSpeed's checkpoints need.
-
-    DeepSpeed asks torch for unrestricted loading; the environment variable overrules that.
-    """
+    """In the block, ``torch.load`` refuses classes that DeepSpeed's checkpoints do not need."""
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
@@ -147,60 +267,41 @@ def restricted_unpickling() -> Iterator[None]:
 
 @contextmanager
 def plain_path(folder: Path) -> Iterator[Path]:
-    """In the block, a path to the folder in which nothing reads as a wildcard.
-
-    DeepSpeed makes wildcards and regular expressions of its paths without escaping them: it finds nothing in
-    ``runs/[3]``.
-    """
+    """Yields a symlink to ``folder`` without glob characters, which DeepSpeed does not escape."""
     with tempfile.TemporaryDirectory(prefix="kinspan-") as place:
         link = Path(place) / "folder"
         link.symlink_to(folder.resolve())
         yield link
 
 
-def load_own_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
+def load_sharded_checkpoint(engine: Engine, folder: Path, tag: str, without_frozen: bool = False) -> bool:
     """Loads what ``capture_files`` of as many ranks gave; False where DeepSpeed finds nothing to load."""
-    options = {"custom_load_fn": load_trained} if without_frozen else {}
+    options: dict[str, object] = {"custom_load_fn": load_without_frozen} if without_frozen else {}
     with plain_path(folder) as plain, redirect_stdout(io.StringIO()), restricted_unpickling():
         path, _ = engine.load_checkpoint(str(plain), tag=tag, **options)
     return path is not None
 
 
 def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
-    """Runs DeepSpeed's converter on ``folder/source``, without output and in this process, where unpickling is
-    restricted.
-
-    ``inject_missing_state`` supplies the facts about pipelines and tensor parallelism that it asks for.
-    """
+    """Runs DeepSpeed's converter on ``folder/source``, in this process, where unpickling is restricted."""
     from deepspeed.checkpoint import ds_to_universal
 
     silence = io.StringIO()
+    options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True}
     with plain_path(folder) as plain, redirect_stdout(silence), redirect_stderr(silence), restricted_unpickling():
-        ds_to_universal.main(
-            Namespace(
-                input_folder=str(plain / source),
-                output_folder=str(plain / target),
-                num_extract_workers=1,
-                num_merge_workers=1,
-                keep_temp_folder=False,
-                strict=True,
-                inject_missing_state=True,
-            )
-        )
+        places = {"input_folder": str(plain / source), "output_folder": str(plain / target)}
+        ds_to_universal.main(Namespace(**places, **options, inject_missing_state=True))
 
 
-def load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
-    """Loads a module's trained parameters, of a checkpoint without the frozen ones; DeepSpeed's ``custom_load_fn``.
-
-    Raises RuntimeError where they are not all there, which no checkpoint of the same run lacks.
-    """
+def load_without_frozen(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
+    """Loads all trained parameters of a module from a checkpoint without the frozen ones; a ``custom_load_fn``."""
     trained = {name for name, parameter in dst.named_parameters() if parameter.requires_grad}
     keys = dst.load_state_dict(src, strict=False)
     if wrong := sorted(trained & set(keys.missing_keys) | set(keys.unexpected_keys)):
         raise RuntimeError(f"the checkpoint is of other parameters, such as {wrong[0]}")
 
 
-def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_frozen: bool = False) -> bool:
+def load_universal_checkpoint(engine: Engine, folder: Path, tag: str, without_frozen: bool = False) -> bool:
     """Loads what ``write_universal_checkpoint`` wrote to ``folder/tag``; False where DeepSpeed finds nothing to load.
 
     Two mistakes of DeepSpeed are repaired: under ZeRO 3 all parameter groups get the settings, and the one count of
@@ -208,15 +309,11 @@ def load_universal_checkpoint(engine: Any, folder: Path, tag: str, without_froze
     """
     optimizer = engine.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    deepspeed_logger = logging.getLogger("DeepSpeed")
-    level = deepspeed_logger.level
-    deepspeed_logger.setLevel(logging.ERROR)  # it warns about a model parallelism that nobody asked for
     engine._config.load_universal_checkpoint = True  # the setting "load_universal", for this one load
     try:
-        loaded = load_own_checkpoint(engine, folder, tag, without_frozen)
+        loaded = load_sharded_checkpoint(engine, folder, tag, without_frozen)
     finally:
         engine._config.load_universal_checkpoint = False
-        deepspeed_logger.setLevel(level)
     if not loaded:
         return False
     for group, before in zip(optimizer.param_groups, settings, strict=True):

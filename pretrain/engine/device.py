@@ -10,15 +10,12 @@ from data_pipeline.core.errors import KinspanError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # by the names of --precision
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # today's name, and the former one
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_cpu")
 
 
 def claim_device(local_rank: int, allow_cpu: bool) -> None:
-    """Makes this rank's GPU the current one, before anything else uses a GPU.
-
-    Raises KinspanError where the machine has GPUs that torch cannot use, unless ``allow_cpu``, or fewer than ranks.
-    """
+    """Makes this rank's GPU the current one, before anything else uses a GPU; refuses a processor despite GPUs."""
     if not any(name in os.environ for name in ALLOCATOR):
         os.environ[ALLOCATOR[0]] = "expandable_segments:True"  # lengths differ from batch to batch
     if not torch.cuda.is_available():
@@ -38,8 +35,8 @@ def list_gpus() -> list[str]:
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
-def describe_device() -> str:
-    """Returns the device as a phrase, such as "NVIDIA H100 80GB HBM3" or "processor, 2 threads"."""
+def name_device() -> str:
+    """Returns such as "NVIDIA H100 80GB HBM3" or "processor, 2 thread(s)"."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"processor, {torch.get_num_threads()} thread(s)"
@@ -54,8 +51,7 @@ def set_product_precision(tf32: bool, deterministic: bool) -> None:
 def choose_precision(wanted: str, zero_stage: int) -> str:
     """Returns "fp32", "bf16" or "fp16"; ``wanted`` may also be "auto", which is resolved for this machine.
 
-    Without ZeRO, DeepSpeed never scales the loss in fp16, and gives no access to an fp32 copy of bf16 weights: both are
-    refused there. Raises KinspanError for what this machine or stage cannot do.
+    Without ZeRO, DeepSpeed never scales the loss in fp16, and gives no access to an fp32 copy of bf16 weights.
     """
     on_gpu = torch.cuda.is_available()
     if not zero_stage:
@@ -92,10 +88,7 @@ class OutOfMemory(KinspanError):
 
 
 def return_freed_memory() -> None:
-    """Has glibc give freed memory back to the system, where tensors lie in the machine's memory.
-
-    Every batch has other shapes, and what glibc keeps of them fits no later one: a process would grow by gigabytes.
-    """
+    """Has glibc give freed memory back to the system: batches differ in shape, and a process would grow."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim and not torch.cuda.is_available():
         trim(0)

@@ -2,45 +2,35 @@
 
 import json
 import os
-import resource
 import warnings
-from contextlib import suppress
 from typing import Any
 
 import torch
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import find_file
+from data_pipeline.core.files import JsonObject, find_file
 from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import (
+    Engine,
     disable_overflow_error,
     silence_memory_reports,
     silence_start,
     skip_lone_reduction,
-    skip_own_operators,
+    skip_operator_builds,
+    update_on_device,
 )
 from pretrain.engine.device import claim_device
-from pretrain.engine.device_update import update_on_device
 from pretrain.engine.layout import Layout
 from pretrain.engine.world import adopt_world
 
 HIGH_RATE = 5e-4  # of all weights of a pre-trained encoder
-FLAGS = {  # keys of a DeepSpeed config that flags of ours set
-    "train_batch_size": "--global_batch_size",
-    "train_micro_batch_size_per_gpu": "--micro_batch_size",
-    "gradient_accumulation_steps": "--global_batch_size and --micro_batch_size",
-    "gradient_clipping": "--max_grad_norm",
-    "optimizer": "--learning_rate and --weight_decay",
-    "scheduler": "--learning_rate and --warmup_steps",
-    "bf16": "--precision",
-}
+ALIGNED = 8  # a GPU reads 8 numbers of two bytes at once, where they begin at a multiple of 16 bytes
+SET_BY_FLAGS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+SET_BY_FLAGS += ("gradient_clipping", "optimizer", "scheduler", "bf16")
 
 
-def read_deepspeed_config(name: str) -> dict[str, Any]:
-    """Reads the JSON file of that name, in this folder or beside the packages; DeepSpeed checks the rest itself.
-
-    Raises KinspanError where the file is missing, is no JSON object or sets what one of our flags sets.
-    """
+def read_deepspeed_config(name: str) -> JsonObject:
+    """Reads the JSON file of that name, in this folder or beside the packages; DeepSpeed checks the rest itself."""
     path = find_file(name)
     if path is None:
         raise KinspanError(f"--deepspeed_config {name}: no such file")
@@ -50,8 +40,8 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {quote_error(error)}") from error
     if not isinstance(settings, dict):
         raise KinspanError(f"--deepspeed_config {name} is not a JSON object, such as ds_configs/zero2.json")
-    for key in FLAGS.keys() & settings.keys():
-        raise KinspanError(f'--deepspeed_config {name} sets "{key}", which {FLAGS[key]} sets')
+    for key in settings.keys() & set(SET_BY_FLAGS):
+        raise KinspanError(f'--deepspeed_config {name} sets "{key}", which flags set')
     for key in ("zero_optimization", "fp16"):
         if not isinstance(settings.get(key, {}), dict):
             raise KinspanError(f'--deepspeed_config {name}: "{key}" must be an object')
@@ -64,13 +54,13 @@ def read_deepspeed_config(name: str) -> dict[str, Any]:
     return settings
 
 
-def zero_stage(settings: dict[str, Any]) -> int:
+def zero_stage(settings: JsonObject) -> int:
     """Returns the stage of ZeRO, 0 to 3, in settings that ``read_deepspeed_config`` returned."""
     return settings.get("zero_optimization", {}).get("stage", 0)
 
 
-def complete_settings(settings: dict[str, Any], config: Any, layout: Layout, precision: str) -> dict[str, Any]:
-    """Adds to DeepSpeed's settings those that follow from our flags, in the settings of either kind of run.
+def complete_settings(settings: JsonObject, max_grad_norm: float, layout: Layout, precision: str) -> JsonObject:
+    """Adds to DeepSpeed's settings those that follow from our flags.
 
     The three batch sizes only satisfy DeepSpeed's checks: ``Layout`` deals out the real shares, which may be uneven.
     """
@@ -85,48 +75,30 @@ def complete_settings(settings: dict[str, Any], config: Any, layout: Layout, pre
         "train_micro_batch_size_per_gpu": layout.micro,
         "gradient_accumulation_steps": layout.accumulation,
         "train_batch_size": layout.micro * layout.accumulation * layout.world,
-        "gradient_clipping": config.max_grad_norm,
+        "gradient_clipping": max_grad_norm,
         "bf16": {"enabled": precision == "bf16"},
         "fp16": {**settings.get("fp16", {}), "enabled": precision == "fp16"},
     }
 
 
-ALIGNED = 8  # a GPU reads so many numbers of two bytes at once, where they begin at a multiple of 16 bytes
-
-
 def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Returns AdamW's groups: weight decay on matrices alone, none on biases and LayerNorm; no frozen parameters."""
-    decayed: list[torch.nn.Parameter] = []
-    plain: list[torch.nn.Parameter] = []
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            (decayed if parameter.ndim >= 2 else plain).append(parameter)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    decayed, plain = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
 def puts_odd_sizes_last() -> bool:
-    """Returns whether ZeRO gets parameters last whose sizes are no multiples of ALIGNED: for GPUs alone.
-
-    ZeRO lays the parameters one behind another, and a GPU reads what lies behind a bias of one number slowly.
-    """
+    """Returns whether ZeRO gets parameters of odd sizes last: a GPU reads slowly what lies behind them."""
     return torch.cuda.is_available()
 
 
-def raise_descriptor_limit() -> None:
-    """Lets this process open as many files as the system allows: each gloo group takes a descriptor per other rank."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # of a system that promises more than it gives
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def start_distributed(allow_cpu: bool = False) -> None:
-    """Joins the other ranks, each on a GPU of its own where there are any; without a launcher, as a
-    world of one rank."""
+    """Joins the other ranks, each on its GPU if there are any; without a launcher the world is one rank."""
     silence_start()
     import deepspeed
 
-    raise_descriptor_limit()
     # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
     warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
     # Its barriers name no device: they take this rank's own, see claim_device
@@ -135,7 +107,7 @@ def start_distributed(allow_cpu: bool = False) -> None:
     claim_device(world.local_rank, allow_cpu)
     if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
-    skip_own_operators()
+    skip_operator_builds()
     try:
         deepspeed.init_distributed(verbose=False)
     except torch.distributed.DistNetworkError as error:
@@ -148,32 +120,21 @@ def start_distributed(allow_cpu: bool = False) -> None:
         torch.distributed.all_reduce(torch.zeros(1, device="cuda"))
 
 
-def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) -> Any:
-    """Builds the DeepSpeed engine, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B.
-
-    Raises KinspanError where DeepSpeed refuses its settings.
-    """
+def build_engine(model: torch.nn.Module, settings: JsonObject, learning_rate: float, weight_decay: float) -> Engine:
+    """Builds the DeepSpeed engine, with AdamW (0.9, 0.999, 1e-8) as in Di Liello et al., 2022, appendix B."""
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfigError
 
     silence_memory_reports()
-    groups = group_parameters(model, config.weight_decay)
+    groups = group_parameters(model, weight_decay)
     if puts_odd_sizes_last() and zero_stage(settings):
         for group in groups:
             group["params"].sort(key=lambda parameter: parameter.numel() % ALIGNED > 0)
-    adamw = torch.optim.AdamW(
-        groups,
-        lr=config.learning_rate,
-        betas=(0.9, 0.999),
-        eps=1e-8,
-        fused=True,
-    )
+    adamw = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.999), eps=1e-8, fused=True)
     try:
         engine, *_ = deepspeed.initialize(model=model, optimizer=adamw, config=settings)
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, DeepSpeedConfigError) as error:
-        raise KinspanError(
-            f"--deepspeed_config {config.deepspeed_config}: DeepSpeed refuses it: {quote_error(error)}"
-        ) from error
+        raise KinspanError(f"--deepspeed_config: DeepSpeed refuses it: {quote_error(error)}") from error
     disable_overflow_error(engine)
     update_on_device(engine)
     if not ranks.is_distributed():
@@ -181,7 +142,7 @@ def build_engine(model: torch.nn.Module, config: Any, settings: dict[str, Any]) 
     return engine
 
 
-def set_learning_rate(engine: Any, rate: float) -> None:
+def set_learning_rate(engine: Engine, rate: float) -> None:
     """Sets the rate of the next update."""
     for group in engine.optimizer.param_groups:
         group["lr"] = rate

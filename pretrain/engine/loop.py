@@ -1,26 +1,28 @@
-"""What the loops of pre-training and fine-tuning share: their progress, sums for the log, skipped updates, stopping."""
+"""Training loops, of pre-training and fine-tuning: progress, sums for the log, skipped updates, stopping."""
 
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import JsonObject
 from pretrain.engine import ranks
+from pretrain.engine.deepspeed_compat import Engine
 from pretrain.engine.engine import puts_odd_sizes_last
 from pretrain.engine.log import Log
 from pretrain.engine.schedule import Schedule
 from pretrain.engine.stop import Stopped, StopRequest
-from pretrain.engine.watch import Watch
+from pretrain.engine.watch import note_place
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Progress:
-    """What every checkpoint keeps of the loop; the same on all ranks, except ``wall_seconds``, summed over all starts.
+    """The state of the loop in a checkpoint; the same on all ranks, except ``wall_seconds``, summed over all starts.
 
     odd_sizes_last: the order of the parameters in the optimizer, see engine.puts_odd_sizes_last
     window: the sums of all ranks since the last line of the log
@@ -39,22 +41,22 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an update leaves, on the device: nothing here waits for it.
+    """Results of an update, on the device: nothing here waits for it.
 
     sums:      float64, this rank's sums for the log; zeros where the update was skipped
-    grad_norm: of the global gradient; a number, or a tensor that is read only when it is logged
+    grad_norm: of the global gradient; it is read only when it is logged
     skipped:   bool ``[]``, the same on all ranks
     """
 
     sums: torch.Tensor
-    grad_norm: Any
+    grad_norm: torch.Tensor | float | None
     skipped: torch.Tensor
 
 
 class CheckpointWriter(Protocol):
     """Writes checkpoints, see pretrain.checkpoints.writer.Writer."""
 
-    def save(self, engine: Any, state: dict[str, Any]) -> None: ...
+    def save(self, engine: Engine, state: JsonObject) -> None: ...
 
     def join(self) -> None: ...
 
@@ -73,12 +75,11 @@ class LoopState(ABC):
     """
 
     rank: int
-    engine: Any
+    engine: Engine
     writer: CheckpointWriter
     schedule: Schedule
     progress: Progress
     request: StopRequest
-    watch: Watch
     most_skips: int
     resumed_at: int | None = None
     skips: list[tuple[int, torch.Tensor]] = field(default_factory=list)
@@ -98,11 +99,7 @@ class LoopState(ABC):
             self.metrics.step()
 
     def stop(self, saved: bool) -> None:
-        """Ends the run with a checkpoint, by raising Stopped. ``saved``: the checkpoint of this step is there already
-
-        Where this step is to be measured, the checkpoint notes it, and the resumed run does it. Raises KinspanError
-        where the checkpoint cannot be written.
-        """
+        """Raises Stopped, after a checkpoint if this step is not ``saved``, which notes that validation is due."""
         step = self.progress.step
         if not saved:
             self.progress.due = True
@@ -115,7 +112,7 @@ class LoopState(ABC):
 
     def save(self) -> None:
         """Writes a checkpoint. Afterwards rank 0 holds the sums of all ranks, so that a resumed run rounds alike."""
-        self.watch.mark(f"the checkpoint of step {self.progress.step}", patient=True)
+        note_place(f"the checkpoint of step {self.progress.step}", patient=True)
         self.progress.window = ranks.sum_over_ranks(self.window).tolist()
         self.count_skips()
         self.writer.save(self.engine, asdict(self.progress))
@@ -144,7 +141,5 @@ class LoopState(ABC):
             if skipped:
                 self.warn_skipped(step)
             if progress.skipped_in_row >= self.most_skips:
-                raise KinspanError(
-                    f"no loss or gradient was finite in {progress.skipped_in_row} steps in a row, up to step {step}: "
-                    f"lower --learning_rate {self.schedule.peak:g} or use --precision fp32, with another --output_dir"
-                )
+                steps = f"in {progress.skipped_in_row} steps in a row, up to step {step}"
+                raise KinspanError(f"--learning_rate: no loss or gradient was finite {steps}")

@@ -7,7 +7,7 @@ the device travel over the default group.
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -29,12 +29,8 @@ def count() -> int:
 
 
 @cache
-def process_group(name: str) -> Any:
-    """Returns the gloo group of that name, which all ranks must make together, at its first use.
-
-    "control" is for the training loop, "writer" for the thread that writes checkpoints: two threads never share a
-    group.
-    """
+def process_group(name: str) -> dist.ProcessGroup:
+    """Returns the gloo group of that name, which all ranks make together: "control", or "writer" for its thread."""
     return dist.new_group(backend="gloo", timeout=TIMEOUT)
 
 
@@ -55,9 +51,7 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
 def start_sum(values: list[int]) -> Callable[[], list[int]]:
     """Begins to sum each of the numbers over all ranks, and returns what waits for the sums, without the device."""
     total = torch.tensor(values, dtype=torch.int64)
-    work: Any = None
-    if is_distributed():
-        work = dist.all_reduce(total, group=process_group("control"), async_op=True)
+    work = dist.all_reduce(total, group=process_group("control"), async_op=True) if is_distributed() else None
 
     def wait() -> list[int]:
         if work:
@@ -76,36 +70,30 @@ def gather(value: Value, name: str = "control") -> list[Value]:
     """Returns the values of all ranks, in order of rank."""
     if not is_distributed():
         return [value]
-    values: list[Any] = [None] * dist.get_world_size()
+    values = [value] * dist.get_world_size()
     dist.all_gather_object(values, value, group=process_group(name))
     return values
 
 
 def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
-    """Returns on all ranks what ``make`` returns on rank 0.
-
-    If ``make`` raises KinspanError or OSError there, all ranks raise KinspanError with that text.
-    """
-    result: list[Any] = [None, None]  # the value, and the text of an error
+    """Returns on all ranks the result of ``make`` on rank 0, or raises its KinspanError or OSError as KinspanError."""
+    result: list[Value | KinspanError | None] = [None]
     if not is_distributed() or dist.get_rank() == 0:
         try:
             result[0] = make()
         except KinspanError as error:
-            result[1] = str(error)
+            result[0] = KinspanError(str(error))
         except OSError as error:
-            result[1] = quote_error(error)
+            result[0] = KinspanError(quote_error(error))
     if is_distributed():
         dist.broadcast_object_list(result, src=0, group=process_group("control"))
-    if result[1] is not None:
-        raise KinspanError(result[1])
-    return result[0]
+    if isinstance(result[0], KinspanError):
+        raise result[0]
+    return cast(Value, result[0])
 
 
 def make_first_on_each_machine(local_rank: int, make: Callable[[], Value]) -> Value:
-    """Calls ``make`` on the first rank of each machine, then on the others, which find in the cache what it downloaded.
-
-    A KinspanError of any rank is raised on all.
-    """
+    """Calls ``make`` on the first rank of each machine, then on the others; all ranks raise the KinspanError of any."""
     made: list[Value] = []
     for turn in (True, False):
         failure = None

@@ -1,4 +1,4 @@
-"""The output folder of a run: whether it can be written, whether it is this run's, and making it this run's.
+"""The output folder of a run: checks that it can be written and is this run's, and makes it this run's.
 
     run.json        what makes it this run (its identity), written when the run claims the folder
     checkpoints/    see pretrain.checkpoints.writer
@@ -17,10 +17,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.core.files import JsonObject, read_object, write_atomically
 from pretrain.engine import ranks
 
 LOCK, RUN = "lock", "run.json"
@@ -28,14 +28,10 @@ SUMMARY, CHECKPOINTS = "summary.json", "checkpoints"
 SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
 FORMAT = 3  # of such a folder; grows when a run under way would draw or count differently
-BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")  # how large messages are, and not what is computed
 
 
 def open_folder(name: str | Path) -> Path:
-    """Returns the output folder, made where there is none.
-
-    Raises KinspanError where it cannot be written, or its checkpoints could not be: at the start, not after hours.
-    """
+    """Returns the output folder, made where there is none. Raises KinspanError where it cannot be written."""
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,14 +53,10 @@ def check_shared(folder: Path) -> None:
         raise KinspanError(f"--output_dir {folder}: rank {seen.index(False)} does not see there what rank 0 wrote")
 
 
-def holds_this_run(folder: Path, record: dict[str, Any]) -> bool:
+def holds_this_run(folder: Path, record: JsonObject) -> bool:
     """Returns whether the folder holds this run, with a checkpoint or complete; False where it is free.
 
-    A run that never came to a checkpoint has nothing to lose: the folder is free, and settings may change.
-
-    record: what run.json holds of this run: its identity, under the key "identity" or by itself
-
-    Raises KinspanError where the folder holds another run, or no run but something else.
+    record: of run.json: the identity, under the key "identity" or by itself
     """
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
@@ -76,7 +68,7 @@ def holds_this_run(folder: Path, record: dict[str, Any]) -> bool:
     return False
 
 
-def claim_folder(folder: Path, record: dict[str, Any]) -> bool:
+def claim_folder(folder: Path, record: JsonObject) -> bool:
     """Makes the folder this run's where it is free, by writing ``record``; returns whether it was."""
     if holds_this_run(folder, record):
         return False
@@ -84,12 +76,12 @@ def claim_folder(folder: Path, record: dict[str, Any]) -> bool:
     return True
 
 
-def write_record(folder: Path, record: dict[str, Any]) -> None:
+def write_record(folder: Path, record: JsonObject) -> None:
     """Writes run.json."""
     write_atomically(folder / RUN, json.dumps(record | {"format": FORMAT}, indent=1) + "\n")
 
 
-def _refuse_difference(path: Path, record: dict[str, Any]) -> None:
+def _refuse_difference(path: Path, record: JsonObject) -> None:
     kept = read_object(path, ADVICE)
     if kept.pop("format", None) != FORMAT:
         raise KinspanError(f"{path} is damaged or of another version of kinspan: {ADVICE}")
@@ -103,21 +95,12 @@ def _refuse_difference(path: Path, record: dict[str, Any]) -> None:
             raise KinspanError(f"--output_dir {path.parent} holds a different run ({change}): {ADVICE}")
 
 
-def leave_out_buckets(settings: Any) -> Any:
-    """Returns DeepSpeed's settings without the sizes of its buckets, which a run may change."""
-    zero = settings.get("zero_optimization") if isinstance(settings, dict) else None
-    if not isinstance(zero, dict):
-        return settings
-    return settings | {"zero_optimization": {key: value for key, value in zero.items() if key not in BUCKETS}}
-
-
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other runs off ``folder`` while the block runs; rank 0 holds the lock for all ranks.
 
-    The system releases the lock of a process that has died, so that a killed run never blocks the next. Between
-    machines the lock is only as good as the storage's ``flock``. Where the folder holds no run in the end, as a refused
-    one leaves it, the lock goes, and so does a folder with nothing else. Raises KinspanError where a live run holds it.
+    The system releases the lock of a process that has died. Where the folder holds no run in the end, as after a
+    refusal, the lock goes, and so does an empty folder. Raises KinspanError where a live run holds it.
     """
     locked: list[IO[str]] = []
     ranks.broadcast_from_rank_0(lambda: locked.append(_lock_file(folder / LOCK)))
@@ -146,17 +129,11 @@ def _lock_file(path: Path) -> IO[str]:
         raise KinspanError(f"--output_dir {path.parent} is in use by {holder}, which may still be stopping") from error
     except OSError:
         pass  # the storage has no locks, but checkpoints are whole or absent even so
-    if not _is_same(path, file):  # the run before has just removed it, and another one may have made it anew
+    # The run before may have removed the file in the meantime, and another one may have made it anew
+    if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
         file.close()
         return _lock_file(path)
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
     file.flush()
     return file
-
-
-def _is_same(path: Path, file: IO[str]) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False

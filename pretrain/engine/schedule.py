@@ -1,14 +1,52 @@
-"""The learning rate as a function of the update alone, so that checkpoints need no state of a scheduler."""
+"""The settings that pre-training and fine-tuning share, and the learning rate as a function of the update alone."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, BETWEEN_0_AND_1, NOT_BELOW_0, setting
 
 Shape = Literal["triangular", "wsd", "cosine", "constant"]
 OPEN_ENDED = ("wsd", "constant")  # a longer run begins as a shorter one does, and so can go on from it
 OPEN_ENDED_WARMUP = 50  # updates; a share of the whole would differ between the two
+
+
+@dataclass
+class OptimizerSettings:
+    """Sets how weights are updated."""
+
+    GROUP = "optimisation"
+
+    lr_schedule: Shape = setting("triangular")
+    """After the warm-up the rate falls linearly to zero (triangular), falls along a cosine (cosine), stays (constant),
+    or stays and falls over the last --decay_share of the updates (wsd)."""
+    decay_share: float = setting(0.2, BETWEEN_0_AND_1, used_with="lr_schedule wsd")
+    """For wsd: share of all updates over which the rate falls to zero, as 1 - sqrt."""
+    weight_decay: float = setting(0.01, NOT_BELOW_0)
+    """Weight decay of AdamW; biases and LayerNorm have none."""
+    max_grad_norm: float = setting(1.0, NOT_BELOW_0)
+    """Gradients are clipped to this global norm; 0: they are not clipped."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = setting("auto")
+    """auto is bf16 where the GPU or processor is faster in it, else fp32. bf16 and fp16 need ZeRO 1 or higher; fp16
+    also needs a GPU. Scores that are reported are always computed in fp32."""
+    allow_cpu: bool = setting(False, may_change=True)
+    """Train on the processor although this machine has GPUs that torch cannot use; without this it is an error."""
+
+
+@dataclass
+class GuardSettings:
+    """Sets when a run that goes wrong ends."""
+
+    GROUP = "monitoring"
+
+    stall_minutes: float = setting(10.0, ABOVE_0, may_change=True)
+    """End all ranks if none makes progress for this many minutes, with their stacks and the name of the one that
+    stalls."""
+    max_skipped_steps: int = setting(20, ABOVE_0, may_change=True)
+    """End the run after this many updates in a row were skipped because a loss or gradient was not finite."""
+    local_rank: int = setting(-1, may_change=True)
+    """Set by the deepspeed launcher."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +84,11 @@ class Schedule:
 
 
 def make_schedule(
-    config: Any, peak: float, total: int, warmup: int | None, what: str = "run", given: str | None = None
+    config: OptimizerSettings, peak: float, total: int, warmup: int | None, what: str = "run", given: str | None = None
 ) -> Schedule:
-    """Returns the schedule of a config with ``lr_schedule`` and ``decay_share``.
+    """Returns the schedule of these settings over ``total`` updates.
 
     warmup: updates; None: a tenth of all, or ``OPEN_ENDED_WARMUP``
-    what:   is that long, for the message
     given:  the flag and value that the warm-up follows from, where that is not --warmup_steps
 
     Raises KinspanError where warm-up and decay leave no update at the peak.
@@ -61,16 +98,7 @@ def make_schedule(
     schedule = Schedule(config.lr_schedule, peak, warmup, total, config.decay_share)
     given = given or f"--warmup_steps {warmup}"
     if total and warmup >= total:
-        raise KinspanError(f"{given} is not below the {total} steps of the {what}: lower it")
+        raise KinspanError(f"{given} is not below the {total} steps of the {what}")
     if total and warmup >= schedule.decay_start:
-        raise KinspanError(
-            f"{given} with --decay_share {config.decay_share:g}: the decay begins at step "
-            f"{schedule.decay_start} of the {what}: lower one of them, or train for longer"
-        )
+        raise KinspanError(f"{given}: --decay_share begins the decay at step {schedule.decay_start} of the {what}")
     return schedule
-
-
-def describe_schedule(schedule: Schedule) -> str:
-    """Returns the schedule as a phrase, such as "triangular, rising over 100 updates"."""
-    decay = f", falling from update {schedule.decay_start:,}" if schedule.shape == "wsd" else ""
-    return f"{schedule.shape}, rising over {schedule.warmup:,} updates{decay}"

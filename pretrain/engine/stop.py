@@ -55,9 +55,7 @@ class StopRequest:
         is_first = self.reason is None
         self.ask(name)
         if is_first and os.environ.get("RANK", "0") == "0":
-            os.write(
-                2, f"{name}: ending after this step or the next, with a checkpoint; once more ends at once\n".encode()
-            )
+            os.write(2, f"{name}: ending with a checkpoint, after a step or two; once more ends at once\n".encode())
 
 
 _listening: list[StopRequest] = []  # the request of the outermost block that runs now
@@ -65,10 +63,7 @@ _listening: list[StopRequest] = []  # the request of the outermost block that ru
 
 @contextmanager
 def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
-    """In the block, signals ask for a stop instead of ending the process, and so does the death of the launcher.
-
-    A block within another one shares the request of the outermost, whose ``max_hours`` count.
-    """
+    """In the block, signals and the launcher's death ask for a stop. A block within another shares its request."""
     if _listening:
         yield _listening[0]
         return
@@ -76,7 +71,7 @@ def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
     handlers = {}
     if threading.current_thread() is threading.main_thread():  # Python allows signal handlers nowhere else
         handlers = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
-    if is_launched():
+    if any(name in os.environ for name in VARIABLES):
         launchers = find_launchers(psutil.Process())  # before the block begins, so that no death in it is missed
         threading.Thread(target=_watch_launchers, args=(launchers, request.ask, done), daemon=True).start()
     _listening.append(request)
@@ -95,11 +90,6 @@ def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None]
         if done.wait(1.0):
             return
     ask("the launcher is gone")
-
-
-def is_launched() -> bool:
-    """Returns whether DeepSpeed's launcher, torch's or accelerate's started this process."""
-    return any(name in os.environ for name in VARIABLES)
 
 
 def find_launchers(rank: psutil.Process) -> list[psutil.Process]:

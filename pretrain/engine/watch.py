@@ -1,8 +1,8 @@
 """A watchdog in each rank: notices ranks that died, fell silent or hang, names them, writes stacks, ends all with 70.
 
-Each rank has one key in the process group's store, its heartbeat: how many marks its loop has passed and where it is.
-One thread publishes it and reads others', and hangs if rank 0 does, which keeps the store. A second thread judges what
-was heard and never waits. Should Python itself hang, ``faulthandler`` writes the stacks and ends the process.
+Each rank has one key in the process group's store, its heartbeat: how many places training has come to, and the last.
+One thread publishes it and reads others', and hangs if rank 0 does, which keeps the store. A second thread judges them
+and never waits. Should Python itself hang, ``faulthandler`` writes the stacks and ends the process.
 """
 
 import faulthandler
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch.distributed as dist
@@ -35,13 +34,13 @@ VERDICT = "verdict"
 
 @dataclass
 class Heartbeat:
-    """What a rank publishes about itself.
+    """Describes a rank to the others.
 
     machine: ranks with the same value see each other's processes
     number:  of this heartbeat
-    marks:   how many marks the training loop has passed
-    place:   where the loop was at the last one
-    patient: the loop may stay there without end
+    places:  number of places that training has come to
+    place:   the last of them
+    patient: training may stay there without end
     """
 
     rank: int
@@ -49,7 +48,7 @@ class Heartbeat:
     machine: str
     process: int
     number: int = 0
-    marks: int = 0
+    places: int = 0
     place: str = SETTING_UP
     patient: bool = False
 
@@ -58,26 +57,28 @@ class Heartbeat:
 
 
 class Watch:
-    """Watches all ranks from one. The training loop calls ``mark``, the threads call the other methods.
+    """Watches all ranks from one. The training loop calls ``enter``, the threads call the other methods.
 
-    stall_seconds: the longest time in which no rank passes a mark before they count as stalled
+    stall_seconds: the longest time in which no rank enters a new place before they count as stalled
     store:         the key-value store that all ranks reach; None where this rank is alone
     """
 
-    def __init__(self, folder: Path, rank: int, world: int, stall_seconds: float, store: Any = None) -> None:
+    def __init__(
+        self, folder: Path, rank: int, world: int, stall_seconds: float, store: dist.Store | None = None
+    ) -> None:
         self.folder, self.stall_seconds, self.store = folder, stall_seconds, store
         self.beat = Heartbeat(rank, socket.gethostname(), name_machine(), os.getpid())
         self.listens_to = [r for r in range(world) if r != rank] if rank == 0 else [0]
         self.heard = {rank: self.beat}
         self.heard_at = dict.fromkeys([rank, *self.listens_to], time.monotonic())
-        self.marks: list[int] = []
+        self.places: list[int] = []
         self.moved = time.monotonic()
         self.left = False
         self.verdict: str | None = None
 
-    def mark(self, place: str, patient: bool = False) -> None:
-        """Notes that the training loop has come to ``place``. ``patient``: it may stay there without end"""
-        self.beat.place, self.beat.patient, self.beat.marks = place, patient, self.beat.marks + 1
+    def enter(self, place: str, patient: bool = False) -> None:
+        """Notes that training has come to ``place``. ``patient``: it may stay there without end"""
+        self.beat.place, self.beat.patient, self.beat.places = place, patient, self.beat.places + 1
 
     def talk(self) -> None:
         """Publishes this rank's heartbeat, and reads the verdict and the heartbeats of others."""
@@ -100,10 +101,7 @@ class Watch:
         return self.verdict or self.judge(time.monotonic())
 
     def judge(self, now: float) -> str | None:
-        """Returns which rank this one listens to has died or fallen silent, or on rank 0 that all have stalled.
-
-        While leaving, a rank checks only for silence: a machine may be lost while the others wait for it.
-        """
+        """Returns which rank has died or fallen silent, or on rank 0 that all stall; while leaving, silence alone."""
         for rank in self.listens_to:
             beat = self.heard.get(rank)
             is_here = beat and beat.machine == self.beat.machine and beat.place != SETTING_UP
@@ -112,25 +110,25 @@ class Watch:
             if now - self.heard_at[rank] > SILENCE:
                 seen = f"has given no sign of life for {SILENCE:.0f} s, as seen from {self.beat.host}"
                 return f"{beat or f'rank {rank}'} {seen}; it was at {beat.place if beat else SETTING_UP}"
-        return self.judge_marks(now) if self.beat.rank == 0 and not self.left else None
+        return self.judge_places(now) if self.beat.rank == 0 and not self.left else None
 
-    def judge_marks(self, now: float) -> str | None:
-        """Returns that no rank has passed a mark for too long: the others wait for the one that has passed fewest."""
+    def judge_places(self, now: float) -> str | None:
+        """Returns that no rank has entered a place for too long: the others wait for the one with the fewest places."""
         beats = list(self.heard.values())
-        marks = [beat.marks for beat in beats]
-        if marks != self.marks or any(beat.patient for beat in beats):
-            self.marks, self.moved = marks, now
+        places = [beat.places for beat in beats]
+        if places != self.places or any(beat.patient for beat in beats):
+            self.places, self.moved = places, now
         if now - self.moved <= self.stall_seconds:
             return None
-        last = min(beats, key=lambda beat: beat.marks)
-        who = "every rank" if marks.count(last.marks) == len(beats) > 1 else str(last)
+        last = min(beats, key=lambda beat: beat.places)
+        who = "every rank" if places.count(last.places) == len(beats) > 1 else str(last)
         return f"{who} has stalled at {last.place}: no rank came further for {self.stall_seconds:g} s"
 
     def end(self, verdict: str) -> None:
         """Publishes and prints the verdict, writes the stacks and ends the process; the other ranks do the same."""
-        teller = threading.Thread(target=self._tell, args=(verdict,), daemon=True)
-        teller.start()
-        teller.join(FAREWELL)
+        publisher = threading.Thread(target=self._publish, args=(verdict,), daemon=True)
+        publisher.start()
+        publisher.join(FAREWELL)
         try:
             with suppress(OSError):
                 (self.folder / STACKS).mkdir(exist_ok=True)
@@ -142,7 +140,7 @@ class Watch:
         finally:
             os._exit(STATUS)
 
-    def _tell(self, verdict: str) -> None:
+    def _publish(self, verdict: str) -> None:
         with suppress(RuntimeError):
             if self.store is not None:
                 self.store.set(VERDICT, verdict)
@@ -158,33 +156,39 @@ class Watch:
         ranks.barrier()
 
 
+_active: list[Watch] = []  # this process's watch
+
+
+def note_place(place: str, patient: bool = False) -> None:
+    """Notes in this process's watch, if there is one, that training has come to ``place``, see ``Watch.enter``."""
+    for watch in _active:
+        watch.enter(place, patient)
+
+
 @contextmanager
 def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
     """Watches all ranks while the block runs. They enter it together."""
     store = None
     if ranks.is_distributed():
-        default: Any = dist.distributed_c10d._get_default_store()
         # torchrun's store may outlive its ranks: those that it starts again are not to read the last ones' verdict.
         name = ranks.broadcast_from_rank_0(lambda: f"watch/{uuid.uuid4()}")
-        store = dist.PrefixStore(name, default.clone())  # a connection for this thread: calls on one take turns
+        default = dist.distributed_c10d._get_default_store()
+        store = dist.PrefixStore(name, default.clone())  # type: ignore[attr-defined]  # a connection for this thread
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
     watch.heard = {beat.rank: beat for beat in ranks.gather(watch.beat)} | {rank: watch.beat}  # to name any by its host
 
-    def repeat(action: Callable[[], Any]) -> threading.Thread:
-        def work() -> None:
-            while not done.wait(BEAT):
-                action()
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        return thread
+    def repeat(action: Callable[[], None]) -> None:
+        while not done.wait(BEAT):
+            action()
 
     def look() -> None:
         if verdict := watch.look():
             watch.end(verdict)
 
-    repeat(watch.talk)
-    looker = repeat(look)
+    talker, looker = (threading.Thread(target=repeat, args=(act,), daemon=True) for act in (watch.talk, look))
+    talker.start()
+    looker.start()
+    _active.append(watch)
     try:
         try:
             yield watch
@@ -193,6 +197,7 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
             raise
         watch.leave()  # not after an error: the other ranks are to notice that this one has ended
     finally:
+        _active.clear()
         done.set()
         looker.join()
         faulthandler.cancel_dump_traceback_later()

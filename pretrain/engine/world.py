@@ -48,11 +48,7 @@ def read_launcher_variables() -> tuple[int, int, int]:
 
 
 def read_world(env: Mapping[str, str]) -> World:
-    """Returns the world that a process with these variables belongs to.
-
-    A launcher that has said which rank this is counts before ``srun``, of which it may be a task itself. Raises
-    KinspanError where the variables contradict one another, or do not say where rank 0 is.
-    """
+    """Returns the world of a process with these variables; those of a launcher count before those of ``srun``."""
     if "RANK" in env:
         world = _read_launcher(env)
     elif _count(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
@@ -78,11 +74,7 @@ def _read_launcher(env: Mapping[str, str]) -> World:
 
 
 def _read_slurm(env: Mapping[str, str]) -> World:
-    """Returns a task of ``srun``, which alone sets SLURM_STEP_NUM_TASKS, as a rank.
-
-    The ranks meet at the first machine, at a port that follows from the step: two steps of one machine take different
-    ones.
-    """
+    """Returns a task of ``srun`` as a rank; all meet at the first machine, at a port derived from the step."""
     size = _count(env, "SLURM_STEP_NUM_TASKS", 1)
     on_machines = expand_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
     node = _count(env, "SLURM_NODEID", 0)

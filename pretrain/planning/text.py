@@ -7,7 +7,6 @@ from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, name_installed
 from pretrain.batches import ON_PROCESSOR
 from pretrain.engine.layout import Layout
 from pretrain.engine.log import format_time
-from pretrain.engine.schedule import describe_schedule
 
 from .cost import SHOWN, estimate_update
 from .memory import compute_states, estimate_activations
@@ -35,7 +34,7 @@ def format_plan(plan: RunPlan) -> str:
             f"{config.global_batch_size:,} per step, up to {plan.max_length} tokens, mean {plan.pair_tokens:.1f}",
         ),
         ("tokens", f"{plan.step_tokens:,.0f} per step, {plan.tokens / 1e9:,.4g} billion in all"),
-        ("steps", f"{plan.steps:,}, {describe_schedule(plan.schedule)}"),
+        ("steps", f"{plan.steps:,}, {plan.schedule.shape}, warm-up over {plan.schedule.warmup:,} updates"),
         ("epochs", f"{epochs:.2f} of {plan.epoch_pairs:,} pairs" if epochs else "unknown without a corpus"),
         ("work", f"{plan.flops / 1e9:.3f} GFLOP per token, {plan.flops * plan.tokens:.2e} FLOP in all"),
     ]

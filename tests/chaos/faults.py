@@ -85,19 +85,19 @@ class Fault:
 
     def targets(self, start: "Start") -> dict[str, list[psutil.Process]]:
         """The processes by name; empty until all are there."""
-        if not hasattr(self, "found"):
+        if not hasattr(self, "hit"):
             whom = {who for who, _ in KINDS[self.kind][0]}
-            found = {who: start.processes(who) for who in whom}
-            if "rank" in found and self.rank >= len(found["rank"]):
+            hit = {who: start.processes(who) for who in whom}
+            if "rank" in hit and self.rank >= len(hit["rank"]):
                 return {}
-            if not all(found.values()):
+            if not all(hit.values()):
                 return {}
-            if "rank" in found:
-                found["rank"] = [found["rank"][self.rank]]
-            if "all" in found and start.launcher == "deepspeed":
-                found["all"] += start.processes("rank")
-            self.found = found
-        return self.found
+            if "rank" in hit:
+                hit["rank"] = [hit["rank"][self.rank]]
+            if "all" in hit and start.launcher == "deepspeed":
+                hit["all"] += start.processes("rank")
+            self.hit = hit
+        return self.hit
 
     def strike(self, start: "Start") -> None:
         from .starts import signals
@@ -105,7 +105,7 @@ class Fault:
         for number, (whom, what) in enumerate(KINDS[self.kind][0]):
             if number:
                 time.sleep(self.gap)
-            signals(self.found[whom], what)
+            signals(self.hit[whom], what)
 
 
 def random_fault(rng: random.Random, launcher: str, world: int, kind: str, starting: float) -> Fault:

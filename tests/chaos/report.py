@@ -1,7 +1,6 @@
 """What trials leave: lines of JSON as they end, and the table of all of them; whether two runs ended alike."""
 
 import json
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from safetensors.numpy import load_file
 
 UNSTATED = ("wall_seconds", "due")  # of state.json: due, where a start was stopped after the last step
 # Since this process began:
-TIMING = ("tokens_per_second", "data_wait_percent", "mfu", "token_imbalance", "seconds", "padding_percent")
+TIMING = ("tokens_per_second", "data_wait_percent", "mfu", "token_imbalance", "seconds")
 
 
 def append(path: Path, line: dict[str, Any]) -> None:
@@ -37,8 +36,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 
 def final(folder: Path) -> Path | None:
-    found = sorted((folder / "checkpoints").glob("step-????????"))
-    return found[-1] if found else None
+    return max((folder / "checkpoints").glob("step-????????"), default=None)
 
 
 def differences(reference: Path, folder: Path, tolerance: float = 0.0) -> list[str]:
@@ -59,14 +57,14 @@ def differences(reference: Path, folder: Path, tolerance: float = 0.0) -> list[s
         pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a != b]
         where = f"{pairs[0][0]['split']} line of step {pairs[0][0]['step']}" if pairs else "number of lines"
         wrong.append(f"the log differs, first in the {where}")
-    mine, other = final(folder), final(reference)
-    if mine is None or other is None or mine.name != other.name:
-        return [*wrong, f"the last checkpoint is {mine and mine.name}, not {other and other.name}"]
-    one, two = (load_file(str(p / "weights.safetensors")) for p in (mine, other))
-    bad = [k for k in two if k not in one or one[k].tobytes() != two[k].tobytes()]
-    if bad or one.keys() != two.keys():
-        wrong.append(f"{len(bad)} of {len(two)} weights differ, {bad[:1]}")
-    states = [json.loads((p / "state.json").read_text()) for p in (mine, other)]
+    last = final(folder), final(reference)
+    if last[0] is None or last[1] is None or last[0].name != last[1].name:
+        return [*wrong, f"the last checkpoint is {last[0]}, that of the reference {last[1]}"]
+    weights, expected = (load_file(str(p / "weights.safetensors")) for p in last if p)
+    bad = [k for k in expected if k not in weights or weights[k].tobytes() != expected[k].tobytes()]
+    if bad or weights.keys() != expected.keys():
+        wrong.append(f"{len(bad)} of {len(expected)} weights differ, {bad[:1]}")
+    states = [json.loads((p / "state.json").read_text()) for p in last if p]
     wrong += [f"state.json differs in {k}" for k in states[1] if k not in UNSTATED
               and states[0].get(k) != states[1][k]]  # fmt: skip
     return wrong
@@ -77,33 +75,18 @@ def kills_of(trials: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def text(trials: Sequence[dict[str, Any]]) -> str:
-    """The table of everything so far."""
-    struck, starts = kills_of(trials), [s for t in trials for s in t["starts"]]
-    lines = []
-    if struck:
-        kinds = Counter(s["fault"]["kind"] for s in struck)
-        inside = Counter(s["fault"]["kind"] for s in struck if s["inside"])
-        lines.append(f"{'kind of kill':<32}{'kills':>7}{'inside':>8}{'lost':>6}  statuses")
-        for kind, count in kinds.most_common():
-            mine = [s for s in struck if s["fault"]["kind"] == kind]
-            statuses = Counter(",".join(map(str, s["statuses"])) for s in mine)
-            said = "  ".join(f"{status} x{n}" for status, n in statuses.most_common(6))
-            lost = max(s.get("lost", 0) for s in mine)
-            lines.append(f"{kind:<32}{count:>7}{inside[kind]:>8}{lost:>6}  {said}")
-        lines.append(f"{'all':<32}{len(struck):>7}{inside.total():>8}{max(s.get('lost', 0) for s in struck):>6}")
-        lines.append("(inside: while a checkpoint was being written; lost: steps, at most)\n")
-    what = Counter(t["what"] for t in trials)
-    failed = Counter(t["what"] for t in trials if not t["ok"])
-    lines.append(f"{'trials':<32}{'ended':>7}{'failed':>8}")
-    lines += [f"{name:<32}{count:>7}{failed[name]:>8}" for name, count in what.items()]
-    resumed = [s["first_step"] for s in starts if s["resumed_at"] and s["first_step"]]
-    lines.append(
-        f"\n{len(starts)} starts, of which {len(resumed)} resumed and trained; hung: {sum(s['hung'] for s in starts)}; "
-        f"processes left over: {sum(s['orphans'] for s in starts)}; with a traceback: "
-        f"{sum(s['traceback'] for s in starts)}"
-    )
-    if resumed:
-        lines.append(f"from the command to the first line of the log once resumed: {statistics.median(resumed):.1f} s")
+    """Returns the table of all trials."""
+    lines, struck = [], kills_of(trials)
+    for kind, count in Counter(start["fault"]["kind"] for start in struck).most_common():
+        mine = [start for start in struck if start["fault"]["kind"] == kind]
+        inside, lost = sum(start["inside"] for start in mine), max(start.get("lost", 0) for start in mine)
+        lines.append(f"{kind:<32}{count:>7} kills, {inside} inside a checkpoint, at most {lost} steps lost")
+    for name, count in Counter(trial["what"] for trial in trials).items():
+        failed = sum(not trial["ok"] for trial in trials if trial["what"] == name)
+        lines.append(f"{name:<32}{count:>7} trials, {failed} failed")
+    starts = [start for trial in trials for start in trial["starts"]]
+    hung, orphans = sum(start["hung"] for start in starts), sum(start["orphans"] for start in starts)
+    lines.append(f"{len(starts)} starts; hung: {hung}; processes left over: {orphans}")
     for trial in trials:
         lines += [f"FAILED {trial['number']} {trial['what']} {trial['name']}: {line}" for line in trial["wrong"]]
     return "\n".join(lines)

@@ -113,8 +113,8 @@ class Start:
     def partial(self) -> list[str]:
         """Checkpoints that are being written."""
         try:
-            with os.scandir(self.folder / "checkpoints") as found:
-                return [e.name for e in found if e.name.startswith("step-") and e.name.endswith(".tmp")]
+            with os.scandir(self.folder / "checkpoints") as entries:
+                return [e.name for e in entries if e.name.startswith("step-") and e.name.endswith(".tmp")]
         except FileNotFoundError:
             return []
 
@@ -147,10 +147,10 @@ class Start:
         if target == "deepspeed":
             return [runner]
         under = runner.children()
-        found = [p for p in under if "deepspeed.launcher.launch" in " ".join(p.cmdline())]
+        launchers = [p for p in under if "deepspeed.launcher.launch" in " ".join(p.cmdline())]
         if target == "rank":
-            return [p for launch in found for p in launch.children() if _is_rank(p)]
-        return found if target == "launch.py" else [*found, runner]
+            return [p for launch in launchers for p in launch.children() if _is_rank(p)]
+        return launchers if target == "launch.py" else [*launchers, runner]
 
     def over(self) -> bool:
         return all(p.poll() is not None for p in self.top)
@@ -216,7 +216,7 @@ def last_step(folder: Path) -> int:
     except FileNotFoundError:
         return 0
     steps = [re.match(r'\{"step": (\d+), "split": "train"', line) for line in lines]
-    return max((int(found.group(1)) for found in steps if found), default=0)
+    return max((int(match.group(1)) for match in steps if match), default=0)
 
 
 def _names(process: psutil.Process, argument: str) -> bool:

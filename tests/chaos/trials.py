@@ -19,7 +19,7 @@ TOLERANCE = 1e-5  # of losses, where the number of ranks changes on the way
 
 @dataclass
 class Trial:
-    """What was tried, every start of it, and what went wrong."""
+    """A trial: every start of it, and what went wrong."""
 
     what: str
     name: str
@@ -53,7 +53,6 @@ class Arena:
     folder: Path
     launchers: tuple[str, ...] = ("deepspeed", "forked", "hand")
     elastic: bool = False
-    keep: bool = False
     steps: int = SETTINGS["max_steps"]
     logs: int = 0
     starting: float = 12.0  # seconds that a start takes, as the last reference did
@@ -86,7 +85,7 @@ class Arena:
         return run
 
     def clear(self, trial: Trial, run: Path) -> None:
-        if not trial.wrong and not self.keep:
+        if not trial.wrong:
             shutil.rmtree(run, ignore_errors=True)
 
 

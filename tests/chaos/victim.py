@@ -4,8 +4,6 @@ CHAOS_NAN=RANK:STEP:COUNT    activations of the rank's forward passes are NaN in
 CHAOS_STALL=RANK:STEP        the rank never begins this step
 CHAOS_SLOW=SECONDS           each step takes so much longer
 CHAOS_FULL=STEP              the disk is full while the checkpoint of this step is written
-CHAOS_CLOCK=1                time.time leaps by days, back and forth
-CHAOS_BLOCK=ANCHORS          shards are taken up one after the other, as a large corpus's are
 CHAOS_FORGET=optimizer       a resumed run has lost the optimizer's moments: the checker must see it
 """
 
@@ -23,16 +21,6 @@ sys.path[:] = [str(ROOT)] + [p for p in sys.path if Path(p or ".").resolve() != 
 
 def numbers(name: str) -> list[int]:
     return [int(part) for part in os.environ[name].split(":")]
-
-
-def leap_the_clock() -> None:
-    real, calls = time.time, [0]
-
-    def leaping() -> float:
-        calls[0] += 1
-        return real() + (calls[0] // 50 % 3 - 1) * 5 * 86400
-
-    time.time = leaping
 
 
 def harm_steps() -> None:
@@ -75,14 +63,6 @@ def fill_the_disk(step: int) -> None:
     torch.save = refusing  # type: ignore[assignment]
 
 
-def small_blocks(anchors: int) -> None:
-    from functools import partial
-
-    import pretrain.setup as product
-
-    product.PairStream = partial(product.PairStream, block_anchors=anchors)  # type: ignore[assignment, misc]
-
-
 def forget_the_optimizer() -> None:
     import pretrain.run as product
 
@@ -100,13 +80,9 @@ def forget_the_optimizer() -> None:
 
 
 if __name__ == "__main__":
-    if "CHAOS_CLOCK" in os.environ:
-        leap_the_clock()
     harm_steps()
     if "CHAOS_FULL" in os.environ:
         fill_the_disk(*numbers("CHAOS_FULL"))
-    if "CHAOS_BLOCK" in os.environ:
-        small_blocks(*numbers("CHAOS_BLOCK"))
     if "CHAOS_FORGET" in os.environ:
         forget_the_optimizer()
     sys.argv[0] = str(ROOT / "launch/pretrain.py")

@@ -58,7 +58,7 @@ def set_up_alone(config: PretrainConfig) -> Setup:
 def start_engine(config: PretrainConfig) -> tuple[Setup, Any]:
     """The set-up of a run, and its engine."""
     setup = set_up_alone(config)
-    return setup, build_engine(setup.model, config, setup.deepspeed_settings)
+    return setup, build_engine(setup.model, setup.deepspeed_settings, config.learning_rate, config.weight_decay)
 
 
 def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER_WEIGHTS) -> Outcome:

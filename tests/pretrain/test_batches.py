@@ -19,12 +19,6 @@ def test_batches_do_not_depend_on_the_number_of_threads(num_workers, tiny_corpus
     feeder.close()
 
 
-def test_what_no_model_reads_does_not_travel(tiny_corpus, make_stream):
-    batch = make_stream(tiny_corpus, masking=True).batch(0, 20)
-    inputs = to_tensors(batch, torch.device("cpu"))
-    assert set(inputs) == {*batch.arrays, "max_length"} - {"groups"}
-
-
 def test_micro_batches_hold_the_share_in_order_and_near_equal_tokens(tiny_corpus, make_stream):
     stream, layout = make_stream(tiny_corpus, masking=True), Layout(90, 16, 2)
     batches = make_micro_batches(stream, layout, 1, 7)
@@ -33,11 +27,6 @@ def test_micro_batches_hold_the_share_in_order_and_near_equal_tokens(tiny_corpus
     tokens = [batch.num_tokens for batch in batches]
     assert len(tokens) == 3
     assert max(tokens) - min(tokens) <= stream.batch(7 * 90, 90).lengths.max()
-
-
-def test_a_model_that_pads_gets_equal_pairs(tiny_corpus, make_stream):
-    batches = make_micro_batches(make_stream(tiny_corpus), Layout(90, 16, 2, padded=True), 0, 0)
-    assert [batch.num_pairs for batch in batches] == [15, 15, 15]
 
 
 def test_a_rank_without_pairs_has_empty_micro_batches(tiny_corpus, make_stream):

@@ -2,18 +2,18 @@
 
 import json
 import shutil
-import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from data_pipeline.core.errors import KinspanError
 from pretrain import run
 from pretrain.checkpoints import writer
-from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import list_checkpoints
+from pretrain.checkpoints.writer import full_weights
 from pretrain.config import PretrainConfig
 from pretrain.engine.stop import Stopped
 from pretrain.run import pretrain
@@ -21,7 +21,6 @@ from pretrain.status import read_status
 from pretrain.step import try_largest
 from tests.cases import mark_slow
 from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, set_up_alone, start_engine, take_step
-from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,13 +62,7 @@ def uninterrupted(make_config, tmp_path_factory):
 
 
 def weights(folder, step=12):
-    return load_weights(Path(folder) / f"checkpoints/step-{step:08d}")
-
-
-def load_weights(checkpoint):
-    from safetensors.torch import load_file
-
-    return load_file(str(checkpoint / "weights.safetensors"))
+    return load_file(str(Path(folder) / f"checkpoints/step-{step:08d}/weights.safetensors"))
 
 
 def lines(folder, split, *names):
@@ -134,7 +127,7 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(
     pretrain(stopped)
     assert read_status(Path(stopped.output_dir)).state == "complete"
     curve = [(step, round(loss, 3)) for step, loss in lines(stopped.output_dir, "train", "step", "loss")]
-    assert read_curve(Path(stopped.output_dir), "1 loss/loss/train") == curve
+    assert read_curve(Path(stopped.output_dir), "loss/train") == curve
     assert equal_runs(uninterrupted, stopped)
 
 
@@ -160,12 +153,6 @@ def test_a_complete_run_whose_checkpoints_are_gone_is_not_trained_again(config):
     with pytest.raises(KinspanError, match="--output_dir"):
         pretrain(config(max_steps=2))
     assert (folder / "metrics.jsonl").read_bytes() == log
-
-
-def test_hours_stop_it_with_a_checkpoint(config):
-    with pytest.raises(Stopped):
-        pretrain(config(max_hours=1e-9))
-    assert [p.name for p in list_checkpoints(Path(config().output_dir) / "checkpoints")] == ["step-00000001"]
 
 
 @pytest.mark.parametrize(
@@ -333,79 +320,26 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config):
     assert [step for step, *_ in lines(kept, "train", "step")][-1] == 6
 
 
-def pretrain_by_two(config):
-    given = {name: value for name, value in vars(config).items() if value != getattr(PretrainConfig(), name)}
-    flags = [f"--{name}={value[0] if name == 'corpus' else value}" for name, value in given.items()]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-    own = [common | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
-    for done in run_programs([[ROOT / "launch/pretrain.py", *flags]] * 2, cwd=ROOT, timeout=240, variables=own):
-        assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("stage", mark_slow([0, 2], [2]))
-def test_a_longer_run_of_two_ranks_goes_on_from_before_the_decay(stage, config):
-    settings = {**WSD, "deepspeed_config": f"ds_configs/zero{stage}.json", "eval_pairs": 0}
-    for name, steps in (("continued", 4), ("continued", 8), ("whole", 8)):
-        pretrain_by_two(config(name, **settings, max_steps=steps))
-    one, two = (Path(config(name).output_dir) for name in ("continued", "whole"))
-    assert same(weights(one, 8), weights(two, 8))
-    assert (one / "decayed/step-00000004").is_dir()
-
-
-@pytest.mark.slow
-def test_a_length_may_come_back(config):
-    """The model of a length that the run had twice stays, and the second of its continuations is as the first."""
-    settings = {**WSD, "save_steps": 1}
-    for steps in (4, 6, 4, 6):
-        pretrain(config("continued", **settings, max_steps=steps))
-    folder = Path(config("continued").output_dir)
-    pretrain(config("whole", **settings, max_steps=6))
-    pretrain(config("short", **settings, max_steps=4))
-    assert same(weights(folder, 6), weights(config("whole").output_dir, 6))
-    assert same(weights(folder / "decayed/step-00000004", 4), weights(config("short").output_dir, 4))
-
-
-def test_a_run_stopped_within_its_decay_goes_on_for_longer(config, monkeypatch):
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, 5)
-        with pytest.raises(Stopped):
-            pretrain(config("continued", **WSD, max_steps=6))
-    pretrain(config("continued", **WSD, max_steps=8))
-    pretrain(config("whole", **WSD, max_steps=8))
-    assert same(*(weights(config(name).output_dir, 8) for name in ("continued", "whole")))
-
-
 def test_a_run_under_way_is_not_cut_back_to_a_shorter_one(config, monkeypatch):
     with monkeypatch.context() as patch:
         ask_in_step(patch, 5)
         with pytest.raises(Stopped):
             pretrain(config(**WSD, max_steps=12))
-    with pytest.raises(KinspanError, match="is at step 5 of 12, and would go back to step 4"):
+    with pytest.raises(KinspanError, match="--output_dir"):
         pretrain(config(**WSD, max_steps=8))
     assert list_checkpoints(Path(config().output_dir) / "checkpoints")[0].name == "step-00000005"
-
-
-def test_a_constant_run_goes_on_from_its_end(config):
-    settings = {"lr_schedule": "constant", "warmup_steps": 1}
-    pretrain(config("continued", **settings, max_steps=4))
-    pretrain(config("continued", **settings, max_steps=8))
-    pretrain(config("whole", **settings, max_steps=8))
-    assert same(*(weights(config(name).output_dir, 8) for name in ("continued", "whole")))
 
 
 def test_a_run_without_a_checkpoint_before_the_decay_is_refused_and_stays(config):
     pretrain(config(**WSD, max_steps=8))  # its decay begins at step 4
     folder = Path(config().output_dir)
-    with pytest.raises(KinspanError, match="no whole checkpoint up to step 1"):
+    with pytest.raises(KinspanError, match="--output_dir"):
         pretrain(config(**WSD, max_steps=2))
     assert (folder / "summary.json").exists()
 
 
 def test_a_triangular_run_is_not_continued(config):
     pretrain(config(max_steps=4))
-    with pytest.raises(KinspanError, match="its max_steps is 4, not 8"):
-        pretrain(config(max_steps=8))
-    with pytest.raises(KinspanError, match="its lr_schedule is"):
-        pretrain(config(**WSD, max_steps=4))
+    for changed in ({"max_steps": 8}, {**WSD, "max_steps": 4}):
+        with pytest.raises(KinspanError, match="--output_dir"):
+            pretrain(config(**changed))

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -51,41 +49,21 @@ def test_accuracy_and_f1_are_scikit_learns():
         )
 
 
-def test_the_speed_of_a_logged_step_counts_the_work_of_the_device():
-    class Sums:
-        def tolist(self):
-            time.sleep(0.1)  # the device is still at work
-
-    for sums, waits in ((None, False), (Sums(), True)):
-        clock = Clock(lambda batch: 0.0, False, 1.0)
-        clock.start()
-        clock.stop(GlobalBatch([], {"num_tokens": 5}, stop=False), sums)
-        assert (clock.read(0.0)["tokens_per_second"] <= 50) == waits
-
-
 def test_imbalance_is_averaged_over_tokens():
-    clock = Clock(lambda batch: 0.0, False, 1.0)
+    clock = Clock(lambda batch: 0.0, 1.0)
     for tokens, imbalance in ((300, 1.0), (100, 1.4)):
         clock.start()
         clock.stop(GlobalBatch([], {"num_tokens": tokens}, stop=False, imbalance=imbalance))
     assert clock.read(0.0)["token_imbalance"] == pytest.approx(1.1)
 
 
-def test_the_peak_is_given_known_or_measured(monkeypatch):
-    assert find_peak_tflops(7.5, "fp32") == 7.5
-    state = torch.get_rng_state()
-    measured = find_peak_tflops(None, "fp32")
-    assert torch.equal(state, torch.get_rng_state())
-    one, two = torch.randn(2, 512, 512)
-    began = time.perf_counter()
-    one @ two
-    assert measured > 0.05 * 2 * 512**3 / (time.perf_counter() - began) / 1e12
+def test_the_peak_of_known_gpus(monkeypatch):
+    assert find_peak_tflops("bf16") is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("pretrain.metrics.measure_peak_tflops", lambda precision: 1.0)
     known = {"NVIDIA H200": 989, "NVIDIA GH200 480GB": 989, "NVIDIA A100-SXM4-80GB": 312, "NVIDIA L40S": 362}
-    for name, peak in (known | {"NVIDIA A10G": 1.0, "NVIDIA RTX A1000": 1.0}).items():
+    for name, peak in (known | {"NVIDIA A10G": None, "NVIDIA RTX A1000": None}).items():
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda name=name: name)
-        assert find_peak_tflops(None, "bf16") == peak
+        assert find_peak_tflops("bf16") == peak
 
 
 def test_what_no_item_gave_is_left_out():

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from pretrain.batches import choose_micro_batch, fit_pairs
+from pretrain.batches import fit_pairs
 from pretrain.config import PretrainConfig
-from pretrain.planning.memory import States
 from tests.pretrain.steps import ask_in_step, set_up_alone
 
 
@@ -29,39 +28,6 @@ def test_where_not_even_the_tried_pairs_fit_it_is_one():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     assert fit_pairs(measure, 1e9, 4096) == 1
-
-
-def test_what_the_process_holds_already_is_counted_once(monkeypatch):
-    """Of a GPU of 1,000 bytes, the allocator's cache is free, and what others hold is not taken off a second time."""
-    memory = {"cache": 400, "others": 100}
-    cuda = {
-        "is_available": lambda: True,
-        "empty_cache": lambda: memory.update(cache=0),
-        "mem_get_info": lambda: (1000 - sum(memory.values()), 1000),
-        "memory_allocated": lambda: memory["others"] + 8,
-        "max_memory_allocated": lambda: memory["others"] + 8 + 10 * memory["pairs"],
-        "reset_peak_memory_stats": lambda: None,
-    }
-    for name, stand_in in cuda.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-
-    class Model(torch.nn.Linear):  # of 8 bytes
-        losses = ()
-
-        def __deepcopy__(self, memo):
-            return self
-
-        def to(self, *_):
-            return self
-
-        def forward(self, pairs, scales):
-            memory["pairs"] = pairs
-            return self.weight.sum(), None, torch.zeros(1)
-
-    monkeypatch.setattr("pretrain.batches.make_largest_batch", lambda stream, pairs: pairs)
-    monkeypatch.setattr("pretrain.batches.to_tensors", lambda batch, device: {"pairs": batch})
-    monkeypatch.setattr("pretrain.batches.compute_states", lambda *_, **__: States(0.0, 0.0, 0.0, 0.0))
-    assert choose_micro_batch(Model(2, 1, bias=False), None, "fp32", 1, 4096) == int((0.85 * 900 - 8) / 10)
 
 
 @pytest.fixture

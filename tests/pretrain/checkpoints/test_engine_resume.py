@@ -6,9 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, ElectraForPreTraining, ElectraForSequenceClassification
 
-from pretrain.checkpoints.capture import full_weights
 from pretrain.checkpoints.reader import load_checkpoint
-from pretrain.checkpoints.writer import Writer
+from pretrain.checkpoints.writer import Writer, full_weights
 from pretrain.config import PretrainConfig
 from pretrain.modeling.losses import LossWeights
 from pretrain.release.release import write_release
@@ -80,32 +79,10 @@ def test_replaced_token_detection_resumes_bit_identical_and_stays_shared(sharing
     _check_release(setup, resumed, sharing, tmp_path / "release")
 
 
-@pytest.mark.parametrize("stage", ["zero2", *(pytest.param(s, marks=pytest.mark.slow) for s in ("zero1", "zero3"))])
-def test_replaced_token_detection_in_bf16(stage, started, tmp_path):
-    settings = {"embedding_sharing": "disentangled", "precision": "bf16"}
-    whole, resumed, setup, _ = stopped_and_resumed(started, stage, tmp_path, **settings)
-    assert same(whole, resumed)
-    _check_release(setup, resumed, "disentangled", tmp_path / "release")
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_mixture_resumes_bit_identical(stage, started, tmp_path):
     whole, resumed, *_ = stopped_and_resumed(started, stage, tmp_path, family="roberta", objective="ssp:2+sp:1+psd:1")
     assert same(whole, resumed)
-
-
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("family", ["roberta", "electra"])
-def test_the_token_loss_alone(family, stage, started):
-    """``--pair_weight 0``: the pair head stands still but for weight decay, its figures are still taken."""
-    setup, engine = started(stage, family, pair_weight=0.0, weight_decay=0.0)
-    before = full_weights(engine)
-    stats = train(setup, engine, 0, 2)
-    after = full_weights(engine)
-    moved = {name.split(".")[1] for name in before if not torch.equal(before[name], after[name])}
-    assert "classifier" not in moved
-    assert family in moved
-    assert dict(zip(engine.module.sum_names, stats.tolist(), strict=True))["ssp/pair_loss"] > 0
 
 
 def _check_release(setup, weights, sharing, folder):

@@ -7,14 +7,14 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.checkpoints import manifest, writer
-from pretrain.checkpoints.manifest import describe_file, write_manifest
-from pretrain.checkpoints.reader import find_newest, newest_on_all_ranks
+from pretrain.checkpoints.manifest import make_entry, write_manifest
+from pretrain.checkpoints.reader import find_newest, find_resumable
 from pretrain.checkpoints.writer import Writer
 
 
 def seal(path):
     files = [p for p in path.rglob("*") if p.is_file()]
-    write_manifest(path, {p.relative_to(path).as_posix(): describe_file(p) for p in files})
+    write_manifest(path, {p.relative_to(path).as_posix(): make_entry(p) for p in files})
 
 
 def write(folder, step, text="weights"):
@@ -52,21 +52,10 @@ def test_a_harmed_checkpoint_is_skipped_by_name_and_an_older_one_taken(harm, nam
     assert name in skipped[0] or name == "manifest.json"
 
 
-def test_an_unfinished_checkpoint_does_not_count(tmp_path):
-    (tmp_path / "step-00000010.tmp").mkdir()
-    assert find_newest(tmp_path) == (None, [])
-
-
 def test_newest_is_by_number(tmp_path):
     for step in (99_999_999, 100_000_000, 7):
         write(tmp_path, step)
     assert find_newest(tmp_path)[0].name == "step-100000000"
-
-
-def test_the_manifest_lists_every_file(tmp_path):
-    path = write(tmp_path, 1)
-    listed = set(json.loads((path / "manifest.json").read_text())["files"])
-    assert listed == {"engine/rank0.pt", "state.json"}
 
 
 def test_every_file_and_folder_is_on_the_disk_before_the_manifest_is_there(tmp_path, monkeypatch):
@@ -82,25 +71,19 @@ def test_every_file_and_folder_is_on_the_disk_before_the_manifest_is_there(tmp_p
     assert waited_for == {name, f"{name}/engine", *(f"{name}/{file}" for file in files)}
 
 
-def test_pruning_keeps_the_newest_good_ones(tmp_path):
-    for step in (100, 200, 300, 400):
+@pytest.mark.parametrize(
+    ("there", "written", "keep", "every", "removed"),
+    [
+        ([100, 200, 300, 400], 400, 2, 1000, [100, 200]),
+        ([200, 250, 300, 400], 250, 1, 1000, [200, 300, 400]),  # later checkpoints are damaged
+        ([100, 200, 300, 400, 500], 500, 1, 200, [100, 300]),
+    ],
+)
+def test_old_and_damaged_checkpoints_go_and_some_stay(there, written, keep, every, removed, tmp_path):
+    for step in there:
         write(tmp_path, step)
-    names = [p.name for p in writer._find_stale(tmp_path, 400, keep=2, stays=lambda step: False)]
-    assert sorted(names) == ["step-00000100", "step-00000200"]
-
-
-def test_pruning_after_damaged_ones_keeps_what_was_just_written(tmp_path):
-    for step in (200, 250, 300, 400):
-        write(tmp_path, step)
-    names = [p.name for p in writer._find_stale(tmp_path, 250, keep=1, stays=lambda step: False)]
-    assert sorted(names) == ["step-00000200", "step-00000300", "step-00000400"]
-
-
-def test_every_so_many_steps_one_stays_for_good(tmp_path):
-    for step in (100, 200, 300, 400, 500):
-        write(tmp_path, step)
-    names = [p.name for p in writer._find_stale(tmp_path, 500, keep=1, stays=lambda step: step % 200 == 0)]
-    assert sorted(names) == ["step-00000100", "step-00000300"]
+    stale = writer._find_stale(tmp_path, written, keep=keep, stays=lambda step: step % every == 0)
+    assert sorted(path.name for path in stale) == [f"step-{step:08d}" for step in removed]
 
 
 def test_a_manifest_from_elsewhere_leads_nowhere_else(tmp_path):
@@ -131,7 +114,7 @@ def test_storage_that_fails_is_no_damage(number, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="step-00000010"):
         find_newest(tmp_path)
     with pytest.raises(KinspanError, match="step-00000010"):
-        newest_on_all_ranks(tmp_path)
+        find_resumable(tmp_path)
 
 
 def test_files_that_another_machine_wrote_elsewhere_make_no_checkpoint(tmp_path):
@@ -139,8 +122,8 @@ def test_files_that_another_machine_wrote_elsewhere_make_no_checkpoint(tmp_path)
     writer = Writer(tmp_path, rank=0, keep=1)
     partial = write(tmp_path, 10).rename(tmp_path / "step-00000010.x.tmp")
     files = {
-        "state.json": describe_file(partial / "state.json"),
-        "engine/rank1.pt": describe_file(partial / "engine/rank0.pt"),
+        "state.json": make_entry(partial / "state.json"),
+        "engine/rank1.pt": make_entry(partial / "engine/rank0.pt"),
     }
     assert "engine/rank1.pt of another rank is not in" in writer._seal(partial, files, 10)
     assert find_newest(tmp_path) == (older, [])

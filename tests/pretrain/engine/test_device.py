@@ -5,7 +5,7 @@ import torch
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.engine import device
-from pretrain.engine.device import claim_device, set_product_precision
+from pretrain.engine.device import claim_device
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +36,6 @@ def test_each_rank_takes_its_own_gpu(gpus):
     assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
 
 
-def test_an_allocator_that_the_user_has_set_stays(gpus, monkeypatch):
-    gpus(1)
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128")
-    claim_device(0, allow_cpu=False)
-    assert "PYTORCH_ALLOC_CONF" not in os.environ
-
-
 def test_more_ranks_than_gpus(gpus, monkeypatch):
     gpus(1)
     monkeypatch.setenv(device.VISIBLE, "2")
@@ -57,17 +50,3 @@ def test_gpus_that_torch_cannot_use_are_refused(monkeypatch):
     claim_device(0, allow_cpu=True)
     monkeypatch.setenv(device.VISIBLE, "")
     claim_device(0, allow_cpu=False)  # hidden on purpose
-
-
-def test_a_machine_without_gpus_needs_no_flag(monkeypatch):
-    monkeypatch.setattr(device, "list_gpus", list)
-    claim_device(0, allow_cpu=False)
-
-
-@pytest.mark.parametrize(
-    ("tf32", "deterministic", "precision"), [(True, False, "high"), (True, True, "highest"), (False, False, "highest")]
-)
-def test_products_of_fp32(tf32, deterministic, precision, gpus):
-    done = gpus(1)
-    set_product_precision(tf32, deterministic)
-    assert done == [precision]

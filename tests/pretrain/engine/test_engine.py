@@ -1,25 +1,19 @@
 """The real DeepSpeed engine, in this process."""
 
 import gc
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from deepspeed.accelerator import get_accelerator
-from deepspeed.runtime.engine import DeepSpeedEngine
 
-from data_pipeline.core.errors import KinspanError
 from pretrain import step as steps
 from pretrain.batches import to_tensors
-from pretrain.checkpoints.capture import full_weights
+from pretrain.checkpoints.writer import full_weights
 from pretrain.config import PretrainConfig
 from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
-from pretrain.engine.engine import read_deepspeed_config, start_distributed, zero_stage
+from pretrain.engine.engine import start_distributed
 from pretrain.step import try_largest
 from tests.cases import mark_slow
 from tests.pretrain.steps import set_up_alone, start_engine, take_step
@@ -37,39 +31,6 @@ def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
         scaler.update_scale(overflow=True)
     assert scaler.cur_scale == 1
     disable_overflow_error(SimpleNamespace(optimizer=SimpleNamespace()))
-
-
-@pytest.mark.parametrize(
-    ("zero", "text"),
-    [(None, "must be an object"), (2, "must be an object"), ([], "must be an object")]
-    + [({"stage": stage}, "must be 0, 1, 2 or 3") for stage in ("x", "2", 7, -1, 1.0, True, None)],
-)
-def test_a_stage_that_zero_does_not_have_is_one_line(zero, text, tmp_path):
-    path = tmp_path / "settings.json"
-    path.write_text(json.dumps({"zero_optimization": zero}))
-    with pytest.raises(KinspanError, match=text) as caught:
-        read_deepspeed_config(str(path))
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("settings", "stage"), [({}, 0), ({"zero_optimization": {}}, 0)])
-def test_without_a_stage_it_is_0(settings, stage, tmp_path):
-    path = tmp_path / "settings.json"
-    path.write_text(json.dumps(settings))
-    assert zero_stage(read_deepspeed_config(str(path))) == stage
-
-
-def test_no_operator_is_looked_for(capfd):
-    """Without CUDA's compiler that would print a warning for each of seven on every rank."""
-    program = """
-from deepspeed.ops.op_builder import builder
-builder.probe_is_compatible = lambda found: print("looked for", found.NAME)
-from pretrain.engine.engine import start_distributed
-start_distributed()
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert "looked for" not in capfd.readouterr().out
 
 
 def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
@@ -170,23 +131,3 @@ def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path)
     (loss + torch.nn.functional.binary_cross_entropy_with_logits(pair, labels)).backward()
     plain = torch.stack([p.grad.double().square().sum() for p in model.parameters()]).sum().sqrt()
     assert norm == pytest.approx(float(plain), rel=1e-4)
-
-
-def test_gradients_of_a_lone_rank_are_not_copied_to_be_averaged(make_model, tiny_corpus, tmp_path, monkeypatch):
-    reduced = []
-    reduce = DeepSpeedEngine.allreduce_bucket
-    monkeypatch.setattr(DeepSpeedEngine, "allreduce_bucket", lambda *a, **k: reduced.append(1) or reduce(*a, **k))
-    trained(make_model, tiny_corpus, tmp_path, "zero0", "fp32")
-    assert not reduced
-
-
-def test_a_port_in_use_is_one_line(monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}.items():
-        monkeypatch.setenv(name, value)
-
-    def fail(**_):
-        raise torch.distributed.DistNetworkError("The server socket has failed to listen. code: -98, name: EADDRINUSE")
-
-    monkeypatch.setattr("deepspeed.init_distributed", fail)
-    with pytest.raises(KinspanError, match=r"29577 \(--master_port\)"):
-        start_distributed()

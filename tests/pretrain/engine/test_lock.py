@@ -26,12 +26,6 @@ def test_a_live_run_is_respected_and_a_killed_one_taken_over(tmp_path):
         assert f"process {os.getpid()}" in (tmp_path / "lock").read_text()
 
 
-def test_it_is_free_after_the_run(tmp_path):
-    for _ in range(2):
-        with lock_folder(tmp_path):
-            pass
-
-
 def test_a_refused_run_leaves_no_folder_and_another_keeps_its_own(tmp_path):
     for name in ("refused", "kept"):
         with lock_folder(tmp_path / name):
@@ -39,13 +33,6 @@ def test_a_refused_run_leaves_no_folder_and_another_keeps_its_own(tmp_path):
             if name == "refused":
                 (tmp_path / name / "run.json").unlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept"]
-
-
-def test_a_folder_of_something_else_is_left_as_it_was(tmp_path):
-    (tmp_path / "thesis.txt").touch()
-    with pytest.raises(KinspanError), lock_folder(tmp_path):
-        raise KinspanError("is not empty and holds no run")
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_a_lock_that_was_made_anew_meanwhile_is_locked_itself(tmp_path, monkeypatch):

@@ -81,21 +81,6 @@ def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch, caplog):
     assert steps(tmp_path) == [(10, "train"), (20, "train"), (30, "train")]
 
 
-def test_a_full_disk_for_tensorboard_alone_repeats_no_line(open_log, tmp_path, monkeypatch):
-    log = open_log()
-    with monkeypatch.context() as patch:
-
-        def full(log, *line):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        patch.setattr(Log, "_write_tensorboard", full)
-        log.write(10, "train", {"loss": 1.0})
-        log.write(20, "train", {"loss": 1.0})
-    log.write(30, "train", {"loss": 1.0})
-    assert steps(tmp_path) == [(10, "train"), (20, "train"), (30, "train")]
-    assert list((tmp_path / "tensorboard").iterdir())
-
-
 def test_what_could_not_be_written_is_tried_again_at_the_end(open_log, tmp_path, monkeypatch):
     log = open_log()
     with monkeypatch.context() as patch:
@@ -109,39 +94,6 @@ def test_what_could_not_be_written_is_tried_again_at_the_end(open_log, tmp_path,
     assert steps(tmp_path) == [(10, "train")]
 
 
-def test_a_line_of_training_says_how_long_the_rest_takes(open_log, monkeypatch, caplog):
-    caplog.set_level("INFO")
-    now = [1000.0]
-    monkeypatch.setattr("pretrain.engine.log.time.monotonic", lambda: now[0])
-    log = open_log(20)
-    now[0] += 100
-    log.write(30, "train", {"loss": 1.0})
-    log.write(30, "validation", {"loss": 1.0})
-    assert "0.1 steps/s  12 min left" in caplog.messages[0]
-    assert "left" not in caplog.messages[1]
-
-
-def test_tensorboard_groups_related_curves_and_shows_the_settings(open_log, tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    names = ("loss", "pair_loss", "pair_auc", "mlm_accuracy", "sp/pair_loss", "tokens", "tokens_per_second")
-    log = open_log(settings={"seed": 1, "max_epochs": None, "objective": "ssp"})
-    log.write(10, "train", dict.fromkeys(names, 1.0))
-    log.close()
-    board = EventAccumulator(str(tmp_path / "tensorboard"))
-    board.Reload()
-    assert sorted(board.Tags()["scalars"]) == [
-        "1 loss/loss/train",
-        "1 loss/pair_loss/train",
-        "2 quality/pair_auc/train",
-        "3 tokens/mlm_accuracy/train",
-        "4 by part/sp/pair_loss/train",
-        "5 course/tokens/train",
-        "6 speed/tokens_per_second/train",
-    ]
-    assert "_hparams_/session_start_info" in board.summary_metadata
-
-
 def test_tensorboard_shows_one_curve_over_kills(open_log, tmp_path):
     """Steps that are repeated stand once, with the value that holds, and in order."""
     for first_step, last_step, value in ((0, 40, 1.0), (20, 60, 2.0), (30, 50, 3.0)):
@@ -150,20 +102,8 @@ def test_tensorboard_shows_one_curve_over_kills(open_log, tmp_path):
             log.write(step, "train", {"loss": value})
             log.write(step, "validation", {"loss": value})
     expected = [(10, 1.0), (20, 1.0), (30, 2.0), (40, 3.0), (50, 3.0)]
-    assert read_curve(tmp_path, "1 loss/loss/train") == expected
-    assert read_curve(tmp_path, "1 loss/loss/validation") == expected
-
-
-def test_tensorboard_shows_once_what_a_stopped_run_measures_later(open_log, tmp_path):
-    log = open_log()
-    log.write(10, "train", {"loss": 1.0})
-    log.write(20, "train", {"loss": 1.0})
-    log.close()
-    log = open_log(20, undone=("validation",))
-    log.write(20, "validation", {"loss": 2.0})
-    log.write(30, "train", {"loss": 2.0})
-    assert read_curve(tmp_path, "1 loss/loss/train") == [(10, 1.0), (20, 1.0), (30, 2.0)]
-    assert read_curve(tmp_path, "1 loss/loss/validation") == [(20, 2.0)]
+    assert read_curve(tmp_path, "loss/train") == expected
+    assert read_curve(tmp_path, "loss/validation") == expected
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Ranks of a few processes that import torch alone."""
 
-import resource
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,56 +9,8 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from pretrain import setup
 from pretrain.engine import ranks
-from pretrain.engine.engine import raise_descriptor_limit
-from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[3]
-
-COUNT = """
-import os
-import torch.distributed as dist
-from pretrain.engine import ranks
-dist.init_process_group("gloo")
-counts = []
-for name in ("control", "writer"):
-    ranks.process_group(name)
-    ranks.gather(None, name)
-    counts.append(len(os.listdir("/proc/self/fd")))
-print(counts[1] - counts[0])
-"""
-
-
-def test_as_many_descriptors_as_the_system_allows():
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-        raise_descriptor_limit()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.fixture
-def start_ranks(tmp_path):
-    """``start_ranks(world, program, *arguments)``: what each of so many processes prints that run it as ranks."""
-
-    def start(world, program, *arguments):
-        path = tmp_path / "rank.py"
-        path.write_text(program)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
-        common = {"PYTHONPATH": str(ROOT), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        variables = [{**common, "RANK": str(rank)} for rank in range(world)]
-        ended = run_programs([(path, *arguments)] * world, ROOT, 400, variables)  # they share a busy machine
-        return [process.stdout for process in ended]
-
-    return start
-
-
-def test_a_group_takes_one_descriptor_per_other_rank(start_ranks):
-    """And a few for itself. So two groups of 512 ranks need more than the usual limit of 1,024."""
-    assert all(2 <= int(printed) <= 6 for printed in start_ranks(3, COUNT))
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,6 @@ def test_a_run_goes_on_in_its_own_folder(begun):
             holds_this_run(begun, {"identity": identity})
 
 
-def test_a_record_may_be_the_identity_itself(tmp_path):
-    record = {"seed": 1}
-    claim_folder(tmp_path, record)
-    (tmp_path / CHECKPOINTS / "step-00000001").mkdir(parents=True)
-    assert holds_this_run(tmp_path, record)
-
-
 def test_a_run_of_another_version_is_refused(begun):
     (begun / RUN).write_text(json.dumps(RECORD))
     with pytest.raises(KinspanError, match=RUN):

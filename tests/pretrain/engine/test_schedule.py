@@ -79,7 +79,5 @@ def test_a_default_warmup_of_an_open_ended_run_does_not_depend_on_its_length():
 
 
 def test_no_update_between_warmup_and_decay():
-    with pytest.raises(
-        KinspanError, match=r"--warmup_steps 50 with --decay_share 0\.5: the decay begins at step 50 of"
-    ):
+    with pytest.raises(KinspanError, match="--decay_share"):
         make_schedule(config("wsd", 0.5), 1e-4, 100, None)

@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 
 import psutil
 import pytest
 
-from pretrain.engine.stop import STATUS, find_launchers, is_launched, listen_for_stop
+from pretrain.engine.stop import find_launchers, listen_for_stop
 
 pytestmark = pytest.mark.timeout(120)
 WAIT = """
@@ -118,15 +117,6 @@ def test_the_command_above_the_launcher_is_watched_for_deepspeed_alone(monkeypat
     outer.communicate("\n")
 
 
-def test_a_shell_above_the_launcher_may_end():
-    """It is a batch system's, or a terminal that was closed: the launcher and its ranks go on."""
-    script = "import os, psutil\nfrom pretrain.engine.stop import find_launchers\n"
-    script += "print([p.pid for p in find_launchers(psutil.Process())] == [os.getppid()])\n"
-    launcher = [sys.executable, "-c", START.format(wrapper=[], program=script)]
-    env = {**os.environ, **DEEPSPEED}
-    assert subprocess.run([*SHELL, *launcher], capture_output=True, text=True, env=env).stdout == "True\n"
-
-
 @pytest.mark.parametrize("variables", [TORCH, DEEPSPEED], ids=["torch", "deepspeed"])
 def test_a_launcher_that_died_before_its_rank_looked_is_noticed(variables):
     """The process that started the rank ends while the rank is still importing."""
@@ -139,18 +129,3 @@ def test_a_launcher_that_died_before_its_rank_looked_is_noticed(variables):
         assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n", "the launcher is gone\n"]
     finally:
         rank.kill()
-
-
-def test_by_hand_there_is_no_launcher(monkeypatch):
-    """A rank that a user started from Python, a notebook perhaps, is no orphan when that ends."""
-    for name in {**DEEPSPEED, **TORCH, **ACCELERATE}:
-        monkeypatch.delenv(name, raising=False)
-    assert not is_launched()
-    before = threading.active_count()
-    with listen_for_stop() as request:
-        assert threading.active_count() == before
-        assert not request.wanted()
-
-
-def test_status_is_that_of_a_temporary_failure():
-    assert STATUS == os.EX_TEMPFAIL

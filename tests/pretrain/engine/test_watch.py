@@ -3,12 +3,10 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
-from data_pipeline.core.errors import KinspanError
-from pretrain.engine import ranks, watch
+from pretrain.engine import watch
 from pretrain.engine.watch import SETTING_UP, SILENCE, Watch
 
 
@@ -50,9 +48,9 @@ def look(watches, clock, seconds=1.0):
 
 def test_the_rank_that_others_wait_for_is_named(three, clock, tmp_path):
     for number, rank in enumerate(three):
-        rank.mark("step 5, forward of micro-batch 0")
+        rank.enter("step 5, forward of micro-batch 0")
         if number != 1:
-            rank.mark("step 5, backward of micro-batch 0")
+            rank.enter("step 5, backward of micro-batch 0")
     assert look(three, clock) is None
     verdicts = [look(three, clock, 20) for _ in range(6)]
     assert verdicts[:5] == [None] * 5
@@ -63,18 +61,18 @@ def test_the_rank_that_others_wait_for_is_named(three, clock, tmp_path):
 def test_ranks_that_come_further_are_left_alone_and_so_are_patient_places(three, clock):
     for number in range(10):
         for rank in three:
-            rank.mark(f"step {number}")
+            rank.enter(f"step {number}")
         assert look(three, clock, 50) is None
-    three[0].mark("the release", patient=True)
+    three[0].enter("the release", patient=True)
     assert [look(three, clock, 50) for _ in range(10)] == [None] * 10
-    three[0].mark("step 11")
+    three[0].enter("step 11")
     assert [look(three, clock, 50) for _ in range(2)] == [None] * 2
     assert "every" not in look(three, clock, 60)  # rank 0 has one mark more
 
 
 def test_a_silent_rank_is_named_wherever_it_is(three, clock):
     three[2].beat.host = three[2].beat.machine = "elsewhere"  # where its process cannot be seen
-    three[2].mark("step 3")
+    three[2].enter("step 3")
     assert look(three, clock) is None
     assert look(three[:2], clock, 0.6 * SILENCE) is None
     verdict = look(three[:2], clock, 0.6 * SILENCE)
@@ -87,20 +85,10 @@ def test_a_dead_process_is_noticed_at_once(three, clock):
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     three[1].beat.process = child.pid
-    three[1].mark(SETTING_UP)
+    three[1].enter(SETTING_UP)
     assert look(three, clock) is None  # it may have refused, as the others are about to
-    three[1].mark("step 1")
+    three[1].enter("step 1")
     assert "rank 1" in look(three, clock)
-
-
-def test_a_rank_that_was_never_heard_is_named_by_its_machine(three, clock):
-    """All ranks exchange their names before they watch one another."""
-    three[2].beat.host = three[2].beat.machine = "node3"
-    three[0].heard = {other.beat.rank: replace(other.beat) for other in three}
-    clock[0] += SILENCE + 1
-    for other in reversed(three[:2]):
-        other.talk()
-    assert "on node3) has given no sign of life" in three[0].look()
 
 
 def test_a_frozen_rank_0_is_noticed_by_those_who_wait_for_its_store(three, clock):
@@ -115,7 +103,7 @@ def test_a_machine_that_is_lost_while_the_others_leave_is_named(three, clock):
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     for rank in three:
-        rank.mark("step 9, waiting for the device")
+        rank.enter("step 9, waiting for the device")
     assert look(three, clock) is None
     three[0].leave()
     three[1].leave()
@@ -141,27 +129,3 @@ def test_a_verdict_reaches_every_rank(three, clock, monkeypatch, capfd):
     stacks = three[2].folder / watch.STACKS / "rank-2.txt"
     assert "test_a_verdict_reaches_every_rank" in stacks.read_text()
     assert "rank 1 has stalled" in capfd.readouterr().err
-
-
-def test_alone_a_stall_is_noticed_too(clock, tmp_path):
-    alone = Watch(tmp_path, 0, 1, 100.0)
-    alone.mark("step 1")
-    assert alone.look() is None
-    clock[0] += 101
-    assert "rank 0" in alone.look()
-
-
-def test_the_cause_of_a_failed_collective_is_printed_and_no_rank_is_blamed_for_it(tmp_path, monkeypatch, capfd):
-    """Only the watchdog says that a rank has ended, once it has seen that."""
-    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(ranks, "is_distributed", lambda: True)
-    monkeypatch.setattr(ranks.dist, "get_rank", lambda: 1)
-    error = RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:37\nunhandled cuda error")
-    assert ranks.is_communication_failure(error)
-    assert not ranks.is_communication_failure(KinspanError("--corpus gloo: no such folder"))
-    Watch(tmp_path, 1, 2, 100.0).wait_for_verdict(str(ranks.CommunicationFailure(error)))
-    said = capfd.readouterr().err
-    assert said.startswith("rank 1: communication with the other ranks failed: NCCL error in: ")
-    assert "unhandled cuda error" in said
-    assert "has ended" not in said
-    assert said.count("\n") == 1

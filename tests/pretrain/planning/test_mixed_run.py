@@ -16,7 +16,6 @@ from safetensors.numpy import load_file
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.finished import find_finished
 from pretrain.run import pretrain
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,7 +79,6 @@ def test_a_run_of_two_corpora(recipe, tmp_path, caplog):
     assert [(own["name"], own["share"]) for own in facts["corpus"]["corpora"]] == [("wiki", 0.75), ("news", 0.25)]
     assert [part["weight"] for part in facts["identity"]["corpus_content"]] == [2, 1, 1]
     assert summary["corpus_fingerprint"] == facts["corpus"]["fingerprint"]
-    assert find_finished(recipe()) is None  # a remote corpus may have changed
     whole = load_file(str(folder / "checkpoints" / last / "weights.safetensors"))
     logged = lines_of(folder, "train")
 
@@ -151,7 +149,7 @@ def test_two_ranks_give_the_losses_of_one_and_either_goes_on_with_the_others_run
     for ranks, other in ((1, 2), (2, 1)):
         forget_the_end(tmp_path / str(ranks))
         said = start(given | {"output_dir": [tmp_path / str(ranks)]}, other)
-        assert f"of step {STEPS - 4} was written by {ranks} rank" in said
+        assert f"step-{STEPS - 4:08d} was written by {ranks} rank" in said
         compare(read(tmp_path / str(ranks)), expected)
 
 

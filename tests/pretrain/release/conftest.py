@@ -6,7 +6,7 @@ import pytest
 from safetensors.torch import save_file
 
 from data_pipeline.tokenizers import load_tokenizer
-from pretrain.checkpoints.manifest import describe_file, write_manifest
+from pretrain.checkpoints.manifest import make_entry, write_manifest
 from pretrain.modeling.pair_model import load_model
 from pretrain.release.release import MODEL_FOLDER
 from tests.synthetic import short_tokenizer
@@ -54,5 +54,5 @@ def trained(request, make_model, tmp_path):
     save_file({k: v.clone() for k, v in dict(model.named_parameters()).items()}, str(whole / "weights.safetensors"))
     (whole / "state.json").write_text('{"step": 3}')
     files = ["weights.safetensors", "state.json"]
-    write_manifest(whole, {name: describe_file(whole / name) for name in files})
+    write_manifest(whole, {name: make_entry(whole / name) for name in files})
     return run, model.eval()

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from data_pipeline.core.errors import KinspanError
-from pretrain.checkpoints.manifest import describe_file, write_manifest
+from pretrain.checkpoints.manifest import make_entry, write_manifest
 from pretrain.release.release import average_weights, release
 
 
@@ -24,7 +24,7 @@ def run(trained):
         save_file({name: tensor + step for name, tensor in weights.items()}, str(later / "weights.safetensors"))
         (later / "state.json").write_text(json.dumps({"step": step}))
         files = ["weights.safetensors", "state.json"]
-        write_manifest(later, {name: describe_file(later / name) for name in files})
+        write_manifest(later, {name: make_entry(later / name) for name in files})
         with (folder / "metrics.jsonl").open("a") as log:
             log.write(json.dumps({"step": step, "split": "validation", "pair_loss": 0.4, "pair_auc": 0.8}) + "\n")
     return folder

@@ -13,7 +13,7 @@ from transformers.utils import logging
 import pretrain.release.release as product
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
-from pretrain.checkpoints.manifest import describe_file, write_manifest
+from pretrain.checkpoints.manifest import make_entry, write_manifest
 from pretrain.modeling.families import FAMILIES
 from pretrain.release.release import release
 
@@ -184,7 +184,7 @@ def write_checkpoint(run, step, like):
     (folder / "engine").mkdir()
     (folder / "engine/optimizer.pt").write_bytes(b"moments")
     files = ["weights.safetensors", "state.json", "engine/optimizer.pt"]
-    write_manifest(folder, {name: describe_file(folder / name) for name in files})
+    write_manifest(folder, {name: make_entry(folder / name) for name in files})
     return folder
 
 
