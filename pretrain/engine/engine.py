@@ -25,8 +25,10 @@ from pretrain.engine.world import adopt_world
 
 HIGH_RATE = 5e-4  # of all weights of a pre-trained encoder
 ALIGNED = 8  # a GPU reads 8 numbers of two bytes at once, where they begin at a multiple of 16 bytes
-SET_BY_FLAGS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-SET_BY_FLAGS += ("gradient_clipping", "optimizer", "scheduler", "bf16")
+SET_BY_FLAGS = (
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+    *("gradient_clipping", "optimizer", "scheduler", "bf16"),
+)
 
 
 def read_deepspeed_config(name: str) -> JsonObject:
