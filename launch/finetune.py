@@ -15,21 +15,20 @@ from launch.kinspan import run
 log = logging.getLogger(__name__)
 
 DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
-set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation.
+set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation, beside BM25 and the base model.
 
-The head is a sequence classifier with one logit on the encoder. Each run stops early by the dev MAP and keeps its best
-checkpoint, in OUTPUT_DIR/seed-N/best, which CrossEncoder and AutoModelForSequenceClassification load; beside it are
-run.txt, qrels.txt and predictions.jsonl. With --transfer it is TANDA: first the transfer set, then the target. With
---loss contrastive it is a bi-encoder, which SentenceTransformer loads and whose table has MRR and recall. The same
-command again resumes. The table ends with BM25 and with the start, which the ranker should beat.
+The head is a sequence classifier with one logit. Each run stops early by the dev MAP and keeps its best checkpoint, in
+OUTPUT_DIR/seed-N/best, which CrossEncoder and AutoModelForSequenceClassification load; beside it are run.txt, qrels.txt
+and predictions.jsonl. With --transfer it is TANDA: first the transfer set, then the target. With --loss contrastive it
+is a bi-encoder, which SentenceTransformer loads, measured by MRR and recall. The same command again resumes.
 
 A first run, of questions in questions/train.jsonl, dev.jsonl and test.jsonl, a line for each candidate:
   {"question": "How long does a refund take?", "answer": "Refunds arrive within five days.", "label": 1}
 
   kinspan finetune --data files=questions --model releases/docs --output_dir runs/ranker --seeds 3
 
-What to expect: of 50 questions with some ten candidates each, all-MiniLM-L6-v2 takes 7 to 19 minutes of one core. Its
-dev MAP was highest after 120 to 340 updates: with so few questions give --epochs 100, --eval_steps 20, --patience 6."""
+With 50 questions of some ten candidates each, all-MiniLM-L6-v2 takes 7 to 19 minutes of one core; with so few, give
+--epochs 100 --eval_steps 20 --patience 6."""
 
 EPILOG = """examples:
   kinspan finetune --data wikiqa=WikiQACorpus --model releases/ssp --output_dir runs/wikiqa --seeds 5

@@ -62,15 +62,14 @@ Continued pre-training of text encoders so that they rank answers well.
 commands:
 {listed}
 
-{more}`kinspan COMMAND --help` lists the settings of a command. Training with several processes needs a launcher:
-`deepspeed launch/pretrain.py ...`, or `torchrun --nproc_per_node N -m launch.pretrain ...`; likewise for finetune, and
-`deepspeed --module launch.kinspan study ...`."""
+`kinspan --help` lists all {count} commands, `kinspan COMMAND --help` their settings. Training with several processes
+needs a launcher: `deepspeed launch/pretrain.py ...`, or `torchrun --nproc_per_node N -m launch.pretrain ...`; likewise
+for finetune, and `deepspeed --module launch.kinspan study ...`."""
 
 
 def format_help(commands: Iterable[str]) -> str:
     listed = "\n".join(f"  {name:<18}{COMMANDS[name][1]}" for name in commands)
-    more = f"`kinspan --help` lists all {len(COMMANDS)} commands. " if len(listed.splitlines()) < len(COMMANDS) else ""
-    return HELP.format(listed=listed, more=more)
+    return HELP.format(listed=listed, count=len(COMMANDS))
 
 
 def find_command(words: list[str]) -> tuple[str, list[str]]:
@@ -79,11 +78,8 @@ def find_command(words: list[str]) -> tuple[str, list[str]]:
     for command in (" ".join([name, *words[1:2]]), name):
         if command in COMMANDS:
             return command, words[len(command.split()) :]
-    given = " ".join(words[:1] if len(words) > 1 and words[1].startswith("-") else words[:2])
-    of_group = [command for command in COMMANDS if command.startswith(f"{name} ")]
-    near = of_group or get_close_matches(name, COMMANDS)
-    advice = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(COMMANDS)}"
-    raise KinspanError(f"kinspan {given}: there is no such command; {advice}")
+    near = [command for command in COMMANDS if command.startswith(f"{name} ")] or get_close_matches(name, COMMANDS)
+    raise KinspanError(f"kinspan {words[0]}: no such command; did you mean {' or '.join(near or FIRST_DAY)}?")
 
 
 def run_command() -> str | Iterable[str] | None:

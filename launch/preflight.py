@@ -14,16 +14,13 @@ from pretrain.config import PretrainConfig
 NOT_READY = 2  # as for whatever else the user can mend
 
 DESCRIPTION = """Finds in a minute what would waste the first night of a long run: versions, settings, corpora or
-devices that differ between hosts, GPUs in use, full disks, a slow network, a batch that does not fit; it trains for two
-steps and logs how long the run takes. It takes the flags of launch/pretrain.py, and the same launcher starts it on all
-hosts. Exit status 0: the run may start; 2: it may not, and each line names the host. It leaves nothing in the output
-folder."""
+devices that differ between hosts, GPUs in use, full disks, a slow network, a batch that does not fit. It takes the
+flags of launch/pretrain.py, and the same launcher starts it on all hosts. Exit status 0: the run may start; 2: it may
+not, and each line names the host. It leaves nothing in the output folder."""
 
 EPILOG = """examples:
   kinspan preflight --config my_run.yaml && kinspan pretrain --config my_run.yaml
-  deepspeed --hostfile hostfile launch/preflight.py --config my_run.yaml
-  torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint node0:29500 -m launch.preflight \\
-      --config my_run.yaml"""
+  deepspeed --hostfile hostfile launch/preflight.py --config my_run.yaml"""
 
 
 def main() -> Iterator[str]:

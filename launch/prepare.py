@@ -35,29 +35,18 @@ files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data s
   .xml.bz2          a dump of Wikipedia; Posts.xml: a forum of StackExchange; see docs/corpora.md for all of them
 Without --input: the documentation of Python and of the pinned packages ({PYTHON_DOCS}).
 
-The same command again goes on where it was interrupted: finished work lies in OUTPUT_DIR/partial. The result is the
-same for any number of workers, on one machine, on Slurm and on Ray. Beside the corpus, summary.txt shows what was read
-and dropped, with examples.
-
-Duplicates: a document or a paragraph that repeats an earlier one word for word is dropped, and so is, everywhere, a
-paragraph that stands in many documents, such as a site's footer: both cost a few percent of the time, and what repeats
-would be learned by heart, or give a pair away. Documents that are merely much like another (--duplicates near) are
-looked for on request alone: their signatures take about a third more time, and whether a text that differs in a few
-words is worth keeping depends on the collection. For web text and news it mostly is not."""
+The same command again resumes an interrupted one, from OUTPUT_DIR/partial. The result is the same for any number of
+workers, on one machine, on Slurm and on Ray. OUTPUT_DIR/summary.txt has counts and examples of what was dropped."""
 
 EPILOG = """examples:
   kinspan prepare --input 'docs/*.jsonl.gz' --tokenizer roberta-base --output_dir corpora/docs --num_workers 8
   kinspan prepare --input books/ --tokenizer path/to/model --output_dir corpora/books
-  kinspan prepare --input news/ --tokenizer path/to/model --output_dir corpora/news --duplicates near \\
-      --decontaminate wikiqa=WikiQACorpus questions.txt
-  kinspan prepare --input /data/web --tokenizer path/to/model --output_dir /data/corpora/web \\
+  kinspan prepare --input /data/web --tokenizer path/to/model --output_dir /data/corpora/web --duplicates near \\
       --executor slurm --num_workers 64 --sbatch partition=cpu time=08:00:00 account=nlp"""
 
 
 @dataclass
 class PrepareConfig:
-    """Flags of this entry."""
-
     BASIC = (  # what --help shows
         *("input", "reader", "tokenizer", "output_dir", "num_workers", "languages", "title_texts", "duplicates"),
         *("validation_share", "decontaminate", "licence"),
@@ -66,7 +55,7 @@ class PrepareConfig:
     input: list[str] = setting([PYTHON_DOCS])
     """Files, globs, folders or URLs."""
     reader: str = setting("")
-    """Reader of all inputs, where their names do not tell it: that of a suffix, such as txt or jsonl; bookcorpus,
+    """Reader of all inputs, if their names do not show it: a suffix such as txt or jsonl; bookcorpus,
     stackexchange-code, wikiextractor; or my_reader.py."""
     tokenizer: str | None = setting(None, is_model=True)
     """Hub name or folder of the model that is to be trained. Without it: all-MiniLM-L6-v2."""
@@ -75,10 +64,10 @@ class PrepareConfig:
     num_workers: int = setting(1, WORKERS)
     """Tasks that run at the same time, each in a process."""
     executor: Literal["local", "slurm", "ray"] = setting("local")
-    """Where tasks run: on this machine; as jobs of Slurm; or on the Ray cluster that RAY_ADDRESS names (without it, one
-    on this machine; pip install 'kinspan[ray]'). For slurm and ray, all machines must see the folders."""
+    """Where tasks run: on this machine; as jobs of Slurm; or on the Ray cluster that RAY_ADDRESS names. For slurm and
+    ray, all machines must see the folders."""
     sbatch: list[str] = setting([])
-    """What Slurm's jobs ask for, each NAME=VALUE as of sbatch: a partition and a time, and what else is needed."""
+    """Options of Slurm's jobs, each NAME=VALUE as of sbatch: a partition, a time, ..."""
     min_paragraph_chars: int = setting(60, NOT_BELOW_0)
     """Paragraphs with fewer characters are dropped."""
     min_document_chars: int = setting(200, NOT_BELOW_0)
@@ -91,30 +80,22 @@ class PrepareConfig:
     clean_with: list[str] = setting([])
     """Python files with steps of cleaning of your own, see docs/corpora.md."""
     title_texts: bool = setting(False)
-    """Keep titles as texts too, so that title_sentence and title_body can train on any titled documents: news, tickets,
-    manuals. Questions of a forum always keep theirs."""
+    """Keep titles as texts too, for title_sentence and title_body. Questions of a forum always keep theirs."""
     validation_share: float = setting(0.02, FROM_0_TO_BELOW_1)
     """Share of documents held out for validation."""
     shard_tokens: int = setting(SHARD_TOKENS, ABOVE_0)
     """About how many tokens a shard holds."""
     duplicates: Literal["exact", "near", "keep"] = setting("exact")
-    """What to drop of what repeats earlier text: exact, documents and paragraphs that do so word for word; near, also
-    documents that are much like another (about .8 of their 5-grams in common), which takes about a third more time;
-    keep, nothing."""
+    """Drop documents and paragraphs that repeat earlier ones word for word (exact), also documents with about .8 of
+    their 5-grams in common (near, a third more time), or nothing (keep)."""
     boilerplate: int = setting(BOILERPLATE, NOT_BELOW_0)
-    """A paragraph that stands in so many documents is dropped from all of them. 0: it is like any other duplicate."""
+    """A paragraph that stands in this many documents is dropped from all of them. 0: it is like any duplicate."""
     decontaminate: list[str] = setting([])
     """Drop documents that hold a sentence of 8 words or more of a test set: files of sentences (.txt, .tsv, .jsonl), or
-    data sets, whose test split is taken, such as wikiqa=FOLDER."""
+    the test splits of data sets, such as wikiqa=FOLDER."""
     max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
     licence: str = setting("")
     """Licence of the input, for the manifest and model cards."""
-
-
-def _default_output(config: PrepareConfig, tokenizer: str) -> str:
-    if config.input != [PYTHON_DOCS]:
-        raise KinspanError("--output_dir is missing: name the folder to write the corpus to")
-    return str(default_corpus_folder(load_tokenizer(tokenizer)))
 
 
 def _read_test_sentences(names: list[str]) -> list[str]:
@@ -144,7 +125,9 @@ def main() -> Iterator[str]:
         get_reader(config.reader)
     inputs = [f"{config.reader}:{name}" for name in config.input] if config.reader else config.input
     tokenizer = config.tokenizer or default_model()
-    output = config.output_dir or _default_output(config, tokenizer)
+    if not config.output_dir and config.input != [PYTHON_DOCS]:
+        raise KinspanError("--output_dir is missing: name the folder to write the corpus to")
+    output = config.output_dir or str(default_corpus_folder(load_tokenizer(tokenizer)))
     result = prepare(
         inputs,
         tokenizer,
@@ -167,7 +150,6 @@ def main() -> Iterator[str]:
         yield format_counts(result.tally, result.read, result.manifest)
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
         yield f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.3g} MB/s)"
-        yield f"{output}/summary.txt has examples of what was dropped"
     for note in [*list_oddities(result.tally, result.read), *list_lacks(result.manifest, OBJECTIVES)]:
         yield f"note: {note}"
     check_trainable(result.manifest, f"the corpus in {output}")

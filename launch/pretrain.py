@@ -23,18 +23,13 @@ The same command again resumes from the newest whole checkpoint in --output_dir.
 A first run, of documents that `kinspan prepare --input docs/ --output_dir corpora/docs` has read:
   kinspan pretrain --corpus corpora/docs --output_dir runs/docs --max_length 64 --global_batch_size 32 \\
       --learning_rate 2.5e-4 --mlm_weight 0.05 --max_steps 1600
-
-What to expect:
-  laptop   all-MiniLM-L6-v2, batches of 32 pairs of 64 tokens: 1,600 updates take 26 to 45 minutes of one core
-  GPU      roberta-base, batches of 4,096 pairs, 10,000 updates and more: a start for each GPU by `deepspeed
-           launch/pretrain.py` or `torchrun --nproc_per_node N -m launch.pretrain`; --dry_run says memory and hours"""
+It takes 26 to 45 minutes of one core. --dry_run shows memory and hours of larger runs, on GPUs."""
 
 EPILOG = """examples:
   kinspan pretrain --config launch/recipes/quickstart.yaml
-  deepspeed launch/pretrain.py --objective ssp
-  deepspeed launch/pretrain.py --objective ssp --corpus corpora/docs --model roberta-base --output_dir runs/docs
   kinspan pretrain --config launch/recipes/roberta-base-ssp.yaml --dry_run
-  kinspan pretrain --config runs/docs/config.yaml --output_dir runs/again --seed 2"""
+  kinspan pretrain --config runs/docs/config.yaml --output_dir runs/again --seed 2
+  deepspeed launch/pretrain.py --objective ssp --corpus corpora/docs --model roberta-base --output_dir runs/docs"""
 
 
 def main() -> str | None:

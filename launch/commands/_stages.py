@@ -45,20 +45,19 @@ def _run_pretraining(config: PretrainConfig) -> None:
     from pretrain.run import pretrain  # DeepSpeed takes seconds to import
 
     folder, finished = Path(config.output_dir), Path(config.output_dir) / FINISHED
-    asked = {"settings": as_dict(config), "made_of": _fingerprint_inputs(config)}
-    is_whole = finished.exists() and (folder / RELEASE / FACTS).is_file()
-    if is_whole and read_object(finished, "delete it to have the stage checked again") == asked:
+    wanted = {"settings": as_dict(config), "made_of": _fingerprint_inputs(config)}
+    is_released = finished.exists() and (folder / RELEASE / FACTS).is_file()
+    if is_released and read_object(finished, "delete it to have the stage checked again") == wanted:
         log.info("finished already: %s", folder / RELEASE)
         return
-    summary = pretrain(config)
-    if summary:  # of rank 0 alone
+    if pretrain(config):  # the summary, on rank 0 alone
         release(folder, folder / RELEASE)
-        write_atomically(finished, json.dumps(asked, indent=1) + "\n")
+        write_atomically(finished, json.dumps(wanted, indent=1) + "\n")
     barrier()
 
 
 def _fingerprint_inputs(config: PretrainConfig) -> dict[str, list[str]]:
-    """Names the content of the corpora and models that a stage reads, wherever they lie."""
+    """Returns fingerprints of the corpora and models that a stage reads."""
     model = config.model or default_model()
     corpora = open_corpora(list_sources(config), cache_settings(config), lambda: load_tokenizer(model), verify=False)
     models = [model, *config.adapters, *filter(None, [config.generator])]

@@ -1,4 +1,4 @@
-"""Finds, and makes, the best ranker for documents of one's own, in one command."""
+"""Trains on documents, and finds the best ranker for them, in one command."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ from objectives import OBJECTIVES
 
 log = logging.getLogger(__name__)
 
-DESCRIPTION = """Adapts a model to documents, and says whether that was worth it.
+DESCRIPTION = """Adapts a model to documents, and decides whether that was worth it.
 
 It prepares the documents and pre-trains the model on them for --budget. With --questions it then fine-tunes three
 rankers, and compares on the dev questions: BM25, the untrained model, the pre-trained one, the fine-tuned ones, and a
@@ -25,15 +25,9 @@ learned fusion. The best is measured once on the test questions, beside the untr
 if it is better: "keep your model" is a result too. Without --questions it cannot judge rankers for your documents; it
 shows how the model ranks a hundred questions of SelQA.
 
-Run it again to go on after an interruption, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan
-rank, evaluate, search and serve; report.html; and result.json."""
+Run it again to resume it, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan rank, evaluate,
+search and serve; report.html; and result.json."""
 
-DATA_SETS = fill(
-    f"Public data sets are read as they are distributed, each as NAME=FOLDER: {', '.join(PUBLIC)}. kinspan evaluate "
-    "--help lists the files of each.",
-    120,
-    break_on_hyphens=False,
-)
 EPILOG = f"""examples:
   kinspan adapt --documents docs/ --output_dir adapted
   kinspan adapt --documents docs/ --questions labelled/ --budget 30m --output_dir adapted
@@ -41,9 +35,8 @@ EPILOG = f"""examples:
 
 labelled/ has train.jsonl, dev.jsonl and test.jsonl with a line for each right (1) or wrong (0) candidate of a question:
   {{"question": "Who wrote Faust?", "answer": "Faust is a play by Goethe.", "label": 1}}
-It may also be a single file, which is split in three by a hash of the questions.
-
-{DATA_SETS}"""
+It may also be a single file, which is split in three by a hash of the questions; or a public data set as NAME=FOLDER:
+{fill(", ".join(PUBLIC), 120, break_on_hyphens=False)}. kinspan evaluate --help lists the files of each."""
 
 MANY_ANSWERED = 100  # questions with an accepted answer, from which on these are the pairs of a forum's pre-training
 HELD_OUT = 0.05  # of the documents, so that there are some where documents are few
@@ -51,8 +44,6 @@ HELD_OUT = 0.05  # of the documents, so that there are some where documents are 
 
 @dataclass
 class AdaptConfig:
-    """Flags of this entry."""
-
     documents: list[str] = setting(REQUIRED)
     """The documents: anything that kinspan prepare --input takes."""
     output_dir: str = setting(REQUIRED)
@@ -92,20 +83,10 @@ def prepare_documents(documents: list[str], model: str, folder: Path, without: l
     from data_pipeline.prepare.summary import check_trainable, list_oddities
 
     rules = Rules(validation_share=HELD_OUT)
-    result = prepare(
-        documents,
-        model,
-        folder,
-        OBJECTIVES,
-        rules,
-        max_rejected=MAX_REJECTED_WITHOUT_FLAG,
-        decontaminate=without,
-        quiet=not sys.stderr.isatty(),
-    )
-    if not without:  # else it was said before
-        for note in list_oddities(result.tally, result.read):
-            log.info(note)
-        log.info("%s has examples of what was left out", folder / "summary.txt")
+    limits = {"max_rejected": MAX_REJECTED_WITHOUT_FLAG, "quiet": not sys.stderr.isatty()}
+    result = prepare(documents, model, folder, OBJECTIVES, rules, decontaminate=without, **limits)
+    for note in list_oddities(result.tally, result.read):
+        log.info(note)
     check_trainable(result.manifest, f"--documents {' '.join(documents)}")
     return result.manifest.totals
 

@@ -16,11 +16,7 @@ question's Wikipedia page, labelled by whether it is in the long answer and hold
 
 Input: Natural Questions' .jsonl files (also .gz, .xz, .zst), in the simplified form or the original one; files, globs
 or folders. A question needs a long and a short answer: of its annotator, or of two of five. Output: train.tsv, dev.tsv
-and test.tsv, lines of question, sentence and label, which kinspan finetune reads as asnq=FOLDER:
-  1  outside the long answer, without the short answer's words     2  outside, with them
-  3  in the long answer, without a short answer                    4  in it and with one: the answer
-
-The published ASNQ can be used as it is. finetune/data/builders/natural_questions.py says what the paper leaves open."""
+and test.tsv, which kinspan finetune reads as asnq=FOLDER. The published ASNQ can be used as it is."""
 
 EPILOG = """examples:
   kinspan data asnq --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output_dir asnq \\
@@ -37,8 +33,6 @@ MEANING = {
 
 @dataclass
 class BuildAsnqConfig:
-    """Flags of this entry."""
-
     output_dir: str = setting(REQUIRED)
     """Folder to write to; its train.tsv, dev.tsv and test.tsv are replaced."""
     train: list[str] = setting([])
@@ -46,15 +40,15 @@ class BuildAsnqConfig:
     dev: list[str] = setting([])
     """Files of the development set; they become dev and test."""
     split_questions: list[str] = setting([])
-    """Two files with the questions of dev and of test, one per line: the published unique.dev and unique.test. Without
-    it: a hash of the question puts half of them into each."""
+    """Two files with the questions of dev and of test, one per line, such as the published unique.dev and unique.test.
+    Without it: a hash of the question decides."""
     max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
     num_workers: int = setting(1, WORKERS)
     """Processes that cut pages into sentences."""
 
 
 def format_tally(name: str, tally: QuestionTally) -> str:
-    """Returns a table of what became of the questions, and of sentences by label beside the paper's."""
+    """Returns a table of the questions by outcome, and of the sentences by label beside the paper's."""
     lines = [f"--{name}"]
     lines += [f"  questions: {reason:<52} {count:>12,}" for reason, count in tally.outcomes.items() if count]
     splits = list(tally.labels)

@@ -1,15 +1,12 @@
 """Turns a forum's dump into a data set of answer selection: its own questions with candidates that BM25 found."""
 
 import logging
-import shlex
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from data_pipeline.core.command_line import parse
-from data_pipeline.core.default_model import DEFAULT_MODEL_NAME
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
 from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
@@ -25,14 +22,9 @@ kinspan evaluate read as files=FOLDER. What a question's candidates are:
   title_answer  its accepted answer, and those of the questions that BM25 finds most similar: LAS
   title_body    its body, and those of similar questions
   duplicate     the question that it is a duplicate of, and similar ones; titles and bodies of both
-Questions that links of duplicates connect, directly or by way of others, come into one split, and what one of them has
-to offer is never a wrong candidate of another.
-
-A question's split is decided by a hash of its forum's name and its own number. The name is that of the dump's folder or
-archive, beer for beer.stackexchange.com.7z: keep it, and the split stays the same.
-
-To measure a model that was pre-trained on the same forum, hold the questions of dev and test out of its corpus: the
-same hash decides in kinspan prepare --validation_share, with dev's and test's shares added up."""
+Duplicates come into one split, and the answers of one are never wrong candidates of another. A hash of the forum's name
+(its dump's folder or archive) and of the question's number decides its split. To keep dev and test out of a corpus of
+the same forum, give kinspan prepare --validation_share both shares added up: the same hash decides there."""
 
 EPILOG = """examples:
   kinspan data las --input beer.stackexchange.com.7z --output_dir data/las-beer
@@ -41,14 +33,12 @@ EPILOG = """examples:
 
 @dataclass
 class BuildLasConfig:
-    """Flags of this entry."""
-
     input: list[str] = setting(REQUIRED)
     """The forum's dump, or questions:FILE.jsonl."""
     output_dir: str = setting(REQUIRED)
     """Folder to write to; its train, dev and test are replaced."""
     kind: Literal["title_answer", "title_body", "duplicate"] = setting("title_answer")
-    """What is to be found."""
+    """Kind of the candidates."""
     candidates: int = setting(CANDIDATES, AT_LEAST_2)
     """Candidates of a question, the right one among them."""
     max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
@@ -65,17 +55,11 @@ def main() -> Iterator[str]:
         raise KinspanError("--dev_share and --test_share: together they must be below 1")
     questions = read_questions(config.input, config.max_rejected)
     yield f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer"
-    duplicates = [size for size in Counter(question.group for question in questions).values() if size > 1]
-    if any(question.links for question in questions):
-        yield f"{sum(duplicates):,} of them are duplicates of one another, in {len(duplicates):,} groups"
-    else:
+    if not any(question.links for question in questions):
         log.warning("which questions are duplicates is unknown: a dump has links in PostLinks.xml, beside Posts.xml")
     counts = build_forum_set(questions, config.kind, Path(config.output_dir), shares, config.candidates)
     yield ", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS)
-    found = sum(bool(KINDS[config.kind].finds(question)) for question in questions)
-    if found < config.candidates:
-        log.warning("no question has --candidates %d: the forum has %d texts that can be one", config.candidates, found)
-    folder = shlex.quote(config.output_dir)
-    yield f"{config.output_dir} is written. Measure a model on it, and adapt one to the forum:"
-    yield f"  kinspan evaluate --model {DEFAULT_MODEL_NAME} --data files={folder}"
-    yield f"  kinspan adapt --documents {shlex.join(config.input)} --questions {folder} --output_dir adapted"
+    count = sum(bool(KINDS[config.kind].finds(question)) for question in questions)
+    if count < config.candidates:
+        log.warning("--candidates %d: the forum has only %d texts that can be candidates", config.candidates, count)
+    yield f"files={config.output_dir}"

@@ -13,27 +13,22 @@ from finetune.evaluation.named_metrics import parse_metrics
 DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
 
 --run and --qrels score TREC files of any system: lines of `question Q0 candidate rank score tag` and of
-`question 0 candidate relevance`. --model and --data score models on a data set, with BM25 for comparison: any sequence
-classifier, a bi-encoder of sentence-transformers by its own similarity, or a learned fusion. Of several, each is tested
-against the first by a randomisation test, paired over questions.
+`question 0 candidate relevance`; the rank is ignored, and ties are broken by id. --model and --data score models on a
+data set, with BM25 for comparison: any sequence classifier, a bi-encoder of sentence-transformers, or a learned fusion.
+Of several, each is tested against the first by a randomisation test, paired over questions.
 
 --contamination and --data count the test sentences that a pre-training corpus contains, word for word or nearly
-(by 8-grams).
-
-Candidates are ranked by score as a 32-bit float, and ties by candidate id in descending order; the rank column is
-ignored. --metrics names others, which the package ir_measures computes. Prints a table, and with --json a line of JSON
-after it."""
+(by 8-grams)."""
 
 EPILOG = f"""examples:
-  kinspan evaluate --run run.txt --qrels qrels.txt
-  kinspan evaluate --run ours.txt theirs.txt --qrels qrels.txt --per_question questions.csv
   kinspan evaluate --run run.txt --qrels qrels.txt --metrics "MRR@10 P@5 R@100"
+  kinspan evaluate --run ours.txt theirs.txt --qrels qrels.txt --per_question questions.csv
   kinspan evaluate --model runs/wikiqa/seed-1/best --data wikiqa=data/WikiQACorpus
   kinspan evaluate --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output_dir compared
   kinspan evaluate --contamination corpora/docs --data wikiqa=data/WikiQACorpus
 
-In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl; beside them is
-per_question.csv, the metrics of every question.
+In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl, and
+per_question.csv has the metrics of every question.
 
 {SPECS}"""
 

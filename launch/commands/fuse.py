@@ -24,8 +24,6 @@ EPILOG = f"""examples:
 
 @dataclass
 class FuseConfig:
-    """Flags of this entry."""
-
     parts: list[str] = setting(REQUIRED, is_model=True)
     """The rankers: bm25, and folders or hub names of bi-encoders, releases and other cross-encoders."""
     data: str = setting(REQUIRED)

@@ -1,11 +1,9 @@
-"""Shows a corpus: what it holds, documents at random, or those that hold a text."""
+"""Shows a corpus: its counts, documents at random, or those that hold a text."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
-
-from tokenizers import Tokenizer
 
 from data_pipeline import browse
 from data_pipeline.core.command_line import parse
@@ -16,30 +14,29 @@ from data_pipeline.corpus import SPLITS, Corpus, Shard
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.planning.defaults import default_corpus
 
-DESCRIPTION = """Shows what a corpus holds. Without --sample or --search: its counts.
+DESCRIPTION = """Shows the counts of a corpus, or documents of it by --sample or --search.
 
-Texts are what the tokenizer gives back: an uncased one, for example, has lost the capitals. summary.txt in the folder
-of the corpus has what was dropped, with examples."""
+Texts are decoded from token ids: an uncased tokenizer, for example, has lost the capitals. summary.txt in the folder of
+the corpus has examples of what was dropped."""
 
 EPILOG = """examples:
   kinspan show corpus --corpus corpora/docs
   kinspan show corpus --corpus corpora/docs --sample 3 --seed 7
-  kinspan show corpus --corpus corpora/docs --search 'steam engine' --count 5 --json"""
+  kinspan show corpus --corpus corpora/docs --search 'steam engine' --count 5
+  kinspan show corpus --corpus corpora/docs --sample 3 --json"""
 
 SHOWN_SOURCES = 20
 
 
 @dataclass
 class InspectCorpusConfig:
-    """Flags of this entry."""
-
     POSITIONAL = "corpus"
 
     corpus: str | None = setting(None)
     """Corpus folder; the name of the flag may be left out. Without it: the documentation of Python and of the pinned
     packages."""
     sample: int | None = setting(None, ABOVE_0)
-    """Show so many documents, drawn at random."""
+    """Show this many documents, drawn at random."""
     search: str | None = setting(None)
     """Show the documents that have this text in a paragraph, in small or capital letters. It reads the corpus."""
     count: int = setting(10, ABOVE_0, needs="search")
@@ -56,45 +53,39 @@ def main() -> Iterator[str]:
         raise KinspanError("--sample and --search: give one of them")
     corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
     if config.sample is None and config.search is None:
-        yield json.dumps(_summarize(corpus)) if config.json else _format_counts(corpus)
+        yield json.dumps(_count(corpus)) if config.json else _format_counts(corpus)
         return
     decoder = browse.load_decoder(corpus.folder)
-    for shard, row in _find(config, corpus, decoder):
+    rows: Iterable[tuple[Shard, int]]
+    if config.sample is not None:
+        rows = browse.sample_documents(corpus, config.sample, config.seed)
+    else:
+        rows = list(islice(browse.search_documents(corpus, str(config.search), decoder), config.count))
+        if not rows:
+            raise KinspanError(f"--search {config.search}: no document of {corpus.folder} has this text")
+    for shard, row in rows:
         document = browse.show_document(shard, row, decoder)
         yield json.dumps(asdict(document), ensure_ascii=False) if config.json else _format_document(document)
 
 
-def _find(config: InspectCorpusConfig, corpus: Corpus, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
-    """Yields the documents that the flags ask for, each as its shard and its row there."""
-    if config.sample is not None:
-        yield from browse.sample_documents(corpus, config.sample, config.seed)
-    elif config.search is not None:
-        documents = list(islice(browse.search_documents(corpus, config.search, decoder), config.count))
-        if not documents:
-            raise KinspanError(f"--search {config.search}: no document of {corpus.folder} has this text")
-        yield from documents
-
-
-def _summarize(corpus: Corpus) -> dict:
+def _count(corpus: Corpus) -> dict[str, object]:
     manifest = corpus.manifest
-    summary = {"tokenizer": manifest.tokenizer["name"], "fingerprint": manifest.fingerprint, **manifest.totals}
+    counts = {"tokenizer": manifest.tokenizer["name"], "fingerprint": manifest.fingerprint, **manifest.totals}
     for split in SPLITS:
         shards = [shard for shard in manifest.shards if shard.split == split]
-        summary |= {f"{split} shards": len(shards), f"{split} documents": sum(s.documents for s in shards)}
+        counts |= {f"{split} shards": len(shards), f"{split} documents": sum(s.documents for s in shards)}
         for name in manifest.shards[0].usable:
             anchors = sum(shard.usable[name][split]["anchors"] for shard in manifest.shards)
-            summary[f"anchors for {name}, {split}"] = anchors
-    return {**summary, **manifest.rules}
+            counts[f"anchors for {name}, {split}"] = anchors
+    return {**counts, **manifest.rules}
 
 
 def _format_counts(corpus: Corpus) -> str:
-    lines = [
-        f"{name:<34} {f'{value:,}' if isinstance(value, int) else value}" for name, value in _summarize(corpus).items()
-    ]
+    counts = _count(corpus).items()
+    lines = [f"{name:<34} {f'{value:,}' if isinstance(value, int) else value}" for name, value in counts]
     sources = sorted(corpus.manifest.sources, key=lambda source: -source["documents"])
-    lines += ["", f"{len(sources)} source(s), documents of each:"]
-    lines += [f"  {source['documents']:>12,}  {source['name']}" for source in sources[:SHOWN_SOURCES]]
-    return "\n".join([*lines, *(["  ..."] if len(sources) > SHOWN_SOURCES else [])])
+    lines += ["", f"{len(sources)} source(s), documents of the largest:"]
+    return "\n".join(lines + [f"  {source['documents']:>12,}  {source['name']}" for source in sources[:SHOWN_SOURCES]])
 
 
 def _format_document(document: browse.ShownDocument) -> str:

@@ -33,8 +33,6 @@ MOST_PAIRS = 2**48  # indices beyond it have no random numbers of their own
 
 @dataclass
 class InspectConfig(DataSettings):
-    """Flags of this entry."""
-
     objective: str = setting("ssp")
     """As for kinspan pretrain: ssp, all, ssp:2+sp:1 ..."""
     pair_loss: Literal["contrastive"] | None = setting(None)
@@ -50,7 +48,7 @@ class InspectConfig(DataSettings):
     count: int = setting(5, ABOVE_0)
     """Number of pairs."""
     seed: int | None = setting(None, SEEDS)
-    """The run's seed. Default: 1; for --split validation 0, which is every run's."""
+    """The run's seed. Without it: 1; for --split validation 0, as in every run."""
     json: bool = setting(False)
     """Print one JSON object per line."""
 
@@ -64,16 +62,16 @@ def main() -> Iterator[str]:
     corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
     tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
     mixture, notes = drop_untrainable(mixture.read_from(*corpora))
-    seed = 1
+    default_seed = 1
     if config.split == "validation":
         mixture, unvalidated = mix_validation(mixture)
-        notes, seed = [*notes, *unvalidated], VALIDATION_SEED
+        notes, default_seed = [*notes, *unvalidated], VALIDATION_SEED
     for note in notes:
         log.info(note)
     stream = PairStream(
         mixture,
         template=(tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template)(tokenizer),
-        seed=seed if config.seed is None else config.seed,
+        seed=default_seed if config.seed is None else config.seed,
         split=config.split,
         max_length=config.max_length,
     )

@@ -17,8 +17,6 @@ EPILOG = """example:
 
 @dataclass
 class MergeConfig:
-    """Flags of this entry."""
-
     adapter: str = setting(REQUIRED)
     """Folder of a released adapter of LoRA."""
     output_dir: str = setting(REQUIRED)
@@ -33,26 +31,20 @@ def main() -> str:
 
 def merge_adapter(folder: str, output: Path) -> None:
     """Writes the plain model that an adapter of LoRA makes of its base."""
-    from finetune.ranking.ranker import (  # torch takes seconds to import
-        find_max_length,
-        find_trained_length,
-        load_own_tokenizer,
-        load_ranker,
-        save_ranker,
-    )
+    from finetune.ranking import ranker as rankers  # torch takes seconds to import
     from pretrain.modeling.adapters.folder import read_spec
     from pretrain.release.folder import CARD, FACTS, replace_release
 
-    part, base = read_spec(Path(folder))
+    (part,), base = read_spec(Path(folder))
     if part.kind != "lora":
         raise KinspanError(f"--adapter {folder} is of bottlenecks, which no plain model has a place for")
-    ranker, tokenizer = load_ranker(folder), load_own_tokenizer(folder)
+    ranker, tokenizer = rankers.load_ranker(folder), rankers.load_own_tokenizer(folder)
+    trained = rankers.find_trained_length(folder)
+    length = trained or rankers.find_max_length(tokenizer, ranker.classifier)
+    made_of = {"merged": part.name, "base": {"name": base.name, "fingerprint": base.fingerprint}, "max_length": trained}
+    title = f"{base.name} with the adapter {part.name} (LoRA of rank {part.size}) merged into its weights"
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
-        trained = find_trained_length(folder)
-        length = trained or find_max_length(tokenizer, ranker.classifier)
-        save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), partial)
-        made_of = {"merged": part.name, "base": {"name": base.name, "fingerprint": base.fingerprint}}
-        (partial / FACTS).write_text(json.dumps(made_of | {"max_length": trained}, indent=1) + "\n")
-        title = f"{base.name} with the adapter {part.name} (LoRA of rank {part.size}) merged into its weights"
+        rankers.save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), partial)
+        (partial / FACTS).write_text(json.dumps(made_of, indent=1) + "\n")
         (partial / CARD).write_text(f"# {title}\n\nIt loads as a `CrossEncoder` of sentence-transformers.\n")

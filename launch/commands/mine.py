@@ -28,8 +28,6 @@ EPILOG = """examples:
 
 @dataclass
 class MineConfig:
-    """Flags of this entry."""
-
     data: str = setting(REQUIRED)
     """The data set whose training questions are mined for, such as insuranceqa=FOLDER."""
     output_dir: str = setting(REQUIRED)
@@ -66,10 +64,10 @@ def main() -> Iterator[str]:
     data, mined = mine_file(
         config.data, output, model, config.cross_encoder, rules, max_length=config.max_length, columns=config.columns
     )
-    every = list(data.question_slices())
+    slices = list(data.question_slices())
     for number in range(0, len(mined), max(1, len(mined) // max(1, config.show)))[: config.show]:
         yield f"\n{shorten(data.questions[number], 200)}"
-        yield f"  right        {shorten(data.answers[every[number].start].as_py(), 200)}"
+        yield f"  right        {shorten(data.answers[slices[number].start].as_py(), 200)}"
         for row, score in mined[number]:
             yield f"  wrong {score:.3f}  {shorten(data.answers[row].as_py(), 200)}"
     yield f"{sum(map(len, mined)):,} negatives of {len(mined):,} questions"

@@ -1,9 +1,9 @@
-"""Ranks candidate answers that have no labels, or a TREC run again, with a ranker, a release or any other model."""
+"""Ranks candidate answers that have no labels, or a TREC run again, with any model."""
 
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 
 DESCRIPTION = """Ranks the candidate answers of each question by a model's scores.
 
-The candidates need no labels. The output folder gets run.txt, lines of `question Q0 candidate rank score tag` as TREC
-has them, and ranking.jsonl, in which each line is a question with its candidates and their scores, best first.
+The output folder gets run.txt, lines of `question Q0 candidate rank score tag` as TREC has them, and ranking.jsonl, a
+line for each question with its candidates and their scores, best first.
 
 --run ranks again the first --depth candidates of each question of a TREC run, whose texts are in --queries and in
 --collection, and keeps the others below them in their order. The output folder gets run.txt."""
@@ -24,15 +24,11 @@ EPILOG = """examples:
   kinspan rank --model releases/docs --data found.tsv --output_dir ranked \\
       --columns question=query,answer=passage
   kinspan rank --model releases/docs --run run.txt --queries queries.tsv --collection collection.tsv \\
-      --output_dir ranked
-  kinspan rank --model releases/docs --run run.txt --queries scifact --collection scifact \\
       --output_dir ranked"""
 
 
 @dataclass
 class RankConfig:
-    """Flags of this entry."""
-
     model: str = setting(REQUIRED, is_model=True)
     """The ranker: a folder or a hub name, as for kinspan evaluate."""
     output_dir: str = setting(REQUIRED)
@@ -43,11 +39,9 @@ class RankConfig:
     run: str | None = setting(None)
     """Instead of --data: a TREC run to rank again."""
     queries: str | None = setting(None, needs="run")
-    """With --run: the questions, a table (.tsv, .csv, .jsonl, .parquet) with columns id and question (or query, or
-    text), a .tsv file of ids and questions alone, or a folder in BEIR's form."""
+    """With --run: the questions, as kinspan search --questions takes them."""
     collection: str | None = setting(None, needs="run")
-    """With --run: the candidates' texts, an index, or anything that kinspan index --answers takes: a table, a .tsv file
-    of ids and texts alone, a folder in BEIR's form."""
+    """With --run: the candidates' texts, an index, or anything that kinspan index --answers takes."""
     depth: int = setting(100, ABOVE_0, needs="run")
     """With --run: candidates of each question to rank again."""
     columns: str | None = setting(None, needs="data")
@@ -70,8 +64,16 @@ def main() -> str:
         return f"{output} has run.txt and ranking.jsonl"
     if not (config.run and config.queries and config.collection):
         raise KinspanError("--run needs --queries and --collection, the texts of its ids")
-    from serve.runs import rerank_run
+    from serve.search import rerank_run
 
-    sizes: dict[str, Any] = {"depth": config.depth, "max_length": config.max_length, "precision": config.precision}
-    rerank_run(config.model, Path(config.run), config.queries, config.collection, output, **sizes)
+    rerank_run(
+        config.model,
+        Path(config.run),
+        config.queries,
+        config.collection,
+        output,
+        depth=config.depth,
+        max_length=config.max_length,
+        precision=config.precision,
+    )
     return f"{output} has run.txt"

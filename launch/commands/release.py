@@ -1,5 +1,4 @@
-"""Turns a run, a checkpoint or a fine-tuned ranker into a folder that transformers and sentence-transformers load as it
-is, and pushes it to the hub."""
+"""Releases a run, a checkpoint or a fine-tuned ranker as a folder that other libraries load."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,7 @@ DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curv
 
 AutoModelForSequenceClassification, AutoModelForMaskedLM, AutoTokenizer and sentence-transformers' CrossEncoder
 load the folder with no code of this project. After replaced-token detection ElectraForPreTraining loads it too, and the
-masked-LM model, the generator, is in its folder generator/. --push_to_hub sends the folder to the Hugging Face hub: the
-newest commit of the branch main, and a tag such as step-00000240 for each checkpoint."""
+generator is in generator/. --push_to_hub tags each checkpoint, as step-00000240."""
 
 EPILOG = """examples:
   kinspan release --run_dir runs/ssp --output_dir releases/ssp
@@ -24,16 +22,13 @@ EPILOG = """examples:
 
 @dataclass
 class ReleaseConfig:
-    """Flags of this entry."""
-
     run_dir: str = setting(REQUIRED)
-    """The --output_dir of kinspan pretrain, or one checkpoint in it; or that of kinspan finetune (the seed with the
-    best dev MAP is taken), or one seed's folder in it."""
+    """The --output_dir of kinspan pretrain or a checkpoint in it; or that of kinspan finetune, for the seed with the
+    best dev MAP, or a seed's folder in it."""
     output_dir: str = setting(REQUIRED)
     """Folder for the release; an older release there is replaced."""
     average: int = setting(1, ABOVE_0)
-    """Average the weights of this many checkpoints: the released one and those before it. A run keeps as many as
-    --keep_checkpoints of kinspan pretrain says."""
+    """Average the weights of this many checkpoints: the released one and those before it."""
     onnx: bool = setting(False)
     """Add the model as an ONNX graph, and as one with weights of eight bits. Needs the extra kinspan[onnx]."""
     onnx_data: str | None = setting(None, needs="onnx")
@@ -41,7 +36,7 @@ class ReleaseConfig:
     licence: str = setting("")
     """The card's licence, by the hub's name: apache-2.0, ... Without it: unknown."""
     base_model: str = setting("")
-    """The hub's name of the model that training started from, where it was a folder."""
+    """The hub's name of the base model, if it was a folder."""
     datasets: list[str] = setting([])
     """The hub's names of the data sets that it was trained on."""
     language: list[str] = setting([])

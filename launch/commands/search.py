@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,9 +22,8 @@ log = logging.getLogger(__name__)
 
 DESCRIPTION = """Prints the best answers to questions, from an index that kinspan index made.
 
-The bi-encoder finds 100 candidates; with --cross_encoder the first --rerank_k of them are ranked again by a model that
-reads question and answer together. BM25 can find the candidates too, or both, fused. Without a question the command
-asks for questions until the input ends.
+The bi-encoder, BM25 or both, fused, find 100 candidates; with --cross_encoder the first --rerank_k of them are ranked
+again by a model that reads question and answer together.
 
 Each answer begins with its id: of a paragraph, the id or file name of its document and a number, as in manual.pdf#3.
 
@@ -36,7 +34,6 @@ other tool. --json prints a line of JSON for each question."""
 EPILOG = """examples:
   kinspan search --index index "Does homeowners insurance cover a broken pipe?"
   kinspan search --index index --cross_encoder releases/docs --rerank_k 50 --first_stage fusion "..." "..."
-  kinspan search --index index < questions.txt
   kinspan search --index index --questions queries.tsv --run run.txt --k 1000"""
 
 WIDTH, SHOWN = 100, 600  # characters of a line, and of an answer
@@ -90,8 +87,8 @@ class SearchConfig(SearcherFlags):
 
 def main() -> Iterator[str]:
     config = parse(SearchConfig, DESCRIPTION, EPILOG)
-    if config.questions and config.question:
-        raise KinspanError("--questions: leave the other questions out, or put them into the file")
+    if bool(config.questions) == bool(config.question):
+        raise KinspanError("--questions: give a file of questions, or questions on the command line")
     questions = read_questions(config.questions) if config.questions else {}
     is_beir = Path(config.questions or "").is_dir() and bool(questions)
     if is_beir:
@@ -111,7 +108,7 @@ def main() -> Iterator[str]:
     )
     if config.questions:
         yield from _answer_all(search, questions, is_beir, config)
-    for question in config.question or (() if config.questions else _ask()):
+    for question in config.question:
         answered = search([question], config.k or SHOWN_HITS)
         timings = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in answered.timings.items())
         shown = _format_hits({"question": question}, answered.hits[0], config.json)
@@ -120,27 +117,11 @@ def main() -> Iterator[str]:
         log.info(line)
 
 
-def _ask() -> Iterator[str]:
-    """Yields the questions of the input, until it ends or, at a terminal, until an empty line."""
-    at_terminal = sys.stdin.isatty()
-    while True:
-        try:
-            question = input("\n> " if at_terminal else "").strip()
-        except EOFError:
-            return
-        except UnicodeDecodeError as error:
-            raise KinspanError("a question is not UTF-8: type it again") from error
-        if question:
-            yield question
-        elif at_terminal:
-            return
-
-
 def _answer_all(
     search: "Callable[[Sequence[str], int], Answered]", questions: dict[str, str], is_beir: bool, config: SearchConfig
 ) -> Iterator[str]:
     from finetune.evaluation.trec import write_run
-    from serve.runs import list_scores, search_all
+    from serve.search import list_scores, search_all
 
     k = config.k or (RUN_HITS if config.run else SHOWN_HITS)
     answers = list(search_all(search, questions, k, is_beir))

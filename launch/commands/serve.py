@@ -1,6 +1,6 @@
 """Serves the search of an index over HTTP, with a page to try it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from data_pipeline.core.command_line import parse
@@ -27,8 +27,6 @@ PORTS = Range("must be from 0 to 65535", lambda number: 0 <= number < 2**16)
 
 @dataclass
 class ServeConfig(SearcherFlags):
-    """Flags of this entry. ``first_stage`` is that of a question which names none."""
-
     host: str = setting("127.0.0.1")
     """Address to listen on; 0.0.0.0 is every one of this machine."""
     port: int = setting(8000, PORTS)
@@ -45,13 +43,12 @@ class ServeConfig(SearcherFlags):
 
 def main() -> None:
     config = parse(ServeConfig, DESCRIPTION, EPILOG)
-    from serve.service.contract import Service
-    from serve.service.guard import is_local
-    from serve.service.server import open_socket, read_token, serve  # after the flags
+    from serve.service.server import is_local, open_socket, read_token, serve  # after the flags
+    from serve.service.waiting import Service
 
     token = read_token(Path(config.token_file)) if config.token_file else None
     if not token and not config.allow_anonymous and not is_local(config.host):
         raise KinspanError(f"--host {config.host}: whoever reaches it can read all answers: give --token_file")
-    own = ("host", "port", "token_file", "allow_anonymous")
-    service = Service(token=token, **{name: value for name, value in vars(config).items() if name not in own})
+    settings = {field.name: getattr(config, field.name) for field in fields(Service) if hasattr(config, field.name)}
+    service = Service(token=token, **settings)
     serve(service, open_socket(config.host, config.port))

@@ -24,8 +24,6 @@ EPILOG = """examples:
 
 @dataclass
 class StatusConfig:
-    """Flags of this entry."""
-
     POSITIONAL = "run_dir"
 
     run_dir: str = setting(REQUIRED)

@@ -4,7 +4,6 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -16,10 +15,10 @@ from finetune.data.registry import expect_data
 from finetune.training.config import SPEC
 
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of kinspan finetune with its seeds, and
-prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's own
+prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's
 figures below ours. A row may have a `pretrain:` block of settings of kinspan pretrain: its model is then pre-trained
-first; or `stages:`, a list of `pretrain:` and `finetune:` blocks that train one after another, before the row's own
-fine-tuning. The same command again resumes, and finished parts stay.
+first; or `stages:`, a list of `pretrain:` and `finetune:` blocks that train one after another, before the row's
+fine-tuning. The same command again resumes.
 
 Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda-asnq-labels (table 6), tanda-stability
 (figure 4), di-liello-roberta, di-liello-electra and di-liello-asnq (table 1), as2 and as2-noise (what `make as2` and
@@ -35,32 +34,29 @@ EPILOG = """examples:
 
 @dataclass
 class StudyConfig:
-    """Flags of this entry."""
-
     study: str = setting(REQUIRED)
     """YAML file with title, source, settings of all rows, and rows."""
     data: list[str] = setting(REQUIRED, help=f"Data sets, each of which gets a table: {SPEC}.")
     transfer: str | None = setting(None)
     """The data set that rows of TANDA transfer from."""
     model: str | None = setting(None, is_model=True)
-    """Where rows start that name no model. Without it: the study's, or else all-MiniLM-L6-v2, which is installed."""
+    """Base model of rows that name none. Without it: the study's, or else all-MiniLM-L6-v2, which is installed."""
     output_dir: str = setting("runs/study")
     """Folder that the runs and the results are written to."""
     set: list[str] = setting([])
-    """NAME=VALUE: settings of kinspan finetune that replace the study's; those that a row sets itself cannot be
-    replaced."""
+    """NAME=VALUE: settings of kinspan finetune that replace the study's, but not a row's."""
     no_bm25: bool = setting(False)
     """Leave BM25 out of the tables."""
     json: bool = setting(False)
     """Print the tables as a line of JSON too, last."""
     where: list[str] = setting([])
-    """NAME=VALUE: what $NAME in the stages of the study's file stands for, such as corpus=corpora/docs."""
+    """NAME=VALUE: the value of $NAME in the stages of the study's file, such as corpus=corpora/docs."""
     local_rank: int = setting(-1)
     """Set by the deepspeed launcher."""
 
 
-def parse_overrides(settings: list[str]) -> dict[str, Any]:
-    """``["seeds=2"]`` as a dictionary. Raises KinspanError for what is no setting."""
+def parse_overrides(settings: list[str]) -> dict[str, object]:
+    """Parses ``["seeds=2"]``. Raises KinspanError for names that are no settings."""
     from finetune.study import SETTINGS
 
     values = {}
@@ -76,7 +72,7 @@ def parse_overrides(settings: list[str]) -> dict[str, Any]:
 
 
 def parse_names(texts: list[str], content: str) -> dict[str, str]:
-    """``["corpus=corpora/docs"]`` as a dictionary. Raises KinspanError for a name that is not in the study's file."""
+    """Parses ``["corpus=corpora/docs"]``. Raises KinspanError for a name that is not in the study's file."""
     names = {}
     for text in texts:
         name, _, value = text.partition("=")

@@ -23,9 +23,9 @@ RELEASE = "release"  # in each run's folder: the adapter
 
 DESCRIPTION = """Trains an adapter for each corpus beside one frozen --model, one after another.
 
-Each has a run folder of its own, --output_dir/NAME, NAME being the last part of the corpus's path, and ends with the
-adapter in --output_dir/NAME/release. The same command again skips the finished ones and resumes the one under way. As
-a job array, task K of N takes every N-th corpus: --task K/N. All other settings are those of kinspan pretrain."""
+The adapter of a corpus is written to --output_dir/NAME/release, NAME being the last part of the corpus's path. The same
+command again skips finished adapters and resumes the others. In a job array, task K of N takes every N-th corpus:
+--task K/N. All other settings are those of kinspan pretrain."""
 
 EPILOG = """examples:
   kinspan adapter train --corpus forums/* --model bert-base-uncased --output_dir adapters
@@ -35,16 +35,14 @@ EPILOG = """examples:
 
 @dataclass(kw_only=True)
 class TrainAdaptersConfig(pretraining.PretrainConfig):
-    """Settings of this entry: those of kinspan pretrain, of which these mean something else."""
-
     corpus: list[str] = setting(REQUIRED)
-    """Corpus folders, written by kinspan prepare: each gets an adapter of its own."""
+    """Corpus folders, written by kinspan prepare, with an adapter for each."""
     adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting("pfeiffer")
-    """What each adapter is, as for kinspan pretrain."""
+    """Kind of the adapters, as for kinspan pretrain."""
     output_dir: str = setting("runs/adapters")
     """Folder of the runs' folders."""
     task: str | None = setting(None)
-    """Of a job array: the task's number and how many there are, such as 3/8. Without it: all."""
+    """Of a job array: number of the task and of all tasks, such as 3/8. Without it: all."""
 
 
 def main() -> None:
@@ -65,10 +63,10 @@ def name_runs(corpora: list[str]) -> dict[str, str]:
 
 
 def parse_task(text: str | None) -> tuple[int, int]:
-    """Parses ``"3/8"`` as (2, 8): the third of eight tasks of a job array; without a text the only one."""
+    """Parses ``"3/8"`` as (2, 8): the third of eight tasks of a job array; without a text the only task."""
     number, _, count = (text or "1/1").partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise KinspanError(f"--task {text}: give the task's number and how many there are, such as 1/8 to 8/8")
+        raise KinspanError(f"--task {text}: give the numbers of the task and of all tasks, such as 1/8 to 8/8")
     return int(number) - 1, int(count)
 
 
@@ -86,11 +84,11 @@ def plan_runs(config: pretraining.PretrainConfig, task: str | None) -> dict[str,
     first, step = parse_task(task)
     chosen = list_sources(config)
     sources = zip(config.corpus, parse_sources(config.corpus), strict=True)
-    corpora = [text for text, source in sources if source in chosen]
+    corpora = name_runs([text for text, source in sources if source in chosen])
     shared = {field.name: getattr(config, field.name) for field in fields(pretraining.PretrainConfig)}
     shared |= {"forums": None, "min_questions": None}  # they have chosen among all corpora
     runs = {}
-    for name, corpus in list(name_runs(corpora).items())[first::step]:
+    for name, corpus in list(corpora.items())[first::step]:
         folder = str(Path(config.output_dir) / name)
         runs[name] = pretraining.PretrainConfig(**{**shared, "corpus": [corpus], "output_dir": folder})
         check(runs[name])
@@ -98,7 +96,7 @@ def plan_runs(config: pretraining.PretrainConfig, task: str | None) -> dict[str,
 
 
 def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
-    """Trains and releases each adapter that is not there yet; a run that was begun goes on where it was.
+    """Trains and releases each adapter that is not there yet; resumes a run that was interrupted.
 
     In one process, a corpus that cannot be trained on is left out; several ranks stop at it together, because they
     could not agree on what comes next. A signal or --max_hours stops the whole sequence. Raises KinspanError in the
@@ -107,14 +105,13 @@ def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
     from pretrain.engine.device import return_freed_memory  # torch takes seconds to import
 
     failed: dict[str, str] = {}
-    is_alone = read_launcher_variables()[2] == 1
     with listen_for_stop(next((config.max_hours for config in runs.values()), None)):
         for number, (name, config) in enumerate(runs.items(), start=1):
             log.info("adapter %d of %d: %s", number, len(runs), name)
             try:
-                _train_one(config)
+                _train(config)
             except KinspanError as error:
-                if not is_alone:
+                if read_launcher_variables()[2] > 1:
                     raise
                 failed[name] = quote_error(error)
                 log.warning("left out %s: %s", name, failed[name])
@@ -125,23 +122,21 @@ def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
         raise KinspanError(f"{len(failed)} of {len(runs)} adapters were not trained; the first: {name}: {reason}")
 
 
-def _is_released(folder: Path) -> bool:
-    """Returns whether the adapter in a complete run's folder is of its last step: a longer run has an older one."""
+def _train(config: pretraining.PretrainConfig) -> None:
+    """Trains an adapter, and releases it unless the release is of the last step: a longer run has an older one."""
+    from pretrain.engine.ranks import broadcast_from_rank_0
     from pretrain.engine.run_folder import SUMMARY
     from pretrain.release.folder import FACTS
-
-    with suppress(KinspanError):
-        released, trained = (read_object(folder / name, "") for name in (f"{RELEASE}/{FACTS}", SUMMARY))
-        return released.get("step") == trained["steps"]
-    return False
-
-
-def _train_one(config: pretraining.PretrainConfig) -> None:
-    from pretrain.engine.ranks import broadcast_from_rank_0
     from pretrain.release.release import release  # DeepSpeed takes seconds to import
     from pretrain.run import pretrain
 
     folder = Path(config.output_dir)
+
+    def release_last_step() -> None:
+        with suppress(KinspanError):
+            if read_object(folder / RELEASE / FACTS, "").get("step") == read_object(folder / SUMMARY, "")["steps"]:
+                return
+        release(folder, folder / RELEASE)
+
     pretrain(config)
-    if not broadcast_from_rank_0(lambda: _is_released(folder)):
-        broadcast_from_rank_0(lambda: str(release(folder, folder / RELEASE)))
+    broadcast_from_rank_0(release_last_step)

@@ -10,20 +10,17 @@ from data_pipeline.core.files import write_atomically
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
 
-DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25, TF-IDF and, where
-given, models that were fine-tuned on the target: the matrix of MultiCQA (Rücklé et al., 2020) of your own sources
-and targets.
+DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25, TF-IDF and, if given,
+models that were fine-tuned on the target: the matrix of MultiCQA (Rücklé et al., 2020). Questions are those that papers
+measure on; of other data sets, those with a right and a wrong candidate.
 
-A cell that was measured is a file in OUTPUT_DIR/results, with the figures of every question; the same command again
-measures what is new or has changed. Questions are those that papers measure on; of other data sets, those that have a
-right and a wrong candidate. Writes OUTPUT_DIR/matrix.csv and prints the table."""
+Writes OUTPUT_DIR/matrix.csv, and a file for each cell in OUTPUT_DIR/results: the same command again measures what is
+new or has changed."""
 
-EPILOG = f"""examples:
+EPILOG = f"""example:
   kinspan evaluate transfer --sources beer=releases/beer physics=releases/physics \\
-      --targets wikiqa=wikiqa=data/WikiQACorpus cooking=files=data/las-cooking --accuracy cooking --output_dir matrix
-  kinspan evaluate transfer --sources beer=releases/beer physics=releases/physics math=releases/math \\
-      --targets insuranceqa=files=data/insuranceqa \\
-      --in_domain insuranceqa=runs/insuranceqa/seed-1/best --output_dir matrix
+      --targets wikiqa=wikiqa=data/WikiQACorpus cooking=files=data/las-cooking --accuracy cooking \\
+      --in_domain wikiqa=runs/wikiqa/seed-1/best --output_dir matrix
 
 A target is NAME=SPEC, where SPEC is one of the following:
 {SPECS}"""
@@ -31,8 +28,6 @@ A target is NAME=SPEC, where SPEC is one of the following:
 
 @dataclass
 class MatrixConfig:
-    """Flags of this entry."""
-
     sources: list[str] = setting(REQUIRED)
     """Models, each NAME=FOLDER."""
     targets: list[str] = setting(REQUIRED)
@@ -46,16 +41,15 @@ class MatrixConfig:
     split: Literal["test", "dev"] = setting("test")
     """Which questions of the targets."""
     max_questions: int | None = setting(None, ABOVE_0)
-    """A sample of so many questions of each target, always the same ones. Without it: all."""
+    """Number of questions of each target, always the same sample. Without it: all."""
     max_length: int = setting(300, ABOVE_0)
     """Most tokens of a question and a candidate."""
 
 
 def main() -> str:
     config = parse(MatrixConfig, DESCRIPTION, EPILOG)
-    sources, targets, in_domain = (
-        read_names(flag, getattr(config, flag)) for flag in ("sources", "targets", "in_domain")
-    )
+    sources, targets = read_names("sources", config.sources), read_names("targets", config.targets)
+    in_domain = read_names("in_domain", config.in_domain)
     if unknown := [name for name in in_domain if name not in targets]:
         raise KinspanError(f"--in_domain {unknown[0]}: there is no such target")
     expect_data(*targets.values())

@@ -1,34 +1,102 @@
-"""The routes of the service, and its pages, to which nothing comes from elsewhere."""
+"""The routes of the service and its pages, and the checks of every request before it reaches them."""
 
 import asyncio
+import hmac
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.params import Depends as Dependency
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CollectorRegistry
 from prometheus_fastapi_instrumentator import Instrumentator
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from data_pipeline.core.errors import KinspanError
 
 from ..questions import MAX_QUESTION, clean_question
-from .contract import MAX_K, Problem, Question, SearchMode, SearchResponse, Service
 from .evaluations import LoadedEvaluation
-from .guard import BodyLimit, SecurityHeaders, refuse, require_token
-from .waiting import SearchQueue
+from .waiting import SearchMode, SearchQueue, Service
 
 MAX_NAME = 60  # characters of what a caller called a field
 NO_JSON = 'the body must be JSON such as {"query": "..."}, sent with the header Content-Type: application/json'
 PAGES = Path(__file__).resolve().parents[1] / "pages"
 DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM25, and a cross-encoder that re-ranks."
+MAX_K = 20  # answers to a question
+MAX_BODY = 64 * 1024  # bytes: the longest question, each character escaped as JSON may
+DISCARDED = 4 * 1024**2  # bytes of a body that is too large, read so that its sender sees the answer
+BODY_SECONDS = 10.0  # in which a body must arrive
+HEADERS = {
+    "cache-control": "no-cache",  # a page and its scripts are of one version
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "object-src 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Question(BaseModel):
+    """A question to the index."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"query": "The printer does not print", "k": 3}]}
+    )
+
+    query: str = Field(min_length=1, max_length=MAX_QUESTION, description="The question, in words.")
+    k: int = Field(3, ge=1, le=MAX_K, strict=True, description="Number of answers.")
+    rerank: bool | None = Field(
+        None, description="Whether the cross-encoder re-ranks the best candidates. Without it: if there is one."
+    )
+    first_stage: Literal["bi_encoder", "bm25", "fusion"] | None = Field(
+        None, description="Finds the candidates. Without it: the service's first stage, see /about."
+    )
+
+
+class Hit(BaseModel):
+    """An answer to a question."""
+
+    id: str = Field(description="The answer's id in the index, such as `manual.pdf#3` for a paragraph.")
+    text: str
+    question: str = Field(description="The question this answer was given to; empty if unknown.")
+    url: str = Field(description="Where the answer is from; empty if unknown.")
+    title: str = Field(description="The title of the document this answer is from; empty if there is none.")
+    score: float = Field(description="The score this hit was ranked by.")
+    scores: dict[str, float] = Field(description="The score of each stage that gave one.")
+    marks: list[tuple[int, int]] = Field(
+        description="Where the question's words are in the text: [start, end) in Unicode characters."
+    )
+
+
+class SearchResponse(BaseModel):
+    """The answers to a question, the best first."""
+
+    query: str = Field(description="The question as it was read: without control characters and on one line.")
+    hits: list[Hit]
+    timings: dict[str, float] = Field(
+        description="Milliseconds of each stage, for all questions answered together; `wait` is the time before that."
+    )
+    total: float = Field(description="Milliseconds from the question's arrival to its answer.")
+
+
+class Problem(BaseModel):
+    """A reason why a request was not answered."""
+
+    detail: str
+
+
 REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "The token is missing or wrong."},
     404: {"model": Problem, "description": "There is none of that name."},
@@ -172,3 +240,67 @@ def _add_evaluations(routes: APIRouter, evaluations: Mapping[str, LoadedEvaluati
 
 async def _send_page(name: str, request: Request) -> Response:
     return FileResponse(PAGES / name)
+
+
+class SecurityHeaders:
+    """Adds HEADERS to each answer, unless a route has set its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_completed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self.app(scope, receive, send_completed)
+
+
+class BodyLimit:
+    """Answers 413 to a body of more than MAX_BODY bytes, which is not held, and 408 to one that does not arrive."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        declared, arrived, body = int(Headers(scope=scope).get("content-length", 0)), 0, b""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while max(declared, arrived) <= DISCARDED:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    arrived += len(message["body"])
+                    body = b"" if arrived > MAX_BODY else body + message["body"]
+                    if not message["more_body"]:
+                        break
+        except TimeoutError:
+            return await refuse(408, "the request took too long to arrive")(scope, receive, send)
+        if max(declared, arrived) > MAX_BODY:
+            return await refuse(413, f"a request has at most {MAX_BODY:,} bytes")(scope, receive, send)
+        pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_body() -> Message:
+            return pending.pop() if pending else await receive()
+
+        return await self.app(scope, receive_body, send)
+
+
+def require_token(token: str) -> Dependency:
+    """Returns a dependency that answers 401 to a request without the token."""
+    scheme = HTTPBearer(auto_error=False, description="The service's token.")
+
+    async def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)]) -> None:
+        if not given or not hmac.compare_digest(given.credentials.encode(), token.encode()):
+            raise HTTPException(401, "give the token: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+
+    return Dependency(check)
+
+
+def refuse(status: int, detail: str) -> JSONResponse:
+    return JSONResponse({"detail": detail}, status)

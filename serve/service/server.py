@@ -1,5 +1,6 @@
 """The service as a process: opening the index, listening, and ending when it is told to."""
 
+import ipaddress
 import logging
 import os
 import signal
@@ -17,10 +18,8 @@ from ..folder import read_manifest
 from ..questions import clean_question
 from ..search import Searcher
 from .api import make_app
-from .contract import Service
 from .evaluations import open_evaluations
-from .guard import is_local
-from .waiting import SearchQueue
+from .waiting import SearchQueue, Service
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +41,14 @@ def read_token(path: Path) -> str:
     if len(token) < MIN_TOKEN or not token.isprintable() or " " in token:
         raise KinspanError(f"--token_file {path}: a token is one word of {MIN_TOKEN} characters or more")
     return token
+
+
+def is_local(host: str) -> bool:
+    """Returns whether this is a name or an address by which a machine means itself."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def open_socket(host: str, port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Questions wait in a queue, and those with the same mode are answered together."""
+"""The settings of the service, and its queue: waiting questions with the same mode are answered together."""
 
 import asyncio
 import logging
@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bm25s.stopwords import STOPWORDS_EN
 from starlette.exceptions import HTTPException
@@ -13,13 +14,52 @@ from starlette.exceptions import HTTPException
 from data_pipeline.matching import locate_words
 from finetune.evaluation.bm25 import stem_words
 
+from ..questions import RERANKED
 from ..search import Hit, Searcher
-from .contract import SearchMode, Service
 
 logger = logging.getLogger(__name__)
 
 # Most questions that are answered together. A cross-encoder fills a processor with the candidates of a few
 TOGETHER, TOGETHER_RERANKED = 16, 4
+
+
+@dataclass(frozen=True)
+class Service:
+    """Holds what is served, and how.
+
+    index, cross_encoder, model, precision, max_length, blend: as a Searcher takes them
+    first_stage, rerank_k: as its search takes them, for questions that name none
+    examples:    file of questions to pick from, one a line; without it, questions of the index
+    evaluation:  folders of evaluations
+    token:       the token that every caller must send; None: anyone may ask
+    concurrency: questions that wait or are being answered
+    timeout:     seconds until a question without an answer is given up
+    """
+
+    index: str
+    cross_encoder: str | None = None
+    model: str | None = None
+    precision: str = "fp32"
+    max_length: int | None = None
+    first_stage: str = "bi_encoder"
+    rerank_k: int = RERANKED
+    blend: bool = False
+    examples: str | None = None
+    evaluation: Sequence[str] = ()
+    token: str | None = None
+    concurrency: int = 64
+    timeout: float = 30
+
+    @property
+    def can_rerank(self) -> bool:
+        return bool(self.cross_encoder) and self.rerank_k > 0
+
+
+class SearchMode(NamedTuple):
+    """How a question is searched; questions with the same mode go through the models together."""
+
+    first_stage: str
+    rerank: bool
 
 
 @dataclass

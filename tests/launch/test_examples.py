@@ -106,7 +106,6 @@ def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
         ("inspect_corpus", "--sample 3", " tokens, "),
         ("inspect_pairs", "--count 10", "pair 9: ssp, "),
         ("inspect_pairs", "--json", '"index": 6463'),
-        ("evaluate", "--run run.txt", "MAP"),
         ("evaluate", "--metrics MRR@10", "P@5"),
         ("evaluate", "--per_question", "against ours.txt"),
     ],

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -42,32 +41,19 @@ def test_help_of_a_command_has_its_name(monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("usage: kinspan show pairs ")
 
 
-def test_another_command_is_one_line(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["kinspan", "nonesuch"])
-    with pytest.raises(KinspanError, match="nonesuch: there is no such command; choose one of adapt, "):
-        kinspan.show(kinspan.run_command())
-
-
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("pretrian", "pretrain"), ("fine-tune", "finetune"), ("evalute", "evaluate")]
-)
-def test_a_command_that_is_nearly_one_is_suggested(typed, meant, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["kinspan", typed])
-    with pytest.raises(KinspanError, match=rf"kinspan {typed}: there is no such command; did you mean {meant}\b"):
-        kinspan.show(kinspan.run_command())
-
-
-@pytest.mark.parametrize(
-    ("typed", "says"),
+    ("typed", "meant"),
     [
-        (["show", "--corpus", "x"], "did you mean show corpus or show pairs or show run?"),
-        (["show", "model"], "kinspan show model: there is no such command; did you mean show corpus or"),
+        (["nonesuch"], "adapt or prepare"),
+        (["pretrian"], "pretrain"),
+        (["fine-tune"], "finetune"),
+        (["show", "--corpus", "x"], "show corpus or show pairs or show run"),
+        (["show", "model"], "show corpus or show pairs or show run"),
     ],
 )
-def test_a_group_names_its_commands(typed, says, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["kinspan", *typed])
-    with pytest.raises(KinspanError, match=re.escape(says)):
-        kinspan.show(kinspan.run_command())
+def test_an_unknown_command_gets_a_suggestion(typed, meant):
+    with pytest.raises(KinspanError, match=rf"kinspan {typed[0]}: .*{meant}"):
+        kinspan.find_command(typed)
 
 
 @pytest.mark.parametrize(

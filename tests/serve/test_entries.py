@@ -1,6 +1,5 @@
 """kinspan index and kinspan search, from flags to what they print."""
 
-import io
 import json
 import re
 from pathlib import Path
@@ -31,7 +30,7 @@ def write(path, answers):
     return path
 
 
-def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cross_encoder, answers):
+def test_from_answers_to_a_question(tmp_path, run, bi_encoder, cross_encoder, answers):
     folder = tmp_path / "index"
     build = (index, "--model", bi_encoder, "--answers", write(tmp_path / "a.jsonl", answers[:20]))
     build += ("--output_dir", folder)
@@ -68,10 +67,6 @@ def test_from_answers_to_a_question(tmp_path, run, monkeypatch, bi_encoder, cros
     ranked = run(search, "--index", folder, "--cross_encoder", cross_encoder, "--first_stage", "fusion", "number 7")
     assert re.search(r"^ 1\. a\d+  \(.*fusion .*cross-encoder ", ranked, re.MULTILINE)
     assert re.search(r"encode .* ms, nearest .*, words .*, rerank ", ranked)
-    monkeypatch.setattr("sys.stdin", io.StringIO("number 7\n\nnumber 8\n"))
-    asked = run(search, "--index", folder)
-    assert "number 7" in asked
-    assert "number 8" in asked.splitlines()  # an empty line ends at a terminal alone
 
 
 def test_documents_are_shown_by_their_titles_and_ids(tmp_path, run, bi_encoder, tiny_documents):
@@ -156,6 +151,7 @@ def test_lines_of_json(tmp_path, run, built):
         (search, ("--index", "{}/none", "q"), "{}/none"),
         (search, ("--index", "{}/none", "--max_length", "9", "q"), "--max_length"),
         (index, ("--answers", "documents={}", "--output_dir", "{}/index"), "--output_dir"),
+        (search, ("--index", "{}/none"), "--questions"),
         (search, ("--index", "{}/none", "--run", "r", "q"), "--run"),
         (search, ("--index", "{}/none", "--questions", "x.tsv", "q"), "--questions"),
         (search, ("--index", "{}/none", "--questions", "{}/x.tsv"), "x.tsv"),

@@ -13,8 +13,7 @@ from finetune.evaluation.metrics import compute_run_metrics, rank_run
 from finetune.evaluation.trec import read_run, write_run
 from finetune.ranking.model import score_answers
 from serve.building import build_index, remove_answers
-from serve.runs import list_scores, rerank_run, search_all
-from serve.search import Searcher, make_candidates
+from serve.search import Searcher, list_scores, make_candidates, rerank_run, search_all
 
 QUESTIONS = {f"q{number}": f"what of number {number}" for number in range(0, 60, 3)}
 

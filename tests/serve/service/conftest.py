@@ -13,8 +13,8 @@ import pytest
 
 from serve.questions import BI_ENCODER
 from serve.search import Answered, Hit
-from serve.service.contract import Service
 from serve.service.server import make_server, open_socket
+from serve.service.waiting import Service
 
 
 class Client:

@@ -9,7 +9,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from serve.answers import Answer
-from serve.service.contract import SearchResponse
+from serve.service.api import SearchResponse
 from serve.service.evaluations import ANSWERS, QUESTIONS, SETTINGS, EvaluatedQuery, open_evaluation, write_evaluation
 
 ALL = [Answer(f"a{n}", f"text {n}", f"question {n}") for n in range(30)]

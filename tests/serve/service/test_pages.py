@@ -13,8 +13,8 @@ import serve
 from serve.answers import Answer
 from serve.questions import BI_ENCODER, CROSS_ENCODER
 from serve.search import Answered, Hit
-from serve.service.contract import Service
 from serve.service.evaluations import EvaluatedQuery, write_evaluation
+from serve.service.waiting import Service
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TOKEN = "a-token-of-some-length"
@@ -58,7 +58,9 @@ class Shelf:
         scores = [
             {BI_ENCODER: 0.9 - n / 10} | ({CROSS_ENCODER: 2.0 - n} if rerank_k else {}) for n in range(len(found))
         ]
-        return [Hit(*a, score=min(own.values()), scores=own) for a, own in zip(found, scores, strict=True)][:k]
+        return [
+            Hit(*a, score=min(of_stage.values()), scores=of_stage) for a, of_stage in zip(found, scores, strict=True)
+        ][:k]
 
 
 class ShelfIndex:
@@ -78,7 +80,7 @@ def site(run_service, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluations") / "desk"
     right, wrong = [("a0", 0.9), ("a3", 0.2)], [("a3", 0.8), ("a0", 0.1)]
     found = [{"words": wrong if n % 2 else right, "meaning": [] if n % 3 else right, "both": right} for n in range(60)]
-    asked = [EvaluatedQuery(f"q/{n}", f"question {n}", ["a0"], own) for n, own in enumerate(found)]
+    asked = [EvaluatedQuery(f"q/{n}", f"question {n}", ["a0"], hits) for n, hits in enumerate(found)]
     write_evaluation(folder, asked, ANSWERS)
     with run_service(Service("index", "tiny", evaluation=[str(folder)]), Shelf()) as started:
         yield f"http://127.0.0.1:{started.client.port}"
@@ -129,7 +131,8 @@ def titles(page):
 
 def test_a_question_is_typed_and_answered(page, site):
     page.goto(site)
-    page.wait_for_selector("#example-list button")
+    page.click("#example-list button:has-text('The screen is dark')")
+    assert "The screen is dark" in titles(page)
     assert "5 answers" in page.inner_text("#about")
     ask(page, "my PRINTER")
     assert titles(page)[0] == "The printer is offline"
@@ -148,13 +151,6 @@ def test_a_question_is_typed_and_answered(page, site):
     assert not page.is_checked("#rerank")
     page.go_back()
     expect(page.locator("article")).to_have_count(3)
-
-
-def test_an_example_is_picked(page, site):
-    page.goto(site)
-    page.click("#example-list button:has-text('The screen is dark')")
-    assert "The screen is dark" in titles(page)
-    assert page.input_value("#question") == "The screen is dark"
 
 
 def test_text_is_never_read_as_html(page, site):
@@ -177,33 +173,6 @@ def test_answers_keep_their_form_and_fold(page, site):
     long.locator("button").click()
     assert long.locator("button").get_attribute("aria-expanded") == "true"
     assert long.locator(".text").bounding_box()["height"] > 1.5 * folded
-
-
-def test_an_answer_says_what_stands_above_it_and_its_id(page, site):
-    page.goto(f"{site}/?q=printer steps rollers dark&k=10")
-    assert "Care of the rollers" in titles(page)
-    shown = page.locator("article .origin").all_inner_texts()
-    assert shown[0] == "the question it answered · id: a0"
-    assert shown[2:] == ["id: a2", "the question it answered · id: a3", "title of the document · id: manual.pdf#3"]
-
-
-def test_slash_leads_to_the_question(page, site):
-    page.goto(site)
-    page.wait_for_selector("#example-list button")
-    page.evaluate("document.activeElement.blur()")
-    page.keyboard.press("/")
-    page.keyboard.type("printer")
-    page.keyboard.press("Enter")
-    titles(page)
-    ask(page, "")
-    page.wait_for_selector("#example-list button")
-    assert page.locator("article").count() == 0
-
-
-def test_nothing_found(page, site):
-    page.goto(f"{site}/?q=zebra")
-    page.wait_for_selector(".empty")
-    assert "Nothing found" in page.inner_text("#results")
 
 
 def test_what_the_service_refuses_is_said(page, site):

@@ -17,8 +17,8 @@ from launch.commands import serve as entry
 from launch.kinspan import show
 from serve.building import build_index
 from serve.search import Searcher
-from serve.service.contract import Service
-from serve.service.server import open_socket, read_token, serve
+from serve.service.server import read_token
+from serve.service.waiting import Service
 from tests.launch.entries import program_of
 from tests.serve.service.conftest import Client, running
 
@@ -61,52 +61,24 @@ def press(client, expected, clients, **settings):
 
 def test_answers_under_load_are_those_of_a_client_alone(index, cross_encoder):
     service = Service(str(index), str(cross_encoder), max_length=32)
-    with running(service, Searcher(index, str(cross_encoder), max_length=32)) as own:
+    with running(service, Searcher(index, str(cross_encoder), max_length=32)) as started:
         for settings in ({"k": 5, "first_stage": "fusion"}, {"k": 20, "rerank": False}):
-            expected = ask_alone(own.client, **settings)
+            expected = ask_alone(started.client, **settings)
             assert all(len(hits) == settings["k"] for hits in expected.values())
             assert "cross_encoder" in expected[QUESTIONS[0]][0]["scores"] or "rerank" in settings
-            press(own.client, expected, clients=12, **settings)
-        about = own.client.get("/about").json
+            press(started.client, expected, clients=12, **settings)
+        about = started.client.get("/about").json
         assert about["answers"] == 60
         assert about["cross_encoder"]
-        assert len(own.client.get("/examples").json["questions"]) == 30
-
-
-def test_a_cut_is_logged_once(index, cross_encoder, caplog):
-    service = Service(str(index), str(cross_encoder), max_length=15)
-    with running(service, Searcher(index, str(cross_encoder), max_length=15)) as own:
-        for _ in range(2):
-            assert own.client.search("what of the river and of the green stone? " * 2).status == 200
-            assert own.client.search("river " * 520).status == 200
-    assert caplog.text.count("pairs cut") == 1
-    assert caplog.text.count("questions longer than") == 1
-
-
-def test_an_index_that_cannot_be_opened_ends_the_service(tmp_path, index, bi_encoder, other_bi_encoder, embedder):
-    def expect(reason, folder, **more):
-        opened = open_socket("127.0.0.1", 0)
-        with pytest.raises(KinspanError, match=reason) as error:
-            serve(Service(str(folder), **more), opened)
-        assert "\n" not in str(error.value)
-
-    expect("none", tmp_path / "none")
-    expect("--model", index, model=str(other_bi_encoder))
-    expect("--cross_encoder", index, cross_encoder=str(bi_encoder))
-    not_read = ("lock", "progress.json")
-    names = [str(path.relative_to(index)) for path in index.rglob("*") if path.is_file() and path.name not in not_read]
-    for number, name in enumerate(sorted(names)):
-        broken = shutil.copytree(index, tmp_path / f"broken-{number}")
-        whole = (broken / name).read_bytes()
-        half = len(whole) // 2
-        flipped = bytes([whole[half] ^ 1]) + whole[half + 1 :]
-        (broken / name).write_bytes(whole[:half] + (flipped if number % 2 else b""))
-        expect(str(broken), broken)
+        assert len(started.client.get("/examples").json["questions"]) == 30
 
 
 @pytest.mark.parametrize(
-    ("flags", "reason"),
+    ("flags", "named"),
     [
+        (["--index", "{}/none"], "{}/none"),
+        (["--model", "{}/other"], "--model"),
+        (["--cross_encoder", "{}/other"], "--cross_encoder"),
         (["--evaluation", "{}/none"], "--evaluation"),
         (["--examples", "{}/none"], "--examples"),
         (["--examples", "{}/empty"], "--examples"),
@@ -116,22 +88,13 @@ def test_an_index_that_cannot_be_opened_ends_the_service(tmp_path, index, bi_enc
         (["--host", "no.such.host.invalid", "--allow_anonymous"], "--host"),
     ],
 )
-def test_flags_that_cannot_be_are_refused(tmp_path, index, monkeypatch, flags, reason):
+def test_flags_that_cannot_be_are_refused(tmp_path, index, other_bi_encoder, monkeypatch, flags, named):
     (tmp_path / "empty").write_text("\n")
-    own = [flag.format(tmp_path) for flag in flags]
-    monkeypatch.setattr(
-        "sys.argv", ["serve", "--index", str(index), *(["--port", "0"] if "--port" not in own else []), *own]
-    )
-    with pytest.raises(KinspanError, match=reason):
+    (tmp_path / "other").symlink_to(other_bi_encoder)
+    given = [flag.format(tmp_path) for flag in flags]
+    monkeypatch.setattr("sys.argv", ["serve", "--index", str(index), "--port", "0", *given])
+    with pytest.raises(KinspanError, match=named.format(tmp_path)):
         show(entry.main())
-
-
-def test_a_port_in_use_is_named():
-    taken = open_socket("127.0.0.1", 0)
-    taken.listen()
-    with pytest.raises(KinspanError, match="--port"):
-        open_socket("127.0.0.1", taken.getsockname()[1])
-    taken.close()
 
 
 def test_whoever_listens_to_all_needs_a_token_or_says_that_none_is_meant(monkeypatch, tmp_path):
