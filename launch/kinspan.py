@@ -50,7 +50,6 @@ EXTRAS = {
     "serve": "fastapi prometheus_client prometheus_fastapi_instrumentator pydantic starlette usearch uvicorn",
     "remote": "aiohttp s3fs",
     "lora": "peft",
-    "onnx": "onnx onnxruntime onnxscript",
     "ray": "ray",
     "wandb": "wandb",
 }

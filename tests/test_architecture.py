@@ -44,7 +44,7 @@ EXTRAS = {
     "data_pipeline": ("prepare", "remote", "ray"),
     "objectives": (),
     "pretrain": ("plots", "lora", "wandb"),
-    "finetune": ("rank", "plots", "onnx"),
+    "finetune": ("rank", "plots"),
     "serve": ("rank", "serve"),
     "launch": (),
 }

@@ -16,7 +16,6 @@ generator is in generator/. --push_to_hub tags each checkpoint, as step-00000240
 EPILOG = """examples:
   kinspan release --run_dir runs/ssp --output_dir releases/ssp
   kinspan release --run_dir runs/ssp --output_dir releases/ssp --average 3
-  kinspan release --run_dir runs/wikiqa --output_dir releases/wikiqa --onnx --onnx_data wikiqa=WikiQACorpus
   kinspan release --run_dir runs/ssp --output_dir releases/ssp --licence apache-2.0 --push_to_hub OWNER/NAME"""
 
 
@@ -29,10 +28,6 @@ class ReleaseConfig:
     """Folder for the release; an older release there is replaced."""
     average: int = setting(1, ABOVE_0)
     """Average the weights of this many checkpoints: the released one and those before it."""
-    onnx: bool = setting(False)
-    """Add the model as an ONNX graph, and as one with weights of eight bits. Needs the extra kinspan[onnx]."""
-    onnx_data: str | None = setting(None, needs="onnx")
-    """With --onnx: a data set such as wikiqa=FOLDER, on whose test set the card says what eight bits lose."""
     licence: str = setting("")
     """The card's licence, by the hub's name: apache-2.0, ... Without it: unknown."""
     base_model: str = setting("")
@@ -49,7 +44,6 @@ class ReleaseConfig:
 
 def main() -> str:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
-    from finetune.ranking.onnx_graphs import add_onnx, check_onnx
     from finetune.training.experiment import log_better_baselines
     from finetune.training.release import find_ranker, read_experiment, release_ranker
     from pretrain.release.metadata import CardOverrides
@@ -64,15 +58,11 @@ def main() -> str:
     ranker = find_ranker(source)
     if ranker and config.average > 1:
         raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has one checkpoint, its best")
-    if config.onnx:
-        check_onnx(ranker or source)
     if ranker:
         log_better_baselines(read_experiment(ranker))
         release_ranker(ranker, output, stated)
     else:
         release(source, output, config.average, stated)
-    if config.onnx:
-        add_onnx(output, config.onnx_data)
     if repository:
         push(output, repository, config.public)
     return f"released {output}, which is {ranker or source}"

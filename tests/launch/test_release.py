@@ -15,7 +15,6 @@ from transformers import AutoConfig
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from finetune.training.card import ABOUT
 from launch.commands import release as entry
 from launch.kinspan import show
 from pretrain.config import PretrainConfig
@@ -88,37 +87,12 @@ def hub(monkeypatch):
         (["--push_to_hub", "a/b/c"], "--push_to_hub a/b/c"),
         (["--push_to_hub", ""], "--push_to_hub"),
         (["--public"], "--public needs --push_to_hub"),
-        (["--onnx_data", "wikiqa=x"], "--onnx_data needs --onnx"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(call, tmp_path, flags, says):
     with pytest.raises(KinspanError, match=says):
         call(*flags)
     assert not list(tmp_path.iterdir())
-
-
-def test_graphs_that_cannot_be_made_are_refused_before_anything_is_written(call, tmp_path):
-    ranker = tmp_path / "bi-encoder"
-    ranker.mkdir()
-    for name in (ABOUT, "modules.json"):
-        (ranker / name).write_text("{}")
-    with pytest.raises(KinspanError, match=r"--onnx: \S+/bi-encoder is a bi-encoder"):
-        call("--onnx", source=ranker)
-    assert list(tmp_path.iterdir()) == [ranker]
-
-
-@pytest.mark.parametrize("inside", ["", "checkpoints/step-00000002"])
-@pytest.mark.parametrize(
-    ("facts", "says"),
-    [({"settings": {"pair_loss": "contrastive"}}, "is a bi-encoder"), ({"base": "encoder"}, "is an adapter")],
-)
-def test_graphs_of_runs_without_one_are_refused_before_anything_is_written(call, tmp_path, facts, says, inside):
-    run = tmp_path / "run"
-    (run / inside).mkdir(parents=True)
-    (run / "run.json").write_text(json.dumps(facts))
-    with pytest.raises(KinspanError, match=f"--onnx: .* {says}"):
-        call("--onnx", source=run / inside)
-    assert list(tmp_path.iterdir()) == [run]
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(call, run_folder):
