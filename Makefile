@@ -73,10 +73,10 @@ rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers
 	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --split dev --questions 200 --candidates_to $(RERANK_RUN)/questions
 	$(BIN)/kinspan prepare --input $(RERANK_TEXT) --output_dir $(RERANK_RUN)/corpus
 	$(BIN)/kinspan study --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined $(RERANK_SET) --output_dir $(RERANK_RUN)/study
-	$(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best --output_dir $(RERANK_RUN)/search
+	$(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best | tee $(RERANK_RUN)/search.md
 
 # How many labels SSP saves, and with how many pairs: days of one core, in as many runs as one likes. DOSE_WORK holds
-# start, corpus and trainings; results are lines in benchmarks/dose/lines. DOSE_FLAGS: --hours 8, --only 'rampart-gpu-*'.
+# start, corpus and trainings; results are lines in benchmarks/dose/lines. DOSE_FLAGS: --only 'rampart-gpu-*'.
 DOSE_WORK ?= runs/dose
 
 dose: $(INSTALLED)  ## Pre-train by several doses of SSP, fine-tune on few labels, and fill benchmarks/DOSE.md: days.

@@ -4,11 +4,8 @@ The baseline does the two things that cannot be saved: in one thread, with the d
 cleaned in memory, it splits each kept paragraph into sentences and encodes them, about 1 MB of text at a time
 and by the call that ``prepare`` uses. It reads, parses, cleans, hashes, shuffles and writes nothing.
 ``prepare`` is timed from its files to the finished corpus, the start of its workers included, in a new process;
-the import of ``transformers`` is not. One worker is one process that does everything. All three take turns;
-medians count. Then, once: near-duplicates too.
-
-The projection takes the processor time of two workers, starts included, as what each of 64 cores needs for as much
-text; it holds for text that is extracted, as the input is, and disks that keep up.
+the import of ``transformers`` is not. All three take turns; medians count. Then, once: near-duplicates too.
+The projection is by the processor time of two workers, for text that is extracted and disks that keep up.
 
 Bars: one worker within 1.3 times the baseline; two workers at least 1.8 times as fast as one."""
 

@@ -10,10 +10,9 @@ cross-encoder on what it will see."""
 
 import json
 import re
-import statistics
 import sys
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ BATCH = 16  # questions that are searched together, where it is not the time tha
 EPILOG = f"""example:
   kinspan index --answers insuranceqa=InsuranceQA --output_dir index
   python benchmarks/search.py --index index --data insuranceqa=InsuranceQA \\
-      --cross_encoder runs/insuranceqa/seed-1/best --output_dir runs/search
+      --cross_encoder runs/insuranceqa/seed-1/best
 
 {SPECS}"""
 
@@ -64,7 +63,6 @@ def write_candidates(searcher: Any, data: AnswerSet, count: int, path: Path) -> 
             lines.append(json.dumps({**line, "label": int(hit.id in right)}, ensure_ascii=False) + "\n")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lines)
-    print(f"{path}: {data.num_questions:,} questions, {len(lines):,} candidates")
 
 
 def find_batch(
@@ -94,19 +92,17 @@ def find_batch(
 
 
 def time_ways(searchers: dict[str, Any], questions: Sequence[str], rerank_k: int) -> dict[str, float]:
-    """Returns the median milliseconds of each first stage, alone and re-ranked; all ways take turns."""
+    """Returns the median milliseconds of each first stage, alone and re-ranked."""
+
+    def search(number: int, searcher: Any, stage: str) -> None:
+        searcher.search([questions[number]], 3, rerank_k if searcher.cross_encoder else 0, stage)
+
     ways = {
-        f"{name}{f' + {model}' if model else ''}": (searcher, stage)
+        f"{name}{f' + {model}' if model else ''}": partial(search, searcher=searcher, stage=stage)
         for model, searcher in searchers.items()
         for stage, name in FIRST.items()
     }
-    taken: dict[str, list[float]] = {way: [] for way in ways}
-    for question in tqdm(questions, desc="timing", disable=None):
-        for way, (searcher, stage) in ways.items():
-            began = time.perf_counter()
-            searcher.search([question], 3, rerank_k if searcher.cross_encoder else 0, stage)
-            taken[way].append(1000 * (time.perf_counter() - began))
-    return {way: statistics.median(times[1:] or times) for way, times in taken.items()}  # the first warms up
+    return {way: 1000 * s for way, s in _common.take_turns(ways, len(questions) // 2).items()}
 
 
 def group_seeds(ways: Sequence[str]) -> dict[str, list[str]]:
@@ -145,10 +141,9 @@ def main() -> None:
     parser.add_argument("--rerank_k", type=int, default=30, help="Candidates that it ranks.")
     parser.add_argument("--rerank", nargs="+", choices=tuple(FIRST), default=list(FIRST), help="After which.")
     parser.add_argument("--questions", type=int, help="Ask so many, drawn by chance. Without it: all.")
-    parser.add_argument("--timed", type=int, default=40, help="Questions that are timed.")
+    parser.add_argument("--timed", type=int, default=20, help="Questions that are timed.")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="Of the cross-encoders.")
     parser.add_argument("--candidates_to", type=Path, help="Write the bi-encoder's candidates there instead.")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/search"), help="Folder for search.md.")
     args = parser.parse_args()
     from serve.search import Searcher
 
@@ -162,11 +157,9 @@ def main() -> None:
     for start in tqdm(range(0, data.num_questions, BATCH), desc="searching", disable=None, mininterval=5):
         questions = data.questions[start : start + BATCH]
         ranked += find_batch(searchers, questions, args.rerank_k, [FIRST[stage] for stage in args.rerank])
-    latency = time_ways(searchers, data.questions[: args.timed + 1], args.rerank_k)
+    latency = time_ways(searchers, data.questions[: 2 * args.timed], args.rerank_k)
     table = tabulate(ranked, list_right(data), latency)
     print("\n".join(table))
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    write_atomically(args.output_dir / "search.md", "\n".join(table) + "\n")
 
 
 if __name__ == "__main__":

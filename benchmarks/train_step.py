@@ -4,13 +4,12 @@ Ours:       pretrain.step.train_step with the engine that kinspan pretrain build
 Trainer:    the Hugging Face Trainer with its best settings (SDPA, fused AdamW, ``bf16=True`` for bf16), padded to the
             longest pair of the batch, and the same with its sampler that groups pairs by length.
 DeepSpeed:  a plain Hugging Face model in a DeepSpeed engine.
-ELECTRA:    for replaced-token detection in place of these: a plain loop over generator and discriminator.
 
 All train on the same pairs with the same masks (grouped by length: on pairs of the same stream), with dropout, in
 processes of their own that take turns, an update each. What makes a batch is not counted for anyone.
 
-Bars for ours over the Trainer: MiniLM-L6 3.0 on SSP and 4.0 on SP, RoBERTa-base 1.9 and 3.2; over the ELECTRA loop 2.
-bf16 is left out where the processor does not compute in it."""
+Bars for ours over the Trainer: MiniLM-L6 3.0 on SSP and 4.0 on SP, RoBERTa-base 1.9 and 3.2. bf16 is left out where the
+processor does not compute in it."""
 
 import os
 import sys
@@ -21,16 +20,17 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
-from benchmarks.peers import electra_loop, ours, plain, trainer
+from benchmarks.peers import trainings
 from benchmarks.peers.case import Case
-from benchmarks.peers.turns import Update, Way, compare, measure_rate, take_turns
+from benchmarks.peers.turns import Update, compare, measure_rate, take_turns
 from data_pipeline.core.errors import KinspanError
 
-MODELS = ("minilm", "roberta-base", "electra-base")
-PEERS: dict[str, Way] = {
-    "Trainer": trainer.train,
-    "Trainer, by length": trainer.train_by_length,
-    "DeepSpeed": plain.train_by_deepspeed,
+MODELS = ("minilm", "roberta-base")
+WAYS = {
+    "ours": trainings.train_ours,
+    "Trainer": trainings.train_by_trainer,
+    "Trainer, by length": trainings.train_by_trainer_and_length,
+    "DeepSpeed": trainings.train_by_deepspeed,
 }
 
 EPILOG = """example:
@@ -44,8 +44,7 @@ def list_cases(args: Any) -> list[Case]:
     from pretrain.engine.device import choose_precision
 
     if args.quick:
-        pairs = (("small-bert", "sp"), ("small-electra", "ssp"))
-        return [Case(model, objective, "fp32", args.corpus, pairs=4, rounds=2) for model, objective in pairs]
+        return [Case("small-bert", "sp", "fp32", args.corpus, pairs=4, rounds=2)]
     if "roberta-base" in args.models and not args.roberta_corpus:
         raise KinspanError("--models roberta-base needs a corpus of its own tokenizer: give --roberta_corpus")
     corpora = {"roberta-base": args.roberta_corpus}
@@ -82,9 +81,8 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # the ways' processes, which start later, read it
     for case in list_cases(args):
-        peers = {"ELECTRA loop": electra_loop.train} if case.detects_replaced else PEERS
         title = f"{case.model}, {case.objective}, {case.precision}, {case.pairs} pairs"
-        rows = list_rows(take_turns({"ours": ours.train, **peers}, case, case.rounds))
+        rows = list_rows(take_turns(WAYS, case, case.rounds))
         _common.print_table((title, "tokens/s", "ours is x", "by round", "last losses"), rows)
     _common.print_environment()
 

@@ -16,8 +16,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, TrainerCallback
 
 from benchmarks import _common
 from benchmarks.peers.case import SEED, Case, open_stream, split_rows
-from benchmarks.peers.plain import PlainPairs
-from benchmarks.peers.trainer import make_trainer
+from benchmarks.peers.trainings import PlainPairs, make_trainer
 from data_pipeline.core.errors import KinspanError
 
 from .bench import DEVICE, ON_GPU, Bench, Enough, Row, measure_speed, synchronize, train_here
@@ -26,7 +25,7 @@ SIZE = 8192  # rows and columns of the measured matrix product
 SECONDS = 3.0  # of training that a figure stands on, at least
 PAIRS, FEW, LENGTH = 1024, 16, 128  # of an update; where the device waits for the host; tokens of a pair
 WINDOW = 4  # updates of the Trainer between two looks at the clock
-WARM, PROFILED, TOP = 8, 4, 8  # updates; and kernels that are named
+WARM, PROFILED = 8, 4  # updates
 WAITING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 
 
@@ -139,15 +138,8 @@ def count_waits(bench: Bench) -> Iterator[Row]:
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     whole = reached - spans[0][0]  # in microseconds, as all of these
-    names: Counter[str] = Counter()
-    for kernel in kernels:
-        names[kernel.name[:90]] += kernel.time_range.end - kernel.time_range.start
-    figures = {
-        "idle %": 100 * (1 - busy / whole),
-        "update, ms": whole / profiled / 1e3,
-        "kernels": len(kernels) / profiled,
-    }
-    figures |= {f"kernel {name} %": 100 * taken / names.total() for name, taken in names.most_common(TOP)}
+    idle, kernels_each = 100 * (1 - busy / whole), len(kernels) / profiled
+    figures = {"idle %": idle, "update, ms": whole / profiled / 1e3, "kernels": kernels_each}
     yield Row(f"{profiled} updates of 8 micro-batches", figures)
     calls = Counter(e.name for e in events if e.name in WAITING and e.time_range.end < reached)  # later comes our wait
     yield Row("the host waits for the device", {**calls, **waits}, not (waits or calls))

@@ -16,18 +16,12 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
 from objectives import parse_mixture
 from objectives.mlm import MaskedLM
-from objectives.rtd import mask_for_generator
 from pretrain.planning.plan import BUILT_IN
 
 RATE, CLIP, SEED = 1e-4, 1.0, 1
 IGNORED = -100  # the label of a token that is not masked
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}
-MODELS = {  # type and config; the small ones prove that scripts work
-    "roberta-base": BUILT_IN["roberta-base"],
-    "electra-base": BUILT_IN["google/electra-base-discriminator"],
-    "small-bert": ("bert", SMALL),
-    "small-electra": ("electra", SMALL | {"embedding_size": 64}),
-}
+MODELS = {"roberta-base": BUILT_IN["roberta-base"], "small-bert": ("bert", SMALL)}  # type and config
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -50,10 +44,6 @@ class Case:
     pairs: int
     rounds: int
     dropout: bool = True
-
-    @property
-    def detects_replaced(self) -> bool:
-        return "electra" in self.model
 
 
 def write_model(case: Case, folder: Path) -> str:
@@ -82,13 +72,12 @@ def open_stream(case: Case) -> PairStream:
     corpus = Corpus(case.corpus)
     tokenizer = load_tokenizer(str(corpus.folder / "tokenizer"))
     mixture = parse_mixture(case.objective).read_from(corpus)
-    make = mask_for_generator if case.detects_replaced else MaskedLM
     return PairStream(
         mixture,
         template=read_pair_template(tokenizer),
         seed=SEED,
         max_length=mixture.max_length,
-        masking=make(tokenizer.mask_token_id, len(tokenizer)),
+        masking=MaskedLM(tokenizer.mask_token_id, len(tokenizer)),
     )
 
 

@@ -1,6 +1,5 @@
 """The peers do the same work as ours, on the same pairs; the scripts run to their end (slow)."""
 
-import copy
 import json
 import os
 import subprocess
@@ -14,14 +13,10 @@ import torch
 
 from benchmarks import train_step
 from benchmarks.peers.case import IGNORED, Case, open_stream, pad_rows, split_rows
-from benchmarks.peers.electra_loop import load_plain_electra
-from benchmarks.peers.ours import load
-from benchmarks.peers.plain import load_plain, read_losses
-from benchmarks.peers.trainer import MEGA_BATCH, choose_by_length
+from benchmarks.peers.trainings import MEGA_BATCH, choose_by_length, load_ours, load_plain, read_losses
 from benchmarks.peers.turns import Update, compare
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
-from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import assemble
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,29 +62,6 @@ def test_the_plain_models_losses_are_ours(case):
     assert losses["mlm"] == pytest.approx(float(sums[0] / sums[2]), rel=1e-5)
 
 
-def test_the_plain_electra_loops_losses_are_ours(case):
-    from transformers import ElectraForMaskedLM, ElectraForSequenceClassification
-
-    from pretrain.modeling.attention import NAME
-
-    case = replace(case, model="small-electra", dropout=False)
-    plain = load_plain_electra(case)
-    options = {"attn_implementation": NAME}
-    generator = ElectraForMaskedLM._from_config(copy.deepcopy(plain.generator.config), **options)
-    generator.load_state_dict(plain.generator.state_dict())
-    classifier = ElectraForSequenceClassification._from_config(copy.deepcopy(plain.discriminator.config), **options)
-    classifier.electra.load_state_dict(plain.discriminator.electra.state_dict())
-    ours = ReplacedTokenModel(generator, classifier, plain.discriminator.discriminator_predictions, ("ssp",)).eval()
-    batch = open_stream(case).batch(0, case.pairs)
-    mlm, rtd, _ = plain(**pad_rows(split_rows(batch), 0))
-    _, sums, _ = ours(**to_tensors(batch, torch.device("cpu")), scales=dict.fromkeys(("mlm", "rtd", "pair"), 1.0))
-    sums = dict(zip(ours.sum_names, sums.tolist(), strict=True))
-    assert float(mlm.detach()) == pytest.approx(sums["mlm_loss"] / sums["mlm_tokens"], rel=1e-5)
-    # What is drawn differs, and with it the input; fresh weights hardly tell
-    assert float(rtd.detach()) == pytest.approx(sums["rtd_loss"] / sums["rtd_tokens"], rel=0.02)
-    assert plain.generator.electra.embeddings is plain.discriminator.electra.embeddings
-
-
 def test_pairs_by_length_are_spread_over_the_samplers_batches(case):
     lengths = np.random.default_rng(0).integers(20, 128, MEGA_BATCH * case.pairs).tolist()
     chosen = choose_by_length(lengths, case)
@@ -117,7 +89,7 @@ def test_roberta_without_its_corpus_is_refused(tiny_corpus, monkeypatch):
 def test_ours_keeps_less_than_half_of_what_the_padded_model_keeps_for_its_backward_pass(case, objective):
     case = replace(case, objective=objective, dropout=False)
     batch = open_stream(case).batch(0, case.pairs)
-    plain, ours = load_plain(case), load(case).eval()
+    plain, ours = load_plain(case), load_ours(case).eval()
     padded = pad_rows(split_rows(batch), plain.masked_lm.config.pad_token_id)
     packed = to_tensors(batch, torch.device("cpu"))
     theirs = count_kept(lambda: plain(**padded), plain)
