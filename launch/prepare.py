@@ -24,7 +24,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import NAMES, load_split
 from launch.kinspan import run
 from objectives import OBJECTIVES
-from pretrain.planning.defaults import default_corpus_folder
+from pretrain.planning.corpora import default_corpus_folder
 
 DESCRIPTION = f"""Turns documents into a corpus of token ids that kinspan pretrain samples from.
 

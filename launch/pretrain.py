@@ -35,8 +35,7 @@ EPILOG = """examples:
 def main() -> str | None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
     if config.dry_run:
-        from pretrain.planning.plan import make_plan
-        from pretrain.planning.text import format_plan
+        from pretrain.planning.plan import format_plan, make_plan
 
         return format_plan(make_plan(config)) if os.environ.get("RANK", "0") == "0" else None
     log.info("loading PyTorch and DeepSpeed")  # from a network's disk it takes minutes

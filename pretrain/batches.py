@@ -21,7 +21,7 @@ from pretrain.engine.layout import Layout
 from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import PairModel
 from pretrain.modeling.siamese.model import SiameseModel
-from pretrain.planning.memory import compute_states
+from pretrain.planning.cost import compute_states
 
 TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
 Inputs = dict[str, Any]  # of a model: tensors, and max_length as an int

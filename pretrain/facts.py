@@ -16,7 +16,7 @@ from pretrain.engine.schedule import Schedule
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.electra import parse_size_factor
 from pretrain.modeling.pair_model import holds_no_weights
-from pretrain.planning.corpora import describe_corpora, identify_corpora
+from pretrain.planning.corpora import summarize_corpora, identify_corpora
 
 from .batches import TrainedModel
 from .config import PretrainConfig, as_dict, identity
@@ -60,7 +60,7 @@ def collect_facts(
         "max_length": train.max_length,
         "total_steps": schedule.total,
         "warmup_steps": schedule.warmup,
-        "corpus": describe_corpora(mixture, corpora),
+        "corpus": summarize_corpora(mixture, corpora),
         "token_loss": token_loss,
         "base": model.base if isinstance(model, AdapterModel) else None,
         "from_scratch": holds_no_weights(model_name),

@@ -187,7 +187,7 @@ def _time_step(setup: Setup) -> tuple[float, int]:
     try:
         engine = build_engine(setup.model, setup.deepspeed_settings, config.learning_rate, config.weight_decay)
         if config.compile:
-            compile_encoders(setup.model)
+            compile_encoders(setup.model.encoders)
         try_largest(engine, setup.train_stream, setup.layout)
         for step in range(2):
             began = time.perf_counter()

@@ -161,7 +161,7 @@ class Pretraining(LoopState):
             most_skips=config.max_skipped_steps,
         )
         if config.compile:
-            compile_encoders(setup.model)
+            compile_encoders(setup.model.encoders)
         if checkpoint:
             self.progress = PretrainProgress(**load_checkpoint(self.engine, checkpoint, world, universal))
             disable_overflow_error(self.engine)  # the loss scaler that was loaded is another object

@@ -23,8 +23,8 @@ from finetune.evaluation.bm25 import BM25, WordCounts, count_words, score_bm25_b
 from finetune.evaluation.comparison import compare_systems, format_table
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
 from pretrain.modeling.adapters.folder import is_adapter
+from pretrain.release.card import CardOverrides, make_metadata, render_card
 from pretrain.release.folder import CARD, FACTS, expect_release_or_nothing, fingerprint_model, replace_release
-from pretrain.release.metadata import CardOverrides, make_metadata, render_card
 
 from .fusion import FUSION, WORDS, FusedRanker, describe_fusion, is_fusion, split_folds
 from .model import score_answers

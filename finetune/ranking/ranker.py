@@ -19,8 +19,14 @@ from pretrain.modeling.adapters.folder import find_model, is_adapter, load_adapt
 from pretrain.modeling.adapters.layers import AdaptedNorm
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
-from pretrain.modeling.pair_head import fold_two_labels, redraw_head
-from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part, start_at_base_rate
+from pretrain.modeling.pair_model import (
+    fold_two_labels,
+    holds_no_weights,
+    load_config,
+    load_part,
+    redraw_head,
+    start_at_base_rate,
+)
 from pretrain.modeling.scorer import count_positions
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config

@@ -10,8 +10,8 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import TITLES
+from pretrain.release.card import CardOverrides, make_metadata, render_card
 from pretrain.release.folder import CARD, FACTS
-from pretrain.release.metadata import CardOverrides, make_metadata, render_card
 
 from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
 from .stages import TrainingStage, name_transfer

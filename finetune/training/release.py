@@ -10,9 +10,9 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
 from finetune.evaluation.metrics import MAP
 from pretrain.engine.log import complete_lines
+from pretrain.release.card import CardOverrides
 from pretrain.release.curve import CURVE, draw_curve
 from pretrain.release.folder import CARD, FACTS, replace_release
-from pretrain.release.metadata import CardOverrides
 
 from .card import ABOUT, format_card
 from .experiment import RESULTS

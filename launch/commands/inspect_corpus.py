@@ -12,7 +12,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, SEEDS, setting
 from data_pipeline.corpus import SPLITS, Corpus, Shard
 from data_pipeline.tokenizers import load_tokenizer
-from pretrain.planning.defaults import default_corpus
+from pretrain.planning.corpora import default_corpus
 
 DESCRIPTION = """Shows the counts of a corpus, or documents of it by --sample or --search.
 

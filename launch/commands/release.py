@@ -46,7 +46,7 @@ def main() -> str:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
     from finetune.training.experiment import log_better_baselines
     from finetune.training.release import find_ranker, read_experiment, release_ranker
-    from pretrain.release.metadata import CardOverrides
+    from pretrain.release.card import CardOverrides
     from pretrain.release.push import push
     from pretrain.release.release import release
 

@@ -5,7 +5,7 @@ the row goes to variable-length flash attention as it is; on a processor each pa
 is padded inside attention only. Families whose attention is not called through the interface: see relative.py.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,7 @@ def find_flash() -> None:
 _calls: list[str] | None = None  # where list_calls notes them
 
 
-def list_calls(of: Any) -> list[str]:
+def list_calls(of: Callable[[], object]) -> list[str]:
     """Runs ``of()``, and returns a line for each attention call that came through here."""
     global _calls
     calls: list[str] = []
@@ -56,7 +56,7 @@ def attend_packed(
     bias: Bias | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """``query``, ``key``, ``value``: ``[1, heads, T + padding, width]``; returns ``[1, T + padding, heads, width]``.
+    """Returns ``[1, T + padding, heads, width]`` of ``query``, ``key``, ``value``: ``[1, heads, T + padding, width]``.
 
     sliding_window: a token sees those less than this many tokens away, on both sides
     bias: of one sequence, or of several of one length
@@ -84,7 +84,7 @@ def _flash(
     dropout: float,
     window: int | None,
 ) -> torch.Tensor:
-    """Variable-length flash attention on ``[T + padding, heads, width]``; the padding is a sequence of its own.
+    """Runs variable-length flash attention on ``[T + padding, heads, width]``; the padding is a sequence by itself.
 
     torch's operator itself: ``scaled_dot_product_attention`` reaches it through slow nested tensors alone, and
     ``varlen_attn`` has no dropout.

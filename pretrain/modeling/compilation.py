@@ -3,9 +3,10 @@
 import importlib.util
 import os
 import shutil
-from typing import Any
+from collections.abc import Iterable
 
 import torch
+from transformers import PreTrainedModel
 
 from data_pipeline.core.errors import KinspanError
 
@@ -20,26 +21,21 @@ def check_can_compile(family: Family, zero_stage: int) -> None:
     layer.
     """
     if not torch.cuda.is_available():
-        raise KinspanError("--compile is for GPUs, and there is none here: leave it out")
+        raise KinspanError("--compile is for GPUs, and there is none here")
     check_is_compilable(family, zero_stage)
-    compiler = os.environ.get("CC") or "gcc"
-    if not any(shutil.which(name) for name in (compiler, "clang", "cc")):
-        raise KinspanError(
-            f"--compile needs a C compiler, and there is no {compiler} here: install one, or leave it out"
-        )
+    if not any(shutil.which(name) for name in (os.environ.get("CC") or "gcc", "clang", "cc")):
+        raise KinspanError("--compile needs a C compiler, and there is none here")
     if importlib.util.find_spec("triton") is None:
-        raise KinspanError("--compile needs the package triton: install it, or leave it out")
+        raise KinspanError("--compile needs the package triton")
 
 
 def check_is_compilable(family: Family, zero_stage: int) -> None:
     """Raises KinspanError where ``--compile`` works on no machine: ZeRO 3 gathers parameters in hooks between the
     layers."""
     if family.encode is not None:
-        raise KinspanError(
-            "--compile is not for families with a bias by relative position, like this one: leave it out"
-        )
+        raise KinspanError("--compile is not for families with a bias by relative position, like this one")
     if zero_stage == 3:
-        raise KinspanError("--compile does not go with ZeRO 3: leave it out, or use ds_configs/zero2.json")
+        raise KinspanError("--compile does not go with ZeRO 3: use ds_configs/zero2.json")
 
 
 # Families whose many layers take minutes as one graph. Layers that are alike share a graph; each kind has several, for
@@ -48,8 +44,8 @@ BY_LAYER = {"modernbert"}
 GRAPHS_OF_LAYERS = 64
 
 
-def compile_encoders(model: Any, backend: str = "inductor") -> None:
-    """Compiles the encoders of a model in place, for any number of tokens and pairs, and the masked-LM loss."""
+def compile_encoders(encoders: Iterable[PreTrainedModel], backend: str = "inductor") -> None:
+    """Compiles encoders in place, for any number of tokens and pairs, and the masked-LM loss."""
     from torch._inductor import config as inductor
 
     # Two sizes that are equal in the first batch, such as padding and a constant, are not taken for one
@@ -57,7 +53,7 @@ def compile_encoders(model: Any, backend: str = "inductor") -> None:
     # One kernel for both sums of a LayerNorm's backward: of torch 2.11 it took a quarter of a step on an H200
     inductor.triton.mix_order_reduction = False
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS_OF_LAYERS)
-    for encoder in model.encoders:
+    for encoder in encoders:
         for part in encoder.layers if encoder.config.model_type in BY_LAYER else (encoder,):
             part.compile(fullgraph=True, dynamic=True, backend=backend)
     compile_vocabulary_loss(backend)

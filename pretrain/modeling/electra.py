@@ -13,11 +13,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from data_pipeline.core.errors import KinspanError
 
-from .encoder import encode_packed, prepare_encoder
+from .encoder import Inputs, encode_packed, prepare_encoder
 from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, RTD, RTD_SUMS, compute_mlm_loss, compute_pair_loss, compute_rtd_loss, name_sums
 from .pair_model import Load, holds_no_weights, load_or_build, start_at_base_rate
@@ -27,8 +33,7 @@ TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
 
 class ReplacedTokenModel(nn.Module):
-    """A generator, and a discriminator with a token head and a pair head, whose embeddings ``share_embeddings`` has
-    shared.
+    """A generator, and a discriminator with a token head and a pair head; see ``share_embeddings``.
 
     generator:  ElectraForMaskedLM
     classifier: ElectraForSequenceClassification, the discriminator's encoder included
@@ -37,7 +42,13 @@ class ReplacedTokenModel(nn.Module):
 
     losses = (MLM, RTD, PAIR)
 
-    def __init__(self, generator: Any, classifier: Any, token_head: nn.Module, objectives: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        generator: PreTrainedModel,
+        classifier: PreTrainedModel,
+        token_head: nn.Module,
+        objectives: tuple[str, ...],
+    ) -> None:
         super().__init__()
         self.generator = generator  # first, so that what is shared is saved under its name
         self.classifier = classifier
@@ -52,30 +63,30 @@ class ReplacedTokenModel(nn.Module):
         for encoder in self.encoders:
             prepare_encoder(self, encoder)
 
-    def generate(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The generator's vocabulary logits at the masked positions, ``[M, vocab]``."""
+    def generate(self, inputs: Inputs) -> torch.Tensor:
+        """Returns the generator's vocabulary logits at the masked positions, ``[M, vocab]``."""
         hidden = encode_packed(self.generator.base_model, inputs)
         hidden = hidden[inputs["masked_positions"]]
         for head in self.masked_heads:
             hidden = head(hidden)
         return hidden
 
-    def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The discriminator's hidden states of a packed row, ``[T, hidden]``."""
+    def encode(self, inputs: Inputs) -> torch.Tensor:
+        """Returns the discriminator's hidden states of a packed row, ``[T, hidden]``."""
         return encode_packed(self.classifier.base_model, inputs)
 
     def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
+        """Returns the logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()]).float()
 
     def detect_replaced(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Token logits ``[T]``: above 0 a token is called replaced."""
+        """Returns token logits ``[T]``: above 0 a token is called replaced."""
         return self.discriminator_predictions(hidden).float()
 
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The weighted loss of a packed micro-batch, its sums and its pair logits, as of PairModel.
+        """Returns the weighted loss of a packed micro-batch, its sums and its pair logits, as PairModel does.
 
         inputs: with every chosen token masked and a number of ``noise`` for each
         """
@@ -96,7 +107,7 @@ class ReplacedTokenModel(nn.Module):
 
 @torch.no_grad()
 def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """One id of each row's softmax ``[M]``, by its inverse distribution function at ``noise``.
+    """Returns an id of each row's softmax ``[M]``, by its inverse distribution function at ``noise``.
 
     logits: ``[M, vocab]``;  noise: ``[M]`` float64, uniform in [0, 1)
 
@@ -113,8 +124,10 @@ def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 
 def _first_above(mass: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """In each row of ``mass`` ``[M, K]`` the first column whose cumulated mass exceeds ``target`` ``[M]``, and the mass
-    before it; the last column with any mass where rounding leaves none."""
+    """Returns each row's first column whose cumulated mass exceeds ``target`` ``[M]``, and the mass before it.
+
+    mass: ``[M, K]``; where rounding leaves no such column, its last one with any mass is taken
+    """
     upper = torch.ones(mass.shape[1], mass.shape[1], dtype=mass.dtype, device=mass.device).triu()
     cumulated = mass @ upper
     last = torch.where(mass > 0, torch.arange(mass.shape[1], device=mass.device), 0).amax(-1)
@@ -124,7 +137,7 @@ def _first_above(mass: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor
 
 
 class DisentangledEmbedding(nn.Module):
-    """The discriminator's word table as the generator's, gradient stopped, plus a difference of its own.
+    """Embeds by the generator's word table, gradient stopped, plus a trained difference.
 
     He et al., 2021, "DeBERTaV3", section 3.3. Holds the generator's Parameter too, so that ZeRO-3 gathers it here.
     """
@@ -140,7 +153,11 @@ class DisentangledEmbedding(nn.Module):
 
 
 def share_embeddings(
-    generator: Any, classifier: Any, how: str, generator_loaded: bool = False, classifier_loaded: bool = False
+    generator: PreTrainedModel,
+    classifier: PreTrainedModel,
+    how: str,
+    generator_loaded: bool = False,
+    classifier_loaded: bool = False,
 ) -> None:
     """Makes the two models share their embeddings, in place.
 
@@ -153,29 +170,25 @@ def share_embeddings(
     """
     if how == "none":
         return
-    theirs, own = generator.base_model.embeddings, classifier.base_model.embeddings
+    small, large = generator.base_model.embeddings, classifier.base_model.embeddings
     for name in TABLES if how == "tied" else TABLES[:1]:
-        one, two = (tuple(getattr(side, name).weight.shape) for side in (theirs, own))
-        if one != two:
-            raise KinspanError(
-                f"--embedding_sharing {how}: the generator's {name} are {one[0]} x {one[1]}, the discriminator's "
-                f"{two[0]} x {two[1]}: use --generator 1/3, whose embeddings are of the same width, or "
-                "--embedding_sharing none"
-            )
-    source, target = (theirs, own) if generator_loaded and not classifier_loaded else (own, theirs)
+        shapes = [tuple(getattr(side, name).weight.shape) for side in (small, large)]
+        if shapes[0] != shapes[1]:
+            raise KinspanError(f"--embedding_sharing {how}: {name} of generator and discriminator are of {shapes}")
+    source, target = (small, large) if generator_loaded and not classifier_loaded else (large, small)
     if how == "disentangled":
         if not (generator_loaded and classifier_loaded):
             with torch.no_grad():
                 target.word_embeddings.weight.copy_(source.word_embeddings.weight)
-        words = own.word_embeddings
-        own.word_embeddings = DisentangledEmbedding(
-            theirs.word_embeddings.weight, words.weight.detach(), words.padding_idx
+        words = large.word_embeddings
+        large.word_embeddings = DisentangledEmbedding(
+            small.word_embeddings.weight, words.weight.detach(), words.padding_idx
         )
         return
     for name in TABLES:
         getattr(target, name).weight = getattr(source, name).weight
     target.LayerNorm.weight, target.LayerNorm.bias = source.LayerNorm.weight, source.LayerNorm.bias
-    generator.get_output_embeddings().weight = theirs.word_embeddings.weight
+    generator.get_output_embeddings().weight = small.word_embeddings.weight
 
 
 def load_replaced_token_model(
@@ -187,12 +200,12 @@ def load_replaced_token_model(
     positive_share: float = 0.2,
     load: Load = load_or_build,
 ) -> tuple[ReplacedTokenModel, list[str]]:
-    """Discriminator and generator, in fp32, and lines that say what of them is new.
+    """Loads discriminator and generator, in fp32, and returns them with notes on their new parts.
 
     name_or_dir:    the discriminator: a weights folder, a hub name, or a folder with a config alone (from scratch)
     generator:      likewise; or its size as a factor of the discriminator's, such as ``1/3``: it then starts fresh
     sharing:        of embeddings, see share_embeddings
-    positive_share: of the pairs: what a fresh pair head first predicts
+    positive_share: of the pairs: a fresh pair head first predicts it
 
     Raises KinspanError where one cannot be loaded, or the two do not fit together.
     """
@@ -218,19 +231,16 @@ def load_replaced_token_model(
     return model, list(dict.fromkeys(notes + more))
 
 
-def check_generator(name: str, generator: Any, model_name: str, discriminator: Any) -> None:
+def check_generator(name: str, generator: PreTrainedConfig, model_name: str, discriminator: PreTrainedConfig) -> None:
     """Raises KinspanError where a generator of this config cannot replace tokens for a discriminator of that config."""
     if generator.model_type != "electra":
         raise KinspanError(f"--generator {name} is of the type {generator.model_type}: it must be an ELECTRA model")
     if generator.vocab_size != discriminator.vocab_size:
-        raise KinspanError(
-            f"--generator {name} has {generator.vocab_size} vocabulary entries, --model {model_name} "
-            f"{discriminator.vocab_size}: they must be of one tokenizer"
-        )
+        raise KinspanError(f"--generator {name}: its vocabulary is of another tokenizer than --model {model_name}")
 
 
 def parse_size_factor(text: str) -> float | None:
-    """``1/3`` or ``0.25`` as a number; None where ``text`` is none, and so a name.
+    """Returns ``1/3`` or ``0.25`` as a number; None where ``text`` is a name.
 
     Raises KinspanError where it is not above 0 and at most 1.
     """
@@ -245,8 +255,8 @@ def parse_size_factor(text: str) -> float | None:
     return factor
 
 
-def scale_config(config: Any, factor: float) -> Any:
-    """A generator's config: as deep as the discriminator, ``factor`` as wide, heads and embeddings of its size."""
+def scale_config(config: PreTrainedConfig, factor: float) -> PreTrainedConfig:
+    """Returns a generator's config: as deep as the discriminator, ``factor`` as wide, with heads of the same size."""
     out = copy.deepcopy(config)
     head_dim = config.hidden_size // config.num_attention_heads
     out.num_attention_heads = max(1, round(config.num_attention_heads * factor))

@@ -1,32 +1,37 @@
-"""Hidden states of a packed row, whatever the encoder's family."""
+"""Hidden states of a packed row, whatever the encoder's family; the vocabulary projection, aligned for GPUs."""
 
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PreTrainedModel
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.modeling import attention
 
-from .aligned import align_vocabulary
 from .cpu.dropout import current_masks, replace_dropout
 from .cpu.products import replace_linear
 from .families import FAMILIES
 from .packing import Packing
 
+Inputs = dict[str, Any]  # the tensors of a packed row by name, and max_length
+
 # The tokens of a packed row are a multiple of this: shapes then repeat from batch to batch, for each of which libraries
 # prepare kernels and allocators keep blocks. It costs half as many tokens a row.
 ROUND_TO = 64
+# Of an odd number of columns, such as RoBERTa's vocabulary of 50,265, cuBLAS multiplies by kernels that read one number
+# at a time: NVIDIA, "Matrix Multiplication Background User's Guide", section 4.
+ALIGNED = 64  # columns
 
 
-def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
+def prepare_encoder(model: nn.Module, backbone: PreTrainedModel) -> None:
     """Makes a model ready for ``encode_packed`` of this encoder: replaces dropout and linear layers on a processor, and
-    what maps to the vocabulary on a GPU.
+    the projection to the vocabulary on a GPU.
 
     Raises KinspanError where the encoder's attention would not keep the pairs of a packed row apart.
     """
-    config: Any = backbone.config
+    config = backbone.config
     device = next(backbone.parameters()).device
     if device.type == "meta":  # only shapes, for a plan
         return
@@ -51,12 +56,12 @@ def prepare_encoder(model: nn.Module, backbone: nn.Module) -> None:
         )
 
 
-def encode_packed(backbone: nn.Module, inputs: dict[str, Any], round_to: int = ROUND_TO) -> torch.Tensor:
-    """Hidden states ``[T, hidden]`` of the T tokens of a packed row, each pair on its own.
+def encode_packed(backbone: PreTrainedModel, inputs: Inputs, round_to: int = ROUND_TO) -> torch.Tensor:
+    """Returns the hidden states ``[T, hidden]`` of the T tokens of a packed row, each pair on its own.
 
     inputs: of data_pipeline.sampling.batch.Batch as tensors; and max_length, the tokens of the longest pair
     """
-    config: Any = backbone.config
+    config = backbone.config
     family = FAMILIES[config.model_type]
     padding = -len(inputs["input_ids"]) % round_to
     packing = Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"], padding)
@@ -71,3 +76,21 @@ def encode_packed(backbone: nn.Module, inputs: dict[str, Any], round_to: int = R
     row = {name: F.pad(x, (0, padding))[None] for name, x in tokens.items()}
     hidden = family.encode(backbone, row, packing) if family.encode else backbone(**row, packing=packing)[0]
     return hidden.squeeze(0)[: len(packing.sequence)]
+
+
+class AlignedLinear(nn.Linear):
+    """torch's linear layer, with further outputs of -inf up to a multiple of ALIGNED: a softmax gives those nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        added = -self.out_features % ALIGNED
+        weight = F.pad(self.weight, (0, 0, 0, added))
+        bias = x.new_zeros(self.out_features) if self.bias is None else self.bias
+        return F.linear(x, weight, F.pad(bias, (0, added), value=-torch.inf))
+
+
+def align_vocabulary(model: nn.Module, vocab_size: int) -> None:
+    """Makes AlignedLinear of a model's projections to the vocabulary; their parameters stay as they are."""
+    if vocab_size % ALIGNED:
+        for module in model.modules():
+            if type(module) is nn.Linear and module.out_features == vocab_size:
+                module.__class__ = AlignedLinear

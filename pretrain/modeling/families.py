@@ -6,10 +6,10 @@ A family is listed once its forward here was tested to equal that of ``transform
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from .packing import Packing
 from .relative import encode_deberta, encode_mpnet
@@ -17,7 +17,7 @@ from .relative import encode_deberta, encode_mpnet
 
 @dataclass(frozen=True)
 class Family:
-    """How one architecture of ``transformers`` is taken apart and put together again.
+    """Tells how one architecture of ``transformers`` is taken apart and put together again.
 
     classifier:       the class that a release names as its own: the encoder with one logit a pair
     mlm_head:         the modules of the masked-LM model that map hidden states to vocabulary logits, in order
@@ -33,37 +33,37 @@ class Family:
     classifier: str
     masked_lm: str
     mlm_head: tuple[str, ...]
-    pair_logits: Callable[[Any, torch.Tensor], torch.Tensor]
-    first_position: Callable[[Any], int] = lambda config: 0
-    encode: Callable[[Any, dict[str, torch.Tensor], Packing], torch.Tensor] | None = None
+    pair_logits: Callable[[PreTrainedModel, torch.Tensor], torch.Tensor]
+    first_position: Callable[[PreTrainedConfig], int] = lambda config: 0
+    encode: Callable[[PreTrainedModel, dict[str, torch.Tensor], Packing], torch.Tensor] | None = None
     token_types: bool = True
     masked_lm_folder: str = ""
 
-    def mlm_head_of(self, masked_lm: nn.Module) -> nn.Sequential:
-        """The masked-LM head as one module, whose parameters keep the names that they have in ``masked_lm``."""
+    def mlm_head_of(self, masked_lm: PreTrainedModel) -> nn.Sequential:
+        """Returns the masked-LM head as one module, whose parameters keep their names in ``masked_lm``."""
         return nn.Sequential(OrderedDict((name, getattr(masked_lm, name)) for name in self.mlm_head))
 
 
-def _bert_pair(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+def _bert_pair(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
     pooled = classifier.bert.pooler(first[:, None])
     return classifier.classifier(classifier.dropout(pooled))[:, 0]
 
 
-def _albert_pair(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+def _albert_pair(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
     pooled = classifier.albert.pooler_activation(classifier.albert.pooler(first))
     return classifier.classifier(classifier.dropout(pooled))[:, 0]
 
 
-def _deberta_pair(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+def _deberta_pair(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
     pooled = classifier.pooler(first[:, None])
     return classifier.classifier(classifier.dropout(pooled))[:, 0]
 
 
-def _modernbert_pair(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+def _modernbert_pair(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
     return classifier.classifier(classifier.drop(classifier.head(first)))[:, 0]
 
 
-def _head_that_takes_the_first(classifier: Any, first: torch.Tensor) -> torch.Tensor:
+def _head_that_takes_the_first(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
     return classifier.classifier(first[:, None])[:, 0]
 
 

@@ -24,8 +24,7 @@ CHUNKS = {"cpu": 2**24, "cuda": 2**27}
 
 @dataclass(frozen=True)
 class Loss:
-    """One of a model's losses. ``name``: of its weight and scale; ``count``: the property of Batch that
-    divides its sum"""
+    """Names a loss. ``name``: of its weight and scale; ``count``: the property of Batch that divides its sum"""
 
     name: str
     count: str
@@ -37,7 +36,7 @@ PAIR = Loss("pair", count="num_pairs")
 
 
 class LossWeights(NamedTuple):
-    """What the mean losses are multiplied by: Di Liello et al., 2022, appendix B, for ELECTRA."""
+    """Factors of the mean losses: Di Liello et al., 2022, appendix B, for ELECTRA."""
 
     mlm: float = 1.0
     pair: float = 1.0
@@ -48,8 +47,10 @@ PAPER_WEIGHTS = LossWeights()
 
 
 def compute_mlm_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross-entropy of vocabulary logits ``[M, vocab]`` and the ids that stood there ``[M]``, summed, and MLM_SUMS. The
-    backward pass overwrites the logits with their gradient."""
+    """Returns the summed cross-entropy of vocabulary logits ``[M, vocab]`` and the masked ids ``[M]``, and MLM_SUMS.
+
+    The backward pass overwrites the logits with their gradient.
+    """
     loss, correct = _VocabularyLoss.apply(logits, labels)
     with torch.no_grad():
         sums = _stack(loss, correct, len(labels))
@@ -84,7 +85,7 @@ class _VocabularyLoss(torch.autograd.Function):
 
 
 def _add_up_likelihood(rows: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The labels' log-likelihood, summed, and how many rows have their largest logit there."""
+    """Returns the labels' summed log-likelihood, and the number of rows with the largest logit there."""
     likelihood = torch.log_softmax(rows, -1, dtype=torch.float32).gather(1, label[:, None])
     return likelihood.sum(), (rows.argmax(-1) == label).sum()
 
@@ -98,8 +99,7 @@ def _put_gradient(rows: torch.Tensor, label: torch.Tensor, scale: torch.Tensor) 
 
 
 def compile_vocabulary_loss(backend: str) -> None:
-    """Makes one kernel each of what ``_VocabularyLoss`` computes forward and backward, for all models of
-    this process."""
+    """Compiles one kernel each for the forward and backward of ``_VocabularyLoss``, for all models of this process."""
     global _add_up_likelihood, _put_gradient
     _add_up_likelihood = torch.compile(_add_up_likelihood, fullgraph=True, dynamic=True, backend=backend)
     _put_gradient = torch.compile(_put_gradient, fullgraph=True, dynamic=True, backend=backend)
@@ -111,7 +111,7 @@ def _split_rows(logits: torch.Tensor, labels: torch.Tensor) -> Iterable[tuple[to
 
 
 def compute_rtd_loss(logits: torch.Tensor, replaced: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Binary cross-entropy of token logits ``[T]`` and which tokens were replaced ``[T]``, summed, and RTD_SUMS."""
+    """Returns the summed binary cross-entropy of token logits and replaced tokens, both ``[T]``, and RTD_SUMS."""
     loss = F.binary_cross_entropy_with_logits(logits, replaced.float(), reduction="sum")
     with torch.no_grad():
         called = logits > 0
@@ -122,7 +122,7 @@ def compute_rtd_loss(logits: torch.Tensor, replaced: torch.Tensor) -> tuple[torc
 def compute_pair_loss(
     logits: torch.Tensor, labels: torch.Tensor, kinds: torch.Tensor, part: torch.Tensor, num_parts: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Binary cross-entropy of pair logits and labels, summed, and PAIR_SUMS of each part in turn; arguments ``[n]``."""
+    """Returns the summed binary cross-entropy of pairs, and PAIR_SUMS of each part in turn; arguments ``[n]``."""
     losses = F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
     with torch.no_grad():
         sums = add_up_pairs(logits, losses, kinds, part, num_parts)
@@ -132,7 +132,7 @@ def compute_pair_loss(
 def add_up_pairs(
     logits: torch.Tensor, losses: torch.Tensor, kinds: torch.Tensor, part: torch.Tensor, num_parts: int
 ) -> torch.Tensor:
-    """PAIR_SUMS of each part in turn, ``[num_parts * len(PAIR_SUMS)]``; all arguments are ``[n]``.
+    """Returns PAIR_SUMS of each part in turn, ``[num_parts * len(PAIR_SUMS)]``; all arguments are ``[n]``.
 
     A product with one-hot rows: a GPU adds that up in one order, and the host does not wait for it.
     """
@@ -146,7 +146,7 @@ def add_up_pairs(
 def name_sums(
     token_sums: tuple[str, ...], objectives: tuple[str, ...], pair_sums: tuple[str, ...] = PAIR_SUMS
 ) -> tuple[str, ...]:
-    """The names of all sums, in the order in which a forward pass returns them."""
+    """Returns the names of all sums, in the order in which a forward pass returns them."""
     return (*token_sums, *(f"{objective}/{name}" for objective in objectives for name in pair_sums))
 
 

@@ -1,4 +1,4 @@
-"""Where each sequence lies in a packed row, and which of its tokens see each other."""
+"""Places of sequences in a packed row, and which of their tokens see each other."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-# (queries, keys), both [..., heads, length, width] -> what their scaled products get, [..., heads, length, length]
+# (queries, keys), both [..., heads, length, width] -> an addend of their scaled products, [..., heads, length, length]
 Bias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each of n sequences lies in a packed row of T tokens, which ``padding`` tokens of no sequence follow.
+    """Holds where each of n sequences lies in a packed row of T tokens, which ``padding`` tokens follow.
 
     starts      [n + 1] int32
     sequence    [T] int64     the sequence that each token is of
     position    [T] int64     its place there
     cuts        [n + 2] int32  ``starts``, and where the padding ends
     longest     of ``max_length`` and the padding
-    bounds      ``starts`` as numbers; None where they are on a GPU, which nobody waits for
+    bounds      ``starts`` as Python ints; None on a GPU, where reading them would synchronise
     """
 
     starts: torch.Tensor
@@ -43,16 +43,16 @@ class Packing:
 
     @property
     def slots(self) -> torch.Tensor:
-        """Each token's place in the padded ``[n, max_length]`` layout, flattened, ``[T]`` int64."""
+        """Returns each token's place in the padded ``[n, max_length]`` layout, flattened, ``[T]`` int64."""
         return self.sequence * self.max_length + self.position
 
     @property
     def mask(self) -> torch.Tensor:
-        """True at tokens in that layout, ``[n, max_length]``."""
+        """Returns True at tokens in that layout, ``[n, max_length]``."""
         return torch.arange(self.max_length, device=self.starts.device) < self.starts.diff()[:, None]
 
 
 def find_far_apart(length: int, window: int, device: torch.device) -> torch.Tensor:
-    """``[length, length]``: which tokens do not see each other."""
+    """Returns which tokens do not see each other, ``[length, length]``."""
     place = torch.arange(length, device=device)
     return (place[:, None] - place).abs() >= window

@@ -1,4 +1,4 @@
-"""The trained module: one encoder, its own pair head and its own masked-LM head, over packed batches."""
+"""The trained module: one encoder with its pair head and its masked-LM head, over packed batches; and its loading."""
 
 import hashlib
 import json
@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging
 
 from data_pipeline.core.default_model import name_installed
@@ -18,12 +24,12 @@ from data_pipeline.core.hub import expect_hub
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 
-from .encoder import encode_packed, prepare_encoder
+from .encoder import Inputs, encode_packed, prepare_encoder
 from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, compute_pair_loss, name_sums
-from .pair_head import find_last_layer
 
-Load = Callable[..., tuple[Any, list[str]]]  # as load_or_build
+Load = Callable[..., tuple[PreTrainedModel, list[str]]]  # as load_or_build
+POOLER = "pooler"  # in the encoder's module, but of the head: only pairs are read through it
 
 
 class PairModel(nn.Module):
@@ -31,15 +37,17 @@ class PairModel(nn.Module):
     embedding.
 
     objectives:   the names of the mixture's parts
-    masked_heads: what runs at masked positions alone
-    token_heads:  what runs at every token
+    masked_heads: the modules that run at masked positions alone
+    token_heads:  the modules that run at every token
     """
 
     losses = (MLM, PAIR)
     token_heads: tuple[nn.Module, ...] = ()
     masked_heads: tuple[nn.Module, ...]
 
-    def __init__(self, classifier: Any, mlm_head: nn.Module, objectives: tuple[str, ...] = ("ssp",)) -> None:
+    def __init__(
+        self, classifier: PreTrainedModel, mlm_head: nn.Module, objectives: tuple[str, ...] = ("ssp",)
+    ) -> None:
         super().__init__()
         self.objectives, self.config = objectives, classifier.config
         self.classifier = classifier  # the architecture's own sequence classifier, encoder included
@@ -49,16 +57,16 @@ class PairModel(nn.Module):
         self.sum_names = name_sums(MLM_SUMS, objectives)
         prepare_encoder(self, classifier.base_model)
 
-    def encode(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Hidden states of a packed row, ``[T, hidden]``."""
+    def encode(self, inputs: Inputs) -> torch.Tensor:
+        """Returns the hidden states of a packed row, ``[T, hidden]``."""
         return encode_packed(self.classifier.base_model, inputs)
 
     def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Pair logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
+        """Returns the logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()])
 
-    def logits(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pair logits ``[n]`` and vocabulary logits at the masked positions ``[M, vocab]``."""
+    def logits(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns pair logits ``[n]`` and vocabulary logits at the masked positions ``[M, vocab]``."""
         hidden = self.encode(inputs)
         pair = self.score_pairs(hidden, inputs["starts"])
         return pair, self.mlm_head(hidden[inputs["masked_positions"]])
@@ -66,11 +74,11 @@ class PairModel(nn.Module):
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
+        """Returns the weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
 
         One call does all of it, because ZeRO's hooks go by the calls of the module that DeepSpeed wraps.
 
-        scales: what each loss *sum* is multiplied by, by the names of ``losses``; see step.py
+        scales: the factor of each loss *sum*, by the names of ``losses``; see step.py
         inputs: the arrays of data_pipeline.sampling.batch.Batch as tensors
         """
         pair, mlm = self.logits(inputs)
@@ -84,9 +92,9 @@ class PairModel(nn.Module):
 
 
 def load_or_build(
-    auto: Any, name_or_dir: str, head: str, flag: str = "--model", config: Any = None
-) -> tuple[Any, list[str]]:
-    """What ``auto`` makes of a model in fp32, and a line where that, or its head, starts fresh.
+    auto: Any, name_or_dir: str, head: str, flag: str = "--model", config: PreTrainedConfig | None = None
+) -> tuple[PreTrainedModel, list[str]]:
+    """Loads a model in fp32 by the class ``auto``, and returns it with a note where it, or its head, starts fresh.
 
     name_or_dir: a weights folder, a hub name, or a folder with a config alone, which starts from scratch
     config:      builds a fresh model of this one instead
@@ -103,16 +111,14 @@ def load_or_build(
     return model, [f"the {head} head starts fresh ({len(missing)} tensors are not in {short})"] if missing else []
 
 
-def build_fresh(auto: Any, config: Any, name_or_dir: str, flag: str = "--model") -> Any:
-    """What ``auto`` makes of a config alone. Raises KinspanError where the config's values do not go together."""
+def build_fresh(auto: Any, config: PreTrainedConfig, name_or_dir: str, flag: str = "--model") -> PreTrainedModel:
+    """Builds a model of a config alone. Raises KinspanError where the config's values do not go together."""
     try:
         return auto.from_config(
             config, attn_implementation=attention.NAME, dtype=torch.float32, trust_remote_code=False
         )
     except Exception as error:  # heads that do not divide the width, an unknown activation, ...
-        raise KinspanError(
-            f"{flag} {name_or_dir}: no model can be built of its config.json: {quote_error(error)}"
-        ) from error
+        raise KinspanError(f"{flag} {name_or_dir}: no model fits its config.json: {quote_error(error)}") from error
 
 
 def load_model(
@@ -122,10 +128,10 @@ def load_model(
     positive_share: float = 0.2,
     load: Load = load_or_build,
 ) -> tuple[PairModel, list[str]]:
-    """The model to train, in fp32, and lines that say what of it is new.
+    """Loads the model to train, in fp32, and returns it with notes on its new parts.
 
     name_or_dir:    a weights folder, a hub name, or a folder with a config alone, which starts from scratch
-    positive_share: of the pairs: what a fresh pair head first predicts
+    positive_share: of the pairs: a fresh pair head first predicts it
 
     Raises KinspanError where there is none, or where its architecture cannot be trained here.
     """
@@ -134,15 +140,18 @@ def load_model(
     if notes:
         start_at_base_rate(classifier, positive_share)
     masked_lm, more = load(AutoModelForMaskedLM, name_or_dir, "masked-LM")
-    return assemble(classifier, masked_lm, objectives), list(dict.fromkeys(notes + more))
+    head = FAMILIES[classifier.config.model_type].mlm_head_of(masked_lm)
+    masked_lm.get_output_embeddings().weight = classifier.get_input_embeddings().weight
+    model = PairModel(classifier, head, objectives).train()  # from_pretrained leaves dropout off
+    return model, list(dict.fromkeys(notes + more))
 
 
 def load_part(
     model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
-) -> tuple[Any, list[str]]:
-    """The model that ``model_class`` makes of the weights, and the names of its tensors that they lack: a head's.
+) -> tuple[PreTrainedModel, list[str]]:
+    """Loads a model, and returns it with the names of its tensors that the weights lack: a head's.
 
-    Raises KinspanError, by ``flag``, where they cannot be loaded, lack some of the encoder, or are not all finite.
+    Raises KinspanError where the weights cannot be loaded, lack some of the encoder, or are not all finite.
     """
     try:
         model, info = model_class.from_pretrained(
@@ -156,34 +165,19 @@ def load_part(
     mismatched = sorted(info["mismatched_keys"])
     if mismatched and not options.get("ignore_mismatched_sizes"):
         key, stored, expected = mismatched[0]
-        raise KinspanError(
-            f"{flag} {name_or_dir}: {key} has the shape {list(stored)}, and by its config.json {list(expected)}: give "
-            "the config.json of these weights"
-        )
+        raise KinspanError(f"{flag} {name_or_dir}: {key} is {list(stored)}, by its config.json {list(expected)}")
     missing = sorted(info["missing_keys"])
     lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
     if lost:
         raise KinspanError(f"{flag} {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
     broken = next((name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()), None)
     if broken:
-        raise KinspanError(f"{flag} {name_or_dir} holds numbers that are not finite, in {broken}: use other weights")
+        raise KinspanError(f"{flag} {name_or_dir} holds numbers that are not finite, in {broken}")
     return model, missing
 
 
-def start_at_base_rate(classifier: nn.Module, positive_share: float) -> None:
-    """A fresh pair head first predicts the share of positives, so that no steps go into learning it."""
-    nn.init.constant_(find_last_layer(classifier).bias, math.log(positive_share / (1 - positive_share)))
-
-
-def assemble(classifier: Any, masked_lm: Any, objectives: tuple[str, ...] = ("ssp",)) -> PairModel:
-    """One PairModel of the two models: the classifier's encoder, the other's head tied to its embedding."""
-    head = FAMILIES[classifier.config.model_type].mlm_head_of(masked_lm)
-    masked_lm.get_output_embeddings().weight = classifier.get_input_embeddings().weight
-    return PairModel(classifier, head, objectives).train()  # from_pretrained leaves dropout off
-
-
 def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
-    """Whether it is a folder with a config alone. Raises KinspanError where its weights are pickled."""
+    """Returns whether it is a folder with a config alone. Raises KinspanError where its weights are pickled."""
     folder = Path(name_or_dir)
     safe, pickled = list(folder.glob("*.safetensors")), list(folder.glob("pytorch_model*.bin"))
     if pickled and not safe:
@@ -191,20 +185,22 @@ def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
     return folder.is_dir() and not safe
 
 
-def load_config(name_or_dir: str, flag: str = "--model") -> Any:
-    """Its config, with one logit. Raises KinspanError where it is no encoder that can be trained here."""
+def read_config(name_or_dir: str) -> PreTrainedConfig:
+    """Returns the config of any model. Raises KinspanError where there is none."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     expect_hub(name_or_dir)
     try:
-        config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
-    except Exception as error:
+        return AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
+    except Exception as error:  # a missing folder, a broken config, the hub: one line to the user
         raise KinspanError(f"no model at {name_or_dir}: {quote_error(error)}") from error
+
+
+def load_config(name_or_dir: str, flag: str = "--model") -> PreTrainedConfig:
+    """Returns a config with one logit. Raises KinspanError where it is of no encoder that can be trained here."""
+    config = read_config(name_or_dir)
     if config.model_type not in FAMILIES or getattr(config, "is_decoder", False):
-        raise KinspanError(
-            f"{flag} {name_or_dir} is of the type {config.model_type}, not an encoder that can be trained here: "
-            f"use one of the families {', '.join(FAMILIES)}"
-        )
+        raise KinspanError(f"{flag} {name_or_dir} is {config.model_type}, not an encoder of {', '.join(FAMILIES)}")
     if not getattr(config, "tie_word_embeddings", True):
         raise KinspanError(f"{flag} {name_or_dir} has untied embeddings (tie_word_embeddings: false): not supported")
     if config.model_type == "deberta-v2" and not config.legacy:
@@ -216,8 +212,8 @@ def load_config(name_or_dir: str, flag: str = "--model") -> Any:
     return config
 
 
-def fingerprint_weights(model: nn.Module, *configs: Any) -> str:
-    """Names the starting point by its content: architecture and every weight."""
+def fingerprint_weights(model: nn.Module, *configs: PreTrainedConfig) -> str:
+    """Returns a hash of the starting point's content: architecture and every weight."""
     digest = hashlib.sha256()
     for config in configs:
         shape = {k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
@@ -225,3 +221,41 @@ def fingerprint_weights(model: nn.Module, *configs: Any) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.numpy().tobytes())
     return digest.hexdigest()
+
+
+def start_at_base_rate(classifier: PreTrainedModel, positive_share: float) -> None:
+    """Sets a fresh pair head to predict the share of positives, so that no steps go into learning it."""
+    nn.init.constant_(find_last_layer(classifier).bias, math.log(positive_share / (1 - positive_share)))
+
+
+def list_head_modules(classifier: PreTrainedModel) -> list[nn.Module]:
+    """Returns the modules that map the hidden state of the first token to logits, in the order of the forward pass."""
+    encoder = classifier.base_model
+    pooler = getattr(encoder, POOLER, None)
+    above = [module for module in classifier.children() if module is not encoder]
+    return [pooler, *above] if isinstance(pooler, nn.Module) else above
+
+
+def redraw_head(classifier: PreTrainedModel, seed: int) -> None:
+    """Draws all parameters above the encoder anew, as the architecture initialises them, and leaves the encoder."""
+    torch.manual_seed(seed)
+    for module in list_head_modules(classifier):
+        for parameter in module.parameters():
+            parameter._is_hf_initialized = False  # type: ignore[attr-defined]  # else it would be left as it was loaded
+        module.apply(classifier._init_weights)
+
+
+def find_last_layer(classifier: PreTrainedModel) -> nn.Linear:
+    """Returns the layer that gives the logits."""
+    *_, last = (module for module in classifier.classifier.modules() if isinstance(module, nn.Linear))
+    return last
+
+
+def fold_two_labels(classifier: PreTrainedModel) -> None:
+    """Makes one logit of two: that of label 1 less that of label 0, on which alone their softmax depends."""
+    last = find_last_layer(classifier)
+    with torch.no_grad():
+        last.weight = nn.Parameter(last.weight[1:] - last.weight[:1])
+        last.bias = nn.Parameter(last.bias[1:] - last.bias[:1])
+    last.out_features = 1
+    classifier.config.num_labels = classifier.num_labels = 1

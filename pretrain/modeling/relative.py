@@ -5,19 +5,29 @@ row, and what lies between two tokens is computed within each pair alone.
 """
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from .attention import attend_packed
 from .cpu.dropout import PairDropout
 from .packing import Bias, Packing
 
+if TYPE_CHECKING:
+    from transformers.models.deberta_v2.modeling_deberta_v2 import (
+        ConvLayer,
+        DebertaV2Encoder,
+        DisentangledSelfAttention,
+    )
+    from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
-def encode_mpnet(backbone: Any, tokens: dict[str, torch.Tensor], packing: Packing) -> torch.Tensor:
-    """Hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
+
+def encode_mpnet(backbone: PreTrainedModel, tokens: dict[str, torch.Tensor], packing: Packing) -> torch.Tensor:
+    """Returns hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
 
     A pair's bias is the corner, of its length, of that of the longest pair. All layers share it.
     """
@@ -26,16 +36,16 @@ def encode_mpnet(backbone: Any, tokens: dict[str, torch.Tensor], packing: Packin
     # One view for all pairs and layers of a length: its gradient is added up before it is put into the whole.
     corner = cache(lambda length: bias[:, :length, :length])
     for layer in backbone.encoder.layer:
-        own = layer.attention.attn
-        q, k, v = (_split_heads(project(hidden), own.num_attention_heads) for project in (own.q, own.k, own.v))
-        out = _attend(own, q, k, v, packing, lambda q, _: corner(q.shape[-2]))
-        attended = layer.attention.LayerNorm(layer.attention.dropout(own.o(out)) + hidden)
+        attn = layer.attention.attn
+        q, k, v = (_split_heads(project(hidden), attn.num_attention_heads) for project in (attn.q, attn.k, attn.v))
+        out = _attend(attn, q, k, v, packing, lambda q, _: corner(q.shape[-2]))
+        attended = layer.attention.LayerNorm(layer.attention.dropout(attn.o(out)) + hidden)
         hidden = layer.output(layer.intermediate(attended), attended)
     return hidden
 
 
-def encode_deberta(backbone: Any, tokens: dict[str, torch.Tensor], packing: Packing) -> torch.Tensor:
-    """Hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
+def encode_deberta(backbone: PreTrainedModel, tokens: dict[str, torch.Tensor], packing: Packing) -> torch.Tensor:
+    """Returns hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
 
     Disentangled attention (He et al., 2021, "DeBERTa", equation 4): to the product of a query and a key it adds those
     of the query with the vector of their distance, and of the key with it.
@@ -45,12 +55,12 @@ def encode_deberta(backbone: Any, tokens: dict[str, torch.Tensor], packing: Pack
     table = encoder.get_rel_embedding()  # None without relative attention
     rows = None if table is None else _find_rows(encoder, len(table), packing.max_length)
     for number, layer in enumerate(encoder.layer):
-        own = layer.attention.self
-        projections = (own.query_proj, own.key_proj, own.value_proj)
-        q, k, v = (_split_heads(project(hidden), own.num_attention_heads) for project in projections)
-        scale = (q.shape[-1] * (1 + len({"c2p", "p2c"} & set(own.pos_att_type)))) ** -0.5
-        bias = None if rows is None else _disentangle(own, table, rows, scale)
-        out = _attend(own, q, k, v, packing, bias, scale)
+        attn = layer.attention.self
+        projections = (attn.query_proj, attn.key_proj, attn.value_proj)
+        q, k, v = (_split_heads(project(hidden), attn.num_attention_heads) for project in projections)
+        scale = (q.shape[-1] * (1 + len({"c2p", "p2c"} & set(attn.pos_att_type)))) ** -0.5
+        bias = None if rows is None else _disentangle(attn, table, rows, scale)
+        out = _attend(attn, q, k, v, packing, bias, scale)
         attended = layer.attention.output(out, hidden)
         hidden = layer.output(layer.intermediate(attended), attended)
         if number == 0 and encoder.conv is not None:
@@ -59,12 +69,12 @@ def encode_deberta(backbone: Any, tokens: dict[str, torch.Tensor], packing: Pack
 
 
 def _split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """``[..., rows, heads * width]`` -> ``[..., heads, rows, width]``."""
+    """Turns ``[..., rows, heads * width]`` into ``[..., heads, rows, width]``."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
 def _attend(
-    module: Any,
+    module: "MPNetSelfAttention | DisentangledSelfAttention",
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -72,13 +82,13 @@ def _attend(
     bias: Bias | None,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """``q``, ``k``, ``v``: ``[1, heads, T + padding, width]``; returns ``[1, T + padding, heads * width]``."""
+    """Returns ``[1, T + padding, heads * width]`` of ``q``, ``k``, ``v``: ``[1, heads, T + padding, width]``."""
     dropout = module.dropout.p if module.training else 0.0
     return attend_packed(module, q, k, v, None, scale, dropout, packing=packing, bias=bias)[0].flatten(2)
 
 
-def _find_rows(encoder: Any, size: int, longest: int) -> torch.Tensor:
-    """Rows of a table of this size, ``[2, 2 * longest]`` int64, for the distances from ``1 - longest`` to ``longest``.
+def _find_rows(encoder: "DebertaV2Encoder", size: int, longest: int) -> torch.Tensor:
+    """Returns rows of a table, ``[2, 2 * longest]`` int64, for the distances from ``1 - longest`` to ``longest``.
 
     First of the tokens by which a key is before its query, then of those by which a query is before its key. They are
     made where they are small, for reading their bounds to wait for no GPU.
@@ -88,22 +98,24 @@ def _find_rows(encoder: Any, size: int, longest: int) -> torch.Tensor:
     return torch.stack([size // 2 - ahead, size // 2 + ahead]).clamp(0, size - 1)
 
 
-def _disentangle(own: Any, table: torch.Tensor, rows: torch.Tensor, scale: float) -> Bias | None:
-    """The bias of one layer's attention. ``table``: ``[size, hidden]``; ``rows``: of _find_rows."""
+def _disentangle(
+    attention: "DisentangledSelfAttention", table: torch.Tensor, rows: torch.Tensor, scale: float
+) -> Bias | None:
+    """Returns the bias of one layer's attention. ``table``: ``[size, hidden]``; ``rows``: of _find_rows."""
     first, last, longest = int(rows.min()), int(rows.max()) + 1, rows.shape[1] // 2
-    drop = own.pos_dropout
+    drop = attention.pos_dropout
     used = drop(table[first:last], first) if isinstance(drop, PairDropout) else drop(table[first:last])
 
-    def look_up(project: Any, which: torch.Tensor) -> torch.Tensor:
-        vectors = _split_heads(project(used) * scale, own.num_attention_heads)
+    def look_up(project: nn.Module, which: torch.Tensor) -> torch.Tensor:
+        vectors = _split_heads(project(used) * scale, attention.num_attention_heads)
         index = (which - first).to(used.device, non_blocking=True)
         return vectors.index_select(1, index)  # [heads, 2 * longest, width]
 
     keys = queries = None
-    if "c2p" in own.pos_att_type:
-        keys = look_up(own.key_proj if own.share_att_key else own.pos_key_proj, rows[0])
-    if "p2c" in own.pos_att_type:
-        queries = look_up(own.query_proj if own.share_att_key else own.pos_query_proj, rows[1])
+    if "c2p" in attention.pos_att_type:
+        keys = look_up(attention.key_proj if attention.share_att_key else attention.pos_key_proj, rows[0])
+    if "p2c" in attention.pos_att_type:
+        queries = look_up(attention.query_proj if attention.share_att_key else attention.pos_query_proj, rows[1])
     if keys is None and queries is None:
         return None
 
@@ -117,15 +129,14 @@ def _disentangle(own: Any, table: torch.Tensor, rows: torch.Tensor, scale: float
 
 
 def _shear(x: torch.Tensor) -> torch.Tensor:
-    """A view of ``x [..., length, 2 * length]``: ``out[..., i, j] = x[..., i, length - 1 + j - i]``."""
+    """Returns a view of ``x [..., length, 2 * length]``: ``out[..., i, j] = x[..., i, length - 1 + j - i]``."""
     length = x.shape[-2]
     flat = x.flatten(-2)[..., length - 1 : length - 1 + length * (2 * length - 1)]
     return flat.unflatten(-1, (length, 2 * length - 1))[..., :length]
 
 
-def _convolve(layer: Any, embedded: torch.Tensor, hidden: torch.Tensor, packing: Packing) -> torch.Tensor:
-    """DeBERTa's convolution over the embedded tokens, added to what its first layer makes of them; zeros keep pairs
-    apart."""
+def _convolve(layer: "ConvLayer", embedded: torch.Tensor, hidden: torch.Tensor, packing: Packing) -> torch.Tensor:
+    """Adds DeBERTa's convolution over the embedded tokens to its first layer's output; zeros keep pairs apart."""
     gap = layer.conv.padding[0]
     sequence = F.pad(packing.sequence, (0, packing.padding), value=len(packing.starts) - 1)
     place = torch.arange(len(sequence), device=hidden.device) + gap * sequence

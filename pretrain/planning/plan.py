@@ -1,34 +1,35 @@
 """Works out what a run's settings would do, without training, loading or writing anything (``--dry_run``)."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedTokenizerBase
 
 from data_pipeline import tokenizers
-from data_pipeline.core.default_model import default_model
+from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import is_remote, list_paths
-from pretrain.config import ObjectiveSettings, OptimisationSettings, PretrainConfig
+from pretrain.batches import ON_PROCESSOR
+from pretrain.config import PretrainConfig
 from pretrain.engine.device import choose_precision
 from pretrain.engine.engine import read_deepspeed_config, zero_stage
+from pretrain.engine.layout import Layout
+from pretrain.engine.log import format_time
 from pretrain.engine.schedule import Schedule
-from pretrain.metrics import FlopCounter
-from pretrain.modeling.adapters.folder import name_head, read_adapter
+from pretrain.metrics import PEAK_TFLOPS, FlopCounter
+from pretrain.modeling.adapters.folder import read_adapter
 from pretrain.modeling.adapters.layers import add_layers
 from pretrain.modeling.adapters.model import AdapterModel, make_part
 from pretrain.modeling.compilation import check_is_compilable
-from pretrain.modeling.electra import ReplacedTokenModel
 from pretrain.modeling.pair_model import build_fresh, load_config
-from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.planning.checks import check, find_unused_flags
 from pretrain.setup import (
     TrainedModel,
@@ -42,13 +43,22 @@ from pretrain.setup import (
     read_template,
 )
 
-from .corpora import build_mixture, drop_untrainable, list_sources, open_corpora, open_corpora_for_tokenizer
-from .defaults import default_corpus_folder
+from .corpora import (
+    build_mixture,
+    default_corpus_folder,
+    drop_untrainable,
+    list_sources,
+    open_corpora,
+    open_corpora_for_tokenizer,
+)
+from .cost import compute_states, estimate_activations, estimate_update
 
+GPUS = (1, 8, 64)
+SHOWN = ("A100", "H100", "H200")
 MANY_EPOCHS = 40
 SAMPLE = 20_000  # pairs whose lengths are counted
 ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
-BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
+BUILT_IN: dict[str, tuple[str, dict[str, float]]] = {  # family and config of models, for machines without the hub
     "roberta-base": (
         "roberta",
         {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
@@ -64,22 +74,21 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunPlan:
     """Holds what a run of these settings would be.
 
-    parameters:  number in each part of the model; a parameter of two parts counts for the first
+    sequences:   number of sequences in a pair: one, or for a bi-encoder each of its texts
     pair_tokens: mean number of tokens in a pair
     epoch_pairs: None where the corpus is not there
     flops:       floating-point operations per token, forward and backward
     """
 
     config: PretrainConfig
-    mixture: Mixture
     token_loss: str
     model: TrainedModel
-    parameters: dict[str, int]
     max_length: int
+    sequences: int
     pair_tokens: float
     steps: int
     schedule: Schedule
@@ -92,11 +101,7 @@ class RunPlan:
 
     @property
     def num_parameters(self) -> int:
-        return sum(self.parameters.values())
-
-    @property
-    def num_frozen(self) -> int:
-        return sum(p.numel() for p in self.model.parameters() if not p.requires_grad)
+        return sum(p.numel() for p in self.model.parameters())
 
     @property
     def step_tokens(self) -> float:
@@ -106,14 +111,21 @@ class RunPlan:
     def tokens(self) -> float:
         return self.step_tokens * self.steps
 
+    def activations(self, pairs: int) -> float:
+        """Returns the estimated bytes of a micro-batch's backward pass."""
+        tokens = pairs * self.sequences * self.max_length
+        masked = round(tokens * self.config.mlm_probability) if self.token_loss != "none" else 0
+        configs = [encoder.config for encoder in self.model.encoders]
+        return estimate_activations(configs, tokens, masked, self.precision, sampled=self.token_loss == "rtd")
+
 
 def make_plan(config: PretrainConfig) -> RunPlan:
     """Returns the plan of these settings. Raises KinspanError for what the run itself would refuse."""
     check(config)
     mixture = build_mixture(config, list_sources(config))
     settings = read_deepspeed_config(config.deepspeed_config)
+    stage, zero = zero_stage(settings), settings.get("zero_optimization", {})
     notes: list[str] = []
-    precision = _plan_precision(config, settings, notes)
     name = config.model or default_model()
     model_config, built_in = _load_config(name, "--model", notes)
     token_loss = choose_token_loss(config, name, model_config.model_type)
@@ -121,7 +133,7 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     notes += find_unused_flags(config, token_loss)
     model = _build_on_meta(config, name, model_config, token_loss, mixture, notes)
     if config.compile:
-        check_is_compilable(model.family, zero_stage(settings))
+        check_is_compilable(model.family, stage)
     max_length = config.max_length or mixture.max_length
     try:
         tokenizer = None if built_in else tokenizers.load_tokenizer(name)
@@ -133,54 +145,39 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     if tokenizer is not None:
         make_masking(config, token_loss, tokenizer)
     stream = _open_stream(config, tokenizer, mixture, max_length, notes)
-    lengths = np.full(1, max_length)  # tokens of sequences
+    lengths, epoch_pairs, maskable = np.full(1, max_length), None, 1.0  # tokens of sequences
     if stream is not None:
-        lengths = np.diff(stream.batch(0, min(SAMPLE, stream.epoch_pairs)).starts)
-    sequences = count_sequences(mixture, config)
-    steps = _count_steps(config, stream, max_length, sequences)
-    maskable = 1.0 if stream is None else 1 - stream.template.num_special / lengths.mean()
+        epoch_pairs = stream.epoch_pairs
+        lengths = np.diff(stream.batch(0, min(SAMPLE, epoch_pairs)).starts)
+        maskable = 1 - stream.template.num_special / lengths.mean()
+    sequences = mixture.parts[0].objective.num_texts if config.pair_loss else 1
+    steps = _count_steps(config, stream, max_length * sequences)
     masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
     counter = FlopCounter(model)
     flops = 6.0 * (counter.at_tokens + masked * counter.at_masked)  # per token
     flops += counter.count_attention(lengths.astype(np.float64)) / float(lengths.sum())
-    if stream and (epochs := steps * config.global_batch_size / stream.epoch_pairs) > MANY_EPOCHS:
+    if epoch_pairs and (epochs := steps * config.global_batch_size / epoch_pairs) > MANY_EPOCHS:
         notes.append(f"warning: {epochs:,.0f} epochs of so small a corpus: shorten the run, or add text")
-    zero = settings.get("zero_optimization", {})
+    on_gpu = {"auto": "bf16", "fp16": "fp16"} if stage else {}  # although this machine may not be able to run it
     return RunPlan(
-        config,
-        mixture,
-        token_loss,
-        model,
-        _count_parameters(model),
-        max_length,
-        float(lengths.mean()) * sequences,
-        steps,
-        plan_schedule(config, steps, stream.epoch_pairs if stream else 0),
-        stream.epoch_pairs if stream else None,
-        precision,
-        zero_stage(settings),
-        "offload_optimizer" in zero or "offload_param" in zero,
-        flops,
-        notes,
+        config=config,
+        token_loss=token_loss,
+        model=model,
+        max_length=max_length,
+        sequences=sequences,
+        pair_tokens=float(lengths.mean()) * sequences,
+        steps=steps,
+        schedule=plan_schedule(config, steps, epoch_pairs or 0),
+        epoch_pairs=epoch_pairs,
+        precision=on_gpu.get(config.precision) or choose_precision(config.precision, stage),
+        zero_stage=stage,
+        offload="offload_optimizer" in zero or "offload_param" in zero,
+        flops=flops,
+        notes=notes,
     )
 
 
-def count_sequences(mixture: Mixture, config: ObjectiveSettings) -> int:
-    """Returns the number of sequences in a pair: one, or for a bi-encoder each of its texts."""
-    return mixture.parts[0].objective.num_texts if config.pair_loss else 1
-
-
-def _plan_precision(config: OptimisationSettings, settings: dict[str, Any], notes: list[str]) -> str:
-    """Returns the precision of the run; "auto" is resolved for GPUs, whatever this machine is."""
-    if config.precision == "auto" and zero_stage(settings):
-        notes.append("--precision auto is planned as bf16, which GPUs have")
-        return "bf16"
-    if config.precision == "fp16" and zero_stage(settings):
-        return "fp16"  # although this machine may not be able to run it
-    return choose_precision(config.precision, zero_stage(settings))
-
-
-def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
+def _load_config(name: str, flag: str, notes: list[str]) -> tuple[PreTrainedConfig, bool]:
     """Returns a model's config, and whether it is a built-in one because the hub cannot be reached."""
     try:
         return load_config(name, flag), False
@@ -193,61 +190,47 @@ def _load_config(name: str, flag: str, notes: list[str]) -> tuple[Any, bool]:
 
 
 def _build_on_meta(
-    config: PretrainConfig, name: str, model_config: Any, token_loss: str, mixture: Mixture, notes: list[str]
+    config: PretrainConfig,
+    name: str,
+    model_config: PreTrainedConfig,
+    token_loss: str,
+    mixture: Mixture,
+    notes: list[str],
 ) -> TrainedModel:
     """Returns the module to train on torch's meta device, which has shapes but no numbers."""
 
-    def build(auto: Any, part: str, head: str, flag: str = "--model", config: Any = None) -> tuple[Any, list[str]]:
-        own = config or (model_config if part == name else _load_config(part, flag, notes)[0])
-        return build_fresh(auto, own, part, flag), []
+    def build(
+        auto: Any, part: str, head: str, flag: str = "--model", config: PreTrainedConfig | None = None
+    ) -> tuple[nn.Module, list[str]]:
+        config = config or (model_config if part == name else _load_config(part, flag, notes)[0])
+        return build_fresh(auto, config, part, flag), []
 
     with torch.device("meta"):
-        if token_loss == "none":
-            return _build_adapter(config, model_config, mixture)
-        return load_trained(config, name, token_loss, mixture, build)[0]
-
-
-def _build_adapter(config: PretrainConfig, model_config: Any, mixture: Mixture) -> AdapterModel:
-    """Does the same for an adapter."""
-    assert config.adapter
-    beneath = [read_adapter(folder) for folder in config.adapters]
-    part = make_part(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
-    classifier = build_fresh(AutoModelForSequenceClassification, model_config, config.model or default_model())
-    add_layers(classifier.base_model, part)
-    return AdapterModel(classifier, part, "", mixture.names)
-
-
-def _count_parameters(model: TrainedModel) -> dict[str, int]:
-    """Returns the number of parameters of each part, without those that it shares with a part before it."""
-    if isinstance(model, AdapterModel):
-        trained = sum(p.numel() for p in model.name_trained().values())
-        head = sum(p.numel() for p in name_head(model.classifier).values())
-        every = sum(p.numel() for p in model.parameters())
-        return {"frozen": every - trained - head, "adapter": trained, "pair head": head}
-    if isinstance(model, SiameseModel):
-        parts: dict[str, Any] = {"encoder": model.encoder}
-    else:
-        parts = {"encoder": model.classifier.base_model, "pair head": model.classifier}
-    if isinstance(model, ReplacedTokenModel):
-        parts |= {"token-detection head": model.discriminator_predictions, "generator": model.generator}
-    else:
-        parts["masked-LM head"] = model.mlm_head
-    counted: set[int] = set()
-    out = {}
-    for name, module in parts.items():
-        new = {id(p): p.numel() for p in module.parameters() if id(p) not in counted}
-        counted |= new.keys()
-        out[name] = sum(new.values())
-    return out
+        if not config.adapter:
+            return load_trained(config, name, token_loss, mixture, build)[0]
+        beneath = [read_adapter(folder) for folder in config.adapters]
+        part = make_part(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
+        classifier = build_fresh(AutoModelForSequenceClassification, model_config, name)
+        add_layers(classifier.base_model, part)
+        return AdapterModel(classifier, part, "", mixture.names)
 
 
 def _open_stream(
-    config: PretrainConfig, tokenizer: Any, mixture: Mixture, max_length: int, notes: list[str]
+    config: PretrainConfig,
+    tokenizer: PreTrainedTokenizerBase | None,
+    mixture: Mixture,
+    max_length: int,
+    notes: list[str],
 ) -> PairStream | None:
+    """Returns the pairs of the run; None, with a note, where a corpus is not there."""
     sources, cache = list_sources(config), cache_settings(config)
-    if where := _find_absent(list_paths(sources), tokenizer):
-        notes.append(f"{where}: every pair is counted at its full length")
-        return None
+    folders = [Path(path) for path in list_paths(sources) if not is_remote(path)]
+    if not sources:
+        folders = [Path("the default corpus") if tokenizer is None else default_corpus_folder(tokenizer)]
+    for folder in folders:
+        if not (folder / "manifest.json").is_file():
+            notes.append(f"no corpus at {folder}: every pair is counted at its full length")
+            return None
     if tokenizer is not None:
         corpora = open_corpora_for_tokenizer(tokenizer, sources, cache, verify=False)
     else:
@@ -259,19 +242,66 @@ def _open_stream(
     return PairStream(mixture, template=template, seed=config.seed, max_length=max_length)
 
 
-def _find_absent(paths: Sequence[str], tokenizer: Any) -> str | None:
-    if not paths:
-        there = tokenizer is not None and (default_corpus_folder(tokenizer) / "manifest.json").is_file()
-        return None if there else "the default corpus was not built yet"
-    local = [path for path in paths if not is_remote(path)]
-    return next((f"no corpus at {path}" for path in local if not (Path(path) / "manifest.json").is_file()), None)
-
-
-def _count_steps(config: PretrainConfig, stream: PairStream | None, max_length: int, sequences: int) -> int:
+def _count_steps(config: PretrainConfig, stream: PairStream | None, pair_tokens: int) -> int:
     if stream is not None:
         return count_steps(config, stream)
     if config.max_epochs is not None:
         raise KinspanError(f"--max_epochs {config.max_epochs}: the corpus is not there")
     if config.max_tokens is not None:
-        return math.ceil(config.max_tokens / (max_length * sequences * config.global_batch_size))
+        return math.ceil(config.max_tokens / (pair_tokens * config.global_batch_size))
     return config.max_steps or 1000
+
+
+def format_plan(plan: RunPlan) -> str:
+    """Returns the text that ``--dry_run`` prints."""
+    config = plan.config
+    model = DEFAULT_MODEL_NAME if config.model is None else tokenizers.shorten_name(name_installed(config.model))
+    epochs = plan.steps * config.global_batch_size / plan.epoch_pairs if plan.epoch_pairs else None
+    pairs = f"{config.global_batch_size:,} per step, up to {plan.max_length} tokens, mean {plan.pair_tokens:.1f}"
+    rows = {
+        "model": f"{model}: {plan.num_parameters / 1e6:.1f} M parameters",
+        "pairs": pairs,
+        "tokens": f"{plan.step_tokens:,.0f} per step, {plan.tokens / 1e9:,.4g} billion in all",
+        "steps": f"{plan.steps:,}, {plan.schedule.shape}, warm-up over {plan.schedule.warmup:,} updates",
+        "epochs": f"{epochs:.2f} of {plan.epoch_pairs:,} pairs" if epochs else "unknown without a corpus",
+        "work": f"{plan.flops / 1e9:.3f} GFLOP per token, {plan.flops * plan.tokens:.2e} FLOP in all",
+    }
+    lines = [f"{title:<11}{text}" for title, text in rows.items()]
+    return "\n".join([*lines, "", *_format_memory(plan), "", *_format_time(plan), *(f"note: {n}" for n in plan.notes)])
+
+
+def _format_memory(plan: RunPlan) -> list[str]:
+    """Returns a table of gigabytes per GPU: parameters by stage of ZeRO, then a micro-batch's activations."""
+    lines = [f"{'GB per GPU, by formula':<34}" + "".join(f"{f'{n} GPUs':>10}" for n in GPUS)]
+    frozen = sum(p.numel() for p in plan.model.parameters() if not p.requires_grad)
+    for stage, offload in ((0, False), (1, False), (2, False), (3, False), (2, True), (3, True)):
+        precision = "fp32" if stage == 0 else "bf16" if plan.config.precision == "auto" else plan.precision
+        trained = plan.num_parameters - frozen
+        cells = [compute_states(trained, stage, precision, gpus, offload, frozen) for gpus in GPUS]
+        name = f"ZeRO {stage}{', offload' if offload else ''}, {precision}"
+        chosen = "  <- the settings'" if (stage, offload) == (plan.zero_stage, plan.offload) else ""
+        host = "  and of the host: " + " ".join(f"{of_host / 1e9:.2f}" for _, of_host in cells) if offload else ""
+        lines.append(f"{name:<34}" + "".join(f"{on_gpu / 1e9:>10.2f}" for on_gpu, _ in cells) + host + chosen)
+    micro = plan.config.micro_batch_size or ON_PROCESSOR
+    largest = [Layout(plan.config.global_batch_size, micro, gpus).largest for gpus in GPUS]
+    lines.append(f"{'micro-batch, pairs':<34}" + "".join(f"{pairs:>10}" for pairs in largest))
+    activations = "".join(f"{plan.activations(pairs) / 1e9:>10.2f}" for pairs in largest)
+    return [*lines, f"{'its activations, an estimate':<34}{activations}"]
+
+
+def _format_time(plan: RunPlan) -> list[str]:
+    if speed := plan.config.tokens_per_second:
+        teraflops = f"{plan.flops * speed / 1e12:,.1f} TFLOP/s"
+        return [f"time       {format_time(plan.tokens / speed)} at {speed:,.0f} tokens/s in all ({teraflops})"]
+    if plan.precision != "bf16":
+        return ["time       unknown: give --tokens_per_second"]
+    network, encoder = plan.config.network_gb_per_s, plan.model.encoders[0].config
+    lines = [f"time       at the utilisation measured on an H200, {network:g} GB/s between machines of 8 GPUs:"]
+    for gpu in SHOWN:
+        peak, flops = PEAK_TFLOPS[gpu] * 1e12, plan.flops * plan.step_tokens
+        cells = []
+        for count in GPUS:
+            seconds = plan.steps * estimate_update(flops, encoder, plan.num_parameters, peak, count, network)
+            cells.append(f"{count} GPUs {format_time(seconds)}")
+        lines.append(f"           {gpu}: {', '.join(cells)}")
+    return lines

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,9 +17,8 @@ from pretrain.modeling.adapters.folder import (
 from pretrain.modeling.adapters.layers import shorten
 from pretrain.modeling.adapters.model import AdapterModel
 
-from .card import format_card
+from .card import CardOverrides, Facts, format_card
 from .folder import CARD
-from .metadata import CardOverrides
 
 ADAPTER_FOLDER = "adapter"  # in a run: what its release needs beside the trained weights
 BENEATH = "beneath.safetensors"  # the adapters that stay frozen, where there are any
@@ -38,7 +36,7 @@ def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | No
 def fill_adapter_release(
     run: Path,
     weights: dict[str, torch.Tensor],
-    facts: dict[str, Any],
+    facts: Facts,
     partial: Path,
     output: Path,
     stated: CardOverrides,

@@ -10,6 +10,8 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
+ModelConfig = dict[str, Any]  # of a config.json
+Weights = dict[str, torch.Tensor]
 MODULES = (  # of sentence-transformers, by the names that all its versions know
     ("", "sentence_transformers.models.Transformer"),
     ("1_Pooling", "sentence_transformers.models.Pooling"),
@@ -18,37 +20,40 @@ MODULES = (  # of sentence-transformers, by the names that all its versions know
 OF_CLASSIFIERS = ("id2label", "label2id", "problem_type")  # in the config of a run's model; a bi-encoder has no labels
 
 
-def fill_siamese_folder(
-    folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor], max_length: int
-) -> None:
-    """Writes encoder, config and what sentence-transformers needs to a folder that has the tokenizer already.
+def fill_siamese_folder(folder: Path, config: ModelConfig, weights: Weights, max_length: int) -> None:
+    """Writes encoder, config and the files of sentence-transformers to a folder that has the tokenizer already.
 
     config:  of the model in training
     weights: by the names in SiameseModel; those of the masked-LM head are left out
     """
-    architecture = name_encoder(config["model_type"])
-    public = {k: v for k, v in config.items() if not k.startswith("_") and k not in OF_CLASSIFIERS}
-    _write(folder / "config.json", {**public, "architectures": [architecture], "dtype": "float32"})
-    own = {name.removeprefix("encoder."): x for name, x in weights.items() if name.startswith("encoder.")}
-    save_file(own, str(folder / "model.safetensors"), {"format": "pt"})
+    architecture = MODEL_MAPPING_NAMES[config["model_type"]]
+    public = {k: v for k, v in make_config(config, architecture).items() if k not in OF_CLASSIFIERS}
+    write_json(folder / "config.json", public)
+    save_file(strip_prefix(weights, "encoder."), str(folder / "model.safetensors"), {"format": "pt"})
     options: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": False}
     if "add_pooling_layer" in inspect.signature(getattr(transformers, architecture)).parameters:
         options["model_args"] = {"add_pooling_layer": False}  # a layer above the first token, which nothing has trained
-    _write(folder / "sentence_bert_config.json", options)
+    write_json(folder / "sentence_bert_config.json", options)
     modules = [
         {"idx": number, "name": str(number), "path": path, "type": kind} for number, (path, kind) in enumerate(MODULES)
     ]
-    _write(folder / "modules.json", modules)
+    write_json(folder / "modules.json", modules)
     (folder / "1_Pooling").mkdir()  # Normalize has no settings, and the hub no empty folders
     size = config["hidden_size"]
-    _write(folder / "1_Pooling/config.json", {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True})
-    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True})
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
 
 
-def name_encoder(model_type: str) -> str:
-    """The class that AutoModel loads for this family."""
-    return str(MODEL_MAPPING_NAMES[model_type])
+def make_config(config: ModelConfig, architecture: str) -> ModelConfig:
+    """Returns a config.json without private entries, for weights in fp32."""
+    public = {k: v for k, v in config.items() if not k.startswith("_")}
+    return {**public, "architectures": [architecture], "dtype": "float32"}
 
 
-def _write(path: Path, value: Any) -> None:
+def strip_prefix(weights: Weights, prefix: str) -> Weights:
+    """Returns the tensors whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+
+
+def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from launch.commands import release as entry
 from launch.kinspan import show
 from pretrain.config import PretrainConfig
-from pretrain.release.metadata import CANDIDATES, QUESTION
+from pretrain.release.card import CANDIDATES, QUESTION
 from pretrain.run import pretrain
 from tests.fake_hub import TOKEN, run_hub
 from tests.synthetic import short_tokenizer

@@ -22,8 +22,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from data_pipeline.core.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model, find_hub_name
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
-from pretrain.modeling.pair_head import POOLER, list_head_modules
-from pretrain.modeling.pair_model import holds_no_weights, load_config, load_part
+from pretrain.modeling.pair_model import POOLER, holds_no_weights, list_head_modules, load_config, load_part
 
 from .layers import AdapterPart, add_layers, merge_lora, shorten
 

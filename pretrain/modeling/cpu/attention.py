@@ -22,7 +22,7 @@ def attend_each(
     window: int | None,
     bias: Bias | None,
 ) -> torch.Tensor:
-    """Of ``[T + padding, heads, width]`` each, with dropout of the probabilities by the current masks."""
+    """Attends with dropout by the current masks; inputs and output are ``[T + padding, heads, width]``."""
     drop = _start_dropout(q.shape[1], packing, dropout)
     biases = [] if bias is None else list(map(bias, _split(q, packing), _split(k, packing)))
     return _AttendEach.apply(q, k, v, packing.bounds, scale, window, drop, *biases)
@@ -30,19 +30,19 @@ def attend_each(
 
 def _split(x: torch.Tensor, packing: Packing) -> list[torch.Tensor]:
     lengths = [end - start for start, end in pairwise(packing.bounds or [])]
-    return [own.transpose(0, 1) for own in x.split([*lengths, packing.padding])[:-1]]
+    return [part.transpose(0, 1) for part in x.split([*lengths, packing.padding])[:-1]]
 
 
 @dataclass(frozen=True)
 class _Dropout:
-    """Of one call: hashes of its rows ``[heads, T]`` and columns, see dropout.draw_mask; and its probability."""
+    """Holds hashes of a call's rows ``[heads, T]`` and columns, see dropout.draw_mask; and its probability."""
 
     rows: torch.Tensor
     columns: torch.Tensor
     p: float
 
     def draw(self, start: int, end: int, dtype: torch.dtype) -> torch.Tensor:
-        """The mask of the sequence that lies there, ``[heads, length, length]``."""
+        """Draws the mask of the sequence that lies there, ``[heads, length, length]``."""
         return draw_mask(self.rows[:, start:end], self.columns, end - start, self.p, dtype)
 
 
@@ -54,7 +54,7 @@ def _start_dropout(heads: int, packing: Packing, p: float) -> _Dropout | None:
 
 
 class _AttendEach(torch.autograd.Function):
-    """softmax(scale * Q K' + bias) V of each sequence by itself, with dropout of the probabilities.
+    """Computes softmax(scale * Q K' + bias) V of each sequence by itself, with dropout of the probabilities.
 
     torch's fused attention on a processor has no dropout, and its backward pass took twice the time. ``q``, ``k``,
     ``v``: ``[T + padding, heads, width]``; padding comes out as 0. ``biases``: none, or one for each sequence.
@@ -113,5 +113,5 @@ class _AttendEach(torch.autograd.Function):
 
 
 def _multiply(a: torch.Tensor, b: torch.Tensor, factor: float) -> torch.Tensor:
-    """``factor * a @ b`` of two batches of matrices, in one pass."""
+    """Returns ``factor * a @ b`` of two batches of matrices, in one pass."""
     return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=factor)

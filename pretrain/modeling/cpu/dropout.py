@@ -32,7 +32,7 @@ def mix(numbers: torch.Tensor) -> torch.Tensor:
 class Masks:
     """The masks of one forward pass, whose calls of dropout are numbered as they come.
 
-    pairs: int64 ``[n]``: what tells the pairs of all micro-batches apart, such as their index in the global order
+    pairs: int64 ``[n]``: a number for each pair of all micro-batches, such as its index in the global order
     """
 
     def __init__(self, seed: int, step: int, pairs: np.ndarray) -> None:
@@ -42,7 +42,7 @@ class Masks:
         self._calls = 0
 
     def place_tokens(self, sequence: torch.Tensor, position: torch.Tensor, padding: int) -> None:
-        """Says of each token of the packed row which pair it is of, and where it stands there; both ``[T]``.
+        """Takes each token's pair in the packed row, and its place there; both ``[T]``.
 
         padding: tokens of no pair that follow
         """
@@ -51,30 +51,30 @@ class Masks:
         self._heads = self.tokens[:0]
 
     def rows_of_heads(self, heads: int) -> torch.Tensor:
-        """Hashes int32 ``[heads, T + padding]`` of the rows of attention, one for each head and token."""
+        """Returns hashes int32 ``[heads, T + padding]`` of the rows of attention, one for each head and token."""
         if len(self._heads) != heads:  # once per forward pass of an encoder: layers have as many heads
             self._heads = mix(mix(torch.arange(heads, dtype=torch.int32) + 1)[:, None] ^ self.tokens)
         return self._heads
 
     def rows_of_table(self, first: int, count: int) -> torch.Tensor:
-        """Hashes int32 ``[count]`` of rows, from the number ``first`` on, of a table that all pairs share."""
+        """Returns hashes int32 ``[count]`` of rows, from the number ``first`` on, of a table that all pairs share."""
         return mix(torch.arange(first, first + count, dtype=torch.int32) ^ (self._key & 0x7FFFFFFF))
 
     def start_call(self, width: int) -> torch.Tensor:
-        """Hashes int32 of the columns of the next call of dropout, for rows of up to ``width`` elements."""
+        """Returns hashes int32 of the columns of the next call of dropout, for rows of up to ``width`` elements."""
         self._calls += 1
         call = hash_key(self._key, self._calls) & 0x7FFFFFFF
         return mix(torch.arange(-(-width // LANES), dtype=torch.int32) ^ call)
 
 
 def hash_key(*parts: int | str) -> int:
-    """A number of 64 bits made of these."""
+    """Returns a number of 64 bits made of these."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def mix_pairs(key: int, pairs: np.ndarray) -> torch.Tensor:
-    """An int32 hash ``[n]`` of the key and each pair's number, by the finaliser of SplitMix64 (Steele et al., 2014)."""
+    """Returns an int32 hash ``[n]`` of the key and each pair, by SplitMix64's finaliser (Steele et al., 2014)."""
     x = pairs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -82,12 +82,12 @@ def mix_pairs(key: int, pairs: np.ndarray) -> torch.Tensor:
 
 
 def round_probability(p: float) -> float:
-    """The probability with which an element is dropped where ``p`` is asked for."""
+    """Returns ``p`` as it is applied."""
     return round(p * STEPS) / STEPS
 
 
 def draw_mask(rows: torch.Tensor, columns: torch.Tensor, width: int, p: float, dtype: torch.dtype) -> torch.Tensor:
-    """1 where an element is kept and 0 where it is dropped, ``[..., width]``.
+    """Returns 1 where an element is kept and 0 where it is dropped, ``[..., width]``.
 
     rows:    int32 hashes ``[...]``
     columns: of Masks.start_call for at least this width
@@ -168,5 +168,5 @@ def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) ->
 
 
 def current_masks() -> Masks | None:
-    """The masks of the forward pass under way; None outside of ``use_masks``."""
+    """Returns the masks of the forward pass under way; None outside of ``use_masks``."""
     return _current

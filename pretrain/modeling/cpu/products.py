@@ -14,12 +14,12 @@ from torch import nn
 
 @cache
 def prefers_onednn() -> bool:
-    """Whether products of matrices in fp32 are faster by oneDNN on this processor."""
+    """Returns whether products of matrices in fp32 are faster by oneDNN on this processor."""
     return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """``x @ weight.T + bias`` in fp32 by oneDNN: ``[..., in]`` and ``[out, in]``, both of any strides."""
+    """Returns ``x @ weight.T + bias`` in fp32 by oneDNN: ``[..., in]`` and ``[out, in]``, both of any strides."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 

@@ -25,7 +25,7 @@ Comparison = Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(frozen=True)
 class CachedGradients:
-    """What this rank's micro-batches go on from.
+    """Holds the gradients by which this rank's micro-batches continue.
 
     of_batches: of each micro-batch the gradient of the summed loss by its embeddings; None of an empty one
     sums:       of the comparison, over this rank's queries
@@ -45,21 +45,21 @@ def cache_gradients(
     share: tuple[int, int],
     size: int,
 ) -> CachedGradients:
-    """The gradient of the summed contrastive loss of the global batch by this rank's embeddings. All ranks call it.
+    """Returns the gradient of the global batch's summed contrastive loss by this rank's embeddings. All ranks call it.
 
     sizes:   pairs of each of this rank's micro-batches; 0 of an empty one
-    forward: the pass of the micro-batch of this number, or of what stands in for an empty one; embeddings alone, or all
+    forward: the pass of the micro-batch of this number, a filler for an empty one; embeddings alone, or all
     share:   this rank's pairs within the global batch, ``[start, end)``
     size:    pairs of the global batch
     """
     only = forward(0, False) if len(sizes) == 1 else None
     with torch.no_grad():
-        found = [only[-1].detach()] if only else [forward(number, True)[-1] for number in range(len(sizes))]
-    own = [embeddings for pairs, embeddings in zip(sizes, found, strict=True) if pairs]
+        embedded = [only[-1].detach()] if only else [forward(number, True)[-1] for number in range(len(sizes))]
+    filled = [embeddings for pairs, embeddings in zip(sizes, embedded, strict=True) if pairs]
     start, end = share
-    every = found[0].new_zeros(size, *found[0].shape[1:])
-    if own:
-        every[start:end] = torch.cat(own)
+    every = embedded[0].new_zeros(size, *embedded[0].shape[1:])
+    if filled:
+        every[start:end] = torch.cat(filled)
     every = sum_over_ranks(every).requires_grad_()
     every.grad = torch.zeros_like(every)
     sums = torch.zeros(num_sums, dtype=torch.float64, device=every.device)
@@ -68,14 +68,14 @@ def cache_gradients(
         losses.sum().backward()
         sums += of_rows
     gradient = sum_over_ranks(every.grad)[start:end]
-    of_own = iter(gradient.split([pairs for pairs in sizes if pairs]))
-    return CachedGradients([next(of_own) if pairs else None for pairs in sizes], sums, only)
+    of_filled = iter(gradient.split([pairs for pairs in sizes if pairs]))
+    return CachedGradients([next(of_filled) if pairs else None for pairs in sizes], sums, only)
 
 
 def compare_objectives(
     model: SiameseModel, batches: Sequence[Batch | None], start: int, groups: torch.Tensor
 ) -> Comparison:
-    """The comparison of pre-training, with the sums of each objective's queries, as of losses.add_up_queries.
+    """Returns the comparison of pre-training, with the sums of each objective's queries, as of losses.add_up_queries.
 
     start:   where this rank's pairs begin in the global batch
     groups:  Batch.groups of the global batch, ``[N, m, 2]``
@@ -90,12 +90,12 @@ def compare_objectives(
     return compare
 
 
-def surrogate_loss(embeddings: torch.Tensor, slope: torch.Tensor | None) -> torch.Tensor:
-    """What has this gradient by the embeddings; nothing where they stand in for an empty micro-batch."""
-    return (embeddings * (torch.zeros_like(embeddings) if slope is None else slope)).sum()
+def surrogate_loss(embeddings: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+    """Returns a scalar whose gradient with respect to ``embeddings`` is ``gradient``; 0 for an empty micro-batch."""
+    return (embeddings * (torch.zeros_like(embeddings) if gradient is None else gradient)).sum()
 
 
 def split_rows(start: int, end: int, texts: int) -> list[slice]:
-    """The queries ``start .. end`` a few at a time, so that their cosines to so many texts take little memory."""
+    """Splits the queries ``start .. end``, so that their cosines to this many texts take little memory."""
     rows = max(1, CHUNK // texts)
     return [slice(first, min(first + rows, end)) for first in range(start, end, rows)]

@@ -14,7 +14,7 @@ CONTRASTIVE_SUMS = ("pair_loss", "queries", "firsts", "reciprocal_ranks")
 
 
 class Compared(NamedTuple):
-    """How each of r queries fares among all candidates, ``[r]`` each.
+    """Holds how each of r queries fares among all candidates, ``[r]`` each.
 
     losses:  in nats
     cosines: to the text that belongs to it
@@ -33,17 +33,17 @@ def compare_texts(
     symmetric: bool = False,
     barred: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> Compared:
-    """Multiple-negatives ranking: cross-entropy of each query's own text among the texts of all pairs.
+    """Computes multiple-negatives ranking: cross-entropy of each query's own text among the texts of all pairs.
 
     embeddings:  ``[N, m, hidden]`` of length 1: of N pairs the query, the text that belongs to it, and m - 2 negatives
     rows:        the queries that are compared; with all texts, whichever pair they are of
-    temperature: what cosines are divided by
+    temperature: the divisor of cosines
     symmetric:   the mean with the cross-entropy of a text's own query among all queries
     barred:      known answers, which are no negatives of these queries: bools ``[r, texts]``, the N own texts first,
                  then the negatives of each pair in turn; and bools ``[r, N]``, the same of queries for the texts of
                  these rows
     """
-    query, own = embeddings[rows, 0], embeddings[rows, 1]
+    query, positive = embeddings[rows, 0], embeddings[rows, 1]
     texts = torch.cat([embeddings[:, 1], embeddings[:, 2:].flatten(0, 1)])
     place = torch.arange(len(embeddings), device=embeddings.device)[rows]
     cosines = query @ texts.T
@@ -51,36 +51,40 @@ def compare_texts(
         cosines = cosines.masked_fill(barred[0], float("-inf"))
     losses = F.cross_entropy(cosines / temperature, place, reduction="none")
     if symmetric:
-        back = own @ embeddings[:, 0].T
+        back = positive @ embeddings[:, 0].T
         if barred:
             back = back.masked_fill(barred[1], float("-inf"))
         losses = (losses + F.cross_entropy(back / temperature, place, reduction="none")) / 2
     with torch.no_grad():
-        to_own = cosines.gather(1, place[:, None])
-        equal = (cosines == to_own).sum(1) - 1
-        ranks = 1 + (cosines > to_own).sum(1) + equal / 2
-    return Compared(losses, to_own[:, 0].detach(), ranks)
+        to_positive = cosines.gather(1, place[:, None])
+        equal = (cosines == to_positive).sum(1) - 1
+        ranks = 1 + (cosines > to_positive).sum(1) + equal / 2
+    return Compared(losses, to_positive[:, 0].detach(), ranks)
 
 
 def bar_known(groups: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is no negative of some queries, as ``compare_texts`` takes it: other pairs' texts of a query's document, or
-    that read as its own text does. A pair's own negatives stay. ``groups``: of N pairs, ``[N, m, 2]``"""
+    """Returns which texts are no negatives of some queries, for ``compare_texts``.
+
+    These are other pairs' texts of a query's document, and texts that equal its positive; a pair's negatives stay.
+
+    groups: of N pairs, ``[N, m, 2]``
+    """
     num_pairs, m, _ = groups.shape
     pair = torch.arange(num_pairs, device=groups.device)
     texts = torch.cat([groups[:, 1], groups[:, 2:].flatten(0, 1)])
     pair_of_text = torch.cat([pair, pair.repeat_interleave(m - 2)])
-    query, own, place = groups[rows, 0, None], groups[rows, 1, None], pair[rows, None]
+    query, positive, place = groups[rows, 0, None], groups[rows, 1, None], pair[rows, None]
 
-    def find(others: torch.Tensor, pair_of_other: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        document, text = others.unbind(-1)
-        same = (document == query[..., 0]) | (document == own[..., 0]) | (text == like[..., 1])
-        return same & (pair_of_other != place)
+    def find(candidates: torch.Tensor, pair_of_candidate: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        document, text = candidates.unbind(-1)
+        same = (document == query[..., 0]) | (document == positive[..., 0]) | (text == like[..., 1])
+        return same & (pair_of_candidate != place)
 
-    return find(texts, pair_of_text, own), find(groups[:, 0], pair, query)
+    return find(texts, pair_of_text, positive), find(groups[:, 0], pair, query)
 
 
 def add_up_queries(compared: Compared, part: torch.Tensor, num_parts: int) -> torch.Tensor:
-    """CONTRASTIVE_SUMS of each part in turn, ``[num_parts * len(CONTRASTIVE_SUMS)]``; part: ``[r]``"""
+    """Returns CONTRASTIVE_SUMS of each part in turn, ``[num_parts * len(CONTRASTIVE_SUMS)]``; part: ``[r]``"""
     group = F.one_hot(part.long(), num_parts).double()
     losses, ranks = compared.losses.detach().double(), compared.ranks.double()
     return (group.T @ torch.stack([losses, torch.ones_like(losses), (ranks == 1).double(), 1 / ranks], 1)).flatten()

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 
-from pretrain.modeling.encoder import encode_packed, prepare_encoder
+from pretrain.modeling.encoder import Inputs, encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, name_sums
 from pretrain.modeling.pair_model import Load, load_or_build
@@ -23,8 +23,8 @@ class SiameseModel(nn.Module):
 
     Its pair loss compares the texts of a whole global batch, so that it is computed outside, see cached.py.
 
-    temperature: what cosines are divided by
-    symmetric:   queries are found by their texts as well
+    temperature: the divisor of cosines
+    symmetric:   texts are compared with all queries as well
     """
 
     losses = (MLM, PAIR)
@@ -32,25 +32,25 @@ class SiameseModel(nn.Module):
 
     def __init__(
         self,
-        masked_lm: Any,
+        masked_lm: PreTrainedModel,
         objectives: tuple[str, ...] = ("ssp",),
         temperature: float = TEMPERATURE,
         symmetric: bool = False,
     ) -> None:
         super().__init__()
         self.objectives, self.temperature, self.symmetric = objectives, temperature, symmetric
-        self.config: Any = masked_lm.config
+        self.config = masked_lm.config
         self.family = FAMILIES[self.config.model_type]
-        self.encoder: Any = masked_lm.base_model
+        self.encoder = masked_lm.base_model
         self.mlm_head = self.family.mlm_head_of(masked_lm)
         self.encoders, self.masked_heads = (self.encoder,), (self.mlm_head,)
         self.pair_sum_names = name_sums((), objectives, CONTRASTIVE_SUMS)
         self.sum_names = MLM_SUMS + self.pair_sum_names
         prepare_encoder(self, self.encoder)
 
-    def embed(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states ``[T, hidden]`` of a packed row, and embeddings of length 1 ``[n, m, hidden]`` of its n pairs
-        of m texts."""
+    def embed(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns hidden states ``[T, hidden]`` of a packed row, and embeddings of length 1 ``[n, m, hidden]`` of its n
+        pairs of m texts."""
         hidden = encode_packed(self.encoder, inputs)
         mean = pool_mean(hidden, inputs["starts"])
         return hidden, F.normalize(mean, dim=-1).view(len(inputs["labels"]), -1, hidden.shape[-1])
@@ -58,10 +58,11 @@ class SiameseModel(nn.Module):
     def forward(
         self, *, scales: Mapping[str, torch.Tensor | float] | None, **inputs: Any
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The weighted masked-LM loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its embeddings.
+        """Returns a packed micro-batch's weighted masked-LM loss, its sums ``[len(sum_names)]`` and its embeddings.
 
-        The sums of the pair loss are left at 0: one micro-batch does not know
-        them. ``scales`` are None where nothing but the embeddings is wanted.
+        The sums of the pair loss are left at 0: one micro-batch does not know them.
+
+        scales: None where nothing but the embeddings is wanted
         """
         hidden, embeddings = self.embed(inputs)
         sums = torch.zeros(len(self.sum_names), dtype=torch.float64, device=hidden.device)
@@ -73,8 +74,7 @@ class SiameseModel(nn.Module):
 
 
 def pool_mean(hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """The mean of each sequence's hidden states, special tokens included, in fp32: ``[sequences, hidden]`` of ``[T,
-    hidden]``."""
+    """Returns the mean of each sequence's hidden states ``[T, hidden]``, special tokens included, in fp32."""
     lengths = starts.diff()
     numbers = torch.arange(len(lengths), device=hidden.device)
     sequence = torch.repeat_interleave(numbers, lengths, output_size=len(hidden))
@@ -90,7 +90,7 @@ def load_siamese_model(
     symmetric: bool = False,
     load: Load = load_or_build,
 ) -> tuple[SiameseModel, list[str]]:
-    """The bi-encoder to train, in fp32, and lines that say what of it is new.
+    """Loads the bi-encoder to train, in fp32, and returns it with notes on its new parts.
 
     name_or_dir: a weights folder, a hub name, or a folder with a config alone, which starts from scratch
 

@@ -10,7 +10,7 @@ from data_pipeline.core.errors import KinspanError
 from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
 from finetune.training.release import find_ranker, release_ranker
-from pretrain.release.metadata import CardOverrides
+from pretrain.release.card import CardOverrides
 from tests.fake_hub import find_faults
 
 

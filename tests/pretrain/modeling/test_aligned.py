@@ -6,7 +6,7 @@ from torch import nn
 
 from pretrain.batches import to_tensors
 from pretrain.modeling import encoder
-from pretrain.modeling.aligned import ALIGNED, AlignedLinear, align_vocabulary
+from pretrain.modeling.encoder import ALIGNED, AlignedLinear, align_vocabulary
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.losses import compute_mlm_loss
 from pretrain.modeling.pair_model import load_model

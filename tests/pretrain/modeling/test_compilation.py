@@ -60,7 +60,7 @@ def test_a_compiled_encoder_has_the_same_few_graphs_for_batches_of_all_shapes(
         return torch.stack(found), torch.cat([p.grad.flatten() for p in model.parameters()]).float()
 
     names, plain = list(model.state_dict()), compute()
-    compile_encoders(model, backend="eager")
+    compile_encoders(model.encoders, backend="eager")
     for before, after in zip(plain, compute(), strict=True):
         assert (before - after).norm() / before.norm() <= close
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] in (BY_LAYER if family == "modernbert" else {GRAPHS})
@@ -75,7 +75,7 @@ def test_flash_attention_with_dropout_is_compiled_as_one_graph(backend, make_mod
     """Of the encoder with its backward pass, as a GPU runs it."""
     model, _ = load_model(str(make_model("roberta")), seed=3)
     model.bfloat16()
-    compile_encoders(model, backend=backend)
+    compile_encoders(model.encoders, backend=backend)
     for batch in make_inputs(make_stream(tiny_corpus, masking=True)):
         loss, *_ = model(**batch, scales={"mlm": 1.0, "pair": 1.0})
         loss.backward()
@@ -86,19 +86,12 @@ def test_flash_attention_with_dropout_is_compiled_as_one_graph(backend, make_mod
 
 
 @pytest.mark.parametrize(
-    ("lacks", "family", "stage", "text"),
-    [
-        ("gpu", "bert", 1, "there is none here"),
-        ("", "mpnet", 1, "bias by relative position"),
-        ("", "bert", 3, "zero2.json"),
-        ("compiler", "bert", 1, "there is no own-cc here"),
-        ("triton", "bert", 1, "needs the package triton"),
-    ],
+    ("lacks", "family", "stage"),
+    [("gpu", "bert", 1), ("", "mpnet", 1), ("", "bert", 3), ("compiler", "bert", 1), ("triton", "bert", 1)],
 )
-def test_what_cannot_be_compiled_is_refused(lacks, family, stage, text, monkeypatch):
+def test_what_cannot_be_compiled_is_refused(lacks, family, stage, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: lacks != "gpu")
-    monkeypatch.setenv("CC", "own-cc")
     monkeypatch.setattr(compilation.shutil, "which", lambda name: None if lacks == "compiler" else name)
     monkeypatch.setattr(compilation.importlib.util, "find_spec", lambda name: None if lacks == "triton" else name)
-    with pytest.raises(KinspanError, match=text):
+    with pytest.raises(KinspanError, match="--compile"):
         check_can_compile(FAMILIES[family], stage)

@@ -45,8 +45,8 @@ def plain(model):
     generator = ElectraForMaskedLM._from_config(model.generator.config, attn_implementation="eager")
     generator.load_state_dict(model.generator.state_dict())
     classifier = ElectraForSequenceClassification._from_config(model.config, attn_implementation="eager")
-    own = {k: v for k, v in model.classifier.state_dict().items() if "word_embeddings" not in k}
-    classifier.load_state_dict(own | {"electra.embeddings.word_embeddings.weight": table(model).detach()})
+    rest = {k: v for k, v in model.classifier.state_dict().items() if "word_embeddings" not in k}
+    classifier.load_state_dict(rest | {"electra.embeddings.word_embeddings.weight": table(model).detach()})
     detector = ElectraForPreTraining._from_config(model.config, attn_implementation="eager")
     detector.electra = classifier.electra
     detector.discriminator_predictions.load_state_dict(model.discriminator_predictions.state_dict())
@@ -182,58 +182,44 @@ def words_of(model):
     return model.generator.electra.embeddings.word_embeddings.weight
 
 
-def test_a_fresh_generator_starts_with_the_discriminators_embeddings(weights):
-    folder = weights(ElectraForPreTraining)
-    loaded = ElectraForPreTraining.from_pretrained(folder).electra.embeddings.word_embeddings.weight
-    for sharing in ("tied", "disentangled"):
-        model, notes = load_replaced_token_model(folder, "1/2", sharing, seed=3)
-        assert torch.equal(words_of(model), loaded)
-        assert torch.equal(table(model), loaded)
-    assert any("generator starts fresh" in note for note in notes)
-    assert any("pair head starts fresh" in note for note in notes)
-    model, _ = load_replaced_token_model(folder, "1/2", "none", seed=3)
-    assert not torch.equal(words_of(model), loaded)
-
-
-def test_a_fresh_discriminator_starts_with_the_generators_embeddings(weights, make_model):
-    folder = weights(ElectraForMaskedLM, 2)
-    loaded = ElectraForMaskedLM.from_pretrained(folder).electra.embeddings.word_embeddings.weight
-    for sharing in ("tied", "disentangled"):
-        model, _ = load_replaced_token_model(str(make_model("electra")), folder, sharing, seed=3)
-        assert torch.equal(words_of(model), loaded)
-        assert torch.equal(table(model), loaded)
+@pytest.mark.parametrize("sharing", ["tied", "disentangled"])
+def test_fresh_embeddings_give_way_to_loaded_ones(sharing, weights, make_model):
+    discriminator, generator = weights(ElectraForPreTraining), weights(ElectraForMaskedLM, 2)
+    for model_class, folders in (
+        (ElectraForPreTraining, (discriminator, "1/2")),
+        (ElectraForMaskedLM, (str(make_model("electra")), generator)),
+    ):
+        loaded = model_class.from_pretrained(next(f for f in folders if f in (discriminator, generator)))
+        words = loaded.electra.embeddings.word_embeddings.weight
+        model, _ = load_replaced_token_model(*folders, sharing, seed=3)
+        assert torch.equal(words_of(model), words)
+        assert torch.equal(table(model), words)
 
 
 def test_two_that_were_loaded(weights):
     """Tying takes the discriminator's and says so; disentangled, each starts as it was."""
     folders = weights(ElectraForPreTraining), weights(ElectraForMaskedLM, 2)
-    own = ElectraForPreTraining.from_pretrained(folders[0]).electra.embeddings.word_embeddings.weight
-    theirs = ElectraForMaskedLM.from_pretrained(folders[1]).electra.embeddings.word_embeddings.weight
+    large = ElectraForPreTraining.from_pretrained(folders[0]).electra.embeddings.word_embeddings.weight
+    small = ElectraForMaskedLM.from_pretrained(folders[1]).electra.embeddings.word_embeddings.weight
     model, notes = load_replaced_token_model(*folders, "tied", seed=3)
-    assert torch.equal(words_of(model), own)
+    assert torch.equal(words_of(model), large)
     assert any("replaced by the discriminator's" in note for note in notes)
     model, notes = load_replaced_token_model(*folders, "disentangled", seed=3)
-    assert torch.equal(words_of(model), theirs)
-    assert torch.allclose(table(model), own, atol=1e-7)
+    assert torch.equal(words_of(model), small)
+    assert torch.allclose(table(model), large, atol=1e-7)
     assert not any("replaced" in note for note in notes)
 
 
 @pytest.mark.parametrize("sharing", ["tied", "disentangled"])
 def test_embeddings_of_two_sizes_cannot_be_shared(sharing, weights):
     folders = weights(ElectraForPreTraining), weights(ElectraForMaskedLM, 2, embedding_size=20)
-    with pytest.raises(
-        KinspanError,
-        match=f"--embedding_sharing {sharing}: the generator's word_embeddings are 4150 x.*--generator 1/3",
-    ):
+    with pytest.raises(KinspanError, match=f"--embedding_sharing {sharing}"):
         load_replaced_token_model(*folders, sharing, seed=3)
     load_replaced_token_model(*folders, "none", seed=3)
 
 
 def test_a_generator_of_another_vocabulary_or_family_is_refused(weights, make_model):
     folder = str(make_model("electra"))
-    with pytest.raises(KinspanError, match="they must be of one tokenizer"):
-        load_replaced_token_model(folder, weights(ElectraForMaskedLM, 2, vocab_size=30000), "none", seed=3)
-    with pytest.raises(KinspanError, match="it must be an ELECTRA model"):
-        load_replaced_token_model(folder, str(make_model("bert")), "tied", seed=3)
-    with pytest.raises(KinspanError, match="no model at /absent"):
-        load_replaced_token_model(folder, "/absent", "tied", seed=3)
+    for generator in (weights(ElectraForMaskedLM, 2, vocab_size=30000), str(make_model("bert")), "/absent"):
+        with pytest.raises(KinspanError, match=generator):
+            load_replaced_token_model(folder, generator, "none", seed=3)

@@ -159,20 +159,6 @@ def test_an_electra_discriminators_masked_lm_head_starts_fresh(make_model):
     assert [note.split(" starts fresh")[0] for note in notes] == ["the pair head", "the masked-LM head"]
 
 
-def test_weights_without_an_encoder_are_refused(make_model):
-    folder = make_model("modernbert")
-    model, _ = load_model(str(folder), seed=1)
-    kept = {k: v for k, v in model.classifier.state_dict().items() if "layers.3" not in k}
-    model.classifier.save_pretrained(str(folder), state_dict=kept)
-    with pytest.raises(KinspanError, match=r"lacks weights of the encoder itself, such as model.layers.3"):
-        load_model(str(folder), seed=1)
-
-
 def test_modernbert_pools_first_tokens(make_model):
     model, _ = load_model(str(make_model("modernbert", classifier_pooling="mean")), seed=1)
     assert model.config.classifier_pooling == "cls"
-
-
-def test_debertas_newer_masked_lm_head_is_refused(make_model):
-    with pytest.raises(KinspanError, match="legacy: false"):
-        load_model(str(make_model("deberta-v2", legacy=False)), seed=1)

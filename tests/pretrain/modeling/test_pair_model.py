@@ -1,5 +1,6 @@
+"""The pair model against transformers' own classes, the refusals of its loading, and its head by itself."""
+
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +16,10 @@ from transformers import (
 
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.tokenizers import load_tokenizer
 from pretrain.batches import to_tensors
 from pretrain.modeling.families import FAMILIES
-from pretrain.modeling.pair_model import load_model
-from tests.synthetic import short_tokenizer
+from pretrain.modeling.pair_model import fold_two_labels, load_model, redraw_head
+from tests.pretrain.conftest import OWN, SMALL
 
 CPU = torch.device("cpu")
 
@@ -136,74 +136,114 @@ def test_a_pair_gives_the_gradient_that_it_gives_alone(family, make_model, tiny_
         assert torch.allclose(value, apart[name], rtol=1e-3, atol=1e-6 + 1e-3 * apart[name].abs().max()), name
 
 
-@pytest.mark.parametrize("source", ["weights", "config"])
-def test_dropout_is_on_when_training_starts(source, make_model):
-    model, _ = load_model(default_model() if source == "weights" else str(make_model()), seed=3)
-    assert all(module.training for module in model.modules())
-
-
-def test_vocabulary_matrix_is_the_embedding(make_model):
-    model, _ = load_model(str(make_model()), seed=3)
-    assert model.mlm_head.cls.predictions.decoder.weight is model.classifier.get_input_embeddings().weight
-
-
-def test_fresh_weights_depend_on_the_seed_alone(make_model):
+def test_a_model_of_a_config_alone_starts_fresh_by_the_seed_and_with_dropout(make_model):
     folder = str(make_model())
-    one, two, other = (load_model(folder, seed)[0].state_dict() for seed in (3, 3, 4))
-    assert all(torch.equal(one[k], two[k]) for k in one)
-    assert any(not torch.equal(one[k], other[k]) for k in one)
-
-
-def test_a_config_alone_starts_from_scratch_and_says_so(make_model):
-    _, notes = load_model(str(make_model()), seed=3)
+    (one, notes), (two, _), (third, _) = (load_model(folder, seed) for seed in (3, 3, 4))
     assert notes == [note for note in notes if "from scratch" in note] != []
+    assert all(module.training for module in one.modules())
+    assert one.mlm_head.cls.predictions.decoder.weight is one.classifier.get_input_embeddings().weight
+    same, differs = (
+        [torch.equal(tensor, model.state_dict()[name]) for name, tensor in one.state_dict().items()]
+        for model in (two, third)
+    )
+    assert all(same)
+    assert not all(differs)
 
 
-def test_no_encoder_is_refused(tmp_path: Path):
-    load_tokenizer(short_tokenizer()).save_pretrained(str(tmp_path))
-    GPT2Config(n_layer=1, n_head=2, n_embd=8).save_pretrained(str(tmp_path))
-    with pytest.raises(KinspanError, match="gpt2, not an encoder"):
-        load_model(str(tmp_path), seed=1)
+def write_gpt(make_model):
+    folder = make_model()
+    GPT2Config(n_layer=1, n_head=2, n_embd=8).save_pretrained(str(folder))
+    return folder
 
 
-def test_a_missing_model_is_one_line(tmp_path: Path):
-    with pytest.raises(KinspanError, match="no model at") as caught:
-        load_model(str(tmp_path / "absent"), seed=1)
-    assert "\n" not in str(caught.value)
-
-
-def test_damaged_weights_are_one_line(make_model):
+def damage_weights(make_model):
     folder = make_model()
     (folder / "model.safetensors").write_bytes(b"not tensors")
-    with pytest.raises(KinspanError, match="cannot be loaded") as caught:
-        load_model(str(folder), seed=1)
-    assert "\n" not in str(caught.value)
+    return folder
 
 
-def test_weights_of_another_config_are_named_with_both_shapes(make_base):
-    folder = make_base()
-    config = json.loads((folder / "config.json").read_text())
-    width = config["intermediate_size"]
-    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 2 * width}))
-    with pytest.raises(KinspanError, match=rf"has the shape \[{width}.* by its config.json \[{2 * width}") as caught:
-        load_model(str(folder), seed=1)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("config", "says"), [({"num_attention_heads": 5}, "not a multiple"), ({"hidden_act": "glue"}, "glue")]
-)
-def test_a_config_that_no_model_can_be_built_of_is_one_line(make_model, config, says):
-    with pytest.raises(KinspanError, match=f"no model can be built of its config.json: .*{says}"):
-        load_model(str(make_model(**config)), seed=1)
-
-
-def test_weights_that_are_not_finite_are_named(make_model):
+def poison_weights(make_model):
     folder = make_model()
     model = BertForMaskedLM(AutoConfig.from_pretrained(folder))
     model.bert.encoder.layer[1].output.dense.weight.data[3, 4] = float("nan")
     model.save_pretrained(str(folder))
-    with pytest.raises(
-        KinspanError, match=r"not finite, in bert.encoder.layer.1.output.dense.weight: use other weights"
-    ):
+    return folder
+
+
+def lose_a_layer(make_model):
+    folder = make_model("modernbert")
+    model, _ = load_model(str(folder), seed=1)
+    kept = {k: v for k, v in model.classifier.state_dict().items() if "layers.3" not in k}
+    model.classifier.save_pretrained(str(folder), state_dict=kept)
+    return folder
+
+
+def widen_the_config(make_model):
+    folder = poison_weights(make_model)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 2 * config["intermediate_size"]}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (write_gpt, "gpt2"),
+        (lambda make_model: make_model() / "absent", "absent"),
+        (damage_weights, ""),
+        (poison_weights, "bert.encoder.layer.1.output.dense.weight"),
+        (lose_a_layer, "model.layers.3"),
+        (widen_the_config, "intermediate.dense"),
+        (lambda make_model: make_model(num_attention_heads=5), "config.json"),
+        (lambda make_model: make_model(hidden_act="glue"), "config.json"),
+        (lambda make_model: make_model("deberta-v2", legacy=False), "legacy"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_in_one_line(make, named, make_model):
+    folder = make(make_model)
+    with pytest.raises(KinspanError, match=f"{folder}.*{named}") as refused:
         load_model(str(folder), seed=1)
+    assert "\n" not in str(refused.value)
+
+
+def build_trained(family, **options):
+    """A small classifier all of whose parameters differ from what any initialisation draws."""
+    config = AutoConfig.for_model(family, **{"vocab_size": 99, "num_labels": 1} | SMALL | OWN[family] | options)
+    if family == "modernbert":
+        config.vocab_size = 103  # it has its own special tokens
+    classifier = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in classifier.parameters():
+            parameter.normal_(0.5, 0.1)
+            parameter._is_hf_initialized = True  # as from_pretrained leaves what it has loaded
+    return classifier
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_above_the_encoder_is_redrawn_and_the_encoder_kept(family):
+    """The encoder is what the hidden states depend on, which their gradient tells for every family alike."""
+    classifier = build_trained(family)
+    classifier.base_model(input_ids=torch.arange(6, 14)[None]).last_hidden_state.pow(2).sum().backward()
+    encoder = {name for name, parameter in classifier.named_parameters() if parameter.grad is not None}
+    before = {name: parameter.detach().clone() for name, parameter in classifier.named_parameters()}
+    redraw_head(classifier, seed=3)
+    redrawn = {name for name, parameter in classifier.named_parameters() if not torch.equal(parameter, before[name])}
+    assert len(redrawn) >= 2
+    assert redrawn == before.keys() - encoder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_labels_become_their_difference(family):
+    classifier = build_trained(family, num_labels=2)
+    states = torch.randn(5, SMALL["hidden_size"])
+    inputs = {"input_ids": torch.arange(6, 14).expand(3, 8).clone()}
+    inputs["input_ids"][:, 1] = torch.tensor([20, 40, 60])
+    with torch.no_grad():
+        before = classifier(**inputs).logits
+        fold_two_labels(classifier)
+        after = classifier(**inputs).logits
+        assert FAMILIES[family].pair_logits(classifier, states).shape == (5,)
+    assert after.shape == (3, 1)
+    torch.testing.assert_close(after[:, 0], before[:, 1] - before[:, 0], atol=1e-5, rtol=1e-5)
+    assert classifier.config.num_labels == 1

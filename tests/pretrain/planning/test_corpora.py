@@ -16,22 +16,20 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import Source, parse_sources
-from objectives import parse_mixture
 from pretrain.planning.corpora import (
-    describe_corpora,
     identify_corpora,
     mix,
     open_corpora,
     open_corpora_for_tokenizer,
+    summarize_corpora,
 )
 
-WEIGHTS = st.integers(1, 1000)
 OBJECTIVES = st.sampled_from([None, "ssp", "nsp", "ssp:2+nsp:3", "all"])
 
 
-def assert_equal(one, other):
+def assert_equal(left, right):
     for name in Batch.__dataclass_fields__:
-        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+        assert np.array_equal(getattr(left, name), getattr(right, name)), name
 
 
 @st.composite
@@ -55,27 +53,21 @@ def test_each_corpus_has_its_exact_share_after_each_turn_of_all_and_nearly_every
         assert abs(count(0, first) - first * source.weight / total) <= mixture.turn * (len(parts) + 1)
 
 
-@given(st.lists(WEIGHTS, min_size=2, max_size=4))
-def test_any_weights_up_to_a_thousand_give_exact_shares(weights):
-    mixture = mix([Source(str(number), Fraction(weight)) for number, weight in enumerate(weights)], "ssp")
-    cycle = mixture.turn * sum(mixture.weights)
-    counted = [end - begin for begin, end in (mixture.own_pairs(part, 0, cycle) for part in range(len(weights)))]
-    assert sum(counted) == cycle
-    assert [n * sum(weights) for n in counted] == [cycle * weight for weight in weights]
-
-
-def test_within_a_corpus_its_objectives_have_their_shares():
-    mixture = mix(parse_sources(["wiki=3,ssp:2+sp:1", "news=1"]), "psd")
-    assert mixture.names == ("wiki/ssp", "wiki/sp", "news")
-    assert mixture.weights == (2, 1, 1)
-    assert [part.objective.name for part in mixture.parts] == ["ssp", "sp", "psd"]
-
-
-def test_one_corpus_is_what_it_was():
-    for texts in ([], ["docs"], ["docs=7"]):
-        assert mix(parse_sources(texts), "ssp:4+psd:2").weights == (2, 1)
-        assert mix(parse_sources(texts), "ssp:4+psd:2").names == ("ssp", "psd")
-    assert mix(parse_sources(["docs=7,nsp"]), "ssp").names == ("nsp",)
+@pytest.mark.parametrize(
+    ("texts", "objective", "names", "weights"),
+    [
+        (["wiki=3,ssp:2+sp:1", "news=1"], "psd", ("wiki/ssp", "wiki/sp", "news"), (2, 1, 1)),
+        ([], "ssp:4+psd:2", ("ssp", "psd"), (2, 1)),
+        (["docs=7"], "ssp:4+psd:2", ("ssp", "psd"), (2, 1)),
+        (["docs=7,nsp"], "ssp", ("nsp",), (1,)),
+        (["a=0.7,ssp", "b=0.3,sp"], "psd", ("a", "b"), (7, 3)),
+        (["a=1.4,ssp", "b=.6,sp"], "psd", ("a", "b"), (7, 3)),
+        (["a=1,ssp", "a=2,nsp"], "sp", ("ssp", "nsp"), (1, 2)),
+    ],
+)
+def test_names_and_shares_of_the_parts(texts, objective, names, weights):
+    mixture = mix(parse_sources(texts), objective)
+    assert (mixture.names, mixture.weights) == (names, weights)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +80,8 @@ def test_one_corpus_is_what_it_was():
     ],
 )
 def test_a_mixture_that_cannot_be_is_refused(texts, message):
-    with pytest.raises(KinspanError, match=message) as error:
+    with pytest.raises(KinspanError, match=message):
         mix(parse_sources(texts), "ssp")
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +113,10 @@ def test_each_part_gives_the_pairs_of_its_corpus_alone(mixed, tiny_corpus, other
     places = [("ssp", tiny_corpus), ("nsp", tiny_corpus), ("psd", other_corpus)]
     described = list(decode_pairs(mixed, tokenizer, 0, 4 * cycle))
     for number, (name, folder) in enumerate(places):
-        own = [pair for pair, part in zip(described, batch.part, strict=True) if part == number]
+        pairs = [pair for pair, part in zip(described, batch.part, strict=True) if part == number]
         alone = make_stream(folder, objective=name, seed=3, block_anchors=60, max_length=mixed.max_length)
-        expected = decode_pairs(alone, tokenizer, 0, len(own))
-        for ours, theirs in zip(own, expected, strict=True):
+        expected = decode_pairs(alone, tokenizer, 0, len(pairs))
+        for ours, theirs in zip(pairs, expected, strict=True):
             assert [ours[k] for k in ("a", "b", "doc_id", "b_doc_id")] == [
                 theirs[k] for k in ("a", "b", "doc_id", "b_doc_id")
             ]
@@ -141,65 +132,40 @@ def test_what_makes_a_mixture_this_one(tiny_corpus, other_corpus):
         given = parse_sources(texts)
         return identify_corpora(mix(given, objective).read_from(*corpora), given)
 
-    one, two = (corpus.manifest.fingerprint for corpus in corpora)
-    assert identity("a") == one  # as runs of one corpus were recognised before
+    first, second = (corpus.manifest.fingerprint for corpus in corpora)
+    assert identity("a") == first
     assert identity("a=2", "b=4") == identity("x=1", "y=2")
     assert identity("a=1", "b=2") == [
-        {"corpus": one, "objective": "ssp", "weight": 1},
-        {"corpus": two, "objective": "ssp", "weight": 2},
+        {"corpus": first, "objective": "ssp", "weight": 1},
+        {"corpus": second, "objective": "ssp", "weight": 2},
     ]
-    found = [identity("a=1", "b=2"), identity("a=2", "b=1"), identity("a=1,psd", "b=2"), identity("a=1,psd")]
-    assert all(found.count(each) == 1 for each in found)
+    identities = [identity("a=1", "b=2"), identity("a=2", "b=1"), identity("a=1,psd", "b=2"), identity("a=1,psd")]
+    assert all(identities.count(each) == 1 for each in identities)
 
 
 def test_what_is_said_of_several_corpora(tiny_corpus, other_corpus):
     corpora = [Corpus(tiny_corpus), Corpus(other_corpus)]
     mixture = mix(parse_sources(["a/wiki=3", "b/news=1,ssp+psd"]), "ssp").read_from(*corpora)
-    found = describe_corpora(mixture, corpora)
-    assert [(own["name"], own["share"]) for own in found["corpora"]] == [("wiki", 0.75), ("news", 0.25)]
-    assert found["totals"]["documents"] == 100
-    assert len({found["fingerprint"], *(corpus.manifest.fingerprint for corpus in corpora)}) == 3
-    assert "corpora" not in describe_corpora(mix((), "ssp").read_from(corpora[0]), corpora[:1])
+    facts = summarize_corpora(mixture, corpora)
+    assert [(part["name"], part["share"]) for part in facts["corpora"]] == [("wiki", 0.75), ("news", 0.25)]
+    assert facts["totals"]["documents"] == 100
+    assert len({facts["fingerprint"], *(corpus.manifest.fingerprint for corpus in corpora)}) == 3
+    assert "corpora" not in summarize_corpora(mix((), "ssp").read_from(corpora[0]), corpora[:1])
 
 
 def test_corpora_of_two_tokenizers_are_refused(tiny_corpus, default_corpus, helpers):
     with pytest.raises(KinspanError, match="--corpus"):
         open_corpora(parse_sources([f"{tiny_corpus}=1", f"{default_corpus}=1"]), CacheSettings(), lambda: None)
     tokenizer = helpers.tokenizer(tiny_corpus / "tokenizer")
-    with pytest.raises(KinspanError, match="was prepared with the tokenizer"):
+    with pytest.raises(KinspanError, match="tokenizer"):
         open_corpora_for_tokenizer(tokenizer, parse_sources([str(default_corpus)]), CacheSettings())
-
-
-def test_a_folder_whose_name_ends_like_a_weight_is_explained(tiny_corpus, tmp_path):
-    for name in ("docs=3", "lr=0.1"):
-        (tmp_path / name).symlink_to(tiny_corpus)
-        with pytest.raises(KinspanError, match=rf"{name}=1") as error:
-            open_corpora(parse_sources([f"{tmp_path}/{name}"]), CacheSettings(), lambda: None)
-        assert "\n" not in str(error.value)
-        (corpus,) = open_corpora(parse_sources([f"{tmp_path}/{name}=1"]), CacheSettings(), lambda: None)
-        assert corpus.manifest == Corpus(tiny_corpus).manifest
-
-
-def test_shares_need_not_add_up_to_one():
-    texts = [["a=0.7,ssp", "b=0.3,sp"], ["a=7,ssp", "b=3,sp"], ["a=1.4,ssp", "b=.6,sp"]]
-    assert {mix(parse_sources(given), "psd").weights for given in texts} == {(7, 3)}
 
 
 def test_an_objective_of_one_corpus_at_two_places_is_refused(tiny_corpus, tmp_path):
     """Each of its pairs would be learned twice."""
     (tmp_path / "copy").symlink_to(tiny_corpus)
     corpora = [Corpus(tiny_corpus), Corpus(tmp_path / "copy")]
-    with pytest.raises(KinspanError, match="ssp") as error:
+    with pytest.raises(KinspanError, match="--corpus"):
         mix(parse_sources([f"{tiny_corpus}=1,psd+ssp", f"{tmp_path}/copy=1"]), "ssp").read_from(*corpora)
-    assert "\n" not in str(error.value)
     mixture = mix(parse_sources([f"{tiny_corpus}=1,psd", f"{tmp_path}/copy=1"]), "ssp").read_from(*corpora)
     assert len(mixture.parts) == 2
-
-
-def test_a_corpus_given_twice_is_opened_once(tiny_corpus):
-    given = parse_sources([f"{tiny_corpus}=1,ssp", f"{tiny_corpus}=2,nsp"])
-    corpora = open_corpora(given, CacheSettings(), lambda: None)
-    mixture = mix(given, "sp").read_from(*corpora)
-    assert len(corpora) == 1
-    assert (mixture.names, mixture.weights) == (("ssp", "nsp"), (1, 2))
-    assert mixture.names == parse_mixture("ssp:1+nsp:2").names

@@ -76,7 +76,7 @@ def test_a_run_of_two_corpora(recipe, tmp_path, caplog):
     record = (folder / "run.json").read_text()
     assert str(tmp_path) not in record
     facts = json.loads(record)
-    assert [(own["name"], own["share"]) for own in facts["corpus"]["corpora"]] == [("wiki", 0.75), ("news", 0.25)]
+    assert [(part["name"], part["share"]) for part in facts["corpus"]["corpora"]] == [("wiki", 0.75), ("news", 0.25)]
     assert [part["weight"] for part in facts["identity"]["corpus_content"]] == [2, 1, 1]
     assert summary["corpus_fingerprint"] == facts["corpus"]["fingerprint"]
     whole = load_file(str(folder / "checkpoints" / last / "weights.safetensors"))
@@ -137,18 +137,18 @@ def test_two_ranks_give_the_losses_of_one_and_either_goes_on_with_the_others_run
         assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
         return np.array([[line.get(name, 0.0) for name in names] for line in lines])
 
-    def compare(found, expected):
-        assert np.allclose(found[:, :-1], expected[:, :-1], rtol=0, atol=1e-5)
-        assert np.allclose(found[:, -1], expected[:, -1], rtol=1e-4)  # AdamW would hide a wrong constant in the losses
+    def compare(lines, expected):
+        assert np.allclose(lines[:, :-1], expected[:, :-1], rtol=0, atol=1e-5)
+        assert np.allclose(lines[:, -1], expected[:, -1], rtol=1e-4)  # AdamW would hide a wrong constant in the losses
 
     for ranks in (1, 2):
         start(given | {"output_dir": [tmp_path / str(ranks)]}, ranks)
     expected = read(tmp_path / "1")
     assert (expected > 0).all(axis=1).sum() > STEPS / 2  # most steps have pairs of both
     compare(read(tmp_path / "2"), expected)
-    for ranks, other in ((1, 2), (2, 1)):
+    for ranks, resumed_by in ((1, 2), (2, 1)):
         forget_the_end(tmp_path / str(ranks))
-        said = start(given | {"output_dir": [tmp_path / str(ranks)]}, other)
+        said = start(given | {"output_dir": [tmp_path / str(ranks)]}, resumed_by)
         assert f"step-{STEPS - 4:08d} was written by {ranks} rank" in said
         compare(read(tmp_path / str(ranks)), expected)
 

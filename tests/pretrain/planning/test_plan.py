@@ -1,5 +1,6 @@
+"""``--dry_run``: memory and work by formula, and the refusals of the run itself."""
+
 import json
-import re
 
 import pytest
 import torch
@@ -7,20 +8,20 @@ from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining, 
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from pretrain.batches import average_tokens
+from pretrain.batches import average_tokens, make_largest_batch, to_tensors
 from pretrain.config import PretrainConfig, as_dict, identity
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
-from pretrain.planning.cost import estimate_update
-from pretrain.planning.memory import compute_states, estimate_activations
-from pretrain.planning.plan import make_plan
-from pretrain.planning.text import _estimate_activations, format_plan
+from pretrain.planning.cost import compute_states, estimate_activations, estimate_update
+from pretrain.planning.plan import format_plan, make_plan
+
+BASE_PAIR_HEAD = 768 * 768 + 768 + 768 + 1
 
 
-@pytest.fixture(autouse=True)
-def no_hub(monkeypatch):
+@pytest.fixture
+def _no_hub(monkeypatch):
     """As a machine that reaches no hub, without waiting for it."""
 
     def unreachable(*arguments, **options):
@@ -33,6 +34,7 @@ def recipe(name, *flags):
     return parse(PretrainConfig, "", argv=["--config", f"launch/recipes/{name}.yaml", *flags])
 
 
+@pytest.mark.usefixtures("_no_hub")
 @pytest.mark.parametrize("name", ["roberta-base-ssp", "roberta-base-sp", "roberta-base-all"])
 def test_the_papers_210_billion_tokens(name):
     plan = make_plan(recipe(name))
@@ -41,20 +43,19 @@ def test_the_papers_210_billion_tokens(name):
     assert plan.epoch_pairs is None
 
 
+@pytest.mark.usefixtures("_no_hub")
 def test_parameters_of_roberta_base():
     """124.7 M is RobertaForMaskedLM, as transformers counts it; the pair head is two layers on top."""
     plan = make_plan(recipe("roberta-base-ssp"))
-    pair_head = 768 * 768 + 768 + 768 + 1
-    assert plan.parameters["pair head"] == pair_head
-    assert plan.num_parameters == 124_697_433 + pair_head
-    assert plan.num_parameters == pytest.approx(124.6e6 + pair_head, rel=0.001)
-    gigabytes = {g: compute_states(plan.num_parameters, 1, "bf16", g).on_gpu / 1e9 for g in (1, 8, 64)}
+    assert plan.num_parameters == 124_697_433 + BASE_PAIR_HEAD
+    gigabytes = {g: compute_states(plan.num_parameters, 1, "bf16", g)[0] / 1e9 for g in (1, 8, 64)}
     line = next(x for x in format_plan(plan).splitlines() if x.startswith("ZeRO 1, bf16"))
     assert line.split()[3:6] == [f"{x:.2f}" for x in gigabytes.values()]
     assert gigabytes[8] == pytest.approx((6 + 12 / 8) * plan.num_parameters / 1e9)
     assert line.endswith("<- the settings'")
 
 
+@pytest.mark.usefixtures("_no_hub")
 def test_parameters_of_electra_base_and_its_generator():
     """Tied: the generator counts without the embeddings, which the discriminator has too."""
     base = {"vocab_size": 30522, "embedding_size": 768}
@@ -64,17 +65,15 @@ def test_parameters_of_electra_base_and_its_generator():
         generator = ElectraForMaskedLM(AutoConfig.for_model("electra", **base, **small)).num_parameters()
         discriminator = ElectraForPreTraining(AutoConfig.for_model("electra", **base, **big)).num_parameters()
     embeddings = 768 * (30522 + 512 + 2) + 2 * 768
-    pair_head = 768 * 768 + 768 + 768 + 1
     plan = make_plan(recipe("electra-base-ssp"))
     assert plan.token_loss == "rtd"
-    assert plan.num_parameters == discriminator + generator - embeddings + pair_head
+    assert plan.num_parameters == discriminator + generator - embeddings + BASE_PAIR_HEAD
     apart = make_plan(recipe("electra-base-ssp", "--embedding_sharing", "none"))
-    assert apart.num_parameters == discriminator + generator + pair_head
+    assert apart.num_parameters == discriminator + generator + BASE_PAIR_HEAD
 
 
 @pytest.mark.parametrize("family", ["bert", "electra"])
-def test_agrees_with_the_model_and_the_pairs_of_a_run(family, make_model, tiny_corpus, make_stream, monkeypatch):
-    monkeypatch.undo()  # a folder needs no hub
+def test_agrees_with_the_model_and_the_pairs_of_a_run(family, make_model, tiny_corpus, make_stream):
     folder = str(make_model(family))
     config = PretrainConfig(
         model=folder, corpus=str(tiny_corpus), max_epochs=2, global_batch_size=16, micro_batch_size=8, generator="1/2"
@@ -91,17 +90,15 @@ def test_agrees_with_the_model_and_the_pairs_of_a_run(family, make_model, tiny_c
     assert plan.flops == pytest.approx(FlopCounter(model)(batch) / batch.num_tokens, rel=0.02)
 
 
+@pytest.mark.usefixtures("_no_hub")
 def test_hours_follow_from_the_given_speed():
     plan = make_plan(recipe("roberta-base-ssp", "--tokens_per_second", "1e6"))
     assert "58 h 15 min at 1,000,000 tokens/s" in format_plan(plan)
-    predicted = format_plan(make_plan(recipe("roberta-base-ssp")))
-    assert re.search(r"H100: 1 GPU \d+ h \d\d min, 8 GPUs \d+ h \d\d min, 64 GPUs [\d hmin]+\n", predicted + "\n")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("settings", [{}, {"pair_loss": "contrastive"}])
-def test_every_family_is_counted(family, settings, make_model, monkeypatch):
-    monkeypatch.undo()
+def test_every_family_is_counted(family, settings, make_model):
     plan = make_plan(PretrainConfig(model=str(make_model(family)), global_batch_size=8, max_length=32, **settings))
     assert plan.flops > 0
     assert "H200: 1 " in format_plan(plan)
@@ -109,42 +106,36 @@ def test_every_family_is_counted(family, settings, make_model, monkeypatch):
 
 def test_hours_follow_from_arithmetic_and_network():
     """More GPUs take less, by as many times at most; a slow network between machines takes its time."""
-    encoder = AutoConfig.for_model("roberta")
+    encoder, peak = AutoConfig.for_model("roberta"), 989e12
 
-    def hours(gpu="H200", count=1, network=25.0, flops=1e18):
-        return estimate_update(flops, encoder, 125_000_000, gpu, count, network) / 3600
+    def hours(peak=peak, count=1, network=25.0, flops=1e18):
+        return estimate_update(flops, encoder, 125_000_000, peak, count, network) / 3600
 
-    assert hours() == pytest.approx(1e18 / (0.34 * 989e12) / 3600)
-    assert hours("A100") > hours() > hours(count=8) > hours() / 8
+    assert hours() == pytest.approx(1e18 / (0.34 * peak) / 3600)
+    assert hours(peak / 3) > hours() > hours(count=8) > hours() / 8
     assert hours(count=64) - hours() / 64 == pytest.approx(10 * 125e6 * 63 / 64 / 25e9 / 3600)
     assert hours(count=64, network=200.0) < hours(count=64)
 
 
-def test_many_epochs_are_warned_of(make_model, tiny_corpus, monkeypatch):
-    monkeypatch.undo()
+def test_many_epochs_are_warned_of(make_model, tiny_corpus):
     plan = make_plan(PretrainConfig(model=str(make_model()), corpus=str(tiny_corpus), max_steps=10_000))
     assert any(note.startswith("warning") and "epochs" in note for note in plan.notes)
 
 
-def test_what_the_run_would_refuse_is_refused(make_model, tiny_corpus, monkeypatch):
-    with pytest.raises(KinspanError, match="hub"):
-        make_plan(PretrainConfig(model="some/other-model"))
-    with pytest.raises(KinspanError, match="--max_epochs"):
-        make_plan(PretrainConfig(model="roberta-base", corpus="absent", max_epochs=1))
-    with pytest.raises(KinspanError, match="--warmup_steps"):
-        make_plan(PretrainConfig(model="roberta-base", corpus="absent", max_steps=5, warmup_steps=5))
-    with pytest.raises(KinspanError, match="--max_length 513"):
-        make_plan(PretrainConfig(model="roberta-base", corpus="absent", max_length=513))
-    with pytest.raises(KinspanError, match="--compile"):
-        make_plan(PretrainConfig(model="roberta-base", compile=True, deepspeed_config="ds_configs/zero3.json"))
-    monkeypatch.undo()
-    folder = make_model("bert")
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    vocabulary["of"], vocabulary["the"] = vocabulary["the"], vocabulary["of"]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(KinspanError, match="tokenizer"):
-        make_plan(PretrainConfig(model=str(folder), corpus=str(tiny_corpus)))
+@pytest.mark.usefixtures("_no_hub")
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"model": "some/other-model"}, "model"),
+        ({"max_epochs": 1}, "--max_epochs"),
+        ({"max_steps": 5, "warmup_steps": 5}, "--warmup_steps"),
+        ({"max_length": 513}, "--max_length 513"),
+        ({"compile": True, "deepspeed_config": "ds_configs/zero3.json"}, "--compile"),
+    ],
+)
+def test_what_the_run_would_refuse_is_refused(settings, flag):
+    with pytest.raises(KinspanError, match=flag):
+        make_plan(PretrainConfig(**{"model": "roberta-base", "corpus": "absent"} | settings))
 
 
 def test_neither_flag_is_of_the_runs_identity():
@@ -153,50 +144,93 @@ def test_neither_flag_is_of_the_runs_identity():
     assert as_dict(plain) == as_dict(dry)
 
 
-def test_a_generator_that_the_run_would_refuse_is_refused(make_model, monkeypatch):
-    monkeypatch.undo()
+def test_a_generator_that_the_run_would_refuse_is_refused(make_model):
     model = str(make_model("electra"))
-
-    def refused(generator, sharing="none", **options):
-        with pytest.raises(KinspanError) as caught:
-            make_plan(PretrainConfig(model=model, generator=str(generator), embedding_sharing=sharing, **options))
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
-    assert "vocabulary entries" in refused(make_model("electra", vocab_size=40_000))
-    assert "vocabulary entries" in refused(make_model("electra", vocab_size=40_000), "tied")
-    short = make_model("electra", max_position_embeddings=64)
-    assert f"64 positions of --generator {short}" in refused(short, max_length=100)
-    assert "must be an ELECTRA model" in refused(make_model("bert"))
+    for generator, options in (
+        (make_model("electra", vocab_size=40_000), {"embedding_sharing": "none"}),
+        (make_model("electra", vocab_size=40_000), {"embedding_sharing": "tied"}),
+        (make_model("electra", max_position_embeddings=64), {"embedding_sharing": "none", "max_length": 100}),
+        (make_model("bert"), {"embedding_sharing": "none"}),
+    ):
+        with pytest.raises(KinspanError, match=f"--generator {generator}"):
+            make_plan(PretrainConfig(model=model, generator=str(generator), **options))
 
 
-def test_a_tokenizer_that_the_run_would_refuse_is_refused(make_model, monkeypatch):
-    monkeypatch.undo()
+def change_vocabulary(folder, change):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"] = change(content["model"]["vocab"])
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    return folder
 
-    def refused(folder, **options):
-        with pytest.raises(KinspanError) as caught:
-            make_plan(PretrainConfig(model=str(folder), **options))
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
 
-    assert "tokenizer has 4150 entries, the model 4100" in refused(make_model(vocab_size=4100))
-    folder = make_model()
+def test_a_tokenizer_that_the_run_would_refuse_is_refused(make_model, tiny_corpus):
+    maskless = make_model()
     PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"), cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]"
-    ).save_pretrained(str(folder))
-    assert "no mask token" in refused(folder)
-    tokenizer = json.loads((folder := make_model()).joinpath("tokenizer.json").read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {word.replace("##", "@@"): number for word, number in vocabulary.items()}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert "--whole_word_masking" in refused(folder, whole_word_masking=True)
+        tokenizer_file=str(maskless / "tokenizer.json"), cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]"
+    ).save_pretrained(str(maskless))
+    swapped = change_vocabulary(make_model(), lambda words: words | {"of": words["the"], "the": words["of"]})
+    unmarked = change_vocabulary(make_model(), lambda words: {w.replace("##", "@@"): n for w, n in words.items()})
+    for folder, options, flag in (
+        (make_model(vocab_size=4100), {}, "tokenizer"),
+        (maskless, {}, f"--model {maskless}"),
+        (swapped, {"corpus": str(tiny_corpus)}, "tokenizer"),
+        (unmarked, {"whole_word_masking": True}, "--whole_word_masking"),
+    ):
+        with pytest.raises(KinspanError, match=flag):
+            make_plan(PretrainConfig(model=str(folder), **options))
 
 
-def test_replaced_tokens_take_memory_to_draw(make_model, monkeypatch):
-    monkeypatch.undo()
+def test_replaced_tokens_take_memory_to_draw(make_model):
     plan = make_plan(PretrainConfig(model=str(make_model("electra"))))
     configs = [encoder.config for encoder in plan.model.encoders]
     tokens, masked = 8 * plan.max_length, round(8 * plan.max_length * 0.15)
-    assert _estimate_activations(plan, configs, 8) == estimate_activations(
-        configs, tokens, masked, plan.precision, sampled=True
-    )
+    assert plan.activations(8) == estimate_activations(configs, tokens, masked, plan.precision, sampled=True)
+
+
+def test_states_by_hand():
+    """A billion parameters on 4 GPUs: GB are bytes a parameter."""
+    p = 10**9
+
+    def gigabytes(*arguments):
+        return [x / 1e9 for x in compute_states(p, *arguments)]
+
+    assert gigabytes(0, "fp32", 4) == [4 + 4 + 8, 0]
+    assert gigabytes(1, "bf16", 4) == [2 + 4 + 1 + 2, 0]
+    assert gigabytes(2, "bf16", 4) == [2 + 1 + 1 + 2, 0]
+    assert gigabytes(3, "bf16", 4) == [0.5 + 1 + 1 + 2, 0]
+    assert gigabytes(2, "fp16", 4) == [2 + 0.5 + 1 + 2, 0]
+    assert gigabytes(2, "fp32", 4) == [4 + 1 + 1 + 2, 0]
+    assert gigabytes(2, "bf16", 4, True) == [2, 4]
+    assert gigabytes(2, "bf16", 1) == [18, 0]
+
+
+def test_activations_by_hand():
+    """RoBERTa-base in bf16: 34 h bytes a token and layer, and 2 bytes an entry of the vocabulary and masked token; 10
+    where a replacement is drawn."""
+    config = type("Config", (), {})()
+    config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.vocab_size = 768, 3072, 12, 50265
+    assert estimate_activations([config], 1000, 150, "bf16") == 1000 * 12 * 34 * 768 + 150 * 50265 * 2
+    assert estimate_activations([config], 1000, 150, "bf16", sampled=True) == 1000 * 12 * 34 * 768 + 150 * 50265 * 10
+
+
+def test_activations_are_about_what_a_backward_pass_keeps(make_model, tiny_corpus, make_stream):
+    """On a CPU, without dropout in attention, whose matrices would then be kept."""
+    options = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 2}
+    model, _ = load_model(str(make_model("bert", attention_probs_dropout_prob=0.0, **options)), seed=1)
+    batch = make_largest_batch(make_stream(tiny_corpus, masking=True), 8)
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that its place is not used again
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(**to_tensors(batch, torch.device("cpu")), scales={"mlm": 1.0, "pair": 1.0})
+    masked = len(batch.masked_labels)
+    estimate = estimate_activations([model.config], batch.num_tokens, masked, "fp32")
+    measured = sum(size for size, _ in kept.values())
+    # a CPU keeps more: padded copies around attention, dropout's masks as numbers of 4 bytes
+    assert 1.0 <= measured / estimate <= 1.3

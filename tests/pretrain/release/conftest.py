@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.checkpoints.manifest import make_entry, write_manifest
@@ -52,7 +52,15 @@ def trained(request, make_model, tmp_path):
     whole = run / "checkpoints/step-00000003"
     whole.mkdir(parents=True)
     save_file({k: v.clone() for k, v in dict(model.named_parameters()).items()}, str(whole / "weights.safetensors"))
-    (whole / "state.json").write_text('{"step": 3}')
-    files = ["weights.safetensors", "state.json"]
-    write_manifest(whole, {name: make_entry(whole / name) for name in files})
+    write_manifest(whole, {"weights.safetensors": make_entry(whole / "weights.safetensors")})
     return run, model.eval()
+
+
+def write_checkpoint(run, step, add=0.0):
+    """Writes a later checkpoint, with ``add`` added to each number of the first one, and returns it."""
+    folder = run / f"checkpoints/step-{step:08d}"
+    folder.mkdir()
+    weights = load_file(str(run / "checkpoints/step-00000003/weights.safetensors"))
+    save_file({name: tensor + add for name, tensor in weights.items()}, str(folder / "weights.safetensors"))
+    write_manifest(folder, {"weights.safetensors": make_entry(folder / "weights.safetensors")})
+    return folder

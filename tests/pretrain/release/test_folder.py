@@ -4,14 +4,13 @@ import json
 import os
 import stat
 
-import pytest
 from huggingface_hub import ModelCard
 from matplotlib.image import imread
 
 from data_pipeline.tokenizers import load_tokenizer
+from pretrain.release.card import CardOverrides
 from pretrain.release.curve import draw_curve
 from pretrain.release.folder import CARD, FACTS, set_ranking_length
-from pretrain.release.metadata import CardOverrides
 from pretrain.release.release import release
 from tests.fake_hub import find_faults
 
@@ -23,8 +22,14 @@ def read_card(folder):
 
 
 def test_the_hub_takes_the_card_and_reads_what_was_stated(trained, tmp_path):
-    folder = release(trained[0], tmp_path / "release", stated=ALL)
+    folder = release(trained[0], tmp_path / "release")
     assert not find_faults((folder / "README.md").read_text())
+    data = read_card(folder).data
+    assert (data.license, data.base_model, data.datasets, data.language) == ("unknown", None, None, None)
+    folder = release(trained[0], folder, stated=ALL)
+    card = (folder / "README.md").read_text()
+    assert 'CrossEncoder("me/ranker", max_length=' in card
+    assert not find_faults(card)
     data = read_card(folder).data
     assert (data.license, data.base_model, data.datasets, data.language) == (
         "apache-2.0",
@@ -44,14 +49,6 @@ def test_a_release_can_rank_by_more_tokens_than_it_was_trained_on(trained, tmp_p
         assert "max_length=99)" in (folder / CARD).read_text()
 
 
-def test_what_is_not_known_is_not_stated(trained, tmp_path):
-    folder = release(trained[0], tmp_path / "release")
-    card = (folder / "README.md").read_text()
-    assert not find_faults(card)
-    data = read_card(folder).data
-    assert (data.license, data.base_model, data.datasets, data.language) == ("unknown", None, None, None)
-
-
 def test_the_run_tells_its_base_model_and_streamed_data(trained, tmp_path):
     run, _ = trained
     facts = json.loads((run / "run.json").read_text())
@@ -63,12 +60,6 @@ def test_the_run_tells_its_base_model_and_streamed_data(trained, tmp_path):
     assert (data.base_model, data.datasets) == ("FacebookAI/roberta-base", ["me/texts"])
     (run / "run.json").write_text(json.dumps(facts | {"from_scratch": True}))
     assert read_card(release(run, tmp_path / "release")).data.base_model is None
-
-
-@pytest.mark.parametrize("where", ["", "me/ranker"])
-def test_the_cards_code_names_where_the_release_is(trained, tmp_path, where):
-    card = (release(trained[0], tmp_path / "release", stated=CardOverrides(repository=where)) / "README.md").read_text()
-    assert f'CrossEncoder("{where or "path/to/this/folder"}", max_length=' in card
 
 
 def test_others_can_read_it_whatever_the_umask(trained, tmp_path):

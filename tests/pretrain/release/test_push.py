@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import constants
 
 from data_pipeline.core.errors import KinspanError
-from pretrain.release.metadata import CardOverrides, make_metadata
+from pretrain.release.card import CardOverrides, make_metadata
 from pretrain.release.push import push
 from tests.fake_hub import SIGNATURE, TOKEN, run_hub
 

@@ -1,75 +1,60 @@
+"""Releases: the scores of the trained model, averages of checkpoints, the card, and whole folders alone."""
+
 import errno
 import json
-import shutil
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
+from sentence_transformers import CrossEncoder
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
 import pretrain.release.release as product
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
-from pretrain.checkpoints.manifest import make_entry, write_manifest
 from pretrain.modeling.families import FAMILIES
-from pretrain.release.release import release
+from pretrain.release.release import average_weights, release
+from tests.pretrain.release.conftest import write_checkpoint
 
 
 @pytest.mark.parametrize("trained", FAMILIES, indirect=True)
-def test_released_scores_equal_the_training_models(trained, tmp_path, tiny_corpus, make_stream):
+def test_released_scores_equal_the_training_models(trained, tmp_path, tiny_corpus, make_stream, capfd):
+    """By transformers and by CrossEncoder, as probabilities; nothing starts fresh, and nothing warns."""
     run, model = trained
     folder = release(run, tmp_path / "release")
     batch = make_stream(tiny_corpus).batch(0, 15)
     with torch.no_grad():
         ours, _ = model.logits(to_tensors(batch, torch.device("cpu")))
-    classifier = AutoModelForSequenceClassification.from_pretrained(str(folder)).eval()
+    classifier, info = AutoModelForSequenceClassification.from_pretrained(str(folder), output_loading_info=True)
+    assert not info["missing_keys"]
+    assert classifier.dtype == torch.float32
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
     for k in range(15):
         ids = batch.input_ids[batch.starts[k] : batch.starts[k + 1]]
         types = batch.token_type_ids[batch.starts[k] : batch.starts[k + 1]]
         inputs = {"input_ids": torch.tensor(ids)[None], "token_type_ids": torch.tensor(types)[None]}
         with torch.no_grad():
-            logit = classifier(**inputs, attention_mask=torch.ones(1, len(ids))).logits
+            logit = classifier.eval()(**inputs, attention_mask=torch.ones(1, len(ids))).logits
         assert torch.allclose(logit[0, 0], ours[k], atol=1e-5)
     assert len(tokenizer) == model.config.vocab_size
-
-
-def test_everything_loads_with_nothing_fresh(trained, tmp_path):
-    run, _ = trained
-    folder = str(release(run, tmp_path / "release"))
-    for auto in (AutoModelForSequenceClassification, AutoModelForMaskedLM):
-        loaded, info = auto.from_pretrained(folder, output_loading_info=True)
+    if not model.family.masked_lm_folder:
+        masked_lm, info = AutoModelForMaskedLM.from_pretrained(str(folder), output_loading_info=True)
         assert not info["missing_keys"]
-        assert not info["mismatched_keys"]
-        assert loaded.dtype == torch.float32
-
-
-def test_masked_lm_head_is_released(trained, tmp_path):
-    run, model = trained
-    folder = str(release(run, tmp_path / "release"))
-    released = AutoModelForMaskedLM.from_pretrained(folder)
-    for name, tensor in model.family.mlm_head_of(released).state_dict().items():
-        assert torch.equal(tensor, model.mlm_head.state_dict()[name]), name
-
-
-@pytest.mark.parametrize("trained", FAMILIES, indirect=True)
-def test_cross_encoder_gives_probabilities_without_a_warning(trained, tmp_path, capfd):
-    from sentence_transformers import CrossEncoder
-
-    run, _ = trained
-    folder = str(release(run, tmp_path / "release"))
+        for name, tensor in model.family.mlm_head_of(masked_lm).state_dict().items():
+            assert torch.equal(tensor, model.mlm_head.state_dict()[name]), name
     logging.set_verbosity_warning()
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        encoder = CrossEncoder(folder)
-    scores = encoder.predict([("a river", "the water"), ("a river", "a violin")])
-    raw = encoder.predict([("a river", "the water"), ("a river", "a violin")], activation_fn=torch.nn.Identity())
-    assert scores == pytest.approx(torch.sigmoid(torch.tensor(raw)).numpy(), abs=1e-6)
-    said = capfd.readouterr().err.lower()
-    assert not any(word in said for word in ("missing", "newly initialized"))
+        encoder = CrossEncoder(str(folder))
+    pairs = [("a river", "the water"), ("a river", "a violin")]
+    raw = torch.tensor(encoder.predict(pairs, activation_fn=torch.nn.Identity()))
+    assert encoder.predict(pairs) == pytest.approx(torch.sigmoid(raw).numpy(), abs=1e-6)
+    logged = capfd.readouterr().err.lower()
+    assert not any(word in logged for word in ("missing", "newly initialized"))
     logging.set_verbosity_error()
 
 
@@ -85,17 +70,6 @@ def test_the_card_has_the_figures_and_no_path(trained, tmp_path):
         assert str(tmp_path) not in file.read_text()
 
 
-def test_one_checkpoint_can_be_released_and_a_harmed_one_not(trained, tmp_path):
-    run, _ = trained
-    whole = run / "checkpoints/step-00000003"
-    assert (release(whole, tmp_path / "release") / "model.safetensors").exists()
-    (whole / "weights.safetensors").write_bytes(b"x")
-    with pytest.raises(KinspanError, match=r"--run_dir .*weights.safetensors"):
-        release(whole, tmp_path / "other")
-    with pytest.raises(KinspanError, match="--run_dir"):
-        release(run, tmp_path / "other")
-
-
 def test_a_checkpoint_is_known_by_its_name_from_wherever_one_looks(trained, tmp_path, monkeypatch):
     run, _ = trained
     monkeypatch.chdir(run / "checkpoints/step-00000003")
@@ -106,21 +80,23 @@ def test_a_checkpoint_is_known_by_its_name_from_wherever_one_looks(trained, tmp_
             release(run / "checkpoints/best", tmp_path / "other", average=average)
 
 
-def test_nothing_of_the_users_is_overwritten(trained, tmp_path):
+def test_a_harmed_checkpoint_is_refused_and_none_is_no_run(trained, tmp_path):
     run, _ = trained
+    whole = run / "checkpoints/step-00000003"
+    (whole / "weights.safetensors").write_bytes(b"x")
+    for source, named in ((whole, "weights.safetensors"), (run, ""), (tmp_path, "")):
+        with pytest.raises(KinspanError, match=f"--run_dir .*{named}"):
+            release(source, tmp_path / "release")
+
+
+def test_nothing_of_the_users_is_overwritten(trained, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    with pytest.raises(KinspanError, match="--output_dir"):
-        release(run, tmp_path / "mine")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(KinspanError, match="--output_dir"):
-        release(run, tmp_path / "file")
+    for name in ("mine", "file"):
+        with pytest.raises(KinspanError, match="--output_dir"):
+            release(trained[0], tmp_path / name)
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_what_is_no_run_is_one_line(tmp_path):
-    with pytest.raises(KinspanError, match="--run_dir"):
-        release(tmp_path, tmp_path / "release")
 
 
 def change_facts(run, figures=None, **changes):
@@ -165,63 +141,24 @@ def test_the_card_follows_the_run(trained, tmp_path, figures, changes, present):
 
 def test_figures_of_another_step_are_marked(trained, tmp_path):
     run, _ = trained
-    folder = release(write_checkpoint(run, 5, run / "checkpoints/step-00000003"), tmp_path / "release")
+    folder = release(write_checkpoint(run, 5), tmp_path / "release")
     assert "these weights are of step 5" in (folder / "README.md").read_text()
     folder = release(run / "checkpoints/step-00000003", folder)
     assert "these weights are of step" not in (folder / "README.md").read_text()
 
 
-def test_an_incomplete_run_is_warned_of(trained, tmp_path, caplog):
-    change_facts(trained[0], total_steps=4)
-    release(trained[0], tmp_path / "release")
-    assert "step 3 of 4" in caplog.text
-
-
-def write_checkpoint(run, step, like):
-    folder = run / f"checkpoints/step-{step:08d}"
-    shutil.copytree(like, folder)
-    (folder / "state.json").write_text(json.dumps({"step": step}))
-    (folder / "engine").mkdir()
-    (folder / "engine/optimizer.pt").write_bytes(b"moments")
-    files = ["weights.safetensors", "state.json", "engine/optimizer.pt"]
-    write_manifest(folder, {name: make_entry(folder / name) for name in files})
-    return folder
-
-
-def test_an_older_step_is_never_released_without_a_warning(trained, tmp_path, caplog):
+def test_an_incomplete_run_and_an_older_step_are_warned_of(trained, tmp_path, caplog):
     run, _ = trained
-    newer = write_checkpoint(run, 5, run / "checkpoints/step-00000003")
-
-    def released_step():
-        return json.loads((release(run, tmp_path / "release") / "kinspan.json").read_text())["step"]
-
-    assert released_step() == 5
+    release(run, tmp_path / "release")
     assert not caplog.records
-    (newer / "engine/optimizer.pt").write_bytes(b"moment")
-    assert released_step() == 5
-    assert "optimizer.pt" in caplog.text
+    change_facts(run, total_steps=4)
+    release(run, tmp_path / "release")
+    assert "step 3 of 4" in caplog.text
+    newer = write_checkpoint(run, 4)
     (newer / "weights.safetensors").write_bytes(b"x")
-    assert released_step() == 3
+    release(run, tmp_path / "release")
+    assert json.loads((tmp_path / "release/kinspan.json").read_text())["step"] == 3
     assert f"{newer}: weights.safetensors" in caplog.text
-
-
-@pytest.mark.parametrize("moment", ["while it is checked", "while it is read"])
-def test_a_checkpoint_that_the_run_removes_meanwhile_is_not_missed(trained, tmp_path, monkeypatch, moment):
-    run, _ = trained
-    old = run / "checkpoints/step-00000003"
-
-    def go_on(function):
-        def first_move_on(*arguments):
-            if old.exists():
-                write_checkpoint(run, 6, old)
-                shutil.rmtree(old)
-            return function(*arguments)
-
-        return first_move_on
-
-    name = "find_damage" if moment == "while it is checked" else "average_weights"
-    monkeypatch.setattr(product, name, go_on(getattr(product, name)))
-    assert json.loads((release(run, tmp_path / "release") / "kinspan.json").read_text())["step"] == 6
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("No space left")])
@@ -235,6 +172,42 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_release(trained, tmp_path,
     monkeypatch.setattr(product, "save_file", fail)
     with pytest.raises(KinspanError, match=str(released)):
         release(run, released)
-    assert {p.name for p in tmp_path.iterdir()} >= {"release"}
     assert not (tmp_path / "release.tmp").exists()
     assert (released / "model.safetensors").exists()
+
+
+@pytest.fixture
+def three(trained):
+    """A run with checkpoints of the steps 3, 6 and 9, whose weights differ by 3."""
+    run, _ = trained
+    for step in (6, 9):
+        write_checkpoint(run, step, add=step)
+    return run
+
+
+def test_the_average_is_the_mean_of_each_tensor(three, tmp_path):
+    one, mean = (
+        load_file(str(release(*arguments) / "model.safetensors"))
+        for arguments in ((three / "checkpoints/step-00000003", tmp_path / "one"), (three, tmp_path / "mean", 3))
+    )
+    assert mean.keys() == one.keys()
+    for name, tensor in mean.items():
+        assert tensor.dtype == torch.float32
+        assert torch.allclose(tensor, one[name] + 5, atol=1e-5), name
+    checkpoint = three / "checkpoints/step-00000006"
+    weights = load_file(str(checkpoint / "weights.safetensors"))
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in average_weights([checkpoint]).items())
+
+
+def test_an_average_ends_with_its_checkpoint_and_passes_over_damaged_ones(three, tmp_path):
+    folder = release(three / "checkpoints/step-00000006", tmp_path / "two", average=2)
+    facts = json.loads((folder / "kinspan.json").read_text())
+    assert facts["averaged_steps"] == [3, 6]
+    assert facts["revision"] == "step-00000006-average-2"
+    assert "the average of the steps 3, 6" in (folder / "README.md").read_text()
+    (three / "checkpoints/step-00000006/weights.safetensors").write_bytes(b"x")
+    facts = json.loads((release(three, folder, average=2) / "kinspan.json").read_text())
+    assert facts["averaged_steps"] == [3, 9]
+    with pytest.raises(KinspanError, match="--average 4"):
+        release(three, tmp_path / "four", average=4)
+    assert not (tmp_path / "four").exists()

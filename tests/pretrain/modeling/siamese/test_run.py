@@ -18,7 +18,6 @@ from pretrain.engine.stop import Stopped
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import load_siamese_model
 from pretrain.planning.plan import make_plan
-from pretrain.planning.text import format_plan
 from pretrain.release.release import release
 from pretrain.release.siamese import fill_siamese_folder
 from pretrain.run import pretrain
@@ -146,7 +145,5 @@ def test_what_does_not_go_with_it_is_refused_in_one_line(settings, message, conf
 
 
 def test_a_dry_run_counts_the_texts_of_a_pair(config):
-    one, more = (make_plan(config(own_negatives=number)) for number in (None, 2))
-    assert more.step_tokens > 1.5 * one.step_tokens
-    assert "masked-LM head" in format_plan(one)
-    assert "pair head" not in format_plan(one)
+    few, more = (make_plan(config(own_negatives=number)) for number in (None, 2))
+    assert more.step_tokens > 1.5 * few.step_tokens
