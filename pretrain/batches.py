@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +18,12 @@ from pretrain.engine import ranks
 from pretrain.engine.device import DTYPES
 from pretrain.engine.layout import Layout
 from pretrain.modeling.electra import ReplacedTokenModel
+from pretrain.modeling.encoder import Inputs
 from pretrain.modeling.pair_model import PairModel
 from pretrain.modeling.siamese.model import SiameseModel
 from pretrain.planning.cost import compute_states
 
 TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
-Inputs = dict[str, Any]  # of a model: tensors, and max_length as an int
 
 # Seconds after which a thread that makes batches hands Python's lock to the one that starts a GPU's kernels. Python's
 # own 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
@@ -169,7 +168,7 @@ def choose_micro_batch(model: TrainedModel, stream: PairStream, precision: str, 
         return min(ON_PROCESSOR, most)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in model.parameters()) - trained
-    fixed = compute_states(trained, stage, precision, ranks.count(), frozen=frozen).on_gpu
+    fixed, _ = compute_states(trained, stage, precision, ranks.count(), frozen=frozen)
     torch.cuda.empty_cache()  # what the allocator keeps for itself would count as taken
     free, _ = torch.cuda.mem_get_info()
     fitting = fit_pairs(measure_passes(copy.deepcopy(model).to("cuda", DTYPES[precision]), stream), free - fixed, most)

@@ -16,7 +16,7 @@ from pretrain.engine.schedule import Schedule
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.electra import parse_size_factor
 from pretrain.modeling.pair_model import holds_no_weights
-from pretrain.planning.corpora import summarize_corpora, identify_corpora
+from pretrain.planning.corpora import identify_corpora, summarize_corpora
 
 from .batches import TrainedModel
 from .config import PretrainConfig, as_dict, identity

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -44,10 +45,10 @@ def list_calls(of: Callable[[], object]) -> list[str]:
 
 def attend_packed(
     module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     *,
@@ -55,7 +56,7 @@ def attend_packed(
     sliding_window: int | None = None,
     bias: Bias | None = None,
     **_: object,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Returns ``[1, T + padding, heads, width]`` of ``query``, ``key``, ``value``: ``[1, heads, T + padding, width]``.
 
     sliding_window: a token sees those less than this many tokens away, on both sides
@@ -76,14 +77,8 @@ def attend_packed(
 
 
 def _flash(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    packing: Packing,
-    scale: float,
-    dropout: float,
-    window: int | None,
-) -> torch.Tensor:
+    q: Tensor, k: Tensor, v: Tensor, packing: Packing, scale: float, dropout: float, window: int | None
+) -> Tensor:
     """Runs variable-length flash attention on ``[T + padding, heads, width]``; the padding is a sequence by itself.
 
     torch's operator itself: ``scaled_dot_product_attention`` reaches it through slow nested tensors alone, and
@@ -98,15 +93,15 @@ def _flash(
 
 
 def _padded(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     packing: Packing,
     scale: float,
     dropout: float,
     window: int | None,
     bias: Bias | None,
-) -> torch.Tensor:
+) -> Tensor:
     n, longest, slots = len(packing.starts) - 1, packing.max_length, packing.slots
     mask = packing.mask[:, None, None]
     if window is not None:
@@ -114,7 +109,7 @@ def _padded(
         # Padding sees itself: a row that sees nothing would be NaN, and so would its gradient.
         mask = mask & ~far | torch.eye(longest, dtype=torch.bool, device=q.device)
 
-    def pad(x: torch.Tensor) -> torch.Tensor:
+    def pad(x: Tensor) -> Tensor:
         padded = x.new_zeros(n * longest, *x.shape[1:]).index_copy(0, slots, x[: len(slots)])
         return padded.view(n, longest, *x.shape[1:]).transpose(1, 2)
 

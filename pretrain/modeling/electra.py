@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
@@ -63,7 +63,7 @@ class ReplacedTokenModel(nn.Module):
         for encoder in self.encoders:
             prepare_encoder(self, encoder)
 
-    def generate(self, inputs: Inputs) -> torch.Tensor:
+    def generate(self, inputs: Inputs) -> Tensor:
         """Returns the generator's vocabulary logits at the masked positions, ``[M, vocab]``."""
         hidden = encode_packed(self.generator.base_model, inputs)
         hidden = hidden[inputs["masked_positions"]]
@@ -71,21 +71,19 @@ class ReplacedTokenModel(nn.Module):
             hidden = head(hidden)
         return hidden
 
-    def encode(self, inputs: Inputs) -> torch.Tensor:
+    def encode(self, inputs: Inputs) -> Tensor:
         """Returns the discriminator's hidden states of a packed row, ``[T, hidden]``."""
         return encode_packed(self.classifier.base_model, inputs)
 
-    def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    def score_pairs(self, hidden: Tensor, starts: Tensor) -> Tensor:
         """Returns the logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()]).float()
 
-    def detect_replaced(self, hidden: torch.Tensor) -> torch.Tensor:
+    def detect_replaced(self, hidden: Tensor) -> Tensor:
         """Returns token logits ``[T]``: above 0 a token is called replaced."""
         return self.discriminator_predictions(hidden).float()
 
-    def forward(
-        self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, *, scales: Mapping[str, Tensor | float], **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the weighted loss of a packed micro-batch, its sums and its pair logits, as PairModel does.
 
         inputs: with every chosen token masked and a number of ``noise`` for each
@@ -106,7 +104,7 @@ class ReplacedTokenModel(nn.Module):
 
 
 @torch.no_grad()
-def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+def sample(logits: Tensor, noise: Tensor) -> Tensor:
     """Returns an id of each row's softmax ``[M]``, by its inverse distribution function at ``noise``.
 
     logits: ``[M, vocab]``;  noise: ``[M]`` float64, uniform in [0, 1)
@@ -123,7 +121,7 @@ def sample(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     return block * SAMPLING_BLOCK + within
 
 
-def _first_above(mass: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _first_above(mass: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Returns each row's first column whose cumulated mass exceeds ``target`` ``[M]``, and the mass before it.
 
     mass: ``[M, K]``; where rounding leaves no such column, its last one with any mass is taken
@@ -142,13 +140,13 @@ class DisentangledEmbedding(nn.Module):
     He et al., 2021, "DeBERTaV3", section 3.3. Holds the generator's Parameter too, so that ZeRO-3 gathers it here.
     """
 
-    def __init__(self, shared: nn.Parameter, start: torch.Tensor, padding_idx: int | None) -> None:
+    def __init__(self, shared: nn.Parameter, start: Tensor, padding_idx: int | None) -> None:
         super().__init__()
         self.shared = shared
         self.delta = nn.Parameter(start - shared.detach())
         self.padding_idx = padding_idx
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.shared.detach()) + F.embedding(ids, self.delta, self.padding_idx)
 
 
@@ -200,12 +198,11 @@ def load_replaced_token_model(
     positive_share: float = 0.2,
     load: Load = load_or_build,
 ) -> tuple[ReplacedTokenModel, list[str]]:
-    """Loads discriminator and generator, in fp32, and returns them with notes on their new parts.
+    """Loads discriminator and generator, in fp32, and returns them with notes on their new parts; as ``load_model``.
 
-    name_or_dir:    the discriminator: a weights folder, a hub name, or a folder with a config alone (from scratch)
-    generator:      likewise; or its size as a factor of the discriminator's, such as ``1/3``: it then starts fresh
-    sharing:        of embeddings, see share_embeddings
-    positive_share: of the pairs: a fresh pair head first predicts it
+    name_or_dir: the discriminator
+    generator:   likewise; or its size as a factor of the discriminator's, such as ``1/3``: it then starts fresh
+    sharing:     of embeddings, see share_embeddings
 
     Raises KinspanError where one cannot be loaded, or the two do not fit together.
     """
@@ -217,7 +214,10 @@ def load_replaced_token_model(
     notes, config, factor = notes + more, classifier.config, parse_size_factor(generator)
     if factor is None:
         made, more = load(AutoModelForMaskedLM, generator, "generator's masked-LM", "--generator")
-        check_generator(generator, made.config, name_or_dir, config)
+        if made.config.model_type != "electra":
+            raise KinspanError(f"--generator {generator} is {made.config.model_type}: it must be an ELECTRA model")
+        if made.config.vocab_size != config.vocab_size:
+            raise KinspanError(f"--generator {generator}: its vocabulary is of another tokenizer than --model's")
     else:
         small = scale_config(config, factor)
         made, _ = load(AutoModelForMaskedLM, name_or_dir, "", config=small)
@@ -229,14 +229,6 @@ def load_replaced_token_model(
     share_embeddings(made, classifier, sharing, *loaded)
     model = ReplacedTokenModel(made, classifier, detector.discriminator_predictions, objectives).train()
     return model, list(dict.fromkeys(notes + more))
-
-
-def check_generator(name: str, generator: PreTrainedConfig, model_name: str, discriminator: PreTrainedConfig) -> None:
-    """Raises KinspanError where a generator of this config cannot replace tokens for a discriminator of that config."""
-    if generator.model_type != "electra":
-        raise KinspanError(f"--generator {name} is of the type {generator.model_type}: it must be an ELECTRA model")
-    if generator.vocab_size != discriminator.vocab_size:
-        raise KinspanError(f"--generator {name}: its vocabulary is of another tokenizer than --model {model_name}")
 
 
 def parse_size_factor(text: str) -> float | None:

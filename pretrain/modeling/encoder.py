@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from data_pipeline.core.errors import KinspanError
@@ -56,7 +56,7 @@ def prepare_encoder(model: nn.Module, backbone: PreTrainedModel) -> None:
         )
 
 
-def encode_packed(backbone: PreTrainedModel, inputs: Inputs, round_to: int = ROUND_TO) -> torch.Tensor:
+def encode_packed(backbone: PreTrainedModel, inputs: Inputs, round_to: int = ROUND_TO) -> Tensor:
     """Returns the hidden states ``[T, hidden]`` of the T tokens of a packed row, each pair on its own.
 
     inputs: of data_pipeline.sampling.batch.Batch as tensors; and max_length, the tokens of the longest pair
@@ -65,10 +65,7 @@ def encode_packed(backbone: PreTrainedModel, inputs: Inputs, round_to: int = ROU
     family = FAMILIES[config.model_type]
     padding = -len(inputs["input_ids"]) % round_to
     packing = Packing.of(inputs["starts"], inputs["position_ids"], inputs["max_length"], padding)
-    tokens = {
-        "input_ids": inputs["input_ids"],
-        "position_ids": inputs["position_ids"] + family.first_position(config),
-    }
+    tokens = {"input_ids": inputs["input_ids"], "position_ids": inputs["position_ids"] + family.first_position(config)}
     if family.token_types:
         tokens["token_type_ids"] = inputs["token_type_ids"]
     if backbone.training and packing.bounds is not None and (masks := current_masks()):
@@ -81,7 +78,7 @@ def encode_packed(backbone: PreTrainedModel, inputs: Inputs, round_to: int = ROU
 class AlignedLinear(nn.Linear):
     """torch's linear layer, with further outputs of -inf up to a multiple of ALIGNED: a softmax gives those nothing."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         added = -self.out_features % ALIGNED
         weight = F.pad(self.weight, (0, 0, 0, added))
         bias = x.new_zeros(self.out_features) if self.bias is None else self.bias

@@ -7,8 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from .packing import Packing
@@ -33,9 +32,9 @@ class Family:
     classifier: str
     masked_lm: str
     mlm_head: tuple[str, ...]
-    pair_logits: Callable[[PreTrainedModel, torch.Tensor], torch.Tensor]
+    pair_logits: Callable[[PreTrainedModel, Tensor], Tensor]
     first_position: Callable[[PreTrainedConfig], int] = lambda config: 0
-    encode: Callable[[PreTrainedModel, dict[str, torch.Tensor], Packing], torch.Tensor] | None = None
+    encode: Callable[[PreTrainedModel, dict[str, Tensor], Packing], Tensor] | None = None
     token_types: bool = True
     masked_lm_folder: str = ""
 
@@ -44,26 +43,26 @@ class Family:
         return nn.Sequential(OrderedDict((name, getattr(masked_lm, name)) for name in self.mlm_head))
 
 
-def _bert_pair(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
+def _bert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
     pooled = classifier.bert.pooler(first[:, None])
     return classifier.classifier(classifier.dropout(pooled))[:, 0]
 
 
-def _albert_pair(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
+def _albert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
     pooled = classifier.albert.pooler_activation(classifier.albert.pooler(first))
     return classifier.classifier(classifier.dropout(pooled))[:, 0]
 
 
-def _deberta_pair(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
+def _deberta_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
     pooled = classifier.pooler(first[:, None])
     return classifier.classifier(classifier.dropout(pooled))[:, 0]
 
 
-def _modernbert_pair(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
+def _modernbert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
     return classifier.classifier(classifier.drop(classifier.head(first)))[:, 0]
 
 
-def _head_that_takes_the_first(classifier: PreTrainedModel, first: torch.Tensor) -> torch.Tensor:
+def _head_that_takes_the_first(classifier: PreTrainedModel, first: Tensor) -> Tensor:
     return classifier.classifier(first[:, None])[:, 0]
 
 

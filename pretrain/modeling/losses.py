@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from data_pipeline.sampling.pairs import KINDS
 
@@ -46,7 +47,7 @@ class LossWeights(NamedTuple):
 PAPER_WEIGHTS = LossWeights()
 
 
-def compute_mlm_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def compute_mlm_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the summed cross-entropy of vocabulary logits ``[M, vocab]`` and the masked ids ``[M]``, and MLM_SUMS.
 
     The backward pass overwrites the logits with their gradient.
@@ -65,7 +66,7 @@ class _VocabularyLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         total = torch.zeros((), dtype=torch.float32, device=logits.device)
         correct = torch.zeros((), dtype=torch.int64, device=logits.device)
         for rows, label in _split_rows(logits, labels):
@@ -77,20 +78,20 @@ class _VocabularyLoss(torch.autograd.Function):
         return total, correct
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         logits, labels = ctx.saved_tensors
         for rows, label in _split_rows(logits, labels):
             _put_gradient(rows, label, grads[0])
         return logits, None
 
 
-def _add_up_likelihood(rows: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _add_up_likelihood(rows: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the labels' summed log-likelihood, and the number of rows with the largest logit there."""
     likelihood = torch.log_softmax(rows, -1, dtype=torch.float32).gather(1, label[:, None])
     return likelihood.sum(), (rows.argmax(-1) == label).sum()
 
 
-def _put_gradient(rows: torch.Tensor, label: torch.Tensor, scale: torch.Tensor) -> None:
+def _put_gradient(rows: Tensor, label: Tensor, scale: Tensor) -> None:
     """Puts the gradient of the summed cross-entropy, times ``scale``, in the place of the logits."""
     probability = torch.softmax(rows, -1, dtype=torch.float32)
     at_label = (probability.gather(1, label[:, None]) - 1.0) * scale
@@ -105,12 +106,12 @@ def compile_vocabulary_loss(backend: str) -> None:
     _put_gradient = torch.compile(_put_gradient, fullgraph=True, dynamic=True, backend=backend)
 
 
-def _split_rows(logits: torch.Tensor, labels: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+def _split_rows(logits: Tensor, labels: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
     rows = max(1, CHUNKS.get(logits.device.type, CHUNKS["cuda"]) // logits.shape[1])
     return zip(logits.split(rows), labels.split(rows), strict=True)
 
 
-def compute_rtd_loss(logits: torch.Tensor, replaced: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def compute_rtd_loss(logits: Tensor, replaced: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the summed binary cross-entropy of token logits and replaced tokens, both ``[T]``, and RTD_SUMS."""
     loss = F.binary_cross_entropy_with_logits(logits, replaced.float(), reduction="sum")
     with torch.no_grad():
@@ -120,8 +121,8 @@ def compute_rtd_loss(logits: torch.Tensor, replaced: torch.Tensor) -> tuple[torc
 
 
 def compute_pair_loss(
-    logits: torch.Tensor, labels: torch.Tensor, kinds: torch.Tensor, part: torch.Tensor, num_parts: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    logits: Tensor, labels: Tensor, kinds: Tensor, part: Tensor, num_parts: int
+) -> tuple[Tensor, Tensor]:
     """Returns the summed binary cross-entropy of pairs, and PAIR_SUMS of each part in turn; arguments ``[n]``."""
     losses = F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
     with torch.no_grad():
@@ -129,9 +130,7 @@ def compute_pair_loss(
     return losses.sum(), sums
 
 
-def add_up_pairs(
-    logits: torch.Tensor, losses: torch.Tensor, kinds: torch.Tensor, part: torch.Tensor, num_parts: int
-) -> torch.Tensor:
+def add_up_pairs(logits: Tensor, losses: Tensor, kinds: Tensor, part: Tensor, num_parts: int) -> Tensor:
     """Returns PAIR_SUMS of each part in turn, ``[num_parts * len(PAIR_SUMS)]``; all arguments are ``[n]``.
 
     A product with one-hot rows: a GPU adds that up in one order, and the host does not wait for it.
@@ -150,11 +149,8 @@ def name_sums(
     return (*token_sums, *(f"{objective}/{name}" for objective in objectives for name in pair_sums))
 
 
-def _stack(*values: torch.Tensor | int) -> torch.Tensor:
-    device = next(v.device for v in values if isinstance(v, torch.Tensor))
+def _stack(*values: Tensor | int) -> Tensor:
+    device = next(v.device for v in values if isinstance(v, Tensor))
     return torch.stack(
-        [
-            v.double() if isinstance(v, torch.Tensor) else torch.full((), float(v), device=device).double()
-            for v in values
-        ]
+        [v.double() if isinstance(v, Tensor) else torch.full((), float(v), device=device).double() for v in values]
     )

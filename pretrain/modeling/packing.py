@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 # (queries, keys), both [..., heads, length, width] -> an addend of their scaled products, [..., heads, length, length]
-Bias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Bias = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -22,17 +23,17 @@ class Packing:
     bounds      ``starts`` as Python ints; None on a GPU, where reading them would synchronise
     """
 
-    starts: torch.Tensor
-    sequence: torch.Tensor
-    position: torch.Tensor
+    starts: Tensor
+    sequence: Tensor
+    position: Tensor
     max_length: int
-    cuts: torch.Tensor
+    cuts: Tensor
     longest: int
     padding: int
     bounds: list[int] | None
 
     @staticmethod
-    def of(starts: torch.Tensor, position_ids: torch.Tensor, max_length: int, padding: int = 0) -> "Packing":
+    def of(starts: Tensor, position_ids: Tensor, max_length: int, padding: int = 0) -> "Packing":
         sequence = torch.repeat_interleave(
             torch.arange(len(starts) - 1, device=starts.device), starts.diff(), output_size=len(position_ids)
         )
@@ -42,17 +43,17 @@ class Packing:
         return Packing(starts, sequence, position_ids.long(), max_length, cuts, longest, padding, bounds)
 
     @property
-    def slots(self) -> torch.Tensor:
+    def slots(self) -> Tensor:
         """Returns each token's place in the padded ``[n, max_length]`` layout, flattened, ``[T]`` int64."""
         return self.sequence * self.max_length + self.position
 
     @property
-    def mask(self) -> torch.Tensor:
+    def mask(self) -> Tensor:
         """Returns True at tokens in that layout, ``[n, max_length]``."""
         return torch.arange(self.max_length, device=self.starts.device) < self.starts.diff()[:, None]
 
 
-def find_far_apart(length: int, window: int, device: torch.device) -> torch.Tensor:
+def find_far_apart(length: int, window: int, device: torch.device) -> Tensor:
     """Returns which tokens do not see each other, ``[length, length]``."""
     place = torch.arange(length, device=device)
     return (place[:, None] - place).abs() >= window

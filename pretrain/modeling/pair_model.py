@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
@@ -57,23 +57,21 @@ class PairModel(nn.Module):
         self.sum_names = name_sums(MLM_SUMS, objectives)
         prepare_encoder(self, classifier.base_model)
 
-    def encode(self, inputs: Inputs) -> torch.Tensor:
+    def encode(self, inputs: Inputs) -> Tensor:
         """Returns the hidden states of a packed row, ``[T, hidden]``."""
         return encode_packed(self.classifier.base_model, inputs)
 
-    def score_pairs(self, hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    def score_pairs(self, hidden: Tensor, starts: Tensor) -> Tensor:
         """Returns the logits ``[n]`` of the pairs that begin at ``starts`` ``[n + 1]``."""
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()])
 
-    def logits(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    def logits(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Returns pair logits ``[n]`` and vocabulary logits at the masked positions ``[M, vocab]``."""
         hidden = self.encode(inputs)
         pair = self.score_pairs(hidden, inputs["starts"])
         return pair, self.mlm_head(hidden[inputs["masked_positions"]])
 
-    def forward(
-        self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, *, scales: Mapping[str, Tensor | float], **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
 
         One call does all of it, because ZeRO's hooks go by the calls of the module that DeepSpeed wraps.

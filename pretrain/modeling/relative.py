@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 
-def encode_mpnet(backbone: PreTrainedModel, tokens: dict[str, torch.Tensor], packing: Packing) -> torch.Tensor:
+def encode_mpnet(backbone: PreTrainedModel, tokens: dict[str, Tensor], packing: Packing) -> Tensor:
     """Returns hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
 
     A pair's bias is the corner, of its length, of that of the longest pair. All layers share it.
@@ -44,7 +44,7 @@ def encode_mpnet(backbone: PreTrainedModel, tokens: dict[str, torch.Tensor], pac
     return hidden
 
 
-def encode_deberta(backbone: PreTrainedModel, tokens: dict[str, torch.Tensor], packing: Packing) -> torch.Tensor:
+def encode_deberta(backbone: PreTrainedModel, tokens: dict[str, Tensor], packing: Packing) -> Tensor:
     """Returns hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
 
     Disentangled attention (He et al., 2021, "DeBERTa", equation 4): to the product of a query and a key it adds those
@@ -68,26 +68,26 @@ def encode_deberta(backbone: PreTrainedModel, tokens: dict[str, torch.Tensor], p
     return hidden
 
 
-def _split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+def _split_heads(x: Tensor, heads: int) -> Tensor:
     """Turns ``[..., rows, heads * width]`` into ``[..., heads, rows, width]``."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
 def _attend(
     module: "MPNetSelfAttention | DisentangledSelfAttention",
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     packing: Packing,
     bias: Bias | None,
     scale: float | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Returns ``[1, T + padding, heads * width]`` of ``q``, ``k``, ``v``: ``[1, heads, T + padding, width]``."""
     dropout = module.dropout.p if module.training else 0.0
     return attend_packed(module, q, k, v, None, scale, dropout, packing=packing, bias=bias)[0].flatten(2)
 
 
-def _find_rows(encoder: "DebertaV2Encoder", size: int, longest: int) -> torch.Tensor:
+def _find_rows(encoder: "DebertaV2Encoder", size: int, longest: int) -> Tensor:
     """Returns rows of a table, ``[2, 2 * longest]`` int64, for the distances from ``1 - longest`` to ``longest``.
 
     First of the tokens by which a key is before its query, then of those by which a query is before its key. They are
@@ -98,15 +98,13 @@ def _find_rows(encoder: "DebertaV2Encoder", size: int, longest: int) -> torch.Te
     return torch.stack([size // 2 - ahead, size // 2 + ahead]).clamp(0, size - 1)
 
 
-def _disentangle(
-    attention: "DisentangledSelfAttention", table: torch.Tensor, rows: torch.Tensor, scale: float
-) -> Bias | None:
+def _disentangle(attention: "DisentangledSelfAttention", table: Tensor, rows: Tensor, scale: float) -> Bias | None:
     """Returns the bias of one layer's attention. ``table``: ``[size, hidden]``; ``rows``: of _find_rows."""
     first, last, longest = int(rows.min()), int(rows.max()) + 1, rows.shape[1] // 2
     drop = attention.pos_dropout
     used = drop(table[first:last], first) if isinstance(drop, PairDropout) else drop(table[first:last])
 
-    def look_up(project: nn.Module, which: torch.Tensor) -> torch.Tensor:
+    def look_up(project: nn.Module, which: Tensor) -> Tensor:
         vectors = _split_heads(project(used) * scale, attention.num_attention_heads)
         index = (which - first).to(used.device, non_blocking=True)
         return vectors.index_select(1, index)  # [heads, 2 * longest, width]
@@ -119,7 +117,7 @@ def _disentangle(
     if keys is None and queries is None:
         return None
 
-    def bias(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    def bias(q: Tensor, k: Tensor) -> Tensor:
         length = q.shape[-2]
         near = slice(longest - length, longest + length)
         of_keys = q.new_zeros(()) if keys is None else _shear(q @ keys[:, near].mT)
@@ -128,14 +126,14 @@ def _disentangle(
     return bias
 
 
-def _shear(x: torch.Tensor) -> torch.Tensor:
+def _shear(x: Tensor) -> Tensor:
     """Returns a view of ``x [..., length, 2 * length]``: ``out[..., i, j] = x[..., i, length - 1 + j - i]``."""
     length = x.shape[-2]
     flat = x.flatten(-2)[..., length - 1 : length - 1 + length * (2 * length - 1)]
     return flat.unflatten(-1, (length, 2 * length - 1))[..., :length]
 
 
-def _convolve(layer: "ConvLayer", embedded: torch.Tensor, hidden: torch.Tensor, packing: Packing) -> torch.Tensor:
+def _convolve(layer: "ConvLayer", embedded: Tensor, hidden: Tensor, packing: Packing) -> Tensor:
     """Adds DeBERTa's convolution over the embedded tokens to its first layer's output; zeros keep pairs apart."""
     gap = layer.conv.padding[0]
     sequence = F.pad(packing.sequence, (0, packing.padding), value=len(packing.starts) - 1)

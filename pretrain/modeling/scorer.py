@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from data_pipeline import tokenizers
@@ -25,7 +26,7 @@ class Scorer:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
 
-    def score(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    def score(self, inputs: dict[str, Tensor]) -> Tensor:
         """Returns the scores ``[n]`` of padded pairs; of two labels, label 1 over label 0."""
         logits = self.model(**inputs).logits
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
@@ -128,7 +129,7 @@ def score_padded(scorer: Scorer, pairs: PackedPairs, batch_size: int) -> np.ndar
     return scores
 
 
-def _pad(scorer: Scorer, pairs: PackedPairs, rows: np.ndarray) -> dict[str, torch.Tensor]:
+def _pad(scorer: Scorer, pairs: PackedPairs, rows: np.ndarray) -> dict[str, Tensor]:
     """Returns the pairs ``rows`` as the model's inputs, ``[len(rows), longest]``."""
     lengths = np.diff(pairs.starts)[rows]
     mask = np.arange(lengths.max()) < lengths[:, None]

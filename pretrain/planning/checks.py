@@ -1,7 +1,6 @@
 """Checks which settings of a pre-training run go together, and which do nothing, by the settings alone."""
 
 from data_pipeline.core.settings import check_settings, list_unused, refuse_first
-from data_pipeline.sources import parse_sources
 from pretrain.config import LENGTHS, PretrainConfig
 
 RTD_SETTINGS = ("generator", "embedding_sharing", "rtd_weight")
@@ -27,18 +26,12 @@ def check(config: PretrainConfig) -> None:
             (is_contrastive and config.adapter, "--adapter does not go with --pair_loss contrastive"),
             (is_contrastive and config.permute_pair_labels, "--permute_pair_labels: --pair_loss has no labels"),
             (is_contrastive and config.compile, "--compile does not go with --pair_loss contrastive"),
-            (
-                is_contrastive and config.token_loss == "rtd",
-                "--token_loss rtd goes without --pair_loss contrastive",
-            ),
+            (is_contrastive and config.token_loss == "rtd", "--token_loss rtd goes without --pair_loss contrastive"),
             (
                 is_contrastive and batch == 1 and not config.own_negatives,
                 "--global_batch_size 1: --pair_loss contrastive needs the texts of other pairs",
             ),
-            (
-                config.adapter and config.token_loss != "auto",
-                "--token_loss: --adapter trains the pair loss alone",
-            ),
+            (config.adapter and config.token_loss != "auto", "--token_loss: --adapter trains the pair loss alone"),
             (is_fusion and len(config.adapters) < 2, "--adapter fusion weighs two or more --adapters"),
             (is_fusion and config.adapter_size, "--adapter_size: --adapter fusion has none"),
             (config.adapters and not is_fusion, "--adapters goes with --adapter fusion"),
@@ -49,19 +42,11 @@ def check(config: PretrainConfig) -> None:
 def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     """Returns notes about flags that were given and do nothing beside the others, and about controls."""
     is_masked = token_loss == "rtd" or (token_loss == "mlm" and config.mlm_weight and config.mlm_probability)
-    objectives = [source.objective for source in parse_sources(config.corpus)]
-    unused = {
-        "every corpus has an objective of its own": ("objective",) if objectives and all(objectives) else (),
-        f"the token loss is {token_loss}" if is_masked else "no token is masked": (
-            (() if token_loss == "rtd" else RTD_SETTINGS) + (() if is_masked else MASKING_SETTINGS)
-        ),
-    }
+    unused = (() if token_loss == "rtd" else RTD_SETTINGS) + (() if is_masked else MASKING_SETTINGS)
     default, notes = PretrainConfig(), list_unused(config)
-    for reason, names in unused.items():
-        given = [f"--{name}" for name in names if getattr(config, name) not in (getattr(default, name), 0)]
-        notes += [f"ignored, as {reason}: {' and '.join(given)}"] if given else []
-    if config.keep_every % config.save_steps:
-        notes.append(f"--keep_every {config.keep_every} is no multiple of --save_steps: fewer checkpoints are kept")
+    if given := [f"--{name}" for name in unused if getattr(config, name) not in (getattr(default, name), 0)]:
+        reason = f"the token loss is {token_loss}" if is_masked else "no token is masked"
+        notes.append(f"ignored, as {reason}: {' and '.join(given)}")
     if config.permute_pair_labels:
         notes.append("--permute_pair_labels: the labels say nothing of the pairs; this run is a control")
     return notes

@@ -17,7 +17,7 @@ from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import is_remote, list_paths
-from pretrain.batches import ON_PROCESSOR
+from pretrain.batches import ON_PROCESSOR, TrainedModel
 from pretrain.config import PretrainConfig
 from pretrain.engine.device import choose_precision
 from pretrain.engine.engine import read_deepspeed_config, zero_stage
@@ -32,7 +32,6 @@ from pretrain.modeling.compilation import check_is_compilable
 from pretrain.modeling.pair_model import build_fresh, load_config
 from pretrain.planning.checks import check, find_unused_flags
 from pretrain.setup import (
-    TrainedModel,
     check_lengths,
     choose_token_loss,
     count_steps,

@@ -3,17 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from pretrain.modeling.adapters.folder import (
-    Base,
-    find_base,
-    place_of_base,
-    read_spec,
-    write_adapter,
-    write_spec,
-)
+from pretrain.modeling.adapters.folder import Base, find_base, place_of_base, read_spec, write_adapter, write_spec
 from pretrain.modeling.adapters.layers import shorten
 from pretrain.modeling.adapters.model import AdapterModel
 
@@ -34,12 +27,7 @@ def keep_adapter(model: AdapterModel, run: Path, base_name: str, place: str | No
 
 
 def fill_adapter_release(
-    run: Path,
-    weights: dict[str, torch.Tensor],
-    facts: Facts,
-    partial: Path,
-    output: Path,
-    stated: CardOverrides,
+    run: Path, weights: dict[str, Tensor], facts: Facts, partial: Path, output: Path, stated: CardOverrides
 ) -> None:
     """Writes the files of an adapter's release to the folder ``partial``, which will be renamed to ``output``.
 

@@ -105,7 +105,6 @@ def format_card(
             "kinspan",
         ],
         base_model=None if facts.get("from_scratch") else facts["model"].get("hub_name"),
-        datasets=_find_datasets(facts["corpus"]),
         library=None if kind == "adapter" else "sentence-transformers",
         task="sentence-similarity" if is_siamese else "text-ranking",
     )
@@ -133,13 +132,6 @@ def format_card(
         chance_loss=-sum(p * math.log(p) for p in (positive_share, 1 - positive_share) if p),  # in nats
         **more,
     )
-
-
-def _find_datasets(corpus: Facts) -> list[str]:
-    """Returns the hub's names of the data sets that the corpus was streamed from, see readers/huggingface.py."""
-    sources = [source["name"] for source in corpus["sources"] if str(source.get("name", "")).startswith("hf:")]
-    names = [source.split(":")[1] for source in sources]
-    return list(dict.fromkeys(name for name in names if name.count("/") == 1 and not name.startswith((".", "/"))))
 
 
 def find_warnings(facts: Facts) -> list[str]:

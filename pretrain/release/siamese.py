@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 ModelConfig = dict[str, Any]  # of a config.json
-Weights = dict[str, torch.Tensor]
+Weights = dict[str, Tensor]
 MODULES = (  # of sentence-transformers, by the names that all its versions know
     ("", "sentence_transformers.models.Transformer"),
     ("1_Pooling", "sentence_transformers.models.Pooling"),

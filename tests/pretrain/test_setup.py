@@ -195,7 +195,6 @@ def test_a_fresh_pair_head_first_predicts_the_share_of_positives(
     ("given", "token_loss", "note"),
     [
         ({"decay_share": 0.5}, "mlm", "--decay_share"),
-        ({"corpus": ["a=1,sp", "b=1,psd"], "objective": "ict"}, "mlm", "an objective of its own: --objective"),
         ({"tokens_per_second": 9.0}, "mlm", "--tokens_per_second"),
         ({"mlm_probability": 0.0, "mlm_weight": 0.1}, "mlm", "no token is masked: --mlm_weight"),
         ({"adapter": "lora", "mlm_probability": 0.3, "rtd_weight": 9.0}, "none", "--rtd_weight and --mlm_probability"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from data_pipeline.core.errors import KinspanError
@@ -72,7 +72,7 @@ class Bottleneck(nn.Module):
         for tensor in (self.down.bias, self.up.weight, self.up.bias):
             nn.init.zeros_(tensor)
 
-    def forward(self, h: torch.Tensor) -> torch.Tensor:
+    def forward(self, h: Tensor) -> Tensor:
         return self.up(torch.relu(self.down(h)))
 
 
@@ -92,7 +92,7 @@ class Fusion(nn.Module):
         nn.init.normal_(self.key.weight, std=INITIAL_DEVIATION)
         nn.init.zeros_(self.query.bias)
 
-    def forward(self, h: torch.Tensor) -> torch.Tensor:
+    def forward(self, h: Tensor) -> Tensor:
         added = torch.stack([adapter(h) for adapter in self.of], -2)
         keyed = self.key(self.query(h))  # K' (Q h + q), so that K is applied once and not to each adapter's output
         scores = (keyed[..., None, :] * added).sum(-1)
@@ -104,7 +104,7 @@ class AdaptedNorm(nn.LayerNorm):
 
     parts: nn.ModuleList  # one, or none
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         total = input
         for part in self.parts:
             total = total + part(super().forward(total))

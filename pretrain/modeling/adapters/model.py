@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from data_pipeline.core.errors import KinspanError
@@ -60,9 +60,7 @@ class AdapterModel(PairModel):
         trained, named = self.name_trained(), name_parts(self.classifier.base_model)
         return {name: parameter for name, parameter in named.items() if name not in trained}
 
-    def forward(
-        self, *, scales: Mapping[str, torch.Tensor | float], **inputs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, *, scales: Mapping[str, Tensor | float], **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the weighted loss of a packed micro-batch, its sums and its pair logits, as PairModel does."""
         pair = self.score_pairs(self.encode(inputs), inputs["starts"]).float()
         loss, sums = compute_pair_loss(pair, inputs["labels"], inputs["kinds"], inputs["part"], len(self.objectives))

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pretrain.modeling.packing import Bias, Packing, find_far_apart
 
@@ -13,22 +14,22 @@ from .dropout import Masks, current_masks, draw_mask, round_probability
 
 
 def attend_each(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     packing: Packing,
     scale: float,
     dropout: float,
     window: int | None,
     bias: Bias | None,
-) -> torch.Tensor:
+) -> Tensor:
     """Attends with dropout by the current masks; inputs and output are ``[T + padding, heads, width]``."""
     drop = _start_dropout(q.shape[1], packing, dropout)
     biases = [] if bias is None else list(map(bias, _split(q, packing), _split(k, packing)))
     return _AttendEach.apply(q, k, v, packing.bounds, scale, window, drop, *biases)
 
 
-def _split(x: torch.Tensor, packing: Packing) -> list[torch.Tensor]:
+def _split(x: Tensor, packing: Packing) -> list[Tensor]:
     lengths = [end - start for start, end in pairwise(packing.bounds or [])]
     return [part.transpose(0, 1) for part in x.split([*lengths, packing.padding])[:-1]]
 
@@ -37,11 +38,11 @@ def _split(x: torch.Tensor, packing: Packing) -> list[torch.Tensor]:
 class _Dropout:
     """Holds hashes of a call's rows ``[heads, T]`` and columns, see dropout.draw_mask; and its probability."""
 
-    rows: torch.Tensor
-    columns: torch.Tensor
+    rows: Tensor
+    columns: Tensor
     p: float
 
-    def draw(self, start: int, end: int, dtype: torch.dtype) -> torch.Tensor:
+    def draw(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
         """Draws the mask of the sequence that lies there, ``[heads, length, length]``."""
         return draw_mask(self.rows[:, start:end], self.columns, end - start, self.p, dtype)
 
@@ -63,15 +64,15 @@ class _AttendEach(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
         bounds: list[int],
         scale: float,
         window: int | None,
         drop: _Dropout | None,
-        *biases: torch.Tensor,
-    ) -> torch.Tensor:
+        *biases: Tensor,
+    ) -> Tensor:
         out = q.new_zeros(q.shape)
         probabilities = []
         grow = 1.0 if drop is None else 1 / (1 - round_probability(drop.p))
@@ -91,7 +92,7 @@ class _AttendEach(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *probabilities = ctx.saved_tensors
         drop, scale, grow = ctx.drop, ctx.scale, ctx.grow
         dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
@@ -112,6 +113,6 @@ class _AttendEach(torch.autograd.Function):
         return dq, dk, dv, None, None, None, None, *d_biases
 
 
-def _multiply(a: torch.Tensor, b: torch.Tensor, factor: float) -> torch.Tensor:
+def _multiply(a: Tensor, b: Tensor, factor: float) -> Tensor:
     """Returns ``factor * a @ b`` of two batches of matrices, in one pass."""
     return torch.baddbmm(a.new_empty(()), a, b, beta=0, alpha=factor)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 # Odd numbers and shifts of Chris Wellons' "lowbias32" hash of 32 bits (https://nullprogram.com/blog/2018/07/31/).
 FIRST, SECOND = 0x7FEB352D, 0x846CA68B - 2**32
@@ -19,7 +19,7 @@ LANES = 2  # each hash of 32 bits decides about two elements, by 16 bits each
 STEPS = 2**16  # a probability is rounded to a multiple of one in so many, an error of at most 8e-6
 
 
-def mix(numbers: torch.Tensor) -> torch.Tensor:
+def mix(numbers: Tensor) -> Tensor:
     """Hashes int32 numbers, in place. Every bit of a result depends on every bit of its number."""
     high = numbers >> 16
     numbers.bitwise_xor_(high.bitwise_and_(0xFFFF)).mul_(FIRST)
@@ -41,7 +41,7 @@ class Masks:
         self.tokens = self._heads = self.pairs[:0]
         self._calls = 0
 
-    def place_tokens(self, sequence: torch.Tensor, position: torch.Tensor, padding: int) -> None:
+    def place_tokens(self, sequence: Tensor, position: Tensor, padding: int) -> None:
         """Takes each token's pair in the packed row, and its place there; both ``[T]``.
 
         padding: tokens of no pair that follow
@@ -50,17 +50,17 @@ class Masks:
         self.tokens = torch.nn.functional.pad(tokens, (0, padding))
         self._heads = self.tokens[:0]
 
-    def rows_of_heads(self, heads: int) -> torch.Tensor:
+    def rows_of_heads(self, heads: int) -> Tensor:
         """Returns hashes int32 ``[heads, T + padding]`` of the rows of attention, one for each head and token."""
         if len(self._heads) != heads:  # once per forward pass of an encoder: layers have as many heads
             self._heads = mix(mix(torch.arange(heads, dtype=torch.int32) + 1)[:, None] ^ self.tokens)
         return self._heads
 
-    def rows_of_table(self, first: int, count: int) -> torch.Tensor:
+    def rows_of_table(self, first: int, count: int) -> Tensor:
         """Returns hashes int32 ``[count]`` of rows, from the number ``first`` on, of a table that all pairs share."""
         return mix(torch.arange(first, first + count, dtype=torch.int32) ^ (self._key & 0x7FFFFFFF))
 
-    def start_call(self, width: int) -> torch.Tensor:
+    def start_call(self, width: int) -> Tensor:
         """Returns hashes int32 of the columns of the next call of dropout, for rows of up to ``width`` elements."""
         self._calls += 1
         call = hash_key(self._key, self._calls) & 0x7FFFFFFF
@@ -73,7 +73,7 @@ def hash_key(*parts: int | str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def mix_pairs(key: int, pairs: np.ndarray) -> torch.Tensor:
+def mix_pairs(key: int, pairs: np.ndarray) -> Tensor:
     """Returns an int32 hash ``[n]`` of the key and each pair, by SplitMix64's finaliser (Steele et al., 2014)."""
     x = pairs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -86,7 +86,7 @@ def round_probability(p: float) -> float:
     return round(p * STEPS) / STEPS
 
 
-def draw_mask(rows: torch.Tensor, columns: torch.Tensor, width: int, p: float, dtype: torch.dtype) -> torch.Tensor:
+def draw_mask(rows: Tensor, columns: Tensor, width: int, p: float, dtype: torch.dtype) -> Tensor:
     """Returns 1 where an element is kept and 0 where it is dropped, ``[..., width]``.
 
     rows:    int32 hashes ``[...]``
@@ -101,18 +101,18 @@ class _Drop(torch.autograd.Function):
     """Drops elements of ``x [..., width]``, a row for each of ``rows``, and scales what stays."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, p: float) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, rows: Tensor, columns: Tensor, p: float) -> Tensor:
         ctx.save_for_backward(rows, columns)
         ctx.p = p
         return _drop(x, rows, columns, p)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         rows, columns = ctx.saved_tensors
         return _drop(grads[0], rows, columns, ctx.p), None, None, None
 
 
-def _drop(x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, p: float) -> torch.Tensor:
+def _drop(x: Tensor, rows: Tensor, columns: Tensor, p: float) -> Tensor:
     return (x * draw_mask(rows, columns, x.shape[-1], p, x.dtype)).mul_(1 / (1 - round_probability(p)))
 
 
@@ -123,7 +123,7 @@ class PairDropout(nn.Dropout):
     first_row: the number of a table's first one
     """
 
-    def forward(self, x: torch.Tensor, first_row: int | None = None) -> torch.Tensor:
+    def forward(self, x: Tensor, first_row: int | None = None) -> Tensor:
         if not self.training or self.p == 0.0 or _current is None:
             return super().forward(x)
         if first_row is not None:

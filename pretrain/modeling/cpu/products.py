@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 
 @cache
@@ -18,7 +18,7 @@ def prefers_onednn() -> bool:
     return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Returns ``x @ weight.T + bias`` in fp32 by oneDNN: ``[..., in]`` and ``[out, in]``, both of any strides."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
@@ -27,12 +27,12 @@ class _Product(torch.autograd.Function):
     """A linear layer by ``multiply``, and its gradients likewise."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         return multiply(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad, rows = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (grads[0], x))
         of_x, of_weight, of_bias = ctx.needs_input_grad
@@ -46,7 +46,7 @@ class _Product(torch.autograd.Function):
 class Linear(nn.Linear):
     """torch's linear layer, which multiplies by oneDNN where that is faster."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         on_host = x.device.type == "cpu" and x.dtype == self.weight.dtype == torch.float32
         if on_host and x.numel() and not torch.is_autocast_enabled("cpu"):
             return _Product.apply(x, self.weight, self.bias)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data_pipeline.sampling.batch import Batch
 from pretrain.engine.ranks import sum_over_ranks
@@ -18,9 +19,9 @@ from .losses import add_up_queries, bar_known, compare_texts
 from .model import SiameseModel
 
 CHUNK = 2**24  # cosines that are there at a time: 64 MB
-Pass = tuple[torch.Tensor, ...]  # what a forward pass of SiameseModel returns; the last are the embeddings
+Pass = tuple[Tensor, ...]  # what a forward pass of SiameseModel returns; the last are the embeddings
 # Of the embeddings of all pairs, and the rows of some queries: their losses [r], and sums for the log [num_sums]
-Comparison = Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
+Comparison = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class CachedGradients:
     only:       the pass of the only micro-batch, which has its graph: it need not run again
     """
 
-    of_batches: list[torch.Tensor | None]
-    sums: torch.Tensor
+    of_batches: list[Tensor | None]
+    sums: Tensor
     only: Pass | None
 
 
@@ -72,9 +73,7 @@ def cache_gradients(
     return CachedGradients([next(of_filled) if pairs else None for pairs in sizes], sums, only)
 
 
-def compare_objectives(
-    model: SiameseModel, batches: Sequence[Batch | None], start: int, groups: torch.Tensor
-) -> Comparison:
+def compare_objectives(model: SiameseModel, batches: Sequence[Batch | None], start: int, groups: Tensor) -> Comparison:
     """Returns the comparison of pre-training, with the sums of each objective's queries, as of losses.add_up_queries.
 
     start:   where this rank's pairs begin in the global batch
@@ -82,7 +81,7 @@ def compare_objectives(
     """
     parts = np.concatenate([np.zeros(0, dtype=np.int16), *(batch.part for batch in batches if batch)])
 
-    def compare(every: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    def compare(every: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         compared = compare_texts(every, rows, model.temperature, model.symmetric, bar_known(groups, rows))
         part = torch.from_numpy(parts[rows.start - start : rows.stop - start]).to(every.device)
         return compared.losses, add_up_queries(compared, part, len(model.objectives))
@@ -90,7 +89,7 @@ def compare_objectives(
     return compare
 
 
-def surrogate_loss(embeddings: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+def surrogate_loss(embeddings: Tensor, gradient: Tensor | None) -> Tensor:
     """Returns a scalar whose gradient with respect to ``embeddings`` is ``gradient``; 0 for an empty micro-batch."""
     return (embeddings * (torch.zeros_like(embeddings) if gradient is None else gradient)).sum()
 

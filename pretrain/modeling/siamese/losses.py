@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 CONTRASTIVE_SUMS = ("pair_loss", "queries", "firsts", "reciprocal_ranks")
 
@@ -21,17 +22,17 @@ class Compared(NamedTuple):
     ranks:   of that text, from 1 on; a candidate that is as similar counts half
     """
 
-    losses: torch.Tensor
-    cosines: torch.Tensor
-    ranks: torch.Tensor
+    losses: Tensor
+    cosines: Tensor
+    ranks: Tensor
 
 
 def compare_texts(
-    embeddings: torch.Tensor,
+    embeddings: Tensor,
     rows: slice,
     temperature: float,
     symmetric: bool = False,
-    barred: tuple[torch.Tensor, torch.Tensor] | None = None,
+    barred: tuple[Tensor, Tensor] | None = None,
 ) -> Compared:
     """Computes multiple-negatives ranking: cross-entropy of each query's own text among the texts of all pairs.
 
@@ -62,7 +63,7 @@ def compare_texts(
     return Compared(losses, to_positive[:, 0].detach(), ranks)
 
 
-def bar_known(groups: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+def bar_known(groups: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
     """Returns which texts are no negatives of some queries, for ``compare_texts``.
 
     These are other pairs' texts of a query's document, and texts that equal its positive; a pair's negatives stay.
@@ -75,7 +76,7 @@ def bar_known(groups: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Te
     pair_of_text = torch.cat([pair, pair.repeat_interleave(m - 2)])
     query, positive, place = groups[rows, 0, None], groups[rows, 1, None], pair[rows, None]
 
-    def find(candidates: torch.Tensor, pair_of_candidate: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    def find(candidates: Tensor, pair_of_candidate: Tensor, like: Tensor) -> Tensor:
         document, text = candidates.unbind(-1)
         same = (document == query[..., 0]) | (document == positive[..., 0]) | (text == like[..., 1])
         return same & (pair_of_candidate != place)
@@ -83,7 +84,7 @@ def bar_known(groups: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Te
     return find(texts, pair_of_text, positive), find(groups[:, 0], pair, query)
 
 
-def add_up_queries(compared: Compared, part: torch.Tensor, num_parts: int) -> torch.Tensor:
+def add_up_queries(compared: Compared, part: Tensor, num_parts: int) -> Tensor:
     """Returns CONTRASTIVE_SUMS of each part in turn, ``[num_parts * len(CONTRASTIVE_SUMS)]``; part: ``[r]``"""
     group = F.one_hot(part.long(), num_parts).double()
     losses, ranks = compared.losses.detach().double(), compared.ranks.double()

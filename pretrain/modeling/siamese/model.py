@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from pretrain.modeling.encoder import Inputs, encode_packed, prepare_encoder
@@ -48,16 +48,14 @@ class SiameseModel(nn.Module):
         self.sum_names = MLM_SUMS + self.pair_sum_names
         prepare_encoder(self, self.encoder)
 
-    def embed(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+    def embed(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Returns hidden states ``[T, hidden]`` of a packed row, and embeddings of length 1 ``[n, m, hidden]`` of its n
         pairs of m texts."""
         hidden = encode_packed(self.encoder, inputs)
         mean = pool_mean(hidden, inputs["starts"])
         return hidden, F.normalize(mean, dim=-1).view(len(inputs["labels"]), -1, hidden.shape[-1])
 
-    def forward(
-        self, *, scales: Mapping[str, torch.Tensor | float] | None, **inputs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, *, scales: Mapping[str, Tensor | float] | None, **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Returns a packed micro-batch's weighted masked-LM loss, its sums ``[len(sum_names)]`` and its embeddings.
 
         The sums of the pair loss are left at 0: one micro-batch does not know them.
@@ -73,7 +71,7 @@ class SiameseModel(nn.Module):
         return loss * scales["mlm"], sums, embeddings
 
 
-def pool_mean(hidden: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+def pool_mean(hidden: Tensor, starts: Tensor) -> Tensor:
     """Returns the mean of each sequence's hidden states ``[T, hidden]``, special tokens included, in fp32."""
     lengths = starts.diff()
     numbers = torch.arange(len(lengths), device=hidden.device)
@@ -90,12 +88,7 @@ def load_siamese_model(
     symmetric: bool = False,
     load: Load = load_or_build,
 ) -> tuple[SiameseModel, list[str]]:
-    """Loads the bi-encoder to train, in fp32, and returns it with notes on its new parts.
-
-    name_or_dir: a weights folder, a hub name, or a folder with a config alone, which starts from scratch
-
-    Raises KinspanError where there is none, or where its architecture cannot be trained here.
-    """
+    """Loads the bi-encoder to train, in fp32, and returns it with notes on its new parts; as ``load_model``."""
     torch.manual_seed(seed)  # of fresh weights
     model, notes = load(AutoModelForMaskedLM, name_or_dir, "masked-LM")
     return SiameseModel(model, objectives, temperature, symmetric).train(), notes

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 from pretrain.batches import to_tensors
 from pretrain.modeling import encoder
@@ -38,15 +37,3 @@ def test_a_family_learns_the_same(family, make_model, tiny_corpus, make_stream, 
     assert aligned_gradients.keys() == gradients.keys()
     for name, gradient in gradients.items():
         torch.testing.assert_close(aligned_gradients[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
-
-
-def test_a_layer_without_bias_and_others_of_that_width():
-    model = nn.Sequential(nn.Linear(8, 70, bias=False), nn.Linear(70, 8), nn.Linear(8, 64))
-    x = torch.randn(3, 8)
-    plain = model[0](x)
-    align_vocabulary(model, 70)
-    assert [type(module) for module in model] == [AlignedLinear, nn.Linear, nn.Linear]
-    found = model[0](x)
-    torch.testing.assert_close(found[:, :70], plain)
-    assert (found[:, 70:] == -torch.inf).all()
-    assert found.shape == (3, 128)

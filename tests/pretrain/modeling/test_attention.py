@@ -57,19 +57,6 @@ def alone(query, key, value, scale, window=None):
 
 
 @pytest.mark.usefixtures("_flash")
-@pytest.mark.parametrize(("capability", "padded"), [((7, 5), True), ((8, 0), False), ((9, 0), False)])
-def test_half_precision_is_padded_on_a_gpu_without_flash_attention(capability, padded, packing, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    monkeypatch.setattr(attention, "_has_flash", None)
-    attention.find_flash()
-    packing = replace(packing, bounds=None)
-    monkeypatch.setattr(attention, "_flash" if padded else "_padded", None)  # the other one is called
-    out, _ = attend_packed(torch.nn.Module(), *draw(dtype=torch.float16), None, packing=packing)
-    assert out.isfinite().all()
-
-
-@pytest.mark.usefixtures("_flash")
 @pytest.mark.parametrize("how", ["each", "padded", "flash"])
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("scale", [None, 0.2])

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
@@ -51,39 +50,12 @@ def test_trained_checkpointed_and_released(family, make_model, tiny_corpus, make
     assert {n for n, _ in trained.named_parameters()} == weights.keys()
 
     folder = release(tmp_path / "run", tmp_path / "release")
-    batch = make_stream(tiny_corpus, masking=True).batch(0, 8)
-    with torch.no_grad():
-        pair, vocabulary = trained.logits(to_tensors(batch, CPU))
-    for k, (logit, masked) in enumerate(alone(folder, trained.family, batch)):
-        here = (batch.masked_positions >= batch.starts[k]) & (batch.masked_positions < batch.starts[k + 1])
-        assert torch.allclose(logit, pair[k], atol=1e-5)
-        assert torch.allclose(masked, vocabulary[torch.from_numpy(here)], atol=1e-5)
-
     again, notes = load_model(str(folder), seed=9)
     assert not any("fresh" in note for note in notes)
+    inputs = to_tensors(make_stream(tiny_corpus, masking=True).batch(0, 8), CPU)
     with torch.no_grad():
-        for ours, theirs in zip(again.eval().logits(to_tensors(batch, CPU)), (pair, vocabulary), strict=True):
+        for ours, theirs in zip(again.eval().logits(inputs), trained.logits(inputs), strict=True):
             assert torch.allclose(ours, theirs, atol=1e-6)
-
-
-def alone(folder, family, batch):
-    """Of each pair on its own the logit and the vocabulary logits at its masked positions, by transformers."""
-    masked_lm_folder = folder / family.masked_lm_folder
-    for name, where in ((family.classifier, folder), (family.masked_lm, masked_lm_folder)):
-        _, info = getattr(transformers, name).from_pretrained(str(where), output_loading_info=True)
-        assert not info["missing_keys"]
-        assert not info["mismatched_keys"]
-    classifier = AutoModelForSequenceClassification.from_pretrained(str(folder)).eval()
-    masked_lm = AutoModelForMaskedLM.from_pretrained(str(masked_lm_folder)).eval()
-    assert (type(classifier).__name__, type(masked_lm).__name__) == (family.classifier, family.masked_lm)
-    assert load_tokenizer(str(masked_lm_folder)).mask_token_id is not None
-    for start, end in zip(batch.starts[:-1], batch.starts[1:], strict=True):
-        inputs = {"input_ids": torch.from_numpy(batch.input_ids[start:end]).long()[None]}
-        if family.token_types:
-            inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids[start:end]).long()[None]
-        positions = batch.masked_positions[(batch.masked_positions >= start) & (batch.masked_positions < end)] - start
-        with torch.no_grad():
-            yield classifier(**inputs).logits[0, 0], masked_lm(**inputs).logits[0][torch.from_numpy(positions)]
 
 
 def sentencepiece_like(path, texts, cross_words):
@@ -101,9 +73,7 @@ def sentencepiece_like(path, texts, cross_words):
     trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=special, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     roles = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
     wrapped = PreTrainedTokenizerFast(
@@ -136,27 +106,6 @@ def test_a_tokenizer_of_pieces_across_words_is_refused(make_corpus, tiny_documen
     folder = sentencepiece_like(tmp_path / "odd", texts, cross_words=True)
     with pytest.raises(KinspanError, match="--tokenizer odd"):
         make_corpus(tiny_documents[:20], folder)
-
-
-def test_one_token_type_with_the_tokenizer_that_gives_no_other(
-    shared, make_model, make_corpus, make_stream, tiny_documents
-):
-    """As roberta-base has it."""
-    corpus = Corpus(make_corpus(tiny_documents[:20], shared / "tokenizers/roberta-base-tokenizer"))
-    model, _ = load_model(str(make_model("roberta", type_vocab_size=1, vocab_size=50265)), seed=1)
-    batch = make_stream(corpus, masking=True).batch(0, 10)
-    assert not batch.token_type_ids.any()
-    with torch.no_grad():
-        pair, _ = model.logits(to_tensors(batch, CPU))
-    assert torch.isfinite(pair).all()
-
-
-def test_an_electra_discriminators_masked_lm_head_starts_fresh(make_model):
-    folder = make_model("electra")
-    config = transformers.AutoConfig.from_pretrained(str(folder))
-    transformers.ElectraForPreTraining(config).save_pretrained(str(folder))
-    _, notes = load_model(str(folder), seed=1)
-    assert [note.split(" starts fresh")[0] for note in notes] == ["the pair head", "the masked-LM head"]
 
 
 def test_modernbert_pools_first_tokens(make_model):

@@ -43,12 +43,3 @@ def test_the_gradient_takes_the_place_of_the_logits():
     logits.register_hook(lambda grad: seen.append(grad.data_ptr()))
     compute_mlm_loss(logits, labels)[0].backward()
     assert seen == [place]
-
-
-def test_a_second_backward_pass_is_refused():
-    """Rather than take the gradient for logits."""
-    leaf, labels = draw(13, torch.float32)
-    loss, _ = compute_mlm_loss(leaf * 1, labels)
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()

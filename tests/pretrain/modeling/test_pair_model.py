@@ -11,10 +11,8 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     BertForMaskedLM,
-    GPT2Config,
 )
 
-from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.families import FAMILIES
@@ -103,17 +101,6 @@ def test_losses_and_gradients_are_those_of_transformers_own_classes(make_model, 
         assert (parameter.grad - theirs[name]).norm() <= 1e-5 * max(theirs[name].norm(), 1e-2), name
 
 
-def test_packed_equals_unpacked_with_real_weights(tiny_corpus, make_stream):
-    model, notes = load_model(default_model(), seed=3)
-    batch = make_stream(tiny_corpus, masking=True).batch(0, 10)
-    model.eval()
-    with torch.no_grad():
-        packed = model.logits(to_tensors(batch, CPU))
-    for ours, theirs in zip(packed, unpacked(model, batch), strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
-    assert any("pair head" in note and note.endswith("in all-MiniLM-L6-v2)") for note in notes)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pair_gives_the_gradient_that_it_gives_alone(family, make_model, tiny_corpus, make_stream):
     """Of very unequal pairs: what is padding to one is none to the other."""
@@ -150,18 +137,6 @@ def test_a_model_of_a_config_alone_starts_fresh_by_the_seed_and_with_dropout(mak
     assert not all(differs)
 
 
-def write_gpt(make_model):
-    folder = make_model()
-    GPT2Config(n_layer=1, n_head=2, n_embd=8).save_pretrained(str(folder))
-    return folder
-
-
-def damage_weights(make_model):
-    folder = make_model()
-    (folder / "model.safetensors").write_bytes(b"not tensors")
-    return folder
-
-
 def poison_weights(make_model):
     folder = make_model()
     model = BertForMaskedLM(AutoConfig.from_pretrained(folder))
@@ -188,9 +163,7 @@ def widen_the_config(make_model):
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (write_gpt, "gpt2"),
-        (lambda make_model: make_model() / "absent", "absent"),
-        (damage_weights, ""),
+        (lambda make_model: make_model() / "absent", ""),
         (poison_weights, "bert.encoder.layer.1.output.dense.weight"),
         (lose_a_layer, "model.layers.3"),
         (widen_the_config, "intermediate.dense"),

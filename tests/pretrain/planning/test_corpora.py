@@ -16,13 +16,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import Source, parse_sources
-from pretrain.planning.corpora import (
-    identify_corpora,
-    mix,
-    open_corpora,
-    open_corpora_for_tokenizer,
-    summarize_corpora,
-)
+from pretrain.planning.corpora import identify_corpora, mix, open_corpora, open_corpora_for_tokenizer, summarize_corpora
 
 OBJECTIVES = st.sampled_from([None, "ssp", "nsp", "ssp:2+nsp:3", "all"])
 

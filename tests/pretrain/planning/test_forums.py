@@ -12,7 +12,7 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
 from data_pipeline.tokenizers import read_pair_template
 from pretrain.config import PretrainConfig
-from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sources, mix_validation, summarize_corpora
+from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sources, mix_validation
 from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, choose_forums
 from tests.synthetic import short_tokenizer
 
@@ -45,15 +45,8 @@ def test_all_leaves_out_the_forums_of_the_benchmarks_and_their_metas():
     ]
 
 
-def test_none_is_all_that_are_given():
+def test_named_forums_are_chosen_or_left_out():
     assert choose(None) == [source.path for source in GIVEN]
-    assert choose_forums((), None, None, CACHE) == ()  # the default corpus
-    for chosen, least, flag in (("all", None, "--forums all"), (None, 9, "--min_questions 9")):
-        with pytest.raises(KinspanError, match=flag):
-            choose_forums((), chosen, least, CACHE)
-
-
-def test_your_own_and_all_but_some():
     assert choose("beer, physics") == [
         s.path for s in GIVEN if "beer" in s.path or s.path.endswith("physics.stackexchange.com")
     ]
@@ -74,21 +67,6 @@ def test_small_forums_are_left_out(tiny_corpus, make_corpus, helpers):
     assert kept == [s.path for s, size in zip(sources, sizes, strict=True) if size == max(sizes)]
     with pytest.raises(KinspanError, match="--min_questions"):
         choose(None, sources, max(sizes) + 1)
-
-
-def test_a_forum_that_gives_nothing_has_no_turn_where_others_do(tiny_corpus, make_corpus, helpers):
-    documents = helpers.synthetic_documents(12, seed="asked")
-    forum = make_corpus([{**document, "title": f"Why {n} and not {n + 1}?"} for n, document in enumerate(documents)])
-    given = [str(tiny_corpus), f"{forum}=1,title_body+ssp"]
-    config = PretrainConfig(corpus=given, objective="duplicate", corpus_schedule="round_robin")
-    corpora = [Corpus(tiny_corpus), Corpus(forum)]
-    mixture, notes = drop_untrainable(build_mixture(config, list_sources(config)).read_from(*corpora))
-    assert [(part.source, part.objective.name) for part in mixture.parts] == [(1, "ssp")]
-    assert len(notes) == 2
-    assert summarize_corpora(mixture, corpora)["totals"] == corpora[1].manifest.totals
-    alone = PretrainConfig(corpus=[str(tiny_corpus)], objective="duplicate", corpus_schedule="round_robin")
-    asked = build_mixture(alone, list_sources(alone)).read_from(corpora[0])
-    assert drop_untrainable(asked) == (asked, [])
 
 
 def write_duplicates_of_one(folder, make_corpus_of, validation_share=0.0):

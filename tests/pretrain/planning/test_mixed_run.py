@@ -1,11 +1,7 @@
 """A run of several corpora, one of them remote: its figures stand apart, and it resumes as any other."""
 
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -96,61 +92,6 @@ def test_a_run_of_two_corpora(recipe, tmp_path, caplog):
     ]
     with pytest.raises(KinspanError, match="its corpus_content is"):
         pretrain(recipe(corpus=swapped))
-
-
-def environment():
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path}
-
-
-def start(settings, ranks):
-    """Run or resume ``launch/pretrain.py`` on so many ranks, and return what it says."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        launcher = ["deepspeed", "--num_accelerators", str(ranks), "--master_port", str(probe.getsockname()[1])]
-    flags = [word for name, value in settings.items() for word in (f"--{name}", *map(str, value))]
-    started = [*(launcher if ranks > 1 else [sys.executable]), str(ROOT / "launch/pretrain.py"), *flags]
-    done = subprocess.run(started, capture_output=True, text=True, env=environment(), timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-def forget_the_end(folder):
-    """Leave a run as it was at its last checkpoint but one."""
-    (folder / "summary.json").unlink()
-    shutil.rmtree(folder / f"checkpoints/step-{STEPS:08d}")
-
-
-@pytest.mark.slow
-def test_two_ranks_give_the_losses_of_one_and_either_goes_on_with_the_others_run(
-    tiny_corpus, news, make_model, tmp_path
-):
-    (tmp_path / "wiki").symlink_to(tiny_corpus)
-    (tmp_path / "news").symlink_to(news)
-    given = {name: [value] for name, value in {**SETTINGS, "log_steps": 1, "global_batch_size": 17}.items()}
-    given |= {"corpus": [f"{tmp_path}/wiki=0.7,ssp", f"{tmp_path}/news=0.3,sp"], "micro_batch_size": [4]}
-    given |= {"model": [make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.2)]}
-    names = ("mlm_loss", "pair_loss", "wiki/pair_loss", "news/pair_loss", "grad_norm")
-
-    def read(folder):
-        lines = lines_of(folder, "train")
-        assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-        return np.array([[line.get(name, 0.0) for name in names] for line in lines])
-
-    def compare(lines, expected):
-        assert np.allclose(lines[:, :-1], expected[:, :-1], rtol=0, atol=1e-5)
-        assert np.allclose(lines[:, -1], expected[:, -1], rtol=1e-4)  # AdamW would hide a wrong constant in the losses
-
-    for ranks in (1, 2):
-        start(given | {"output_dir": [tmp_path / str(ranks)]}, ranks)
-    expected = read(tmp_path / "1")
-    assert (expected > 0).all(axis=1).sum() > STEPS / 2  # most steps have pairs of both
-    compare(read(tmp_path / "2"), expected)
-    for ranks, resumed_by in ((1, 2), (2, 1)):
-        forget_the_end(tmp_path / str(ranks))
-        said = start(given | {"output_dir": [tmp_path / str(ranks)]}, resumed_by)
-        assert f"step-{STEPS - 4:08d} was written by {ranks} rank" in said
-        compare(read(tmp_path / str(ranks)), expected)
 
 
 def test_corpora_on_the_command_line_replace_those_of_the_file(recipe, tmp_path):

@@ -1,15 +1,13 @@
 """``--dry_run``: memory and work by formula, and the refusals of the run itself."""
 
-import json
-
 import pytest
 import torch
-from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining, PreTrainedTokenizerFast
+from transformers import AutoConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import average_tokens, make_largest_batch, to_tensors
-from pretrain.config import PretrainConfig, as_dict, identity
+from pretrain.config import PretrainConfig
 from pretrain.metrics import FlopCounter
 from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.families import FAMILIES
@@ -136,55 +134,6 @@ def test_many_epochs_are_warned_of(make_model, tiny_corpus):
 def test_what_the_run_would_refuse_is_refused(settings, flag):
     with pytest.raises(KinspanError, match=flag):
         make_plan(PretrainConfig(**{"model": "roberta-base", "corpus": "absent"} | settings))
-
-
-def test_neither_flag_is_of_the_runs_identity():
-    plain, dry = PretrainConfig(), PretrainConfig(dry_run=True, tokens_per_second=5.0)
-    assert identity(plain) == identity(dry)
-    assert as_dict(plain) == as_dict(dry)
-
-
-def test_a_generator_that_the_run_would_refuse_is_refused(make_model):
-    model = str(make_model("electra"))
-    for generator, options in (
-        (make_model("electra", vocab_size=40_000), {"embedding_sharing": "none"}),
-        (make_model("electra", vocab_size=40_000), {"embedding_sharing": "tied"}),
-        (make_model("electra", max_position_embeddings=64), {"embedding_sharing": "none", "max_length": 100}),
-        (make_model("bert"), {"embedding_sharing": "none"}),
-    ):
-        with pytest.raises(KinspanError, match=f"--generator {generator}"):
-            make_plan(PretrainConfig(model=model, generator=str(generator), **options))
-
-
-def change_vocabulary(folder, change):
-    content = json.loads((folder / "tokenizer.json").read_text())
-    content["model"]["vocab"] = change(content["model"]["vocab"])
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-    return folder
-
-
-def test_a_tokenizer_that_the_run_would_refuse_is_refused(make_model, tiny_corpus):
-    maskless = make_model()
-    PreTrainedTokenizerFast(
-        tokenizer_file=str(maskless / "tokenizer.json"), cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]"
-    ).save_pretrained(str(maskless))
-    swapped = change_vocabulary(make_model(), lambda words: words | {"of": words["the"], "the": words["of"]})
-    unmarked = change_vocabulary(make_model(), lambda words: {w.replace("##", "@@"): n for w, n in words.items()})
-    for folder, options, flag in (
-        (make_model(vocab_size=4100), {}, "tokenizer"),
-        (maskless, {}, f"--model {maskless}"),
-        (swapped, {"corpus": str(tiny_corpus)}, "tokenizer"),
-        (unmarked, {"whole_word_masking": True}, "--whole_word_masking"),
-    ):
-        with pytest.raises(KinspanError, match=flag):
-            make_plan(PretrainConfig(model=str(folder), **options))
-
-
-def test_replaced_tokens_take_memory_to_draw(make_model):
-    plan = make_plan(PretrainConfig(model=str(make_model("electra"))))
-    configs = [encoder.config for encoder in plan.model.encoders]
-    tokens, masked = 8 * plan.max_length, round(8 * plan.max_length * 0.15)
-    assert plan.activations(8) == estimate_activations(configs, tokens, masked, plan.precision, sampled=True)
 
 
 def test_states_by_hand():

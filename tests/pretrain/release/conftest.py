@@ -21,11 +21,7 @@ def trained(request, make_model, tmp_path):
     model.config.to_json_file(str(run / MODEL_FOLDER / "config.json"), use_diff=False)
     facts = {
         "model": {"name": "small"},
-        "corpus": {
-            "fingerprint": "f" * 64,
-            "totals": {"documents": 1, "paragraphs": 1, "tokens": 1},
-            "sources": [],
-        },
+        "corpus": {"fingerprint": "f" * 64, "totals": {"documents": 1, "paragraphs": 1, "tokens": 1}, "sources": []},
         "settings": {
             "objective": "ssp",
             "pair_weight": 1.0,

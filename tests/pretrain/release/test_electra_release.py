@@ -54,7 +54,6 @@ def test_the_release_gives_the_trained_scores_and_can_be_trained_on(run, tiny_co
     one, two = (load_file(str(released / place / "model.safetensors"))[words] for place in ("", "generator"))
     sharing = json.loads((folder / "run.json").read_text())["settings"]["embedding_sharing"]
     assert torch.equal(one, two) == (sharing == "tied")
-    _check_figures(folder)
 
 
 def discriminate(model, inputs):
@@ -95,15 +94,3 @@ def _texts(batch, k):
     rows = slice(batch.starts[k], batch.starts[k + 1])
     ids, types = batch.input_ids[rows], batch.token_type_ids[rows]
     return [ids[types == 0], ids[types == 1]]
-
-
-def _check_figures(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    tokens = {"loss", "mlm_loss", "mlm_accuracy", "rtd_loss", "rtd_accuracy", "rtd_recall", "replaced_share"}
-    pairs = {"pair_loss", "pair_f1", "ssp/pair_loss", "sp/pair_accuracy", "share_positive", "share_hard", "share_easy"}
-    for line in lines:
-        assert tokens | pairs <= line.keys()
-        weighted = line["mlm_loss"] + 50 * line["rtd_loss"] + line["pair_loss"]
-        assert line["loss"] == pytest.approx(weighted)
-    validation = [line for line in lines if line["split"] == "validation"]
-    assert {"pair_auc", "pair_auc_hard", "pair_auc_easy", "ssp/pair_auc", "sp/pair_auc"} <= validation[-1].keys()

@@ -9,7 +9,6 @@ from matplotlib.image import imread
 
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.release.card import CardOverrides
-from pretrain.release.curve import draw_curve
 from pretrain.release.folder import CARD, FACTS, set_ranking_length
 from pretrain.release.release import release
 from tests.fake_hub import find_faults
@@ -49,15 +48,12 @@ def test_a_release_can_rank_by_more_tokens_than_it_was_trained_on(trained, tmp_p
         assert "max_length=99)" in (folder / CARD).read_text()
 
 
-def test_the_run_tells_its_base_model_and_streamed_data(trained, tmp_path):
+def test_the_run_tells_its_base_model(trained, tmp_path):
     run, _ = trained
     facts = json.loads((run / "run.json").read_text())
     facts["model"]["hub_name"] = "FacebookAI/roberta-base"
-    source = {"name": "hf:me/texts:config", "origin": "hf:me/texts", "documents": 1, "licence": "not stated"}
-    facts["corpus"]["sources"] = [source, source | {"name": "hf:./a/folder"}]
     (run / "run.json").write_text(json.dumps(facts))
-    data = read_card(release(run, tmp_path / "release")).data
-    assert (data.base_model, data.datasets) == ("FacebookAI/roberta-base", ["me/texts"])
+    assert read_card(release(run, tmp_path / "release")).data.base_model == "FacebookAI/roberta-base"
     (run / "run.json").write_text(json.dumps(facts | {"from_scratch": True}))
     assert read_card(release(run, tmp_path / "release")).data.base_model is None
 
@@ -90,9 +86,3 @@ def test_the_curves_are_a_picture_that_the_card_shows(trained, tmp_path):
     folder = release(trained[0], tmp_path / "release")
     assert not (folder / "training_curve.png").exists()
     assert "training_curve" not in (folder / "README.md").read_text()
-
-
-def test_a_single_point_is_no_curve(tmp_path):
-    lines = [{"split": "train", "step": 1, "loss": 0.5}]
-    assert not draw_curve(lines, {"loss": "loss"}, tmp_path / "curve.png")
-    assert draw_curve([*lines, lines[0] | {"step": 2}], {"loss": "loss"}, tmp_path / "curve.png")

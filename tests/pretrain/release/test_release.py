@@ -114,15 +114,8 @@ OBJECTIVE = {"asks": "whether B follows A", "negatives": "others", "source": "BE
 @pytest.mark.parametrize(
     ("figures", "changes", "present"),
     [
-        (
-            {},
-            {"objectives": [OBJECTIVE | {"name": "nsp", "share": 0.5, "pairs_per_anchor": 2}] * 2},
-            "50% of the pairs",
-        ),
-        ({}, {"objectives": [OBJECTIVE | {"name": "nsp", "share": 1, "pairs_per_anchor": 2}]}, "pair loss of 0.693"),
         ({}, {"settings": {"pair_weight": 0.0}}, "**The pair head is untrained**"),
         ({}, {"settings": {"mlm_probability": 0.0}}, "**The masked-LM head was not trained.**"),
-        ({}, {"from_scratch": True}, "trained from scratch"),
         ({"pair_accuracy_positive": 0.0}, {}, "**Warning: the pair head"),
         ({}, {"validation_documents": 2}, "**Warning: the figures rest on 2"),
         (

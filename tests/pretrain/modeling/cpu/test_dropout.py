@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pretrain.modeling.cpu import dropout
-from pretrain.modeling.cpu.dropout import Masks, PairDropout, decide_dropout, draw_mask, mix, replace_dropout
+from pretrain.modeling.cpu.dropout import Masks, PairDropout, decide_dropout, draw_mask, mix
 
 ROWS, WIDTH = 3000, 384
 
@@ -99,20 +99,6 @@ def test_the_gradient_passes_where_the_mask_is_one():
     assert 0 < kept.sum() < kept.numel()
     assert torch.allclose(out, x * scale * kept)
     assert torch.allclose(x.grad, 2 * scale * kept.double())
-
-
-def test_without_training_nothing_is_dropped():
-    x = torch.randn(2, 5)
-    with decide_dropout(1, 2, 3, np.arange(2)):
-        assert torch.equal(PairDropout(0.5).eval()(x), x)
-        assert torch.equal(PairDropout(0.0).train()(x), x)
-
-
-def test_every_dropout_of_a_model_is_replaced():
-    model = torch.nn.Sequential(torch.nn.Dropout(0.1), torch.nn.ModuleList([torch.nn.Dropout(0.2)]))
-    replace_dropout(model)
-    found = [m for m in model.modules() if isinstance(m, torch.nn.Dropout)]
-    assert [(type(m), m.p) for m in found] == [(PairDropout, 0.1), (PairDropout, 0.2)]
 
 
 def test_torchs_own_generator_is_seeded_by_step_and_micro_batch():

@@ -19,7 +19,7 @@ from pretrain.modeling.losses import compute_mlm_loss
 from pretrain.modeling.siamese import cached
 from pretrain.modeling.siamese.losses import bar_known, compare_texts
 from pretrain.modeling.siamese.model import load_siamese_model
-from pretrain.step import GlobalBatch, train_step, try_largest
+from pretrain.step import GlobalBatch, train_step
 from tests.pretrain.steps import PlainEngine
 
 SIZE = 11
@@ -135,34 +135,13 @@ def test_the_cached_gradient_is_the_plain_one(symmetric, own_negatives, dropout,
     model.train(dropout)
     stream, exchange = make_texts(own_negatives=own_negatives), Exchange(monkeypatch)
     loss, reference = plain_gradients(model, stream.batch(2 * SIZE, SIZE))
+    monkeypatch.setattr(cached, "CHUNK", 3 * SIZE)  # a few rows at a time
     for world, micro in ((1, SIZE), (1, 4), (2, SIZE), (2, 2), (14, 1)):
         stats, ours = gradients(model, stream, Layout(SIZE, micro, world), exchange)
         sums = dict(zip(model.sum_names, stats.tolist(), strict=True))
         assert largest_difference(ours, reference) <= 1e-5, (world, micro)
         assert sums["ssp/pair_loss"] == pytest.approx(loss, rel=1e-5)
         assert sums["ssp/queries"] == SIZE
-
-
-def test_few_rows_at_a_time_make_the_same_gradient(make_model, make_texts, monkeypatch):
-    model, _ = load_siamese_model(str(make_model(initializer_range=0.2)), 3)
-    stream, exchange = make_texts(), Exchange(monkeypatch)
-    _, reference = plain_gradients(model, stream.batch(2 * SIZE, SIZE))
-    monkeypatch.setattr(cached, "CHUNK", 3 * SIZE)
-    assert [rows.stop - rows.start for rows in cached.split_rows(0, SIZE, SIZE)] == [3, 3, 3, 2]
-    _, ours = gradients(model, stream, Layout(SIZE, 4, 2), exchange)
-    assert largest_difference(ours, reference) <= 1e-5
-
-
-def test_without_masked_tokens_the_contrastive_loss_alone_is_trained(
-    make_model, make_texts, default_corpus, monkeypatch
-):
-    folder = make_model(tokenizer=str(default_corpus / "tokenizer"), initializer_range=0.2)
-    model, _ = load_siamese_model(str(folder), 3)
-    stream, exchange = make_texts(masking=None, corpus=default_corpus), Exchange(monkeypatch)
-    _, reference = plain_gradients(model, stream.batch(2 * SIZE, SIZE))
-    _, ours = gradients(model, stream, Layout(SIZE, 4, 2), exchange)
-    assert largest_difference(ours, reference) <= 1e-5
-    assert not any(ours[name].any() for name in ours if name.startswith("mlm_head"))
 
 
 def test_a_bi_encoders_batch_has_the_texts_of_the_objectives_positives(tiny_corpus, make_stream, make_texts):
@@ -184,15 +163,6 @@ def test_a_bi_encoders_batch_has_the_texts_of_the_objectives_positives(tiny_corp
     cut = stream.batch(0, 5).cut(2, 4)
     alone = stream.batch(2, 2)
     assert all(np.array_equal(cut.arrays[name], alone.arrays[name]) for name in cut.arrays)
-
-
-def test_trying_the_largest_batch_reaches_the_encoder_and_changes_nothing(make_model, make_texts):
-    model, _ = load_siamese_model(str(make_model()), seed=3)
-    reached = []
-    next(model.encoder.parameters()).register_hook(lambda grad: reached.append(grad))
-    try_largest(PlainEngine(model, 2), make_texts(masking=None), Layout(8, 4, 1))
-    assert len(reached) == 2
-    assert all(p.grad is None for p in model.parameters())
 
 
 def test_sequences_know_their_document_and_texts_that_are_equal(make_texts):

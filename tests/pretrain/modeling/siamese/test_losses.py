@@ -28,12 +28,6 @@ def test_the_loss_is_that_of_sentence_transformers(embeddings):
     assert torch.allclose(ours, symmetric(columns[:2], None))
 
 
-def test_some_of_the_queries_fare_as_among_all(embeddings):
-    whole, some = compare_texts(embeddings, slice(0, 6), 0.05), compare_texts(embeddings, slice(2, 5), 0.05)
-    for one, other in zip(whole, some, strict=True):
-        assert torch.allclose(one[2:5].double(), other.double())
-
-
 def test_a_model_that_says_the_same_of_all_texts_ranks_none_first():
     same = F.normalize(torch.ones(5, 2, 4), dim=-1)
     compared = compare_texts(same, slice(0, 5), 0.05)
@@ -67,9 +61,3 @@ def test_texts_of_its_document_and_texts_like_its_own_are_no_negatives_of_a_quer
     alike = {(0, 7), (1, 3), (3, 1)}
     assert barred == of_documents | alike
     assert {(row, query) for row, query in back.nonzero().tolist()} == {(0, 2), (2, 0)}
-
-
-def test_what_is_barred_does_not_depend_on_how_queries_are_taken():
-    whole, part = bar_known(GROUPS, slice(0, 5)), bar_known(GROUPS, slice(2, 4))
-    for one, other in zip(whole, part, strict=True):
-        assert torch.equal(one[2:4], other)
