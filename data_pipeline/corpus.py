@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.errors import DamagedFile, KinspanError, quote_error
 from data_pipeline.core.files import hash_file, verify_once
 from data_pipeline.core.settings import CacheSettings
 
@@ -26,7 +26,6 @@ from .manifest import Manifest as Manifest
 from .manifest import ShardInfo, read_manifest
 from .manifest import fingerprint_corpus as fingerprint_corpus
 from .remote.mirror import Mirror, fetch_all
-from .remote.store import BadAnswer
 from .sources import is_remote
 from .tokenizers import fingerprint_tokenizer, load_tokenizer
 
@@ -154,7 +153,7 @@ class Corpus:
         pinned = self._pin(self.mirror, info)
         try:
             shard = self._map_checked(number, info)
-        except KinspanError:  # it was damaged in the cache
+        except DamagedFile:  # in the cache
             (self.folder / info.file).unlink()
             os.close(pinned)
             pinned = self._pin(self.mirror, info)
@@ -163,13 +162,7 @@ class Corpus:
         return shard
 
     def _pin(self, mirror: Mirror, info: ShardInfo) -> int:
-        def check(part: Path) -> None:
-            try:
-                verify_shard(part, info)
-            except KinspanError as error:
-                raise BadAnswer(str(error)) from error
-
-        pinned, was_fetched = mirror.pin(info.file, info.bytes, check)
+        pinned, was_fetched = mirror.pin(info.file, info.bytes, lambda part: verify_shard(part, info))
         if was_fetched:
             verify_once(self.folder / info.file, info.sha256, lambda: None)
         return pinned
@@ -185,20 +178,20 @@ class Corpus:
 
 def _check_size(path: Path, info: ShardInfo) -> None:
     if not path.is_file():
-        raise KinspanError(f"{path} is missing: prepare the corpus again, or copy that file again")
+        raise DamagedFile(f"{path} is missing: prepare the corpus again, or copy that file again")
     if path.stat().st_size != info.bytes:
-        raise KinspanError(f"{path} has {path.stat().st_size} bytes, not the manifest's {info.bytes}: copy it again")
+        raise DamagedFile(f"{path} has {path.stat().st_size} bytes, not the manifest's {info.bytes}: copy it again")
 
 
 def verify_shard(path: Path, info: ShardInfo) -> None:
-    """Raises KinspanError where a file does not have the content that the manifest states."""
+    """Raises DamagedFile where a file does not have the content that the manifest states."""
     _check_size(path, info)
     if hash_file(path) != info.sha256:
-        raise KinspanError(f"{path} does not have the manifest's SHA-256: copy it again")
+        raise DamagedFile(f"{path} does not have the manifest's SHA-256: copy it again")
     try:
         map_shard(path).rows.validate(full=True)
     except pa.ArrowException as error:
-        raise KinspanError(f"{path} is damaged ({quote_error(error)}): prepare the corpus again") from error
+        raise DamagedFile(f"{path} is damaged ({quote_error(error)}): prepare the corpus again") from error
 
 
 def map_shard(path: Path) -> Shard:
@@ -206,9 +199,9 @@ def map_shard(path: Path) -> Shard:
     try:
         rows = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
     except (pa.ArrowException, OSError) as error:
-        raise KinspanError(f"{path} is no readable Arrow file ({quote_error(error)}): copy it again") from error
+        raise DamagedFile(f"{path} is no readable Arrow file ({quote_error(error)}): copy it again") from error
     if all(rows.schema != make_schema(wide, rows.schema.names) for wide in (False, True)):
-        raise KinspanError(f"{path} does not have a shard's columns: prepare the corpus again")
+        raise DamagedFile(f"{path} does not have a shard's columns: prepare the corpus again")
     documents = rows.column("tokens")
     paragraphs = documents.values
     sentences = paragraphs.values

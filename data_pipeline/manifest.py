@@ -6,14 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.errors import DamagedFile, KinspanError, quote_error
 
 FORMAT_VERSION = 2
 SPLITS = ("train", "validation")
-
-
-class DamagedManifest(KinspanError):
-    """Signals that a manifest is not as it was written."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def fingerprint_corpus(shards: list[ShardInfo], tokenizer_fingerprint: str) -> s
 def read_manifest(folder: Path, name: str) -> Manifest:
     """Reads the manifest of the corpus in a folder, which messages call ``name``.
 
-    Raises DamagedManifest where it is not as it was written, and KinspanError where there is none, it is of another
+    Raises DamagedFile where it is not as it was written, and KinspanError where there is none, it is of another
     format version, or it names what lies outside the folder.
     """
     file, path = folder / "manifest.json", f"{name}/manifest.json"
@@ -81,9 +77,9 @@ def read_manifest(folder: Path, name: str) -> Manifest:
         names = [s.file for s in shards] + [str(p.relative_to(folder)) for p in (folder / "tokenizer").glob("**/*")]
         outside = [name for name in names if not (folder / name).resolve().is_relative_to(folder.resolve())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedManifest(f"{path} is damaged ({quote_error(error)}): prepare the corpus again") from error
+        raise DamagedFile(f"{path} is damaged ({quote_error(error)}): prepare the corpus again") from error
     if edited:
-        raise DamagedManifest(f"{path} is damaged: its fingerprint is not that of its shards")
+        raise DamagedFile(f"{path} is damaged: its fingerprint is not that of its shards")
     if outside:
         raise KinspanError(f"{path} names a file outside its folder: {outside[0]}")
     return manifest

@@ -41,18 +41,13 @@ def parse_sources(texts: Sequence[str]) -> tuple[Source, ...]:
 
 def _parse_source(text: str) -> Source:
     number = r"-?(?:[0-9]+|[0-9]*\.[0-9]+)"
-    match = re.fullmatch(rf"(?P<path>.+)=(?P<weight>{number})(,(?P<objective>[^=]+))?", text, re.DOTALL)
+    match = re.fullmatch(rf"(.+)=({number})(?:,([^=]+))?", text, re.DOTALL)
     if not match:
         return Source(text)
-    weight = match["weight"]
+    path, weight, objective = match.groups()
     if len(weight) > MOST_DIGITS or not 0 < Fraction(weight) <= MAX_WEIGHT:
-        raise KinspanError(f"--corpus {text}: the weight behind the last = must be above 0 and at most {MAX_WEIGHT}")
-    return Source(match["path"], Fraction(weight), match["objective"])
-
-
-def show_weight(weight: Fraction) -> str:
-    """Formats a weight as it is written in ``--corpus``."""
-    return f"{float(weight):g}"
+        raise KinspanError(f"--corpus {text}: the weight must be above 0 and at most {MAX_WEIGHT}")
+    return Source(path, Fraction(weight), objective)
 
 
 def format_source(entry: object) -> str:

@@ -102,20 +102,10 @@ def world_of_one() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_marks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Marks of verified files are left in a folder of this session, and not in the user's cache."""
+def no_traces_and_no_waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Marks of verified files stay out of the user's cache, and nothing waits for the disk, 8 ms each time."""
     folder = tmp_path_factory.mktemp("cache")
-    with mock.patch("data_pipeline.core.files.find_cache", return_value=folder):
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def no_waiting_for_the_disk() -> Iterator[None]:
-    """What is written need not outlast a loss of power: a run of three checkpoints waits fifty times, 8 ms each.
-
-    tests/data_pipeline/test_files.py sees that files are waited for; processes that tests start do wait.
-    """
-    with mock.patch("os.fsync", return_value=None):
+    with mock.patch("data_pipeline.core.files.find_cache", return_value=folder), mock.patch("os.fsync"):
         yield
 
 

@@ -51,9 +51,9 @@ def _backward(grad: Any, q: Any, k: Any, v: Any, _o: Any, _s: Any, starts: Any, 
         probability, factor, _ = _attend(query, key, int(state[0]) + number, dropout, scale, window)
         d_probability = out @ value.mT * factor
         d_scores = scale * probability * (d_probability - (d_probability * probability).sum(-1, keepdim=True))
-        found = d_scores @ key, d_scores.mT @ query, (probability * factor).mT @ out
-        for into, one in zip(grads, found, strict=True):
-            into[start:end] = one.transpose(0, 1).to(into.dtype)
+        parts = d_scores @ key, d_scores.mT @ query, (probability * factor).mT @ out
+        for into, part in zip(grads, parts, strict=True):
+            into[start:end] = part.transpose(0, 1).to(into.dtype)
     return tuple(grads)
 
 

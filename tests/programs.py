@@ -1,11 +1,8 @@
 """Programs run by their paths as users run them, without what each would spend on importing libraries.
 
-``run_program`` does as ``subprocess.run([sys.executable, path, *arguments])`` in less time: a server has imported the
-libraries, and nothing of this project, and each program is a fork of it. So a program has a process of its own, in
-which it finds the packages of this project by itself; what libraries print when they are imported is not captured.
-
-Run as a program, this file is the server. It reads requests, each a line of JSON that lists programs, forks, and
-writes the numbers of the processes in a line, and their statuses in another one once all have ended.
+``run_program`` does as ``subprocess.run([sys.executable, path, *arguments])`` in less time: a server, this file run as
+a program, has imported the libraries, and nothing of this project, and each program is a fork of it. The server reads
+lines of JSON that list programs, and writes the numbers of their processes, and their statuses once all have ended.
 """
 
 import atexit
@@ -41,10 +38,7 @@ FIXED = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_VERBOSITY": "err
 def run_program(
     path: str | Path, *arguments: Any, cwd: str | Path, timeout: int = 300, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a Python file with these arguments and more variables of the environment; statuses as of a process.
-
-    timeout: seconds until it is ended by SIGALRM, which is then its status
-    """
+    """Runs a Python file with these arguments and variables; after ``timeout`` seconds SIGALRM ends it."""
     return run_programs([(path, *arguments)], cwd=cwd, timeout=timeout, variables=[variables])[0]
 
 
@@ -55,10 +49,7 @@ def run_programs(
     variables: Sequence[dict[str, str]],
     meanwhile: Callable[[list[int]], None] = lambda processes: None,
 ) -> list[subprocess.CompletedProcess[str]]:
-    """The same of several programs at once, such as the ranks of a run, each with variables of its own.
-
-    meanwhile: is called with the numbers of their processes once they run, which it may strike
-    """
+    """Runs several programs at once, such as the ranks of a run; ``meanwhile`` is given their process numbers."""
     server = _start_server()
     with tempfile.TemporaryDirectory() as folder:
         started = [
@@ -76,8 +67,8 @@ def run_programs(
         meanwhile(json.loads(server.stdout.readline()))
         statuses = json.loads(server.stdout.readline())
         return [
-            subprocess.CompletedProcess(own["program"], status, *(Path(path).read_text() for path in own["outputs"]))
-            for own, status in zip(started, statuses, strict=True)
+            subprocess.CompletedProcess(each["program"], status, *(Path(path).read_text() for path in each["outputs"]))
+            for each, status in zip(started, statuses, strict=True)
         ]
 
 
@@ -102,27 +93,27 @@ def _serve() -> None:
     gc.freeze()  # programs need not look through it, nor copy its pages
     while line := sys.stdin.readline():
         processes = []
-        for own in json.loads(line):
+        for program in json.loads(line):
             if not (process := os.fork()):
-                _become(own)
+                _become(program)
             processes.append(process)
         print(json.dumps(processes), file=answers, flush=True)
         statuses = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
         print(json.dumps(statuses), file=answers, flush=True)
 
 
-def _become(own: dict[str, Any]) -> None:
+def _become(asked: dict[str, Any]) -> None:
     """Is the program, as a fresh interpreter would be, up to its exit status; never returns."""
     status = 1
     try:
-        signal.alarm(own["timeout"])
-        os.chdir(own["cwd"])
+        signal.alarm(asked["timeout"])
+        os.chdir(asked["cwd"])
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        for number, path in enumerate([os.devnull, *own["outputs"]]):
+        for number, path in enumerate([os.devnull, *asked["outputs"]]):
             os.dup2(os.open(path, flags if number else os.O_RDONLY), number)
         os.environ.clear()
-        os.environ.update(own["environment"])
-        sys.argv = own["program"]
+        os.environ.update(asked["environment"])
+        sys.argv = asked["program"]
         given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         sys.path[:1] = [str(Path(sys.argv[0]).resolve().parent), *filter(None, given)]
         status = _run_to_the_end(sys.argv[0])

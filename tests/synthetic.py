@@ -60,8 +60,8 @@ def synthetic_documents(count: int, seed: str = "tiny") -> list[dict[str, Any]]:
 def _paragraphs(rng: random.Random, topic: list[str]) -> list[str]:
     paragraphs = []
     for _ in range(rng.randint(4, 8)):
-        own = rng.sample(topic, 4) * 4 + topic
-        paragraphs.append(" ".join(_sentence(rng, own) for _ in range(rng.randint(1, 8))))
+        words = rng.sample(topic, 4) * 4 + topic
+        paragraphs.append(" ".join(_sentence(rng, words) for _ in range(rng.randint(1, 8))))
     return paragraphs
 
 

@@ -61,12 +61,12 @@ COMES_WITH = {
 @cache
 def source_files():
     """``{module: path}`` of the packages."""
-    found = {}
+    files = {}
     for package in FLOORS:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return files
 
 
 @cache
@@ -80,16 +80,16 @@ def imports_of(module):
 @cache
 def import_statements(path):
     """List each import statement of a file and whether it runs when the file is imported."""
-    found, ahead = [], [(ast.parse(path.read_text(encoding="utf-8")), True)]
+    statements, ahead = [], [(ast.parse(path.read_text(encoding="utf-8")), True)]
     while ahead:
         node, top = ahead.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found.append((node, top))
+            statements.append((node, top))
         elif isinstance(node, ast.stmt | ast.Module | ast.excepthandler | ast.match_case):
             for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
             top = top and not for_types and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             ahead += [(child, top) for child in ast.iter_child_nodes(node)]
-    return found
+    return statements
 
 
 def names_in(node, package):
@@ -211,17 +211,17 @@ def test_files_are_few_and_short():
     assert not [str(path) for path, text in texts.items() if len(text.splitlines()) > LINES]
     assert sum(len(re.findall(r"\bAny\b", text)) for text in texts.values()) <= ANY
     words = {path: set(re.findall(r"\w+", text)) for path, text in texts.items()}
-    assert not {str(path): found for path, known in words.items() if (found := known & FORMER_NAMES)}
+    assert not {str(path): known & FORMER_NAMES for path, known in words.items() if known & FORMER_NAMES}
 
 
 def test_no_circle_between_rooms():
     """Rooms are the folders of a package; what stands in the package itself may use all of them."""
     graph: dict[str, set[str]] = {}
     for module, used in pairs():
-        one, two = (".".join(name.split(".")[:2]) for name in (module, used))
-        is_loop = (one, two) == ("pretrain.engine", "pretrain.checkpoints")  # the loop writes checkpoints
-        if one != two and {one, two} <= rooms() and not is_loop:
-            graph.setdefault(one, set()).add(two)
+        room, below = (".".join(name.split(".")[:2]) for name in (module, used))
+        is_loop = (room, below) == ("pretrain.engine", "pretrain.checkpoints")  # the loop writes checkpoints
+        if room != below and {room, below} <= rooms() and not is_loop:
+            graph.setdefault(room, set()).add(below)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -253,7 +253,7 @@ def distribution_name(requirement):
 
 def imported_distributions(folders):
     """``{distribution: a file that imports it}``, of what is neither Python's nor ours."""
-    found = {}
+    imported = {}
     for path in [p for p in python_files() if p.relative_to(ROOT).parts[0] in folders]:
         for node, _ in import_statements(path):
             if isinstance(node, ast.ImportFrom) and node.level:
@@ -261,8 +261,8 @@ def imported_distributions(folders):
             for name in [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module]:
                 top = name.partition(".")[0]
                 if top not in sys.stdlib_module_names and not (ROOT / top).is_dir():
-                    found[distribution_name(OTHER_NAMES.get(top, top))] = path
-    return found
+                    imported[distribution_name(OTHER_NAMES.get(top, top))] = path
+    return imported
 
 
 def test_the_core_needs_few_distributions():

@@ -1,7 +1,7 @@
 """Reads the command line: flags above the YAML file of ``--config``, and ``--help``, from a dataclass of settings.
 
 A command's dataclass may have class attributes: ``BASIC``, the settings that ``--help`` shows, and ``--help all`` every
-one; ``POSITIONAL``, the setting that words without a flag belong to; ``USAGES``, the flags of each way to use it.
+one; and ``POSITIONAL``, the setting that words without a flag belong to.
 """
 
 import argparse
@@ -126,9 +126,8 @@ def make_parser(
     declared, texts, groups = fields(config_class), read_texts(config_class), groups_of(config_class)
     basic = () if everything else getattr(config_class, "BASIC", ())
     needed = " ".join(f"--{setting.name} ..." for setting in declared if default_of(setting) is REQUIRED)
-    usages = getattr(config_class, "USAGES", (needed,))
     parser = _Parser(
-        usage="\n       ".join(f"%(prog)s {flags} [--config FILE] [--SETTING VALUE ...]" for flags in usages),
+        usage=f"%(prog)s {needed} [--config FILE] [--SETTING VALUE ...]",
         description=description,
         epilog=f"All {len(declared)} settings: --help all\n\n{epilog}" if basic else epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -15,6 +15,10 @@ class KinspanError(Exception):
     """
 
 
+class DamagedFile(KinspanError):
+    """Signals that a file is not as it was written. One that was fetched may come whole the next time."""
+
+
 def quote_error(error: BaseException) -> str:
     """Quotes another library's error as one line, cut where it is long, with its type where the text needs it."""
     text = " ".join(str(error).split()) or type(error).__name__

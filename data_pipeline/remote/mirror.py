@@ -1,4 +1,4 @@
-"""The copy of a remote corpus on this node: the manifest at once, tokenizer and shards where they are needed."""
+"""Copies a remote corpus to this node: the manifest at once, tokenizer and shards where they are needed."""
 
 import hashlib
 import re
@@ -8,33 +8,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from data_pipeline.core.errors import DamagedFile
 from data_pipeline.core.files import hash_file, hold_lock
 from data_pipeline.core.progress import show_progress
 from data_pipeline.core.settings import CacheSettings
-from data_pipeline.manifest import DamagedManifest, Manifest, read_manifest
+from data_pipeline.manifest import read_manifest
 
 from .cache import LOCK, open_cache
-from .store import BadAnswer, Store, Unavailable
+from .store import Store
 
 Fetched = TypeVar("Fetched")
 FETCHES = 4  # shards that a process fetches at a time
 BAR_DELAY = 2.0  # seconds that fetching takes at least for a bar
-# A store over HTTP cannot list its files: those that a tokenizer may have, the one that each has first.
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")  # a store over HTTP cannot list its files
 
 
 class Mirror:
-    """A remote corpus, and the folder in the node's cache that is filled with its files.
+    """Fills a folder in the node's cache with the files of a remote corpus.
 
     The folder is named by the manifest's content: a corpus that is prepared anew at the same address gets another one.
 
@@ -43,26 +33,20 @@ class Mirror:
 
     def __init__(self, url: str, settings: CacheSettings) -> None:
         self.store, self.cache = Store(url), open_cache(settings)
-        self.manifest: Manifest
         arriving = self.cache.root / f"opening-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-
-        def check(path: Path) -> None:
-            try:
-                self.manifest = read_manifest(path.parent, self.store.name)
-            except DamagedManifest as error:  # it may come whole the next time
-                raise BadAnswer(str(error)) from error
 
         with hold_lock(arriving.with_suffix(LOCK)):
             arriving.mkdir(exist_ok=True)
             path = arriving / "manifest.json"
-            self.store.fetch(path.name, path, check)
+            self.store.fetch(path.name, path, lambda path: read_manifest(path.parent, self.store.name))
+            self.manifest = read_manifest(arriving, self.store.name)
             name = re.sub(r"[^\w.-]", "_", self.store.name.rpartition("/")[2])
             self.folder = self.cache.root / f"{name}-{hash_file(path)[:16]}"
             self.folder.mkdir(exist_ok=True)
             path.replace(self.folder / path.name)
 
-    def pin(self, file: str, size: int, check: Callable[[Path], None]) -> tuple[int, bool]:
-        """Opens a shard, see ``NodeCache.pin``. ``check`` raises BadAnswer where what was fetched is not the shard."""
+    def pin(self, file: str, size: int, check: Callable[[Path], object]) -> tuple[int, bool]:
+        """Opens a shard, see ``NodeCache.pin``. ``check`` raises DamagedFile for what is no such shard."""
         return self.cache.pin(self.folder / file, size, lambda part: self.store.fetch(file, part, check))
 
     def fetch_tokenizer(self, check: Callable[[Path], None]) -> Path:
@@ -73,11 +57,7 @@ class Mirror:
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir()
                 for name in TOKENIZER_FILES:
-                    try:
-                        self.store.fetch(f"tokenizer/{name}", part / name, _check_not_empty)
-                    except Unavailable:
-                        if name == TOKENIZER_FILES[0]:
-                            raise
+                    self.store.fetch(f"tokenizer/{name}", part / name, _check_not_empty)
                 check(part)
                 part.rename(folder)
         return folder
@@ -85,7 +65,7 @@ class Mirror:
 
 def _check_not_empty(path: Path) -> None:
     if not path.stat().st_size:
-        raise BadAnswer("it sends an empty file")
+        raise DamagedFile(f"{path.name} is empty")
 
 
 def fetch_all(get: Callable[[int], Fetched], sizes: dict[int, int], task: str) -> dict[int, Fetched]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import fsspec
 
-from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.errors import DamagedFile, KinspanError, quote_error
 from data_pipeline.sources import show_address
 
 log = logging.getLogger(__name__)
@@ -19,16 +19,8 @@ REFUSED = (401, 403, 404, 410)  # statuses of HTTP that another attempt would no
 LOCAL_DISK = (ENOSPC, EDQUOT, EROFS)  # errors of the disk that is written to, and not of the store
 
 
-class BadAnswer(Exception):
-    """A store sent something else than it should."""
-
-
-class Unavailable(KinspanError):
-    """A store has no file of that name, or does not give it."""
-
-
 class Store:
-    """A remote folder. What fsspec needs beside its address (endpoints, credentials) comes from the environment."""
+    """Reads a remote folder. Endpoints and credentials come from the environment, as fsspec reads them."""
 
     def __init__(self, url: str) -> None:
         self.name = show_address(url.rstrip("/"))
@@ -42,23 +34,25 @@ class Store:
             raise KinspanError(f"{self.name} cannot be read: {quote_error(error)}") from error
         self.root = str(root).rstrip("/")
 
-    def fetch(self, file: str, target: Path, check: Callable[[Path], None]) -> None:
+    def fetch(self, file: str, target: Path, check: Callable[[Path], object]) -> None:
         """Writes the folder's file to ``target``, and tries again, at growing intervals, where that fails.
 
-        ``check`` raises BadAnswer where what was written is not the file. Raises Unavailable where there is no such
-        file or it is refused, and KinspanError where the last attempt failed.
+        ``check`` raises DamagedFile for what is not the file. Raises KinspanError where there is no such
+        file, it is refused, or the last attempt failed.
         """
         place = f"{self.name}/{file}"
         for wait in (*WAITS, None):
             try:
                 self.fs.get_file(f"{self.root}/{file}", str(target))
-                return check(target)
+                check(target)
+                return
             except Exception as error:
                 reason = f"{type(error).__name__}: {show_address(quote_error(error))}"  # which may quote a password
-                if isinstance(error, KinspanError) or getattr(error, "errno", None) in LOCAL_DISK:
+                is_refusal = isinstance(error, KinspanError) and not isinstance(error, DamagedFile)
+                if is_refusal or getattr(error, "errno", None) in LOCAL_DISK:
                     raise
                 if _is_final(error):
-                    raise Unavailable(f"{place} cannot be fetched ({reason})") from error
+                    raise KinspanError(f"{place} cannot be fetched ({reason})") from error
                 if wait is None or not threading.main_thread().is_alive():
                     raise KinspanError(f"{place} could not be fetched ({reason})") from error
             log.warning("%s: %s; trying again in %g s", place, reason, wait)

@@ -63,8 +63,6 @@ class ContaminationFlags(CacheFlags):
 class EvaluateConfig(ContaminationFlags, ModelFlags, FileFlags):
     """Flags of ``kinspan evaluate``."""
 
-    USAGES = ("--run ... --qrels ...", "--model ... --data ...", "--contamination ... --data ...")
-
     metrics: list[str] = setting([])
     """Metrics by any name that ir_measures knows: nDCG@20, MRR@10, R@100, AP(rel=2), Success@5, Judged@10.
     Without it: MAP, MRR, P@1 and nDCG@10."""

@@ -41,7 +41,7 @@ def place(tmp_path, tiny_corpus):
 
 
 def commands_of(block):
-    """Of each line the command and its arguments."""
+    """Yields the command of each line and its arguments."""
     for line in block.replace("\\\n", " ").splitlines():
         kinspan, *words = shlex.split(line)
         assert kinspan == "kinspan"
@@ -74,9 +74,7 @@ def run_here(place, monkeypatch, capfd):
 
 @pytest.mark.slow
 def test_objectives(place, run_here, monkeypatch):
-    (own,) = blocks("objectives.md", "python")
-    assert len(own.splitlines()) < 40
-    (place / "next_paragraph.py").write_text(own)
+    (place / "next_paragraph.py").write_text(*blocks("objectives.md", "python"))
     monkeypatch.syspath_prepend(place)
     inspect, train, release, mixture = blocks("objectives.md", "bash")
     seen = run_here(inspect)
@@ -96,7 +94,7 @@ def test_objectives(place, run_here, monkeypatch):
 
 def test_corpora(place, run_here):
     (place / "corpora/news").symlink_to((place / "corpora/docs").resolve())
-    (block,) = (own for own in blocks("pretraining.md", "bash") if "show pairs" in own)
+    (block,) = (block for block in blocks("pretraining.md", "bash") if "show pairs" in block)
     shown = re.findall(r"^pair \d+: (\w+), (\w+),", run_here(block), re.MULTILINE)
     assert Counter(shown) == {("docs", "ssp"): 15, ("news", "psd"): 5}
     (recipe,) = blocks("pretraining.md", "yaml")
@@ -132,7 +130,7 @@ def write_questions(folder, documents):
     (folder / "asnq").mkdir()
     for number, split in enumerate(("train", "dev", "test")):
         groups = [sentences[5 * q : 5 * q + 5] for q in range(10 * number, 10 * number + 10)]
-        rows = [(f"what of {own[0][:30]} ?", text, text == own[0]) for own in groups for text in own]
+        rows = [(f"what of {group[0][:30]} ?", text, text == group[0]) for group in groups for text in group]
         lines = [json.dumps({"question": q, "answer": a, "label": int(right)}) + "\n" for q, a, right in rows]
         (folder / "questions" / f"{split}.jsonl").write_text("".join(lines))
         graded = [f"say {q}\t{a}\t{4 if right else 1 + n % 3}\n" for n, (q, a, right) in enumerate(rows)]
@@ -160,8 +158,8 @@ def test_as2(place, run_here, tiny_documents):
 
 def test_search(place, run_here, monkeypatch):
     line, *_ = blocks("search.md", "json")
-    others = [{"id": f"s{n}", "text": f"Turn knob {n} until the screen is bright."} for n in range(5)]
-    (place / "solved.jsonl").write_text(line + "".join(json.dumps(own) + "\n" for own in others))
+    more = [{"id": f"s{n}", "text": f"Turn knob {n} until the screen is bright."} for n in range(5)]
+    (place / "solved.jsonl").write_text(line + "".join(json.dumps(answer) + "\n" for answer in more))
     (place / "new.jsonl").write_text(json.dumps({"text": "Buy another one."}) + "\n")
     config = AutoConfig.from_pretrained(place / "path/to/model", num_labels=1)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(place / "releases/docs")
@@ -173,9 +171,7 @@ def test_search(place, run_here, monkeypatch):
     assert "index: 6 answers" in run_here(change)
     shutil.rmtree(place / "index")
     whole.rename(place / "index")
-    found = run_here(ask)
-    assert " 1. t1  (bi-encoder " in found
-    assert "cross-encoder " in found
+    assert re.search(r" 1\. t1  \(bi-encoder .*cross-encoder ", run_here(ask), re.DOTALL)
     (place / "queries.tsv").write_text("q1\tThe printer does not print\nq2\tThe screen is dark\n")
     (place / "qrels.txt").write_text("q1 0 t1 1\nq2 0 s1 1\nq2 0 s2 2\n")
     figures = run_here(measure)

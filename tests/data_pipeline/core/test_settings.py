@@ -1,4 +1,4 @@
-"""What follows from the declaration of a setting: its check, its text, its place in a run's identity, its type."""
+"""All that follows from the declaration of a setting: its check, its text, its place in a run's identity, its type."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -12,7 +12,6 @@ from data_pipeline.core.settings import (
     REQUIRED,
     check_settings,
     convert_setting,
-    default_of,
     groups_of,
     read_texts,
     setting,
@@ -63,7 +62,7 @@ def test_a_text_stands_below_its_declaration():
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
-        ({"size": 0}, "--size 0: must be above 0"),
+        ({"size": 0}, "--size 0"),
         ({"share": 1.0}, "--share 1.0"),
         ({"share": float("nan")}, "--share nan"),
         ({"rates": [0.5, -1.0]}, "--rates -1.0"),
@@ -77,13 +76,11 @@ def test_what_is_out_of_range_or_alone_is_refused(settings, flag):
         check_settings(Config("n", **settings))
 
 
-def test_what_is_in_range_or_not_given_passes():
+def test_values_in_range_pass_and_lists_are_copied():
     check_settings(Config("n", size=1, share=0.0, rates=[1e-9], flag=True, kind="b", word="x"))
     check_settings(Config("n"))
-    first, second = Config("n"), Config("n")
-    first.rates.append(2.0)
-    assert second.rates == [0.5]
-    assert [default_of(f) for f in fields(Config)] == [REQUIRED, 3, None, [0.5], "a", False, None]
+    Config("n").rates.append(2.0)
+    assert Config("n").rates == [0.5]
 
 
 @pytest.mark.parametrize(

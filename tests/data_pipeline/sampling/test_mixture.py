@@ -125,7 +125,7 @@ def test_each_parts_pairs_are_those_of_the_objective_alone(any_corpus, make_stre
 
 
 def test_two_corpora_of_one_shape_are_not_drawn_alike(make_corpus, make_stream):
-    """What is drawn is keyed by the corpus: neither the order of anchors nor the places of sentences are the same."""
+    """Draws are keyed by the corpus: both the order of anchors and the places of sentences differ."""
     starts = []
     for word in ("one", "two"):
         paragraph = " ".join(f"Sentence {word} is the number w{n} of them." for n in range(6))
