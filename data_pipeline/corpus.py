@@ -89,7 +89,6 @@ class Corpus:
     """
 
     def __init__(self, place: str | Path, verify: bool = True, cache: CacheSettings = CacheSettings()) -> None:  # noqa: B008
-        self.place, self.cache = place, cache
         self.mirror: Mirror | None = None
         if is_remote(place):
             self.mirror = Mirror(str(place), cache)

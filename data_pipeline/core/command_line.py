@@ -17,7 +17,6 @@ os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reach
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import find_file, read_yaml
-from data_pipeline.core.hub import expect_model
 from data_pipeline.core.settings import (
     NO,
     REQUIRED,
@@ -40,9 +39,9 @@ METAVARS = {int: "N", float: "X", str: "TEXT", bool: "true|false"}
 def parse(config_class: type[Config], description: str, epilog: str = "", argv: list[str] | None = None) -> Config:
     """Returns the settings of ``--config FILE.yaml`` and of the flags, which override it.
 
-    argv: the arguments; without it, those of the process, whose models must then be there
+    argv: the arguments; without it, those of the process
 
-    Raises KinspanError, naming the flag, for what is no setting or no value of it, and for a model that is not there.
+    Raises KinspanError, naming the flag, for what is no setting or no value of it.
     """
     arguments = [*_normalise(config_class, sys.argv[1:] if argv is None else argv)]
     parser = make_parser(config_class, description, epilog, everything="--help all" in " ".join(arguments))
@@ -63,11 +62,6 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
             raise KinspanError(f"--{declared.name} is missing; see --help")
     config = make_config(config_class, values)
     check_settings(config)
-    is_plan = getattr(config, "dry_run", False)  # which knows some models of the hub without it
-    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # several ranks would each ask the hub
-    if argv is None and is_alone and not is_plan:
-        for model in _list_models(config):
-            expect_model(model)
     return config
 
 
@@ -100,15 +94,6 @@ def _read_file(config_class: type[Settings], name: str) -> dict[str, object]:
         return {key: convert_setting(config_class, key, value) for key, value in values.items() if value is not None}
     except KinspanError as error:
         raise KinspanError(f"--config {name}: {error}") from error
-
-
-def _list_models(config: Settings) -> Iterator[str]:
-    """Yields the models that a config names: folders, or names on the hub. Sizes such as 1/3, and bm25, name none."""
-    for declared in fields(config):
-        value = getattr(config, declared.name) if declared.metadata["is_model"] else None
-        for name in value if isinstance(value, list) else [value]:
-            if name and not name[0].isdigit() and name.lower() != "bm25":
-                yield name
 
 
 class _Parser(argparse.ArgumentParser):

@@ -27,19 +27,6 @@ def expect_hub(name_or_dir: str) -> None:
             raise KinspanError(f"no model at {folder}, but a run: kinspan release --run_dir {folder} makes one")
 
 
-def expect_model(name_or_dir: str) -> None:
-    """Does what ``expect_hub`` does, before torch is imported, which takes seconds.
-
-    Raises KinspanError also for a name that, where the hub cannot be reached, was not downloaded before.
-    """
-    from huggingface_hub import constants
-
-    expect_hub(name_or_dir)
-    downloaded = Path(constants.HF_HUB_CACHE) / f"models--{name_or_dir.replace('/', '--')}"
-    if constants.HF_HUB_OFFLINE and not Path(name_or_dir).is_dir() and not downloaded.is_dir():
-        raise KinspanError(f"no model at {name_or_dir}: no such folder, not downloaded before, no hub; {ADVICE}")
-
-
 def use_cache_alone() -> None:
     """Switches the hub's library offline: another process of this machine has asked the hub already."""
     from huggingface_hub import constants

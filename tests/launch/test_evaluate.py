@@ -130,7 +130,6 @@ def scored(monkeypatch):
         noise = np.random.default_rng(0).random(data.num_pairs) / 2
         return {"knows": data.labels + noise, "wrong": noise - data.labels, "breaks": noise * np.nan}[Path(name).name]
 
-    monkeypatch.setattr("data_pipeline.core.command_line.expect_model", lambda name: None)
     monkeypatch.setitem(sys.modules, "finetune.ranking.model", SimpleNamespace(score_answers=score_answers))
     return asked
 

@@ -56,15 +56,6 @@ def test_boilerplate_in_every_document_is_never_its_own_negative(stream_of, tool
     tools.check_stream(stream, count=2 * stream.epoch_pairs, hard_where_possible=False)
 
 
-def test_boilerplate_twice_in_a_document_is_never_its_own_negative(stream_of, tools):
-    documents = [
-        [BOILERPLATE, sentences(5 * d, 5 * d + 1), BOILERPLATE, sentences(5 * d + 2, 5 * d + 3, 5 * d + 4)]
-        for d in range(20)
-    ]
-    stream = stream_of(documents)
-    tools.check_stream(stream, count=2 * stream.epoch_pairs, hard_where_possible=False)
-
-
 def test_a_corpus_that_is_nearly_all_one_text_still_gives_pairs(stream_of, tools):
     stream = stream_of([[SAME] * 3 for _ in range(40)] + [[sentences(1, 2, 3, 4), sentences(5, 6, 7)]])
     began = time.monotonic()
@@ -101,14 +92,6 @@ def test_a_book_beside_notes_has_all_notes_for_negatives_at_the_first_draw(name,
         assert max(drawn.values()) < 2 * sum(drawn.values()) / 40
     else:
         tools.as_likely(drawn.values(), [1] * 40)
-
-
-@pytest.mark.parametrize("lone", [2, 8])
-def test_one_document_may_hold_nearly_all_paragraphs(stream_of, tools, lone):
-    hoarder = [sentences(*range(8 * p, 8 * p + 2 + p % 7)) for p in range(50)]
-    stream = stream_of([hoarder, [sentences(*range(900 + 10 * k, 900 + 10 * k + lone)) for k in range(2)]])
-    kinds = tools.check_stream(stream)
-    assert kinds[POSITIVE] == 52
 
 
 def test_paragraphs_of_two_sentences_give_one_each(stream_of, tools, name):

@@ -53,18 +53,3 @@ def test_noise_has_nothing_to_do_with_what_was_chosen(batch, tiny_corpus, make_s
     few = np.flatnonzero(of_mask < 0.15)
     assert abs(np.corrcoef(batch.noise[few], of_mask[few])[0, 1]) < 5 / np.sqrt(len(few))
     assert abs(np.corrcoef(batch.noise[1:], batch.noise[:-1])[0, 1]) < 5 / np.sqrt(len(batch.noise))
-
-
-def test_another_seed_or_epoch_has_other_noise(batch, tiny_corpus, make_stream, masking):
-    def by_place(batch):
-        at = batch.masked_positions
-        pair = np.searchsorted(batch.starts, at, side="right") - 1
-        places = zip(pair.tolist(), batch.position_ids[at].tolist(), strict=True)
-        return dict(zip(places, batch.noise, strict=True))
-
-    here, epoch = by_place(batch), make_stream(tiny_corpus).epoch_pairs
-    for seed, first in ((2, 0), (1, epoch)):
-        there = by_place(make_stream(tiny_corpus, seed=seed, masking=masking).batch(first, COUNT))
-        both = here.keys() & there.keys()
-        assert len(both) > 100
-        assert sum(here[k] == there[k] for k in both) == 0

@@ -18,18 +18,6 @@ def count_sentences(spans):
     return (spans.end - spans.start)[:, 0]
 
 
-def test_all_counts_and_both_orders_occur(any_corpus, make_stream, tools):
-    stream = make_stream(any_corpus)
-    a_counts, b_counts, before = Counter(), Counter(), []
-    for these in tools.groups(stream, 0, stream.epoch_pairs):
-        a_counts.update(count_sentences(these.a).tolist())
-        b_counts.update(count_sentences(these.b).tolist())
-        before += (these.b.end <= these.a.start)[:, 0].tolist()
-    assert set(a_counts) == {1, 2, 3}
-    assert set(b_counts) == {1, 2, 3, 4, 5}
-    assert abs(np.mean(before) - 0.5) < 5 * 0.5 / np.sqrt(len(before))
-
-
 def test_a_has_one_to_three_sentences_equally_often(even, tools):
     tools.as_likely(Counter(count_sentences(even.a).tolist()).values(), [1] * 3)
 

@@ -1,7 +1,6 @@
 """Flags above a YAML file, and --help, from declared settings."""
 
 import re
-import sys
 from dataclasses import dataclass, fields
 
 import pytest
@@ -125,14 +124,3 @@ def test_the_installed_model_is_found_by_its_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / DEFAULT_MODEL_NAME).mkdir()
     assert read("--model", DEFAULT_MODEL_NAME, config_class=EvaluateConfig).model == [DEFAULT_MODEL_NAME]
-
-
-def test_a_command_looks_for_its_models_before_it_begins(monkeypatch, tmp_path):
-    """Parsed elsewhere, a recipe may name a model that is not here; a plan knows some of the hub's."""
-    flags = ["--model", "no/such", "--data", f"files={tmp_path}"]
-    assert read(*flags, config_class=EvaluateConfig).model == ["no/such"]
-    monkeypatch.setattr(sys, "argv", ["evaluate", *flags])
-    with pytest.raises(KinspanError, match="no model at no/such"):
-        parse(EvaluateConfig, "")
-    monkeypatch.setattr(sys, "argv", ["pretrain", "--dry_run", "--model", "roberta-base"])
-    assert parse(PretrainConfig, "").model == "roberta-base"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling import anchors
 from data_pipeline.sampling.anchors import get_usable_counts, open_block
-from data_pipeline.sampling.block import ClassIndex, Spans, join_columns
+from data_pipeline.sampling.block import ClassIndex, Spans
 from objectives import OBJECTIVES
 
 SSP = OBJECTIVES["ssp"]
@@ -95,18 +95,6 @@ def test_tokens_of_a_span_with_a_hole_are_those_of_its_sentences(corpus):
     assert 0 in spans.hole_start
     assert (spans.hole_end == spans.end).any()
     assert ((spans.hole_start > 0) & (spans.hole_end < spans.end)).any()
-
-
-def test_spans_side_by_side_and_put_in_place_keep_their_holes(corpus):
-    spans = holes_of(block_of(corpus), 2, 30)
-    pairs = join_columns(spans[:10], spans[10:].map(lambda x: x.reshape(10, 2)))
-    for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
-        expected = np.column_stack([getattr(spans, name)[:10], getattr(spans, name)[10:].reshape(10, 2)])
-        assert np.array_equal(getattr(pairs, name), expected)
-    pairs.put(([1, 4], [0, 1]), spans[5:7])
-    for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
-        array, source = getattr(pairs, name), getattr(spans, name)
-        assert [array[1, 0], array[4, 1]] == [source[5], source[6]]
 
 
 def test_an_objective_that_the_manifest_does_not_know_counts_each_shard_once(tiny_corpus, monkeypatch):

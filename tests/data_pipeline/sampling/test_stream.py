@@ -1,6 +1,4 @@
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -246,22 +244,7 @@ def test_far_ahead_is_read_at_once_and_as_from_anywhere(tiny_corpus, make_stream
     assert np.array_equal(around.masked_positions[inside] - start, far.masked_positions)
 
 
-def test_threads_read_what_one_reader_reads(tiny_corpus, make_stream):
-    expected = [make_stream(tiny_corpus, masking=True).batch(50 * k, 50) for k in range(30)]
-    fresh = make_stream(tiny_corpus, masking=True, block_anchors=10**6)
-    with ThreadPoolExecutor(4) as pool:
-        for ours, theirs in zip(pool.map(lambda k: fresh.batch(50 * k, 50), range(30)), expected, strict=True):
-            assert_equal(ours, theirs)
-
-
 # Blocks and splits ----------------------------------------------------------------------------------------
-
-
-def test_an_order_of_validation_is_cut_to_blocks_of_a_few_shards(tiny_corpus, make_stream):
-    """The shards of six thousand of the usual size, of which 2% hold what is held out."""
-    order = make_stream(tiny_corpus, split="validation").orders[0]
-    held_out = replace(order, anchors=(150_000,) * 120, documents=(3_000,) * 120)
-    assert [len(segment.shards) for segment in held_out.segments(0, 2_000)] == [1]
 
 
 def test_the_two_splits_share_no_document(any_corpus, make_stream):
