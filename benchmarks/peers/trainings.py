@@ -41,7 +41,7 @@ def train_ours(case: Case, turn: Turn) -> None:
     settings = PretrainConfig(learning_rate=RATE, max_grad_norm=CLIP)
     stage = "ds_configs/zero1.json" if case.precision == "bf16" else "ds_configs/zero0.json"
     deepspeed_settings = complete_settings(read_deepspeed_config(stage), settings.max_grad_norm, layout, case.precision)
-    engine = build_engine(load_ours(case), settings, deepspeed_settings)
+    engine = build_engine(load_ours(case), deepspeed_settings, settings.learning_rate, settings.weight_decay)
     engine.train()
     stream = open_stream(case)
     filler = stream.batch(0, 1)
