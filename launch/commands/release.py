@@ -47,8 +47,7 @@ def main() -> str:
     from finetune.training.experiment import log_better_baselines
     from finetune.training.release import find_ranker, read_experiment, release_ranker
     from pretrain.release.card import CardOverrides
-    from pretrain.release.push import push
-    from pretrain.release.release import release
+    from pretrain.release.release import push, release
 
     source, output, repository = Path(config.run_dir), Path(config.output_dir), config.push_to_hub
     names = tuple(config.datasets), tuple(config.language), repository or ""

@@ -159,10 +159,10 @@ def share_embeddings(
 ) -> None:
     """Makes the two models share their embeddings, in place.
 
-    how: "none"; "tied": all tables and their LayerNorm are the same Parameters (Clark et al., section 3.2);
-        "disentangled": the word table alone, see DisentangledEmbedding
-    generator_loaded, classifier_loaded: which of them has values that are not fresh. Fresh values give way to loaded
-        ones; otherwise tied tables start as the discriminator's, and disentangled ones each as they are
+    how: "none"; "tied": all tables and their LayerNorm (Clark et al., section 3.2); "disentangled": the word table
+        alone, see DisentangledEmbedding
+    generator_loaded, classifier_loaded: fresh values give way to loaded ones; otherwise tied tables start as the
+        discriminator's, and disentangled ones each as they are
 
     Raises KinspanError where the tables differ in shape.
     """

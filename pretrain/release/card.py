@@ -96,14 +96,10 @@ def format_card(
     objectives = [objective["name"].partition(":")[0] for objective in facts["objectives"]]
     positive_share = sum(o["share"] / o["pairs_per_anchor"] for o in facts["objectives"])
     first, last = ((facts[f"{which}_validation"] or [None])[0] for which in ("first", "last"))
+    use = "sentence-transformers" if is_siamese else "answer-sentence-selection"
     metadata = make_metadata(
         stated,
-        [
-            kind,
-            "sentence-transformers" if is_siamese else "answer-sentence-selection",
-            *([tag] if tag else objectives),
-            "kinspan",
-        ],
+        [kind, use, *([tag] if tag else objectives), "kinspan"],
         base_model=None if facts.get("from_scratch") else facts["model"].get("hub_name"),
         library=None if kind == "adapter" else "sentence-transformers",
         task="sentence-similarity" if is_siamese else "text-ranking",

@@ -1,11 +1,14 @@
-"""Releases: a trained model as a folder that transformers and sentence-transformers load without code of ours."""
+"""Releases: a trained model as a folder that transformers and sentence-transformers load, and pushed to the hub."""
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from huggingface_hub import HfApi, ModelCard
+from huggingface_hub.errors import HFValidationError, HTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 
 from data_pipeline.core.errors import KinspanError, quote_error
@@ -27,6 +30,7 @@ MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
 GENERATOR_FOLDER = "generator"  # in a run with replaced-token detection: the config; in its release: the model
 RELEASED_FILES = ("weights.safetensors",)  # of a checkpoint: all that a release needs
 WORD_TABLE = "electra.embeddings.word_embeddings"
+OF_HUB = {".gitattributes", CARD}  # files of a repository that holds nothing yet
 
 
 def release(source: Path, output: Path, average: int = 1, stated: CardOverrides | None = None) -> Path:
@@ -214,3 +218,34 @@ def read_run_facts(run: Path, step: int) -> Facts:
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
     validation = [line for line in read_metrics(run) if line["split"] == "validation" and line["step"] <= step]
     return {**facts, "step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
+
+
+def push(folder: Path, repository: str, public: bool = False) -> None:
+    """Replaces what the repository holds by this release, and tags it with the release's revision.
+
+    public: of a repository that does not exist yet; a public one is written to only if this is set
+
+    Raises KinspanError if the hub refuses or cannot be reached.
+    """
+    api, tag = HfApi(), str(read_object(folder / FACTS, "release it again")["revision"])
+    try:
+        ModelCard.load(folder / CARD).validate()
+        try:
+            if not api.repo_info(repository).private and not public:
+                raise KinspanError(f"--push_to_hub {repository}: it is public: give --public, or make it private")
+        except RepositoryNotFoundError:
+            api.create_repo(repository, private=not public, exist_ok=True)
+        files = set(api.list_repo_files(repository))
+        if FACTS not in files and files - OF_HUB:
+            raise KinspanError(f"--push_to_hub {repository}: it holds something that is no release")
+        commit = api.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message=f"Release {tag}", delete_patterns="*"
+        )
+        if tag in (known.name for known in api.list_repo_refs(repository).tags):
+            api.delete_tag(repository, tag=tag)
+        api.create_tag(repository, tag=tag, revision=commit.oid)
+    except (HTTPError, HFValidationError, OfflineModeIsEnabled, OSError, RuntimeError, ValueError) as error:
+        # A signed address is as good as a token
+        text = re.sub(r"(https?://[^\s?'\"]+)\?\S*", r"\1", quote_error(error))
+        raise KinspanError(f"--push_to_hub {repository}: {text}") from error
+    log.info("pushed %s, tagged %s", commit.commit_url, tag)

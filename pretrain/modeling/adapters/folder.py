@@ -72,8 +72,6 @@ def read_adapter(folder: str | Path) -> Adapter:
 def read_spec(folder: Path) -> tuple[AdapterPart, Base]:
     """Returns the part and the base that adapter.json names."""
     path = folder / SPEC
-    if not path.is_file():
-        raise KinspanError(f"{folder} is no adapter: it has no {SPEC}")
     content = read_object(path, "get the folder again")
     try:
         (entry,) = content["parts"]

@@ -54,10 +54,10 @@ def test_a_compiled_encoder_has_the_same_few_graphs_for_batches_of_all_shapes(
     inputs = make_inputs(make_stream(tiny_corpus, masking=True))
 
     def compute():
-        found = [model(**batch, scales={"mlm": 1.0, "pair": 1.0})[0] for batch in inputs]
+        losses_of = [model(**batch, scales={"mlm": 1.0, "pair": 1.0})[0] for batch in inputs]
         model.zero_grad()
-        sum(found).backward()
-        return torch.stack(found), torch.cat([p.grad.flatten() for p in model.parameters()]).float()
+        sum(losses_of).backward()
+        return torch.stack(losses_of), torch.cat([p.grad.flatten() for p in model.parameters()]).float()
 
     names, plain = list(model.state_dict()), compute()
     compile_encoders(model.encoders, backend="eager")

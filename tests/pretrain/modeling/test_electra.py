@@ -196,20 +196,6 @@ def test_fresh_embeddings_give_way_to_loaded_ones(sharing, weights, make_model):
         assert torch.equal(table(model), words)
 
 
-def test_two_that_were_loaded(weights):
-    """Tying takes the discriminator's and says so; disentangled, each starts as it was."""
-    folders = weights(ElectraForPreTraining), weights(ElectraForMaskedLM, 2)
-    large = ElectraForPreTraining.from_pretrained(folders[0]).electra.embeddings.word_embeddings.weight
-    small = ElectraForMaskedLM.from_pretrained(folders[1]).electra.embeddings.word_embeddings.weight
-    model, notes = load_replaced_token_model(*folders, "tied", seed=3)
-    assert torch.equal(words_of(model), large)
-    assert any("replaced by the discriminator's" in note for note in notes)
-    model, notes = load_replaced_token_model(*folders, "disentangled", seed=3)
-    assert torch.equal(words_of(model), small)
-    assert torch.allclose(table(model), large, atol=1e-7)
-    assert not any("replaced" in note for note in notes)
-
-
 @pytest.mark.parametrize("sharing", ["tied", "disentangled"])
 def test_embeddings_of_two_sizes_cannot_be_shared(sharing, weights):
     folders = weights(ElectraForPreTraining), weights(ElectraForMaskedLM, 2, embedding_size=20)

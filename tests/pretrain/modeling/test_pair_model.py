@@ -125,12 +125,12 @@ def test_a_pair_gives_the_gradient_that_it_gives_alone(family, make_model, tiny_
 
 def test_a_model_of_a_config_alone_starts_fresh_by_the_seed_and_with_dropout(make_model):
     folder = str(make_model())
-    (one, notes), (two, _), (third, _) = (load_model(folder, seed) for seed in (3, 3, 4))
+    (first, notes), (two, _), (third, _) = (load_model(folder, seed) for seed in (3, 3, 4))
     assert notes == [note for note in notes if "from scratch" in note] != []
-    assert all(module.training for module in one.modules())
-    assert one.mlm_head.cls.predictions.decoder.weight is one.classifier.get_input_embeddings().weight
+    assert all(module.training for module in first.modules())
+    assert first.mlm_head.cls.predictions.decoder.weight is first.classifier.get_input_embeddings().weight
     same, differs = (
-        [torch.equal(tensor, model.state_dict()[name]) for name, tensor in one.state_dict().items()]
+        [torch.equal(tensor, model.state_dict()[name]) for name, tensor in first.state_dict().items()]
         for model in (two, third)
     )
     assert all(same)

@@ -57,10 +57,10 @@ def draw_inputs():
 def encode_alone(backbone, inputs):
     rows = []
     for start, end in zip(inputs["starts"][:-1], inputs["starts"][1:], strict=True):
-        own = {"input_ids": inputs["input_ids"][None, start:end].long()}
+        tokens = {"input_ids": inputs["input_ids"][None, start:end].long()}
         if FAMILIES[backbone.config.model_type].token_types:
-            own["token_type_ids"] = inputs["token_type_ids"][None, start:end].long()
-        rows.append(backbone(**own).last_hidden_state[0])
+            tokens["token_type_ids"] = inputs["token_type_ids"][None, start:end].long()
+        rows.append(backbone(**tokens).last_hidden_state[0])
     return torch.cat(rows)
 
 
@@ -95,12 +95,12 @@ def test_dropout_of_a_sequence_does_not_depend_on_the_others(family):
     """Nor that of DeBERTa's table on how many of its rows the longest sequence needs."""
     backbone, inputs = build(family, attention_probs_dropout_prob=0.3, hidden_dropout_prob=0.2), draw_inputs()
     first, last = inputs["starts"][-2:].tolist()
-    own = {name: x[first:last] for name, x in inputs.items() if name.endswith("_ids")}
-    own |= {"starts": torch.tensor([0, last - first], dtype=torch.int32), "max_length": last - first}
+    alone = {name: x[first:last] for name, x in inputs.items() if name.endswith("_ids")}
+    alone |= {"starts": torch.tensor([0, last - first], dtype=torch.int32), "max_length": last - first}
     among = encode_with_dropout(backbone, inputs, [4, 7, 1, 9, 3])[first:last]
-    assert torch.allclose(encode_with_dropout(backbone, own, [3]), among, atol=1e-10)
-    for other in (encode_with_dropout(backbone, own, [2]), encode_with_dropout(backbone, own, [3], step=2)):
-        assert (other - among).abs().mean() > 0.1
+    assert torch.allclose(encode_with_dropout(backbone, alone, [3]), among, atol=1e-10)
+    for changed in (encode_with_dropout(backbone, alone, [2]), encode_with_dropout(backbone, alone, [3], step=2)):
+        assert (changed - among).abs().mean() > 0.1
 
 
 @pytest.mark.parametrize("family", ["mpnet", "deberta-v2"])

@@ -110,10 +110,10 @@ def test_held_out_duplicates_of_one_question_are_not_validated(tmp_path, helpers
 
 
 def test_what_has_too_few_held_out_documents_is_left_out_of_validation_alone(tiny_corpus, make_corpus, helpers):
-    other = make_corpus(helpers.synthetic_documents(30, seed="none"), validation_share=0.0)
-    config = PretrainConfig(corpus=[f"{tiny_corpus}=1", f"{other}=1"])
+    small = make_corpus(helpers.synthetic_documents(30, seed="none"), validation_share=0.0)
+    config = PretrainConfig(corpus=[f"{tiny_corpus}=1", f"{small}=1"])
     mixture, (note,) = mix_validation(
-        build_mixture(config, list_sources(config)).read_from(Corpus(tiny_corpus), Corpus(other))
+        build_mixture(config, list_sources(config)).read_from(Corpus(tiny_corpus), Corpus(small))
     )
     assert mixture.weights == (1, 0)
     assert mixture.names[1] in note

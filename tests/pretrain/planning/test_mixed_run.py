@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
 
-ROOT = Path(__file__).resolve().parents[3]
 STEPS = 12
 SETTINGS = {
     "max_steps": STEPS,
@@ -92,12 +90,3 @@ def test_a_run_of_two_corpora(recipe, tmp_path, caplog):
     ]
     with pytest.raises(KinspanError, match="its corpus_content is"):
         pretrain(recipe(corpus=swapped))
-
-
-def test_corpora_on_the_command_line_replace_those_of_the_file(recipe, tmp_path):
-    recipe()
-    argv = ["--config", str(tmp_path / "recipe.yaml"), "--corpus", "a=b=2,ssp:2+sp", "c"]
-    assert parse(PretrainConfig, "", argv=argv).corpus == ["a=b=2,ssp:2+sp", "c"]
-    assert recipe(corpus="docs").corpus == ["docs"]
-    assert recipe(corpus=None).corpus == []
-    assert recipe(corpus={"path": "docs"}).corpus == ["docs=1"]

@@ -51,9 +51,9 @@ def test_the_release_gives_the_trained_scores_and_can_be_trained_on(run, tiny_co
     released = release(folder, tmp_path / "release")
     _check_scores(model, released, make_stream(tiny_corpus, max_length=48).batch(0, 8))
     words = "electra.embeddings.word_embeddings.weight"
-    one, two = (load_file(str(released / place / "model.safetensors"))[words] for place in ("", "generator"))
+    large, small = (load_file(str(released / place / "model.safetensors"))[words] for place in ("", "generator"))
     sharing = json.loads((folder / "run.json").read_text())["settings"]["embedding_sharing"]
-    assert torch.equal(one, two) == (sharing == "tied")
+    assert torch.equal(large, small) == (sharing == "tied")
 
 
 def discriminate(model, inputs):

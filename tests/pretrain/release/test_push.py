@@ -6,7 +6,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.release.card import CardOverrides, make_metadata
-from pretrain.release.push import push
+from pretrain.release.release import push
 from tests.fake_hub import run_hub
 
 NAME = "me/ranker"

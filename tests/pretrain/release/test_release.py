@@ -179,14 +179,14 @@ def three(trained):
 
 
 def test_the_average_is_the_mean_of_each_tensor(three, tmp_path):
-    one, mean = (
+    first, mean = (
         load_file(str(release(*arguments) / "model.safetensors"))
-        for arguments in ((three / "checkpoints/step-00000003", tmp_path / "one"), (three, tmp_path / "mean", 3))
+        for arguments in ((three / "checkpoints/step-00000003", tmp_path / "first"), (three, tmp_path / "mean", 3))
     )
-    assert mean.keys() == one.keys()
+    assert mean.keys() == first.keys()
     for name, tensor in mean.items():
         assert tensor.dtype == torch.float32
-        assert torch.allclose(tensor, one[name] + 5, atol=1e-5), name
+        assert torch.allclose(tensor, first[name] + 5, atol=1e-5), name
     checkpoint = three / "checkpoints/step-00000006"
     weights = load_file(str(checkpoint / "weights.safetensors"))
     assert all(torch.equal(tensor, weights[name]) for name, tensor in average_weights([checkpoint]).items())

@@ -30,9 +30,9 @@ def test_results_and_gradients_are_those_of_torch(shape, bias):
         (out * weights).sum().backward()
     assert torch.allclose(*outputs, atol=1e-6)
     assert torch.allclose(inputs[0].grad, inputs[1].grad, atol=1e-5)
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert one.grad.shape == one.shape
-        assert torch.allclose(one.grad, other.grad, atol=1e-5)
+    for mine, reference in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert mine.grad.shape == mine.shape
+        assert torch.allclose(mine.grad, reference.grad, atol=1e-5)
 
 
 def test_frozen_weights_get_no_gradient():

@@ -98,9 +98,11 @@ def gradients(model, stream, layout, exchange):
         )
         return result.sums, {name: p.grad.double().clone() for name, p in model.named_parameters()}
 
-    found = exchange.run(layout.world, act)
-    stats = sum(stats for stats, _ in found)
-    return stats, {name: sum(own[name] for _, own in found) / layout.world for name in found[0][1]}
+    results = exchange.run(layout.world, act)
+    stats = sum(stats for stats, _ in results)
+    return stats, {
+        name: sum(gradients_of[name] for _, gradients_of in results) / layout.world for name in results[0][1]
+    }
 
 
 def plain_gradients(model, batch):
@@ -121,9 +123,11 @@ def plain_gradients(model, batch):
 def largest_difference(ours, reference):
     """Of any tensor, over its largest gradient. The bias of keys has none: adding to all scores changes no softmax, and
     what is there is rounding, which is measured by the bias of queries."""
-    tops = {name: float(one.abs().max()) for name, one in reference.items()}
+    tops = {name: float(grad.abs().max()) for name, grad in reference.items()}
     tops |= {name: tops[name.replace("key", "query")] for name in tops if name.endswith("key.bias")}
-    return max(float((ours[name] - one).abs().max()) / tops[name] for name, one in reference.items() if tops[name])
+    return max(
+        float((ours[name] - expected).abs().max()) / tops[name] for name, expected in reference.items() if tops[name]
+    )
 
 
 CASES = [(False, 0, True), (True, 2, True), (True, 0, False)]
@@ -142,27 +146,6 @@ def test_the_cached_gradient_is_the_plain_one(symmetric, own_negatives, dropout,
         assert largest_difference(ours, reference) <= 1e-5, (world, micro)
         assert sums["ssp/pair_loss"] == pytest.approx(loss, rel=1e-5)
         assert sums["ssp/queries"] == SIZE
-
-
-def test_a_bi_encoders_batch_has_the_texts_of_the_objectives_positives(tiny_corpus, make_stream, make_texts):
-    """And of its negatives, hard ones first; as they would be cut by themselves."""
-    pairs = next(make_stream(tiny_corpus).pairs(0, 5))
-    stream = make_texts(own_negatives=2, masking=None, max_length=512)
-    batch, shard_text = stream.batch(0, 1), []
-    for k in range(4):
-        text = batch.input_ids[batch.starts[k] : batch.starts[k + 1]]
-        assert (text[0], text[-1]) == (101, 102)
-        assert (batch.position_ids[batch.starts[k] : batch.starts[k + 1]] == np.arange(len(text))).all()
-        shard_text.append(text[1:-1].tolist())
-    order = pairs.kinds.argsort(kind="stable")
-    spans = [pairs.texts[0], pairs.texts[1], pairs.texts[1], pairs.texts[1]]
-    rows = [order[0], order[0], order[1], order[2]]
-    expected = [pairs.block.read_tokens(one[int(row)]).tolist() for one, row in zip(spans, rows, strict=True)]
-    assert shard_text == expected
-    assert batch.per_pair == 4
-    cut = stream.batch(0, 5).cut(2, 4)
-    alone = stream.batch(2, 2)
-    assert all(np.array_equal(cut.arrays[name], alone.arrays[name]) for name in cut.arrays)
 
 
 def test_sequences_know_their_document_and_texts_that_are_equal(make_texts):

@@ -54,9 +54,9 @@ def weights(config, step=8):
 def embed_packed(model, tokenizer, texts, max_length):
     """The embeddings of texts, as training makes them: packed in one row."""
     ids = [tokenizer(text, truncation=True, max_length=max_length)["input_ids"] for text in texts]
-    lengths = [len(own) for own in ids]
+    lengths = [len(tokens) for tokens in ids]
     inputs = {
-        "input_ids": torch.tensor([token for own in ids for token in own]),
+        "input_ids": torch.tensor([token for tokens in ids for token in tokens]),
         "token_type_ids": torch.zeros(sum(lengths), dtype=torch.int64),
         "position_ids": torch.cat([torch.arange(n) for n in lengths]),
         "starts": torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32),
@@ -77,9 +77,9 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stage, config, monkeypatch):
         with pytest.raises(Stopped):
             pretrain(stopped)
     pretrain(stopped)
-    one, two = weights(whole), weights(stopped)
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    expected, resumed = weights(whole), weights(stopped)
+    assert expected.keys() == resumed.keys()
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
     for split, names in (("train", ("step", "loss", "pair_mrr")), ("validation", ("step", "pair_loss", "pair_r1"))):
         assert lines(whole, split, *names) == lines(stopped, split, *names)
 
