@@ -271,7 +271,7 @@ def format_plan(plan: RunPlan) -> str:
 
 def _format_memory(plan: RunPlan) -> list[str]:
     """Returns a table of gigabytes per GPU: parameters by stage of ZeRO, then a micro-batch's activations."""
-    lines = [f"{'GB per GPU, by formula':<34}" + "".join(f"{f'{n} GPUs':>10}" for n in GPUS)]
+    lines = [f"{'GB per GPU, by formula; GPUs:':<34}" + "".join(f"{gpus:>10}" for gpus in GPUS)]
     frozen = sum(p.numel() for p in plan.model.parameters() if not p.requires_grad)
     for stage, offload in ((0, False), (1, False), (2, False), (3, False), (2, True), (3, True)):
         precision = "fp32" if stage == 0 else "bf16" if plan.config.precision == "auto" else plan.precision
@@ -295,12 +295,15 @@ def _format_time(plan: RunPlan) -> list[str]:
     if plan.precision != "bf16":
         return ["time       unknown: give --tokens_per_second"]
     network, encoder = plan.config.network_gb_per_s, plan.model.encoders[0].config
-    lines = [f"time       at the utilisation measured on an H200, {network:g} GB/s between machines of 8 GPUs:"]
+    lines = [
+        f"time       at the utilisation measured on an H200, {network:g} GB/s between machines of 8 GPUs",
+        f"{'GPUs:':<10}" + "".join(f"{gpus:>14}" for gpus in GPUS),
+    ]
     for gpu in SHOWN:
         peak, flops = PEAK_TFLOPS[gpu] * 1e12, plan.flops * plan.step_tokens
         cells = []
         for count in GPUS:
             seconds = plan.steps * estimate_update(flops, encoder, plan.num_parameters, peak, count, network)
-            cells.append(f"{count} GPUs {format_time(seconds)}")
-        lines.append(f"           {gpu}: {', '.join(cells)}")
+            cells.append(f"{format_time(seconds):>14}")
+        lines.append(f"{gpu:<10}" + "".join(cells))
     return lines
