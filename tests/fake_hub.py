@@ -121,7 +121,7 @@ def run_hub() -> Iterator[FakeHub]:
             raise error or ValueError(", ".join(faults))
 
     with (
-        mock.patch("pretrain.release.push.HfApi", return_value=hub),
+        mock.patch("pretrain.release.release.HfApi", return_value=hub),
         mock.patch.object(ModelCard, "validate", validate),
     ):
         yield hub
