@@ -1,7 +1,7 @@
 """Sentences of test sets, and which documents hold one of them.
 
-The measures are those by which ``kinspan evaluate --contamination`` looks for a test set in a finished corpus: a
-document holds a sentence of 8 words or more if 70% or more of the sentence's 8-grams of words occur in it.
+A document holds a sentence of 8 words or more if 70% or more of the sentence's 8-grams of words occur in it, as for
+``kinspan evaluate --contamination``.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class Benchmark:
         self._starts = np.searchsorted(self.wanted.gram_of[order], np.arange(len(self.wanted.grams.sorted) + 1))
 
     def find(self, documents: Sequence[Sequence[str]]) -> dict[int, str]:
-        """Finds which documents, each a list of paragraphs, hold a sentence, each with one that it holds."""
+        """Returns the documents, each a list of paragraphs, that hold a sentence, each with such a sentence."""
         paragraphs = [paragraph for document in documents for paragraph in document]
         document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         words = split_words("\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs))
@@ -42,7 +42,7 @@ class Benchmark:
         return {document: self.sentences[row] for document, row in sorted(held.items())}
 
     def _find_by_grams(self, documents: np.ndarray, grams: np.ndarray) -> dict[int, int]:
-        """Finds documents that have enough of a sentence's n-grams, ``grams``, each with the sentence's number."""
+        """Returns the documents that have enough of a sentence's n-grams, each with the sentence's number."""
         if not len(grams):
             return {}
         documents, grams = np.unique(np.stack([documents, grams]), axis=1)
@@ -68,14 +68,14 @@ def read_benchmark(name: str) -> list[str]:
     path = Path(name)
     suffix = (Path(path.stem) if path.suffix in COMPRESSED_SUFFIXES else path).suffix
     if suffix not in FORMATS:
-        raise KinspanError(
-            f"--decontaminate {name}: give a file of sentences ({', '.join(FORMATS)}; also compressed), or a data set "
-            "such as wikiqa=FOLDER"
-        )
+        raise KinspanError(f"--decontaminate {name}: must be {', '.join(FORMATS)}, or a data set as in wikiqa=FOLDER")
+    sentences: list[str] = []
     try:
         with open_decompressed(path) as file:
-            sentences = [text for number, line in enumerate(file, 1) for text in _split_line(number, line, suffix)]
-    except (OSError, ValueError, EOFError, lzma.LZMAError, zlib.error) as error:
+            for text in (content.decode("utf-8-sig").strip() for content in file):
+                cells = text.split("\t" if suffix == ".tsv" else "\n")
+                sentences += _list_texts(json.loads(text) if suffix == ".jsonl" and text else cells)
+    except (OSError, ValueError, RecursionError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise KinspanError(f"--decontaminate {name} cannot be read: {quote_error(error)}") from error
     return check_benchmark(name, sentences)
 
@@ -85,16 +85,6 @@ def check_benchmark(name: str, sentences: list[str]) -> list[str]:
     if not make_sentences([split_words(undo_treebank(sentence)) for sentence in sentences]).judged.any():
         raise KinspanError(f"--decontaminate {name}: it has no sentence of 8 words or more")
     return sentences
-
-
-def _split_line(number: int, line: bytes, suffix: str) -> Iterator[str]:
-    """Yields the texts of a line. Raises ValueError, which names the line, where it is not UTF-8 or not JSON."""
-    try:
-        text = line.decode("utf-8-sig").strip()
-        held = json.loads(text) if suffix == ".jsonl" and text else text.split("\t") if suffix == ".tsv" else text
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"line {number}: {error}") from error
-    yield from _list_texts(held)
 
 
 def _list_texts(value: object) -> Iterator[str]:

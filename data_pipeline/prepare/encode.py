@@ -5,7 +5,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -24,11 +24,11 @@ from .duplicates import write_signatures
 from .plan import load_plan
 from .read import ReadTally, parse_counted
 from .readers.reader import Record, measure_content
-from .spill import KEY_BYTES, SpillWriter, hash_string, make_chunk_schema
-from .tasks import measure_peak
+from .spill import KEY_BYTES, SpillWriter, hash_string, make_spill_schema
 
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
 CHUNK_BYTES = 1 << 20  # of raw records that are encoded together
+Kept = tuple[Document, list[str]]  # with its cleaned paragraphs
 
 
 def encode_inputs(plan_file: Path, number: int) -> None:
@@ -37,30 +37,19 @@ def encode_inputs(plan_file: Path, number: int) -> None:
     task = plan.tasks[number]
     if (plan.encoded / f"{task.key}.json").exists():
         return
-    writer = SpillWriter(plan.encoded, task.key, plan.wide)
+    encoder, writer = load_encoder(plan_file), SpillWriter(plan.encoded, task.key, plan.wide)
     tally, read = Tally(), ReadTally()
-
-    def encode() -> Iterator[str]:
-        """Yields the text of each kept document, after it was written."""
-        encoder = load_encoder(plan_file)
-        for chunk in cut_chunks(task.read()):
-            encoded = encoder(chunk, read)
-            tally.add(encoded.tally)
-            writer.reject(encoded.rejected)
-            if encoded.rows is not None:
-                writer.add(encoded.rows, encoded.documents, encoded.paragraphs)
-            yield from ("\n".join(paragraphs) for paragraphs in encoded.texts)
-
+    texts = (text for chunk in cut_chunks(task.read()) for text in encoder.encode(chunk, writer, tally, read))
     if plan.near:
         folder = plan.signatures(task.key)
         partial = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
         shutil.rmtree(partial, ignore_errors=True)
-        write_signatures(encode(), partial)
+        write_signatures(texts, partial)
         shutil.rmtree(folder, ignore_errors=True)  # of a task that was killed between this and its end
         partial.replace(folder)
     else:
-        deque(encode(), maxlen=0)
-    writer.finish({"tally": vars(tally), "read": asdict(read), "peak_bytes": measure_peak()})
+        deque(texts, maxlen=0)
+    writer.finish({"tally": vars(tally), "read": asdict(read)})
 
 
 @lru_cache(maxsize=1)
@@ -120,90 +109,52 @@ def hash_text(document: Document, paragraphs: list[int]) -> int:
     return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
 
 
-@dataclass(frozen=True)
-class EncodedChunk:
-    """Encoded documents of a chunk of records.
+class Encoder:
+    """Encodes chunks of records, without ``transformers``, which is slow to import.
 
-    rows:       with the columns of ``spill.make_chunk_schema``; None where no document is kept
-    documents:  ``[D]`` uint64, a hash of each document's text
-    paragraphs: ``[P]`` uint64, a hash of each paragraph of ``texts``
-    rejected:   ``{file, line, reason, bytes}`` of each rejected record
+    wide:      whether token ids need more than 16 bits
+    benchmark: sentences whose documents are dropped
     """
 
-    rows: pa.RecordBatch | None
-    documents: np.ndarray
-    paragraphs: np.ndarray
-    texts: list[list[str]]
-    tally: Tally
-    rejected: list[dict]
-
-
-class Encoder:
-    """Encodes chunks of records, without ``transformers``, which is slow to import. Documents with a sentence of the
-    ``benchmark`` are dropped; ``wide`` token ids need more than 16 bits."""
-
-    def __init__(
-        self, tokenizer_json: str, name: str, rules: Rules, wide: bool, benchmark: Benchmark | None = None
-    ) -> None:
+    def __init__(self, tokenizer_json: str, name: str, rules: Rules, wide: bool, benchmark: Benchmark | None) -> None:
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
         self.tokenizer.encode_special_tokens = True  # "</s>" in a text is not read as a special token
         self.name, self.rules, self.wide, self.benchmark = name, rules, wide, benchmark
         self._joins = False  # whether it was checked that ids of sentences may be joined
 
-    def __call__(self, records: list[Record], read: ReadTally) -> EncodedChunk:
-        tally = Tally()
-        documents, rejected = self._parse(records, tally, read)
-        cleaned = [(document, clean_or_drop(document, self.rules, tally)) for document in documents]
-        kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs is not None]
-        if self.benchmark and kept:
-            kept = self._drop_known(self.benchmark, kept, tally)
-        hashes = [[hash_string(p) for p in paragraphs] for _, paragraphs in kept]
-        texts = [hash_text(document, of_paragraphs) for (document, _), of_paragraphs in zip(kept, hashes, strict=True)]
-        return EncodedChunk(
-            self._make_rows(kept, texts) if kept else None,
-            np.array(texts, dtype=np.uint64),
-            np.fromiter(chain.from_iterable(hashes), dtype=np.uint64),
-            [paragraphs for _, paragraphs in kept],
-            tally,
-            rejected,
-        )
-
-    def _parse(self, records: list[Record], tally: Tally, read: ReadTally) -> tuple[list[Document], list[dict]]:
-        """Parses records to documents and entries of ``rejected.jsonl``."""
+    def encode(self, records: list[Record], writer: SpillWriter, tally: Tally, read: ReadTally) -> list[str]:
+        """Writes the documents of a chunk of records, counts them, and returns the texts of the kept ones."""
         documents: list[Document] = []
-        rejected = []
         for record in records:
             parsed = parse_counted(record, read)
             if isinstance(parsed, Omitted):
                 tally.counts[f"records omitted: {parsed}"] += 1
             elif isinstance(parsed, Rejected):
-                size = measure_content(record.content)
-                rejected.append({"file": record.file, "line": record.line, "reason": str(parsed), "bytes": size})
+                writer.reject(record.file, record.line, str(parsed), measure_content(record.content))
             else:
                 documents += parsed
         tally.counts["documents cut off a longer text"] += sum(document.is_part for document in documents)
         if self.rules.title_texts:
             documents = [replace(document, title_is_text=True) for document in documents]
-        return documents, rejected
+        cleaned = [(document, clean_or_drop(document, self.rules, tally)) for document in documents]
+        kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs is not None]
+        if self.benchmark and kept:
+            kept = _drop_contaminated(self.benchmark, kept, tally)
+        if kept:
+            hashes = [[hash_string(p) for p in paragraphs] for _, paragraphs in kept]
+            texts = [hash_text(document, of_document) for (document, _), of_document in zip(kept, hashes, strict=True)]
+            flat = np.fromiter(chain.from_iterable(hashes), dtype=np.uint64)
+            writer.add(self._make_rows(kept, texts), np.array(texts, dtype=np.uint64), flat)
+        return ["\n".join(paragraphs) for _, paragraphs in kept]
 
-    @staticmethod
-    def _drop_known(
-        benchmark: Benchmark, kept: list[tuple[Document, list[str]]], tally: Tally
-    ) -> list[tuple[Document, list[str]]]:
-        contaminated = benchmark.find([[*paragraphs, *map(normalise, [d.title, *d.answers])] for d, paragraphs in kept])
-        for number, sentence in contaminated.items():
-            tally.counts[WITH_BENCHMARK] += 1
-            tally.counts["paragraphs of dropped documents"] += len(kept[number][1])
-            tally.add_sample(WITH_BENCHMARK, f"{kept[number][0].title or kept[number][0].id}: {sentence}")
-        return [document for number, document in enumerate(kept) if number not in contaminated]
-
-    def _make_rows(self, kept: list[tuple[Document, list[str]]], hashes: list[int]) -> pa.RecordBatch:
+    def _make_rows(self, kept: list[Kept], hashes: list[int]) -> pa.RecordBatch:
         """Tokenises all sentences of the chunk at once and nests their ids by document, paragraph and sentence."""
         documents = [document for document, _ in kept]
         texts = [paragraph for _, paragraphs in kept for paragraph in paragraphs]
         sentences = [split_sentences(text) for text in texts]
         if not self._joins:
-            self._check_joins([s for of_text in sentences for s in of_text][:200])
+            check_joins(self._encode, list(chain.from_iterable(sentences))[:200], self.name)
+            self._joins = True
         starts = _accumulate_offsets([len(paragraphs) for _, paragraphs in kept])
         share = self.rules.validation_share
         held_out = [is_held_out(name_split(d, text), share) for d, text in zip(documents, hashes, strict=True)]
@@ -215,14 +166,10 @@ class Encoder:
         columns += [pa.array(keys, pa.binary(KEY_BYTES)), pa.ListArray.from_arrays(starts, chars)]
         min_chars = [1 if d.is_post else self.rules.min_document_chars for d in documents]
         columns.append(pa.array(min_chars, pa.uint32()))
-        return pa.RecordBatch.from_arrays(columns, schema=make_chunk_schema(self.wide))
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(make_spill_schema(self.wide))[:-2]))
 
-    def _check_joins(self, sentences: list[str]) -> None:
-        def encode(text: str) -> list[int]:
-            return self.tokenizer.encode(text, add_special_tokens=False).ids
-
-        check_joins(encode, sentences, self.name)
-        self._joins = True
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def _make_optional(self, documents: list[Document]) -> list[pa.Array]:
         """Returns corpus.OPTIONAL_COLUMNS, which only some readers give."""
@@ -248,6 +195,16 @@ class Encoder:
         ends = np.cumsum([0, *map(len, texts)])
         nested = pa.ListArray.from_arrays(_accumulate_offsets(lengths[lengths > 0]), pa.array(tokens))
         return pa.ListArray.from_arrays(pa.array(stored_before[ends].astype(np.int32)), nested)
+
+
+def _drop_contaminated(benchmark: Benchmark, kept: list[Kept], tally: Tally) -> list[Kept]:
+    contaminated = benchmark.find([[*paragraphs, *map(normalise, [d.title, *d.answers])] for d, paragraphs in kept])
+    for number, sentence in contaminated.items():
+        document, paragraphs = kept[number]
+        tally.counts[WITH_BENCHMARK] += 1
+        tally.counts["paragraphs of dropped documents"] += len(paragraphs)
+        tally.add_sample(WITH_BENCHMARK, f"{document.title or document.id}: {sentence}")
+    return [pair for number, pair in enumerate(kept) if number not in contaminated]
 
 
 def _accumulate_offsets(lengths: np.ndarray | list[int]) -> pa.Array:

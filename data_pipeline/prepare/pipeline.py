@@ -15,7 +15,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -55,20 +55,13 @@ CORPUS_PARTS = ("shards", "tokenizer", "rejected.jsonl", "request.json", "summar
 
 @dataclass(frozen=True)
 class Prepared:
-    """Result of ``prepare``.
-
-    reused:     whether the folder already held this corpus; then the tallies are empty
-    stages:     seconds of each stage
-    peak_bytes: memory of the process of each input task, and of each bucket
-    """
+    """Result of ``prepare``. If the folder already held this corpus, it is ``reused``, and the tallies are empty."""
 
     manifest: Manifest
     tally: Tally
     read: ReadTally
     seconds: float
     reused: bool = False
-    stages: dict[str, float] = field(default_factory=dict)
-    peak_bytes: list[int] = field(default_factory=list)
 
 
 def prepare(
@@ -146,8 +139,7 @@ def prepare(
     finally:
         if (folder / "manifest.json").exists():
             shutil.rmtree(work, ignore_errors=True)
-    seconds = time.monotonic() - began
-    return Prepared(manifest, encoded.tally, encoded.read, seconds, False, engine.seconds, encoded.peak_bytes)
+    return Prepared(manifest, encoded.tally, encoded.read, time.monotonic() - began)
 
 
 # Before any work ------------------------------------------------------------------------------------------
@@ -202,7 +194,6 @@ class Encoded:
     filled: set[str]
     tally: Tally
     read: ReadTally
-    peak_bytes: list[int]
 
 
 def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, input_files: InputFiles, max_rejected: float) -> Encoded:
@@ -246,7 +237,7 @@ def _clear_remains(plan: PreparePlan) -> None:
 def _gather(plan: PreparePlan) -> Encoded:
     """Adds up the counts of the input tasks, and joins their rejected records in ``rejected.jsonl``."""
     keys = [task.key for task in plan.tasks]
-    tally, read, counts, filled, peaks, num_paragraphs = Tally(), ReadTally(), [], set(), [], 0
+    tally, read, counts, filled, num_paragraphs = Tally(), ReadTally(), [], set(), 0
     for key in keys:
         facts = json.loads((plan.encoded / f"{key}.json").read_text(encoding="utf-8"))
         tally.add(Tally(**facts["tally"]))
@@ -254,12 +245,11 @@ def _gather(plan: PreparePlan) -> Encoded:
         counts.append(facts["documents"])
         num_paragraphs += facts["paragraphs"]
         filled |= set(facts["filled"])
-        peaks.append(facts["peak_bytes"])
     with (plan.folder / "rejected.jsonl").open("wb") as file:
         for key in keys:
             with (plan.encoded / f"{key}.rejected.jsonl").open("rb") as part:
                 shutil.copyfileobj(part, file)
-    return Encoded(Spills(plan.encoded, keys, counts), num_paragraphs, filled, tally, read, peaks)
+    return Encoded(Spills(plan.encoded, keys, counts), num_paragraphs, filled, tally, read)
 
 
 # 2. Duplicates --------------------------------------------------------------------------------------------
@@ -312,7 +302,6 @@ def _write_shards(
     for bucket in range(count):
         facts = json.loads((plan.run / f"buckets/{bucket:05d}.json").read_text(encoding="utf-8"))
         encoded.tally.add(Tally(**facts["tally"]))
-        encoded.peak_bytes.append(facts["peak_bytes"])
         for info in facts["shards"]:
             name = f"shards/{len(shards):05d}.arrow"
             _link(plan.run / "buckets" / info["file"], plan.folder / name)

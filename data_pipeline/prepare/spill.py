@@ -13,7 +13,6 @@ A bucket is a range of keys of one split. Each file has a run of rows for it, in
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,16 +32,13 @@ PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])
 HIDDEN_COLUMNS = {"key", "chars", "min_chars", "number", "place"}  # that shards do not have
 
 
-def make_chunk_schema(wide: bool) -> pa.Schema:
-    """Returns the columns of a chunk: those of a shard, the document's key, the characters of each paragraph, and how
-    many the document must have to be kept."""
-    hidden = {"key": pa.binary(KEY_BYTES), "chars": pa.list_(pa.uint32()), "min_chars": pa.uint32()}
-    return pa.schema([*make_schema(wide, OPTIONAL_COLUMNS), *hidden.items()])
-
-
 def make_spill_schema(wide: bool) -> pa.Schema:
-    """Returns the columns of a spill file: those of a chunk, and the documents' numbers and places."""
-    return make_chunk_schema(wide).append(pa.field("number", pa.uint32())).append(pa.field("place", pa.uint64()))
+    """Returns the columns of a spill file: those of a shard, the document's key, the characters of each paragraph and
+    how many the document must have to be kept; and, which ``SpillWriter`` adds, the document's number and place."""
+    hidden = {"key": pa.binary(KEY_BYTES), "chars": pa.list_(pa.uint32()), "min_chars": pa.uint32()}
+    return pa.schema(
+        [*make_schema(wide, OPTIONAL_COLUMNS), *hidden.items(), ("number", pa.uint32()), ("place", pa.uint64())]
+    )
 
 
 @dataclass(frozen=True)
@@ -114,16 +110,16 @@ class SpillWriter:
         of_documents = np.empty(rows.num_rows, dtype=DOCUMENT)
         of_documents["text"], of_documents["place"] = documents, places
         self._documents.append(of_documents)
-        self.filled |= find_filled(rows)
-        columns = [*rows.columns, pa.array(numbers), pa.array(places)]
-        self._waiting.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        self.filled |= {name for name in OPTIONAL_COLUMNS if name != "accepted" and len(rows.column(name).flatten())}
+        self._waiting.append(rows.append_column("number", pa.array(numbers)).append_column("place", pa.array(places)))
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= SEGMENT_BYTES:
             self._write_segment()
 
-    def reject(self, entries: Iterable[dict]) -> None:
-        """Writes rejected records at once: a broken file may have more than memory holds."""
-        self._rejected.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    def reject(self, file: str, line: int, reason: str, size: int) -> None:
+        """Writes a rejected record at once: a broken file may have more than memory holds."""
+        entry = {"file": file, "line": line, "reason": reason, "bytes": size}
+        self._rejected.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def _write_segment(self) -> None:
         """Writes the waiting documents as one record batch, in the order of their places."""
@@ -148,7 +144,8 @@ class SpillWriter:
         for suffix in (".arrow", ".rejected.jsonl"):
             sync(self._partial(suffix))
             self._partial(suffix).replace(self.folder / f"{self.key}{suffix}")
-        counts = {"documents": self.num_documents, "paragraphs": len(paragraphs), "filled": sorted(self.filled)}
+        filled = sorted(self.filled | ({"accepted"} if "answers" in self.filled else set()))
+        counts = {"documents": self.num_documents, "paragraphs": len(paragraphs), "filled": filled}
         write_atomically(self.folder / f"{self.key}.json", json.dumps({**counts, **facts}, ensure_ascii=False))
 
 
@@ -164,13 +161,6 @@ def save_atomically(path: Path, values: np.ndarray) -> None:
     with partial.open("wb") as file:
         np.save(file, values)
     partial.replace(path)
-
-
-def find_filled(rows: pa.RecordBatch) -> set[str]:
-    """Names the optional columns with content."""
-    lists = [name for name in OPTIONAL_COLUMNS if name != "accepted"]
-    filled = {name for name in lists if len(rows.column(name).flatten())}
-    return filled | ({"accepted"} if "answers" in filled else set())
 
 
 def hash_string(text: str) -> int:

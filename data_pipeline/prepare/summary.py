@@ -43,7 +43,7 @@ SHOWN_LOSSES = 5  # files
 
 
 def format_counts(tally: Tally, read: ReadTally, manifest: Manifest) -> str:
-    """Lists what was read, kept, dropped and rejected, and how many anchors each objective finds."""
+    """Formats a table of the counts, and of the anchors that each objective finds."""
     return "\n".join(f"{label:<60} {count:>14,}" for label, count in _count_rows(tally, read, manifest))
 
 
@@ -58,11 +58,8 @@ def _count_rows(tally: Tally, read: ReadTally, manifest: Manifest) -> Iterator[t
             if part.startswith(f"{name}: ") and count:
                 yield f"{label}: {part.removeprefix(f'{name}: ')}", count
     for split in SPLITS:
-        alike: dict[int, list[str]] = {}  # objectives by their anchors
         for name, count in count_usable(manifest, split, "anchors").items():
-            alike.setdefault(count, []).append(name)
-        for count, names in alike.items():
-            yield f"{split} anchors ({' '.join(names)})"[:60], count
+            yield f"{split} anchors of {name}", count
 
 
 def format_summary(tally: Tally, read: ReadTally, manifest: Manifest) -> str:
@@ -76,7 +73,7 @@ def format_summary(tally: Tally, read: ReadTally, manifest: Manifest) -> str:
 
 
 def list_oddities(tally: Tally, read: ReadTally) -> list[str]:
-    """Lists what a user should know of a new corpus: rejected records, cut texts, unknown tokens."""
+    """Lists notes on a new corpus: rejected records, cut texts, unknown tokens."""
     notes = []
     if read.rejected:
         name, (_, reason) = max(read.losses.items(), key=lambda item: item[1][0])
@@ -90,27 +87,19 @@ def list_oddities(tally: Tally, read: ReadTally) -> list[str]:
 
 
 def list_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:
-    """Lists which objectives a corpus cannot train or validate, and what is missing."""
-    lines = []
-    for split, verb in zip(SPLITS, ("train", "validate"), strict=True):
-        alike: dict[tuple[int, str], list[str]] = {}  # objectives by what they lack
-        for name, count in count_usable(manifest, split, "documents").items():
-            if count < MIN_DOCUMENTS:
-                alike.setdefault((count, objectives[name].needs), []).append(name)
-        lines += [
-            f"{', '.join(names)} cannot {verb}: {count} of the needed {MIN_DOCUMENTS} documents have {needs}"
-            for (count, needs), names in alike.items()
-        ]
-    return lines
+    """Lists the objectives that a corpus cannot train or validate, with the reason."""
+    return [
+        f"{name} cannot {verb}: {count} of the needed {MIN_DOCUMENTS} documents have {objectives[name].needs}"
+        for split, verb in zip(SPLITS, ("train", "validate"), strict=True)
+        for name, count in count_usable(manifest, split, "documents").items()
+        if count < MIN_DOCUMENTS
+    ]
 
 
 def check_trainable(manifest: Manifest, named: str) -> None:
     """Raises KinspanError, which begins with ``named``, where no objective can train on the corpus."""
     if all(count < MIN_DOCUMENTS for count in count_usable(manifest, "train", "documents").values()):
-        raise KinspanError(
-            f"{named}: no objective can train on it: each needs {MIN_DOCUMENTS} documents; add some, keep shorter ones "
-            "(--min_document_chars), or their titles (--title_texts)"
-        )
+        raise KinspanError(f"{named}: each objective needs {MIN_DOCUMENTS} documents (--min_document_chars keeps more)")
 
 
 def count_usable(manifest: Manifest, split: str, unit: str) -> dict[str, int]:

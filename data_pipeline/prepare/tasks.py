@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import pickle
-import resource
 import shlex
 import subprocess
 import sys
@@ -80,14 +79,6 @@ def run_task(work: Work, folder: Path, task: int) -> None:
         failed.write_text(json.dumps({"reason": reason, "known": is_known, "traceback": traceback.format_exc()}))
 
 
-def measure_peak() -> int:
-    """Returns the most memory, in bytes, that this process has taken so far."""
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage also counts the memory of the parent process at the start
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 class Engine:
     """Runs stages one after another in a ``with`` statement, at whose end its processes end."""
 
@@ -96,7 +87,6 @@ class Engine:
             raise KinspanError("--sbatch: only for --executor slurm")
         self.sbatch = parse_sbatch(sbatch) if executor == "slurm" else {}
         self.num_workers, self.quiet = num_workers, quiet
-        self.seconds: dict[str, float] = {}  # of each stage
         self._run = {"local": self._run_here, "slurm": self._run_on_slurm, "ray": self._run_on_ray}[executor]
         self._pool: ProcessPoolExecutor | None = None
 
@@ -109,13 +99,11 @@ class Engine:
 
     def run(self, stage: Stage) -> None:
         """Runs the tasks that are not done. Raises KinspanError where one fails, after all others have ended."""
-        began = time.monotonic()
         stage.folder.mkdir(parents=True, exist_ok=True)
         left = stage.list_incomplete()
         ended = self._run(stage, left) if left else iter(())
         for _ in show_progress(stage.title, "tasks", ended, len(left), self.quiet):
             pass
-        self.seconds[stage.folder.name] = time.monotonic() - began
         if failed := sorted(stage.list_incomplete()):
             notes = {task: read_failure(stage, task) for task in failed}
             task = next((task for task in failed if notes[task]["known"]), failed[0])

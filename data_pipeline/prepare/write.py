@@ -18,7 +18,6 @@ from .cleaning import Tally
 from .duplicates import BOILERPLATE, DUPLICATE, KEPT, NEAR_DUPLICATE, REPEATED, read_removed
 from .plan import load_plan
 from .spill import HIDDEN_COLUMNS, Spills, make_spill_schema, read_keys
-from .tasks import measure_peak
 
 MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and documents do not divide evenly
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
@@ -59,8 +58,7 @@ def write_shards(
             path = output / f"{number:05d}-{k:03d}.arrow"
             write_shard(part.select(columns), path)
             infos.append(asdict(make_shard_info(path, SPLITS[number >= buckets.train], plan.objectives)))
-    facts = {"shards": infos, "tally": vars(tally), "peak_bytes": measure_peak()}
-    write_atomically(output / f"{number:05d}.json", json.dumps(facts))
+    write_atomically(output / f"{number:05d}.json", json.dumps({"shards": infos, "tally": vars(tally)}))
 
 
 def _drop(rows: pa.RecordBatch, status: np.ndarray, why: np.ndarray, tally: Tally) -> tuple[pa.RecordBatch, np.ndarray]:

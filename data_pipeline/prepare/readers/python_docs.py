@@ -16,7 +16,7 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -142,85 +142,34 @@ SHORT_SUMMARY, LONG_HEADING = 25, 80  # characters: only a longer sentence may l
 MIN_PARAGRAPH, SHORT, LONG = 80, 320, 1200  # characters: short paragraphs are joined up to LONG
 MIN_SENTENCES = 2
 
-_DROPPED_SECTION = (
-    r"(?:(?:usage |example )?(?:examples?|usage)|references?|see also|raises?|warns|methods|citation|todo"
-    r"|(?:doc)?tests?|licen[cs]e|authors?|notation|shapes?|index)"
+_ITEM = re.compile(r"^(?:[-*+•‣>]|#\.|\(?(?:\d{1,2}|[a-z])[.)]) +(\S.*(?:\n +\S.*)*)", re.M)
+_REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(r"^( *)```(?!.*```)(?:.*\n)*?(?: *```.*|\Z)", re.M), ""),  # fenced code
+    (re.compile(  # sections of a NumPy docstring, up to the next heading
+        r"^(?:(?:.* )?(?:examples?|usage)|references?|see also|raises?|warns|methods|parameters|returns?|yields?"
+        r"|attributes|notation|shapes?|todo|authors?|licen[cs]e)\n(?:-{3,}|={3,})\n"
+        r"(?:(?!.+\n(?:-{3,}|={3,})$).*\n)*", re.M | re.I
+    ), ""),
+    (re.compile(r"^\S.*\n([=\-~^*#\"'+`_.:])\1{2,}$", re.M), "\n"),  # headings
+    (_ITEM, lambda match: f"\n{' '.join(match[1].split())}\n"),  # items of lists
+]  # fmt: skip
+# Lines of code, parameters, tables: their block goes
+_NOT_TEXT = re.compile(r">>>|[|+─│┌├└=]|.* \||.*(?:[\w,)] {4,}|\S {3,}\S.*?\S {3,})\S")
+_ENTRY = re.compile(  # a parameter, directive or error, which the rest of the block describes
+    r":\w[^:]*:(?:\s|$)|\.\.(?:\s|$)|[\w.,*`\[\]/() ]{1,60}? : |\w+(?:Error|Exception|Warning):\s"
+    r"|[`*\"']*(?:[a-z_][\w.]*|[A-Z]\w?)[`*\"']*(?:\s*\(.*\))?\s*(?::|--|–)(?:\s|$)|[`*]*\w+[`*]*\s*\(.*\)\s*:(?:\s|$)"
 )
-_KEPT_DIRECTIVE = r"(?:note|warning|tip|important|caution|attention|hint|admonition)::"
-_HTML = r"(?:</?(?:tip|hfoptions?|div|p|pre|br|table|t[rd]|[uo]?l|li)\b[^>]*>)+"
-_RULE = r"([=\-~^*#\"'+`_.:])\2{2,}$"
-_DEEPER = r"(?:\1 +.*\n|\n)*"  # the lines below that are indented deeper
-_NOT_TEXT = [  # in this order: (a literal that the pattern needs, pattern, replacement)
-    ("```", r"^( *)```(?!.*```)(?:.*\n)*?(?: *```.*|\Z)", ""),  # fenced code
-    (">>>", r"^ *>>>.*(?:\n.+)*", ""),  # doctests
-    ("\n", rf"^( *){_DROPPED_SECTION}:?\n *{_RULE}\n(?:(?!.+\n *([=\-~^])\3{{2,}}$).*\n)*", ""),
-    (":\n", rf"^( *){_DROPPED_SECTION}:+\n{_DEEPER}", r"\n"),
-    ("..", rf"^( *)\.\.(?: (?!{_KEPT_DIRECTIVE}).*)?\n{_DEEPER}", r"\n"),
-    (".. ", rf"^( *)\.\. {_KEPT_DIRECTIVE}", r"\1"),
-    (">", r"^( *)> ?(?:\[!\w+\])?", r"\1"),  # quoted
-    ("::\n", rf"^( *)(.*?) ?::\n{_DEEPER}", r"\1\2:\n\n"),  # literal blocks
-    ("\n", rf"^( *\S.*\n)? *{_RULE}", ""),  # headings
-    ("\n", rf"^ *(?:[|+─│┌├└].*|.* \||{_HTML})$", ""),  # tables and drawings
-    ("   ", r"^ *\S.*?(?:[\w,)] {4,}|\S {3,}\S.*?\S {3,})\S.*$", ""),  # columns
-]
-
-_BULLET = re.compile(r"([-*+•‣]|#\.|\(?(?:\d{1,2}|[a-z])[.)])\s+(?=\S)")
-_SECTION = re.compile(
-    r"(?:((?:\w+ )?(?:args?|arguments?|param(eter)?s?|attributes|returns?|yields?|inputs?|outputs?|fields))"
-    r"|(?:notes?|warnings?|description|summary|details|overview|tips?|important))\s*:$", re.I
-)  # fmt: skip
-_ENTRY = re.compile(  # an alternative with a named group holds no description
-    r":(?:(?P<type>r?type|raises?|except)|\w+)\b[^:]*:(?:\s+|$)"  # :param int x: text
-    r"|(?P<numpy>[\w.,*`\[\]/() ]{1,60}? : )"  # x : int, optional
-    r"|(?P<raised>\w+(?:Error|Exception|Warning):\s)"
-    r"|[`*\"']*(?:[a-z_][\w.]*|[A-Z]\w?)[`*\"']*(?:\s*\((?:[^()]|\([^()]*\))*\))?\s*(?::|--|–)(?:\s+|$)"
-    r"|[`*]*\w+[`*]*\s*\(.*\)\s*:(?:\s+|$)"  # x (int): text
-)
-_TERM = re.compile(r"(?:\S+ ){,2}\S*[^.,;:]$")  # of a definition list
 
 
-class _Blocks:
-    """Splits a docstring into blocks of running text; ``done`` holds (whether it describes a parameter, text)."""
-
-    def __init__(self, docstring: str) -> None:
-        self.done: list[tuple[bool, str]] = []
-        self._lines: list[str] = []
-        self._indent = 0  # of the block's first line
-        self._entry_indent = -1  # of the parameter whose description this is; -1 outside of descriptions
-        text = "".join(line.rstrip() + "\n" for line in inspect.cleandoc(docstring).split("\n"))
-        for literal, pattern, replacement in _NOT_TEXT:
-            text = re.sub(pattern, replacement, text, flags=re.M | re.I) if literal in text else text
-        for line in text.split("\n"):
-            body = line.strip()
-            self._add(len(line) - len(line.lstrip()) if body else 0, body)
-
-    def _start(self, indent: int, body: str, is_entry: bool = False) -> None:
-        if self._lines:
-            self.done.append((self._entry_indent >= 0, " ".join(self._lines)))
-        self._entry_indent = indent if is_entry else self._entry_indent
-        self._indent = indent
-        self._lines = [body] if body else []
-
-    def _add(self, indent: int, body: str) -> None:
-        if left_entry := bool(body) and indent <= self._entry_indent:
-            self._start(indent, "")
-            self._entry_indent = -1
-        bullet = _BULLET.match(body)
-        body = body[bullet.end() :] if bullet else body
-        may_be_entry = bullet or left_entry or not self._lines or body.startswith(":")
-        if section := _SECTION.match(body):
-            self._start(indent, "", is_entry=bool(section[1]))
-        elif may_be_entry and (entry := _ENTRY.match(body)):
-            self._start(indent, "" if entry.lastgroup else body[entry.end() :], is_entry=True)
-        elif not body or bullet or not self._lines or indent < self._indent:
-            self._start(indent, body)
-        elif indent > self._indent and self._lines[-1].endswith(":"):
-            self._start(indent, body)  # a list or code that a lead-in announces
-        elif indent > self._indent and self.done and len(self._lines) == 1 and _TERM.match(self._lines[0]):
-            self._lines = []
-            self._start(self._indent, body, is_entry=True)
-        else:
-            self._lines.append(body)
+def split_blocks(docstring: str) -> Iterator[str]:
+    """Yields the blocks of running text, items of lists apart; none that is indented, as code and parameters are."""
+    text = "".join(line.rstrip() + "\n" for line in inspect.cleandoc(docstring).split("\n"))
+    for pattern, replacement in _REPLACED:
+        text = pattern.sub(replacement, text)
+    for block in re.split(r"\n{2,}", text):
+        lines = block.strip("\n").split("\n")
+        if not _ENTRY.match(lines[0]) and not any(line.startswith(" ") or _NOT_TEXT.match(line) for line in lines):
+            yield " ".join(lines)
 
 
 _MARKUP = re.compile(r"[`*$~|]|__|\]\(|\]_")  # what the patterns below need
@@ -313,21 +262,19 @@ def extract_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
     seen: keys of the blocks of earlier docstrings, which are left out; those of this one are added
     """
     prose: list[str] = []
-    for position, (is_entry, text) in enumerate(_Blocks(docstring).done):
-        if is_entry:
-            continue
+    for position, text in enumerate(split_blocks(docstring)):
         block = _extract_prose(text, position == 0)
         # texts with the same plain lower-case words differ in names and numbers alone, and count as one
         key = hashlib.blake2b(" ".join(_PLAIN_WORD.findall(block)).encode(), digest_size=12).digest()
         if block and key not in seen:
             seen.add(key)
             prose.append(block)
-    return [p for p in _join_short(prose) if len(p) >= MIN_PARAGRAPH and _count_beginnings(p) >= MIN_SENTENCES]
+    return [p for p in _join_short(prose) if len(p) >= MIN_PARAGRAPH and not _is_list(p)]
 
 
-def _count_beginnings(paragraph: str) -> int:
-    """Counts the sentences that do not begin like one before."""
-    return len({sentence[:SHORT_SUMMARY] for sentence in _SENTENCE_END.split(paragraph)})
+def _is_list(paragraph: str) -> bool:
+    """Tells whether too few sentences begin differently."""
+    return len({sentence[:SHORT_SUMMARY] for sentence in _SENTENCE_END.split(paragraph)}) < MIN_SENTENCES
 
 
 def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[Document]:

@@ -33,7 +33,7 @@ def make_rows(count, seed):
         "chars": [[7] * len(t) for t in tokens],
         "min_chars": [200] * count,
     }
-    schema = spill.make_chunk_schema(False)
+    schema = pa.schema(list(spill.make_spill_schema(False))[:-2])
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -51,7 +51,7 @@ def written(tmp_path, monkeypatch):
             paragraphs = np.arange(len(rows.column("chars").flatten()), dtype=np.uint64)[::-1]
             writer.add(rows, np.arange(rows.num_rows, dtype=np.uint64), paragraphs)
         assert not (tmp_path / f"{key}.json").exists()
-        writer.reject([{"file": "f", "line": 1, "reason": "r"}])
+        writer.reject("f", 1, "r", 1)
         writer.finish({"more": 1})
     facts = json.loads((tmp_path / "a.json").read_text())
     assert (facts["documents"], facts["more"], facts["filled"]) == (60, 1, [])
