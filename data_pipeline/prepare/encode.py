@@ -82,10 +82,7 @@ def is_held_out(name: str, share: float) -> bool:
 
 
 def name_split(document: Document, text: int) -> str:
-    """Returns the name whose hash decides a document's split: its group, or else its id and the hash of its text.
-
-    A group of linked questions is held out together. An id alone would not do: all documents may have the same.
-    """
+    """Returns the name whose hash decides the split: the group of linked questions, else the id and the text's hash."""
     return document.group or f"{document.id}\n{text}"
 
 

@@ -18,7 +18,7 @@ from .readers import FilePart, InputFile, Record, find_parts, read_records
 from .readers.reader import estimate_text
 from .spill import Buckets
 
-OUTPUT_VERSION = 5  # of the files that the first stage leaves; those of another version are not taken up
+OUTPUT_VERSION = 6  # of the files that the first stage leaves; those of another version are not taken up
 MIN_GROUP, MAX_GROUP = 1 << 20, 1 << 26  # bytes of small files that are one task together
 MIN_BUCKET, MAX_BUCKET = 1 << 25, 1 << 28  # bytes of text whose documents are shuffled in memory at a time
 BYTES_PER_TOKEN = 4.5  # of text, about

@@ -27,7 +27,7 @@ from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
 KEY_BYTES = 16
 SEGMENT_BYTES = 1 << 26  # of documents in memory before they are sorted and written
 MAX_OPEN = 256  # slices of files that are mapped at a time
-DOCUMENT = np.dtype([("text", "<u8"), ("place", "<u8")])  # the hash of its text; see ``make_places``
+DOCUMENT = np.dtype([("text", "<u8"), ("place", "<u8")])  # the hash of its text; split and upper 32 bits of the key
 PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])
 HIDDEN_COLUMNS = {"key", "chars", "min_chars", "number", "place"}  # that shards do not have
 
@@ -66,11 +66,6 @@ class Buckets:
         return (held_out << 32) + first, (held_out << 32) + end
 
 
-def make_places(keys: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-    """Returns the places by which documents are sorted, ``[D]`` uint64: the split and the first 32 bits of the key."""
-    return held_out.astype(np.uint64) << np.uint64(32) | keys[:, 0].astype(np.uint64) >> np.uint64(32)
-
-
 def read_keys(column: pa.Array) -> np.ndarray:
     """Reads the keys of documents, ``[D, 2]`` big-endian uint64."""
     flat = np.frombuffer(column.buffers()[1], dtype=">u8").reshape(-1, 2)
@@ -100,7 +95,8 @@ class SpillWriter:
     def add(self, rows: pa.RecordBatch, documents: np.ndarray, paragraphs: np.ndarray) -> None:
         """Adds documents, with the hashes of their texts, ``[D]``, and of their paragraphs, ``[P]``."""
         numbers = np.arange(self.num_documents, self.num_documents + rows.num_rows, dtype=np.uint32)
-        places = make_places(read_keys(rows.column("key")), rows.column("held_out").to_numpy())
+        upper = read_keys(rows.column("key"))[:, 0].astype(np.uint64) >> np.uint64(32)
+        places = rows.column("held_out").to_numpy().astype(np.uint64) << np.uint64(32) | upper
         self.num_documents += rows.num_rows
         lengths = np.diff(rows.column("chars").offsets.to_numpy())
         of_paragraphs = np.empty(len(paragraphs), dtype=PARAGRAPH)

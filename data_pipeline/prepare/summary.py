@@ -11,33 +11,7 @@ from .cleaning import Tally
 from .read import ReadTally
 from .write import UNKNOWN_TOKENS
 
-# The counts of a tally in the order in which they are shown, each with its label. A count "NAME: PART" follows NAME.
-SHOWN_COUNTS = {
-    "files passed over": "files passed over, which are no documents",
-    "records omitted": "records omitted, which are no documents",
-    "documents read": "documents read",
-    "documents kept": "  kept",
-    "documents held out for validation": "    of these held out for validation",
-    "documents without a long enough paragraph": "  dropped: no paragraph is long enough",
-    "documents too short": "  dropped: too short",
-    "documents in another language": "  dropped: in another language",
-    "documents with a sentence of --decontaminate": "  dropped: with a sentence of --decontaminate",
-    "documents that repeat another": "  dropped: repeats another",
-    "documents much like another": "  dropped: much like another",
-    "documents too short without repeated paragraphs": "  dropped: too short without repeated paragraphs",
-    "documents cut off a longer text": "documents cut off texts above 64 MB",
-    "paragraphs read": "paragraphs read",
-    "paragraphs kept": "  kept",
-    "paragraphs too short": "  dropped: too short",
-    "paragraphs dropped": "  dropped by step",
-    "paragraphs that repeat another": "  dropped: repeats another",
-    "paragraphs in many documents": "  dropped: in many documents",
-    "paragraphs of dropped documents": "  dropped: in a dropped document",
-    "paragraphs changed": "  changed by step",
-    "sentences kept": "sentences kept",
-    "tokens kept": "tokens kept",
-    UNKNOWN_TOKENS: "  unknown to the tokenizer",
-}
+UNITS = ("files", "records", "documents", "paragraphs", "sentences", "tokens")  # of counts, in the order of the table
 MANY_UNKNOWN = 0.01  # of the tokens: English text has a few in ten thousand, of rare signs
 SHOWN_LOSSES = 5  # files
 
@@ -51,12 +25,10 @@ def _count_rows(tally: Tally, read: ReadTally, manifest: Manifest) -> Iterator[t
     yield "bytes read", read.bytes
     yield "  rejected", read.rejected_bytes
     yield "records rejected", read.rejected
-    for name, label in SHOWN_COUNTS.items():
-        if count := tally.counts[name]:
-            yield label, count
-        for part, count in sorted(tally.counts.items()):
-            if part.startswith(f"{name}: ") and count:
-                yield f"{label}: {part.removeprefix(f'{name}: ')}", count
+    for unit in UNITS:
+        names = [name for name, count in tally.counts.items() if name.startswith(unit) and count]
+        for name in sorted(names, key=lambda name: (not name.endswith(" read"), not name.endswith(" kept"), name)):
+            yield name, tally.counts[name]
     for split in SPLITS:
         for name, count in count_usable(manifest, split, "anchors").items():
             yield f"{split} anchors of {name}", count

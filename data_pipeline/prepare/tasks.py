@@ -85,7 +85,10 @@ class Engine:
     def __init__(self, executor: str, num_workers: int, sbatch: list[str], quiet: bool) -> None:
         if sbatch and executor != "slurm":
             raise KinspanError("--sbatch: only for --executor slurm")
-        self.sbatch = parse_sbatch(sbatch) if executor == "slurm" else {}
+        self.sbatch = dict(option.partition("=")[::2] for option in sbatch)
+        is_complete = {"partition", "time"} <= self.sbatch.keys() and all(map(all, self.sbatch.items()))
+        if executor == "slurm" and not is_complete:
+            raise KinspanError(f"--sbatch {' '.join(sbatch)}: give NAME=VALUE, among them partition=... and time=...")
         self.num_workers, self.quiet = num_workers, quiet
         self._run = {"local": self._run_here, "slurm": self._run_on_slurm, "ray": self._run_on_ray}[executor]
         self._pool: ProcessPoolExecutor | None = None
@@ -178,14 +181,6 @@ def read_failure(stage: Stage, task: int) -> dict[str, str | bool]:
         return json.loads((stage.folder / f"{task:05d}.failed").read_text())
     except (OSError, ValueError):
         return {"reason": "it was killed or stopped", "known": False}
-
-
-def parse_sbatch(options: list[str]) -> dict[str, str]:
-    """Parses ``partition=cpu time=08:00:00``, which must name at least these two."""
-    pairs = dict(option.partition("=")[::2] for option in options)
-    if not all(name and value for name, value in pairs.items()) or not {"partition", "time"} <= pairs.keys():
-        raise KinspanError(f"--sbatch {' '.join(options)}: give NAME=VALUE, among them partition=... and time=...")
-    return pairs
 
 
 def call_slurm(command: list[str]) -> subprocess.CompletedProcess[str]:

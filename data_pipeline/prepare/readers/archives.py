@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from .compression import check_ratio, open_file, open_source
-from .reader import FilePart, SourceFile, group_parts
+from .compression import check_ratio, open_source
+from .reader import SourceFile
 
 MAX_DEPTH = 4  # of archives in archives
-# (archive, part, whether a file is read at all) -> its files; one that is not read may be empty
-Unpack = Callable[[SourceFile, FilePart | None, Callable[[str], bool]], Iterator[SourceFile]]
+# (archive, whether a file is read at all) -> its files; one that is not read may be empty
+Unpack = Callable[[SourceFile, Callable[[str], bool]], Iterator[SourceFile]]
 
 
-def unpack_zip(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
+def unpack_zip(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
     with source.open() as opened, zipfile.ZipFile(opened) as archive:
         files = {info.filename: info for info in archive.infolist() if not info.is_dir()}
 
@@ -40,21 +40,10 @@ def unpack_zip(source: SourceFile, part: FilePart | None, is_read: Callable[[str
             name = f"{source.name}::{info.filename}"
             return SourceFile(name, open_member, find_beside, info.compress_size, is_link)
 
-        members = [info for info in archive.infolist() if not info.is_dir()]
-        yield from map(make_source, members[part.begin : part.end] if part else members)
+        yield from (make_source(info) for info in archive.infolist() if not info.is_dir())
 
 
-def split_zip(name: str, size: int) -> list[FilePart]:
-    """Cuts a zip into runs of files of about PART_BYTES together."""
-    try:
-        with open_file(name) as opened, zipfile.ZipFile(opened) as archive:
-            sizes = [info.compress_size for info in archive.infolist() if not info.is_dir()]
-    except (OSError, ValueError, zipfile.BadZipFile):
-        sizes = []  # reading it says why
-    return group_parts(sizes) or [FilePart(0, 1)]
-
-
-def unpack_tar(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
+def unpack_tar(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
     with (
         open_source(source) as opened,
         tarfile.open(fileobj=opened, mode="r|", tarinfo=_Header) as archive,
@@ -86,7 +75,7 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(f"the tar is cut or damaged: {error}") from error
 
 
-def unpack_7z(source: SourceFile, part: FilePart | None, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
+def unpack_7z(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
     """Unpacks a 7z to a temporary folder, because its files can be read in no other order than they were packed."""
     import py7zr
 

@@ -38,8 +38,6 @@ def find_id(fields: dict[str, Any]) -> str:
 
 def load_json(content: bytes) -> Any:
     """Parses JSON. Raises Rejected where it is none, or not UTF-8."""
-    if b"\x00" in content:
-        raise Rejected("it holds NULs, as UTF-16 and binary files do: convert it to UTF-8")
     try:
         return json.loads(decode(content))
     except (ValueError, RecursionError) as error:
@@ -56,7 +54,7 @@ def read_json_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple
 
 def check_end(line: bytes) -> None:
     """Raises EOFError where a line is a file's last and is cut off: others may be missing behind it."""
-    if line.endswith(b"\n") or b"\x00" in line:  # a line of UTF-16 ends with a NUL
+    if line.endswith(b"\n"):
         return
     try:
         load_json(line)

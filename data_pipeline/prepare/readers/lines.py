@@ -7,7 +7,7 @@ from data_pipeline.prepare.document import Rejected
 
 from . import reader
 from .compression import is_compressed, open_source
-from .reader import PART_BYTES, FilePart, SourceFile, count_rest, is_utf_16, reject_utf_16
+from .reader import PART_BYTES, FilePart, SourceFile
 
 
 def split_bytes(name: str, size: int, may_be_cut: bool = False) -> list[FilePart]:
@@ -17,10 +17,9 @@ def split_bytes(name: str, size: int, may_be_cut: bool = False) -> list[FilePart
 
 
 def read_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields the lines that are not blank, each with its number, or with its first byte in all parts but the first.
+    """Yields the lines that are not blank, each with its number, or in later parts with its first byte.
 
-    A line belongs to the part in which it begins. One above MAX_RECORD_BYTES comes as Rejected, and so does the whole
-    of a file in UTF-16, in its first part.
+    A line belongs to the part in which it begins, and comes as Rejected above MAX_RECORD_BYTES.
     """
     with open_source(source) as file:
         begin, end = (part.begin, part.end) if part and not is_compressed(source.name) else (0, None)
@@ -33,10 +32,6 @@ def cut_lines(file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[in
     """Yields the lines that begin from the byte ``begin`` to before ``end``, each with its first byte; None for a blank
     line."""
     limit = reader.MAX_RECORD_BYTES
-    if is_utf_16(file):
-        if not begin:
-            yield 0, reject_utf_16(count_rest(file))
-        return
     if begin:
         file.seek(begin - 1)
         begin += _pass_line(file) - 1

@@ -121,10 +121,7 @@ def _parse_texts(path: Path) -> dict[str, list[str]]:
 
 
 def read_texts(path: Path) -> dict[str, list[str]]:
-    """Reads the texts of each document of a source file, by the document's name; none where it cannot be parsed.
-
-    A file is usually one document. The help topics of pydoc are one each.
-    """
+    """Reads the texts of a file's documents, usually one, by their names; none where it cannot be parsed."""
     collecting = gc.isenabled()
     gc.disable()  # a syntax tree has no cycles, and the collector would walk it again and again
     try:

@@ -11,7 +11,6 @@ MAX_RECORD_BYTES = 64 << 20  # a longer line, row, page or file is rejected, so 
 PART_BYTES = 64 << 20  # about how much of a large file one part holds
 EXPANSION = 4  # about how many bytes of text one byte of a compressed file holds
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".7z", ".zip", ".parquet", ".docx", ".pdf")  # suffixes of such files
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,11 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Record:
-    """A raw record of a file.
+    """A raw record of a file: bytes, a row as a dictionary, a Document, or Rejected.
 
-    file:    a path or URL; a file inside an archive is named ``ARCHIVE::FILE``
-    line:    the record's number in its file, from 1; in later parts of a file the byte at which it begins
-    content: bytes, a row as a dictionary, or a Document; or Rejected
-    called:  the file's name in ids of its documents, with folders where other inputs have the same; "" without any
+    file:   a path or URL; a file inside an archive is named ``ARCHIVE::FILE``
+    line:   the record's number in its file, from 1; in later parts of a file the byte at which it begins
+    called: the file's name in ids of its documents, with folders where other inputs have the same; "" without any
     """
 
     file: str
@@ -131,12 +129,3 @@ def measure_content(content: Any) -> int:
 def count_rest(file: IO[bytes]) -> int:
     """Reads a file to its end, and counts its bytes."""
     return sum(map(len, iter(lambda: file.read(1 << 20), b"")))
-
-
-def is_utf_16(file: IO[bytes]) -> bool:
-    """Tells whether a file, at its start, begins with a byte order mark of UTF-16."""
-    return file.peek(2)[:2] in _UTF_16  # type: ignore[attr-defined]  # all that open files return buffered ones
-
-
-def reject_utf_16(size: int) -> Rejected:
-    return Rejected("it is UTF-16, not UTF-8: convert it, such as with iconv -f UTF-16 -t UTF-8", size)

@@ -17,7 +17,7 @@ from data_pipeline.core.files import load_python
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
 from . import documents, forums, jsonl, python_docs, tables, text, web, wikipedia
-from .archives import MAX_DEPTH, Unpack, split_zip, unpack_7z, unpack_tar, unpack_zip
+from .archives import MAX_DEPTH, Unpack, unpack_7z, unpack_tar, unpack_zip
 from .compression import COMPRESSED_SUFFIXES, is_compressed, is_url, open_file
 from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
 
@@ -27,17 +27,13 @@ PYTHON_DOCS = python_docs.SOURCE  # the --input that stands for the embedded def
 READERS: dict[str, Reader] = {
     ".jsonl": jsonl.READER,
     ".txt": text.READER,
-    ".csv": tables.TEXT,
-    ".tsv": tables.TEXT,
+    **dict.fromkeys((".csv", ".tsv"), tables.TEXT),
     ".json": tables.JSON,
     ".md": documents.MARKDOWN,
     ".rst": documents.RST,
-    ".html": web.HTML,
-    ".htm": web.HTML,
-    ".xhtml": web.HTML,
+    **dict.fromkeys((".html", ".htm", ".xhtml"), web.HTML),
     ".xml": wikipedia.DUMP,
-    ".warc": web.WARC,
-    ".arc": web.WARC,
+    **dict.fromkeys((".warc", ".arc"), web.WARC),
     ".parquet": tables.PARQUET,
     ".arrow": tables.ARROW,
     ".docx": documents.DOCX,
@@ -53,12 +49,8 @@ READERS: dict[str, Reader] = {
 }
 
 ARCHIVES: dict[str, Unpack] = {
-    ".zip": unpack_zip,
-    ".epub": unpack_zip,  # of pages
-    ".tar": unpack_tar,
-    ".tgz": unpack_tar,
-    ".tbz2": unpack_tar,
-    ".txz": unpack_tar,
+    **dict.fromkeys((".zip", ".epub"), unpack_zip),
+    **dict.fromkeys((".tar", ".tgz", ".tbz2", ".txz"), unpack_tar),
     ".7z": unpack_7z,
 }
 _OF_SYSTEMS = r"(?i)\._.*|\.DS_Store|Thumbs\.db|desktop\.ini|mimetype|container\.xml"  # of macOS, Windows and EPUB
@@ -69,8 +61,6 @@ _NO_DOCUMENTS = re.compile(
 )
 _NO_DOCUMENT_NAMES = re.compile(r"Makefile|Dockerfile|package(-lock)?\.json|CNAME|\..*")
 _OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # a compressed tar without a suffix that says so
-
-
 _PLAIN = [suffix for suffix in READERS if suffix.startswith(".") and READERS[suffix].may_be_compressed]
 _PACKED = [suffix for suffix in READERS if suffix.startswith(".") and suffix not in _PLAIN]
 FORMATS = (  # for help texts
@@ -84,14 +74,6 @@ def split_prefix(name: str) -> tuple[str, str]:
     head, colon, rest = name.partition(":")
     is_reader = head.endswith(".py") or head in READERS or f".{head}" in READERS
     return (head, rest) if colon and is_reader and not rest.startswith(("//", ":")) else ("", name)
-
-
-@cache
-def _load_reader(path: str) -> Reader:
-    reader = getattr(load_python(path, f"the reader {path}"), "READER", None)
-    if not isinstance(reader, Reader):
-        raise KinspanError(f"the reader {path} defines no READER, which must be a Reader of readers/reader.py")
-    return reader
 
 
 def _strip(name: str) -> str:
@@ -128,14 +110,21 @@ def _find_key(name: str) -> str:
     return "" if reader_key and is_compressed(path) and not READERS[reader_key].may_be_compressed else reader_key
 
 
+@cache
+def _load_reader(path: str) -> Reader:
+    reader = getattr(load_python(path, f"the reader {path}"), "READER", None)
+    if not isinstance(reader, Reader):
+        raise KinspanError(f"the reader {path} defines no READER, which must be a Reader of readers/reader.py")
+    return reader
+
+
 def get_reader(key: str) -> Reader:
     """Returns the reader of a key of READERS, with or without its dot, or of a Python file. Raises KinspanError."""
     if key.endswith(".py"):
         return _load_reader(key)
-    reader = READERS.get(key) or READERS.get(f".{key}")
-    if reader is None:
-        raise KinspanError(f"--reader {key}: there is no such reader")
-    return reader
+    if reader := READERS.get(key) or READERS.get(f".{key}"):
+        return reader
+    raise KinspanError(f"--reader {key}: there is no such reader")
 
 
 def is_companion(name: str, key: str = "") -> bool:
@@ -166,14 +155,9 @@ def find_obstacle(name: str) -> str:
 
 
 def find_parts(name: str, size: int) -> list[FilePart | None]:
-    """Cuts a file into the parts that can be read apart, one task each; None is the whole file.
-
-    A web server may not say how large a file is; that is a size of 0.
-    """
-    reader = find_reader(name)
-    unpack = find_archive(name)
-    split = (split_zip if unpack is unpack_zip else None) if unpack else reader and reader.split
-    return list(split(split_prefix(name)[1], size)) if split and size else [None]
+    """Cuts a file into parts for a task each; None is the whole file, also of an unknown size, which is 0."""
+    reader = None if find_archive(name) else find_reader(name)
+    return list(reader.split(split_prefix(name)[1], size)) if size and reader and reader.split else [None]
 
 
 def open_input(name: str, size: int = 0) -> SourceFile:
@@ -195,10 +179,9 @@ def open_input(name: str, size: int = 0) -> SourceFile:
 
 
 def read_records(name: str | Path, part: FilePart | None = None, called: str = "", size: int = 0) -> Iterator[Record]:
-    """Yields the raw records of a file, or of a part of it; of an archive, those of the files in it.
+    """Yields the raw records of a file or a part; of an archive, those of the files in it.
 
-    ``size`` is that of a file behind a URL. Where the file cannot be read on, the last record is Unreadable, and counts
-    for the whole file.
+    Where the file cannot be read on, the last record is Unreadable, and counts for the whole file.
     """
     yield from _read_source(open_input(str(name), size), part, called)
 
@@ -208,10 +191,10 @@ def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iter
     line = 0
     try:
         if unpack:
-            for member in unpack(source, part, lambda name: not find_obstacle(name) or is_companion(name)):
+            for member in unpack(source, lambda name: not find_obstacle(name) or is_companion(name)):
                 line += 1
                 yield from _read_member(member, line)
-            if not line and not part:
+            if not line:
                 yield Record(source.name, 1, Rejected("the archive holds no files"))
         else:
             assert reader is not None

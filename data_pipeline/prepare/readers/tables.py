@@ -44,9 +44,6 @@ def _read_text_rows(source: SourceFile, part: FilePart | None) -> Rows:
     csv.field_size_limit(reader.MAX_RECORD_BYTES)
     name = source.name.rpartition(".")[0] if is_compressed(source.name) else source.name
     with open_source(source) as file:
-        if reader.is_utf_16(file):
-            yield 1, reader.reject_utf_16(reader.count_rest(file))
-            return
         lines = _read_lines(io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline=""))
         first = next(lines, "")
         is_semicolon = "text" in next(csv.reader([first], delimiter=";"), [])

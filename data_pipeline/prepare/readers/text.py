@@ -16,7 +16,7 @@ from data_pipeline.prepare.document import Document, Rejected
 from . import reader
 from .compression import is_compressed, open_source
 from .lines import cut_lines, split_bytes
-from .reader import FilePart, Reader, Record, SourceFile, count_rest, reject_utf_16
+from .reader import FilePart, Reader, Record, SourceFile, count_rest
 
 PIECE_BYTES = 1 << 20  # of a text that is too long for one document: about a book
 PARAGRAPH_SENTENCES = 8  # about a page's paragraph of a novel
@@ -32,12 +32,10 @@ _SPACES = [  # what the tokenizer of that corpus put apart
 
 def decode(content: bytes) -> str:
     """Decodes UTF-8, with or without a byte order mark. Raises Rejected where it is not UTF-8."""
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise reject_utf_16(len(content))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Rejected(f"not UTF-8 (byte {error.start}): convert it") from error
+        raise Rejected(f"not UTF-8 (byte {error.start}): convert it, such as with iconv") from error
 
 
 def split_paragraphs(text: str) -> list[str]:

@@ -5,9 +5,13 @@ words of a sentence. So do paragraphs with a formula, whose sentences would have
 """
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING
 
 from data_pipeline.prepare.document import Rejected
+
+if TYPE_CHECKING:
+    from mwparserfromhell.nodes import Node, Tag, Template
+    from mwparserfromhell.wikicode import Wikicode
 
 MAX_MARKUP = 2 << 20  # characters of an article that are parsed: MediaWiki itself stores no more bytes
 MAX_DEPTH = 40  # of markup in markup that is rendered
@@ -73,7 +77,8 @@ def extract_paragraphs(markup: str) -> list[str]:
 
     if len(markup) > MAX_MARKUP:
         raise Rejected(f"its markup is longer than {MAX_MARKUP >> 20} MB, which no article is")
-    _check_nesting(markup)
+    if _is_deeper(_BRACKETS, markup, MAX_OPEN) or any(_is_deeper(p, markup, MAX_UNCLOSED) for p in _UNENDING):
+        raise Rejected("its markup is nested too deeply")  # the parser would not end
     code = mwparserfromhell.parse(markup, skip_style_tags=True)
     text = _render(code, 0).replace("'''", "").replace("''", "")
     paragraphs = (_tidy(part) for part in re.split(r"\n\s*\n", _LINE.sub("", text)))
@@ -87,12 +92,6 @@ def drop_lead_in(paragraph: str) -> str:
         return paragraph
     ends = [match.end() for match in _SENTENCE_END.finditer(paragraph)]
     return paragraph[: ends[-1]].rstrip() if ends else ""
-
-
-def _check_nesting(markup: str) -> None:
-    """Raises Rejected for markup that is nested so deeply that the parser would not end."""
-    if _is_deeper(_BRACKETS, markup, MAX_OPEN) or any(_is_deeper(p, markup, MAX_UNCLOSED) for p in _UNENDING):
-        raise Rejected("its markup is nested too deeply")
 
 
 def _is_deeper(pattern: re.Pattern[str], markup: str, most: int) -> bool:
@@ -114,7 +113,7 @@ def _tidy(paragraph: str) -> str:
     return text.strip()
 
 
-def _render(code: Any, depth: int) -> str:
+def _render(code: "Wikicode", depth: int) -> str:
     """Renders nodes as text. A list item ends where its line does."""
     from mwparserfromhell import nodes
 
@@ -139,7 +138,7 @@ def _render(code: Any, depth: int) -> str:
     return "".join(parts)
 
 
-def _render_tag(node: Any, tag: str, depth: int) -> str:
+def _render_tag(node: "Tag", tag: str, depth: int) -> str:
     if tag in _DROPPED_TAGS or tag in _LISTS:
         return _BREAK if tag in {"table", "gallery", *_LISTS} else ""
     if tag in _FORMULAS:
@@ -150,7 +149,7 @@ def _render_tag(node: Any, tag: str, depth: int) -> str:
     return f"{_BREAK}{inside}{_BREAK}" if tag in _BLOCKS else inside
 
 
-def _render_other(node: Any, depth: int) -> str:
+def _render_other(node: "Node", depth: int) -> str:
     from mwparserfromhell import nodes
 
     if isinstance(node, nodes.Heading):
@@ -158,7 +157,9 @@ def _render_other(node: Any, depth: int) -> str:
     if isinstance(node, nodes.HTMLEntity):
         return node.normalize()
     if isinstance(node, nodes.Wikilink):
-        return _render_link(node, depth)
+        target = str(node.title).strip()
+        text = _render(node.text, depth + 1) if node.text is not None else target.lstrip(":").replace("_", " ")
+        return "" if _NOT_TEXT.match(target) else text
     if isinstance(node, nodes.ExternalLink):
         return _render(node.title, depth + 1) if node.title is not None else ""
     if isinstance(node, nodes.Template):
@@ -166,16 +167,7 @@ def _render_other(node: Any, depth: int) -> str:
     return ""  # comments, and arguments of templates
 
 
-def _render_link(node: Any, depth: int) -> str:
-    target = str(node.title).strip()
-    if _NOT_TEXT.match(target):
-        return ""
-    if node.text is not None:
-        return _render(node.text, depth + 1)
-    return target.lstrip(":").replace("_", " ")
-
-
-def _render_template(node: Any, depth: int) -> str:
+def _render_template(node: "Template", depth: int) -> str:
     name = " ".join(str(node.name).replace("_", " ").split()).casefold()
     if name in _LITERAL:
         return _LITERAL[name]
@@ -189,7 +181,7 @@ def _render_template(node: Any, depth: int) -> str:
     return _BEFORE.get(name, "") + " ".join(words) if words else ""
 
 
-def _count_measures(values: list[Any]) -> int:
+def _count_measures(values: "list[Wikicode]") -> int:
     """Counts the first values of a conversion that say what is converted: ``5|km``, ``2|x|3|m``."""
     count = 2
     while count < len(values) and str(values[count - 1]).strip() in _BETWEEN_NUMBERS:

@@ -17,37 +17,22 @@ def test_a_document_with_a_sentence_in_it_is_found():
     assert benchmark.find(documents) == {0: SENTENCE, 2: OTHER}
 
 
-def test_punctuation_case_and_tokenisation_do_not_matter():
-    written = "the eiffel tower was erected in 1889 as the entrance arch to the World 's Fair"
-    assert Benchmark([written]).find([[SENTENCE]]) == {0: written}
-
-
 def test_a_sentence_that_runs_over_two_paragraphs_is_not_one():
     head, tail = SENTENCE[:30], SENTENCE[30:]
     assert Benchmark([SENTENCE]).find([[head, tail]]) == {}
 
 
-@pytest.mark.parametrize(("words", "found"), [(18, True), (12, False)])
-def test_enough_of_the_ngrams_in_one_document_are_enough(words, found):
+@pytest.mark.parametrize(("words", "result"), [(18, True), (12, False)])
+def test_enough_of_the_ngrams_in_one_document_are_enough(words, result):
     """Of 20 words there are 13 8-grams, and 18 of the words hold 11 of them; 12 hold 5."""
     sentence = " ".join(f"word{k}" for k in range(20))
     part = " ".join(sentence.split()[:words]) + " something else"
-    assert bool(Benchmark([sentence]).find([["Before."], [part]])) == found
+    assert bool(Benchmark([sentence]).find([["Before."], [part]])) == result
 
 
 def test_in_scripts_without_spaces_each_character_is_a_word():
     sentence = "北京是中华人民共和国的首都，也是全国的政治中心。"
     assert Benchmark([sentence]).find([["他说" + sentence.replace("，", "")], ["北京是首都。"]]) == {0: sentence}
-
-
-def test_ngrams_of_two_documents_do_not_add_up():
-    sentence = " ".join(f"word{k}" for k in range(20))
-    halves = [[" ".join(sentence.split()[a:b])] for a, b in ((0, 14), (6, 20))]
-    assert Benchmark([sentence]).find(halves) == {}
-
-
-def test_a_short_sentence_is_not_looked_for():
-    assert Benchmark(["He was born in London.", SENTENCE]).find([["He was born in London."]]) == {}
 
 
 @pytest.mark.parametrize(

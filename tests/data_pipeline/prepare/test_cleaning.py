@@ -82,15 +82,6 @@ def test_what_no_step_touches(text):
     assert set(tally.counts) == {"documents read", "characters read", "paragraphs read"}
 
 
-@pytest.mark.parametrize("name", [step.name for step in STEPS])
-def test_every_step_can_be_switched_off(name):
-    texts = [*DROPPED.get(name, []), *(text for text, _ in CHANGED.get(name, []))]
-    assert len(texts) >= 2
-    kept, tally = cleaned(texts, skip_steps=[step.name for step in STEPS])
-    assert kept == [" ".join(text.split()) for text in texts]
-    assert not [count for count in tally.counts if name in count]
-
-
 def test_what_is_dropped_adds_up():
     texts = [text for group in DROPPED.values() for text in group] + KEPT
     kept, tally = cleaned(texts)
@@ -184,10 +175,6 @@ def test_an_answered_question_is_kept_in_the_languages_asked_for_alone(body):
         assert counted == {"documents read"} | ({"documents in another language: fr"} if kept is None else set())
 
 
-def test_a_document_without_letters_is_in_no_language():
-    assert cleaned(["12 34."], languages=["en"], skip_steps=["tables"])[0] == []
-
-
 def test_rules_are_checked_before_any_work_is_done():
     check_rules(Rules(languages=["en", "zh"], skip_steps=["html"]))
     with pytest.raises(KinspanError, match="--languages english"):
@@ -237,7 +224,6 @@ def test_what_stands_beside_hidden_text_stays():
     text = f"{PROSE} if x<y <!-- <b> --> or y> z, <SCRIPT a='1'>if (a<b) write('<script>')</script > {PROSE}"
     kept, _ = cleaned([text])
     assert kept == [f"{PROSE} if x<y or y> z, {PROSE}"]
-    far = f"<!-- {PROSE * 200} --> <style>{PROSE * 2000}</style>"
+    far = f"<!-- {PROSE * 2000} --> <style>{PROSE * 2000}</style>"
     kept, _ = cleaned([far])
-    assert PROSE * 200 in kept[0]
-    assert PROSE * 2000 in kept[0]
+    assert kept[0].count(PROSE) == 4000

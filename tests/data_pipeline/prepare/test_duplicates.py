@@ -1,4 +1,4 @@
-"""What occurs more than once is dropped, once, and counted; and near-duplicates that were planted are found."""
+"""Drops repeated text, counts it, and finds planted near-duplicates."""
 
 import random
 import tempfile
@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.prepare.duplicates import (
-    NUM_BANDS,
-    find_matches,
     find_repeats,
-    link_signatures,
-    write_signatures,
 )
 from tests.synthetic import short_tokenizer
 
@@ -80,12 +76,6 @@ def test_a_paragraph_that_repeats_an_earlier_one_is_dropped(run, documents):
     assert adds_up(result.tally)
 
 
-def test_tokens_of_other_paragraphs_stay_as_they_are(run, documents, helpers):
-    documents[5]["paragraphs"].insert(2, documents[0]["paragraphs"][0])
-    kept, _ = run(documents, duplicates="keep")
-    assert sum(kept.values()) == sum(len(d["paragraphs"]) for d in documents)
-
-
 @pytest.mark.parametrize(("threshold", "removed"), [(6, 6), (7, 5), (0, 5)])
 def test_a_paragraph_of_many_documents_is_dropped_from_all(run, documents, threshold, removed):
     for document in documents[:6]:
@@ -144,30 +134,12 @@ def test_planted_near_duplicates_are_found_and_others_are_left(run, helpers):
     assert adds_up(result.tally)
 
 
-def test_near_duplicates_are_found_in_scripts_without_spaces(tmp_path):
-    rng = random.Random(5)
-    text = "".join(chr(rng.randrange(0x4E00, 0x6000)) for _ in range(400))
-    texts = [text, text.replace(text[100], "，"), "".join(reversed(text))]
-    write_signatures(iter(texts), tmp_path / "task")
-    link_signatures([tmp_path / "task"], tmp_path / "all")
-    for band in range(NUM_BANDS):
-        find_matches(tmp_path / "all", tmp_path / "found", band)
-    pairs = [np.fromfile(path, dtype="<u4").reshape(-1, 2, 2)[:, :, 1] for path in (tmp_path / "found").glob("*.dups")]
-    assert np.unique(np.concatenate(pairs)).tolist() == [0, 1]
-
-
-def test_near_duplicates_are_kept_unless_asked(run, documents):
-    near = {"id": "near", "paragraphs": [f"{p} Or so." for p in documents[0]["paragraphs"]]}
-    kept, _ = run([*documents, near])
-    assert "near" in kept
-
-
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=20), max_size=4))
 def test_of_connected_documents_the_first_is_kept(bands):
-    found = find_repeats([lambda pairs=pairs: np.array(pairs, dtype=np.int64).reshape(-1, 2) for pairs in bands])
+    result = find_repeats([lambda pairs=pairs: np.array(pairs, dtype=np.int64).reshape(-1, 2) for pairs in bands])
     cluster = {n: {n} for n in range(31)}
     for a, b in [pair for pairs in bands for pair in pairs]:
         joined = cluster[a] | cluster[b]
         for n in joined:
             cluster[n] = joined
-    assert sorted(found.tolist()) == [n for n in range(31) if n != min(cluster[n])]
+    assert sorted(result.tolist()) == [n for n in range(31) if n != min(cluster[n])]

@@ -50,8 +50,8 @@ def test_cleaning_keeps_what_is_long_enough_and_counts_all_of_it(lengths, paragr
 
 
 @given(st.text(max_size=30), st.floats(0, 1), st.floats(0, 1))
-def test_a_larger_share_holds_out_the_same_documents_and_more(document_id, one, other):
-    small, large = sorted((one, other))
+def test_a_larger_share_holds_out_the_same_documents_and_more(document_id, share, second):
+    small, large = sorted((share, second))
     assert is_held_out(document_id, large) or not is_held_out(document_id, small)
     assert not is_held_out(document_id, 0.0)
     assert is_held_out(document_id, 1.0)

@@ -14,8 +14,6 @@ from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, clean, split_sen
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.pipeline import CORPUS_PARTS
 from data_pipeline.prepare.plan import PreparePlan
-from data_pipeline.prepare.summary import list_oddities
-from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
 from tests.synthetic import short_tokenizer
 
@@ -47,14 +45,14 @@ def hashes(folder):
 
 def stored(corpus):
     """``{id: (shard, held_out, tokens)}`` as plain Arrow reads it."""
-    found = {}
+    result = {}
     for number, info in enumerate(corpus.manifest.shards):
         with pa.ipc.open_file(str(corpus.folder / info.file)) as file:
             assert file.num_record_batches == 1
             for row in file.read_all().to_pylist():
-                assert row["id"] not in found
-                found[row["id"]] = (number, row["held_out"], row["tokens"])
-    return found
+                assert row["id"] not in result
+                result[row["id"]] = (number, row["held_out"], row["tokens"])
+    return result
 
 
 # What is written ------------------------------------------------------------------------------------------
@@ -127,15 +125,6 @@ def test_the_tally_adds_up_and_agrees_with_the_manifest(tmp_path, documents, hel
     assert sum(s["documents"] for s in result.manifest.sources) == totals["documents"]
 
 
-def test_other_programs_can_open_a_shard(tiny_corpus):
-    import datasets
-
-    info = Corpus(tiny_corpus).manifest.shards[0]
-    table = datasets.Dataset(pa.ipc.open_file(pa.memory_map(str(tiny_corpus / info.file))).read_all())
-    assert table.num_rows == info.documents
-    assert sum(len(s) for row in table for p in row["tokens"] for s in p) == info.tokens
-
-
 def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path, source, helpers, make_stream, monkeypatch):
     helpers.prepare([source], short_tokenizer(), tmp_path / "narrow")
     monkeypatch.setattr(PreparePlan, "wide", True)
@@ -156,28 +145,6 @@ def test_documents_are_shuffled_over_shards(tiny_corpus, tiny_documents):
     assert abs(np.corrcoef(shard_of, np.arange(len(shard_of)))[0, 1]) < 0.4
 
 
-@pytest.mark.parametrize("shard_tokens", [1, 40])
-def test_more_shards_than_documents_are_not_asked_for(tmp_path, documents, helpers, shard_tokens, make_stream):
-    """One very long document and a few short ones can make it so with any shard size."""
-    source = helpers.write_jsonl(tmp_path / "in.jsonl", documents[:4])
-    helpers.prepare([source], short_tokenizer(), tmp_path / "out", shard_tokens=shard_tokens)
-    assert Corpus(tmp_path / "out").manifest.totals["documents"] == 4
-    assert make_stream(tmp_path / "out", split="train").batch(0, 20).num_pairs == 20
-
-
-def test_text_that_the_tokenizer_does_not_know_is_counted_and_said(tmp_path, documents, helpers):
-    known = helpers.prepare([helpers.write_jsonl(tmp_path / "en.jsonl", documents)], short_tokenizer(), tmp_path / "en")
-    assert not list_oddities(known.tally, known.read)
-    written = [{**d, "paragraphs": [f"\U00012000 \U00012001. {p}" for p in d["paragraphs"]]} for d in documents]
-    source = helpers.write_jsonl(tmp_path / "in.jsonl", written)
-    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out")
-    unknown = load_tokenizer(short_tokenizer()).unk_token_id
-    corpus = Corpus(tmp_path / "out")
-    tokens = [t for k in range(len(corpus.manifest.shards)) for t in corpus.shard(k).tokens.tolist()]
-    assert tokens.count(unknown) == result.tally.counts["tokens that stand for unknown text"] > 0
-    assert f"{tokens.count(unknown) / len(tokens):.1%} of the tokens" in list_oddities(result.tally, result.read)[0]
-
-
 def find_held_out(folder):
     return {name for name, (_, h, _) in stored(Corpus(folder)).items() if h}
 
@@ -195,14 +162,6 @@ def test_a_hash_of_id_and_text_holds_out_whatever_else_is_there(tmp_path, docume
     assert held_out == find_held_out(tmp_path / "small")
     assert 0 < len(held_out) < NUM_DOCUMENTS
     assert find_held_out(tmp_path / "few") == held_out & {d["id"] for d in documents[5:20]}
-
-
-def test_documents_of_one_id_are_held_out_one_by_one(tmp_path, helpers):
-    documents = [{**d, "id": "news"} for d in helpers.synthetic_documents(300, seed="shared")]
-    source = helpers.write_jsonl(tmp_path / "in.jsonl", documents)
-    result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", validation_share=0.3)
-    assert 60 < result.tally.counts["documents held out for validation"] < 120
-    assert result.manifest.totals["documents"] == 300
 
 
 # Running again --------------------------------------------------------------------------------------------
@@ -322,16 +281,6 @@ def test_an_interrupted_run_leaves_no_corpus_and_the_same_command_succeeds(
     assert result.reused == (name == "write_manifest")
     assert hashes(tmp_path / "out") == good
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"manifest.json", *CORPUS_PARTS}
-
-
-def test_what_a_killed_run_left_behind_is_no_obstacle(tmp_path, source, helpers):
-    (tmp_path / "out/partial/shards").mkdir(parents=True)
-    (tmp_path / "out/partial/spill.arrow").write_bytes(b"half")
-    (tmp_path / "out/shards").mkdir()
-    (tmp_path / "out/shards/00099.arrow").write_bytes(b"half")
-    helpers.prepare([source], short_tokenizer(), tmp_path / "out")
-    assert not (tmp_path / "out/partial").exists()
-    assert not (tmp_path / "out/shards/00099.arrow").exists()
 
 
 # What cannot work -----------------------------------------------------------------------------------------

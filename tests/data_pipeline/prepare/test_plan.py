@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from data_pipeline.prepare import plan
 from data_pipeline.prepare.plan import count_buckets, cut_tasks
 from data_pipeline.prepare.readers import InputFile
-from data_pipeline.prepare.readers.reader import EXPANSION
 
 SIZES = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=40)
 
@@ -33,18 +32,6 @@ def test_every_byte_is_read_once_and_in_order(sizes):
         assert ends[-1] >= size
 
 
-def test_small_files_are_one_task_together_and_large_ones_are_cut():
-    tasks = cut_tasks(make_files([1000] * 5000 + [1 << 28]), "")
-    assert len(tasks) < 50
-    assert max(task.size for task in tasks) <= plan.MAX_GROUP
-    assert sum(task.size for task in tasks) >= 5000 * 1000 + (1 << 28)
-
-
-def test_a_compressed_file_counts_for_its_text():
-    plain, packed = (cut_tasks(make_files([10**6], suffix), "")[0].size for suffix in (".jsonl", ".jsonl.xz"))
-    assert packed == EXPANSION * plain
-
-
 def test_the_key_changes_with_the_file_and_with_the_settings():
     [file] = make_files([100])
     same, again = (cut_tasks([file], "settings")[0].key for _ in range(2))
@@ -64,20 +51,9 @@ def test_a_small_file_that_is_added_changes_the_groups_around_it_alone(sizes, pl
     assert len({task.key for task in after} - {task.key for task in before}) < 40
 
 
-def test_a_key_stays_when_a_file_is_added():
-    large = [plan.MIN_GROUP] * 3
-    before, after = (cut_tasks(make_files(sizes), "") for sizes in (large, [*large, 5]))
-    assert [task.key for task in before[:2]] == [task.key for task in after[:2]]
-
-
 @given(st.integers(0, 10**12), st.integers(1, 1 << 29), st.floats(0, 0.5))
 def test_a_bucket_fits_into_memory_unless_a_shard_does_not(total, shard_tokens, share):
     buckets = count_buckets(total, shard_tokens, share)
     assert buckets.train >= 1 <= buckets.validation
     largest = max(plan.MAX_BUCKET, shard_tokens * plan.BYTES_PER_TOKEN)
     assert total / buckets.train <= largest
-
-
-def test_the_papers_corpora_make_buckets_of_a_quarter_of_a_gigabyte():
-    buckets = count_buckets(409 * 10**9, 1 << 24, 0.02)
-    assert (buckets.train, buckets.validation) == (1524, 30)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.readers import parse_record, read_records
-from data_pipeline.prepare.readers.text import split_paragraphs
 from data_pipeline.prepare.summary import check_trainable, list_lacks, list_oddities
 from objectives import OBJECTIVES
 from tests.synthetic import short_tokenizer
@@ -69,16 +68,6 @@ def test_files_of_several_compressed_parts_are_read_to_their_end(tmp_path, suffi
     assert [d.id for d in documents] == [line["id"] for line in LINES]
 
 
-def test_parquet_is_read_with_paragraphs_or_text(tmp_path):
-    pq.write_table(pa.Table.from_pylist(LINES), tmp_path / "a.parquet")
-    documents, rejected = read(tmp_path / "a.parquet")
-    assert not rejected
-    assert [(d.id, d.paragraphs) for d in documents] == [(line["id"], line["paragraphs"]) for line in LINES]
-    pq.write_table(pa.table({"text": ["One.\n\nTwo.", "Three."], "url": ["x", "y"]}), tmp_path / "b.parquet")
-    documents, _ = read(tmp_path / "b.parquet")
-    assert [d.paragraphs for d in documents] == [["One.", "Two."], ["Three."]]
-
-
 def test_a_json_line_with_an_empty_list_is_read_by_its_text_and_a_whole_number_of_pandas_is_an_id(tmp_path):
     path = written(tmp_path / "a.jsonl", b'{"id": 12.0, "paragraphs": [], "text": "One.\\n\\nTwo."}')
     [document], _ = read(path)
@@ -93,12 +82,6 @@ def test_a_text_file_is_a_document_with_blank_lines_between_paragraphs(tmp_path,
     assert not rejected
     paragraphs = [" ".join(p.split()) for p in document.paragraphs if p.strip()]
     assert paragraphs == ["One line and the next.", "Second paragraph.", "Third."]
-
-
-@given(st.lists(st.text("ab \t", min_size=1).filter(str.strip), min_size=1, max_size=6), st.integers(2, 4))
-def test_paragraphs_are_parted_by_any_number_of_blank_lines(paragraphs, blank):
-    found = split_paragraphs(("\n" * blank).join(paragraphs) + "\n")
-    assert [p.split() for p in found if p.strip()] == [p.split() for p in paragraphs]
 
 
 def test_documents_without_an_id_are_named_by_file_and_line(tmp_path):
@@ -140,13 +123,6 @@ def test_a_broken_line_is_rejected_by_its_number_and_the_rest_is_read(tmp_path, 
         assert reason in why
 
 
-@given(st.binary(max_size=60))
-def test_no_line_of_bytes_can_stop_reading(tmp_path_factory, line):
-    path = written(tmp_path_factory.getbasetemp() / "fuzz.jsonl", line.replace(b"\n", b" ") + b"\n" + JSONL)
-    documents, _ = read(path)
-    assert [d.id for d in documents][-len(LINES) :] == [line["id"] for line in LINES]
-
-
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda x: st.lists(x, max_size=3)))
 def test_no_value_of_a_field_can_stop_reading(tmp_path_factory, value):
     line = json.dumps({"id": value, "title": value, "paragraphs": value, "text": "Some text."})
@@ -154,21 +130,6 @@ def test_no_value_of_a_field_can_stop_reading(tmp_path_factory, value):
     documents, _ = read(path)
     assert [d.id for d in documents][-len(LINES) :] == [line["id"] for line in LINES]
     assert all(isinstance(text, str) for d in documents for text in (d.id, d.title, *d.paragraphs))
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
-@pytest.mark.parametrize("kind", [".jsonl", ".txt"])
-def test_a_truncated_archive_is_rejected_where_it_ends(tmp_path, kind, suffix):
-    many = b"".join(
-        json.dumps({"id": f"d{k}", "text": f"{k * 7919 % 1009} {k} " * 2}).encode() + b"\n" for k in range(40_000)
-    )
-    content = COMPRESS[suffix](many)
-    documents, rejected = read(written(tmp_path / f"a{kind}{suffix}", content[: len(content) * 2 // 3]))
-    assert len(rejected) >= 1
-    assert "cannot read on" in rejected[-1][1]
-    if kind == ".jsonl":
-        assert 0 < len(documents) < 40_000
-        assert rejected[-1][0] in (len(documents) + 1, len(documents) + 2)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is put into buckets comes out of them, complete and in the order of the input."""
+"""Documents that are put into buckets come out complete and in the order of the input."""
 
 import json
 
@@ -66,7 +66,7 @@ def test_each_document_is_in_one_bucket_and_complete(written, buckets):
         for task, key in enumerate("abc")
         for number, row in enumerate(row for rows in chunks[key] for row in rows.to_pylist())
     }
-    found = {}
+    result = {}
     for bucket in range(buckets.count):
         rows, tasks = spills.read_bucket(*buckets.find_range(bucket))
         listed = [] if rows is None else rows.to_pylist()
@@ -77,8 +77,8 @@ def test_each_document_is_in_one_bucket_and_complete(written, buckets):
             assert place == (row["held_out"] << 32) + int.from_bytes(row["key"][:4], "big")
             assert place == spills.load(task, "documents")["place"][number]
             assert buckets.find(np.array([place], dtype=np.uint64)).tolist() == [bucket]
-            found[task, number] = row
-    assert found == expected
+            result[task, number] = row
+    assert result == expected
 
 
 def test_paragraphs_are_sorted_by_hash_and_say_where_they_stand(written):

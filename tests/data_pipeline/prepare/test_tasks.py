@@ -1,4 +1,4 @@
-"""What the engine promises: the same corpus from any number of workers, on any executor, whatever interrupted it."""
+"""Makes the same corpus with any number of workers, on any executor, after any interruption."""
 
 import errno
 import json
@@ -138,7 +138,7 @@ SLURM = {
 
 @pytest.mark.slow
 def test_slurm_is_given_jobs_that_make_the_same_corpus(compare, tmp_path, monkeypatch):
-    """What stands in for Slurm's commands runs the jobs of an array, one after another."""
+    """Stand-ins for Slurm's commands run the jobs of an array, one after another."""
     (tmp_path / "bin").mkdir()
     for name, script in SLURM.items():
         path = tmp_path / "bin" / name
@@ -222,49 +222,6 @@ def test_a_full_disk_is_a_clear_error_and_there_is_a_way_on(run, expected, monke
         with pytest.raises(KinspanError, match=r"--output_dir .*No space left on device"):
             run()
     assert facts(run()) == facts(expected)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of 150 kB, and what makes it larger."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=150k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a tmpfs cannot be mounted here")
-    yield folder, lambda: subprocess.run(["mount", "-o", "remount,size=50m", str(folder)], check=True)
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_disk_that_is_full_indeed(helpers, sources, expected, small_disk, capfd, workers):
-    folder, enlarge = small_disk
-    with pytest.raises(KinspanError, match="No space left on device") as error:
-        helpers.prepare([sources], default_model(), folder / "out", num_workers=workers, **SETTINGS)
-    assert "\n" not in str(error.value)
-    assert "Traceback" not in capfd.readouterr().err
-    assert not (folder / "out/manifest.json").exists()
-    enlarge()
-    again = helpers.prepare([sources], default_model(), folder / "out", num_workers=workers, **SETTINGS)
-    assert facts(again) == facts(expected)
-
-
-def test_a_mended_file_is_read_again_and_the_others_are_not(helpers, sources, tmp_path, monkeypatch):
-    """A damaged file is refused after all were read; with another in its place the rest is not done again."""
-    folder = tmp_path / "in"
-    shutil.copytree(sources, folder)
-    (folder / "3.jsonl.gz").write_bytes(b"\x1f\x8b damaged" * 100)
-    (folder / "3.jsonl").unlink()
-    with pytest.raises(KinspanError, match=r"--max_rejected .*3\.jsonl\.gz"):
-        helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
-    (folder / "3.jsonl.gz").unlink()
-    shutil.copy(sources / "3.jsonl", folder)
-    read = []
-    whole = InputTask.read
-    monkeypatch.setattr(InputTask, "read", lambda self: read.append(self.name) or whole(self))
-    helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
-    assert len(read) == 1
-    assert "3.jsonl" in read[0]
 
 
 def test_another_input_has_none_of_the_others_read_again(helpers, sources, tmp_path, monkeypatch):

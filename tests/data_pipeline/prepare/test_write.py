@@ -40,7 +40,3 @@ def test_what_only_some_readers_give_is_kept_as_token_ids(tmp_path, helpers, mon
     assert answers == [[], ["first.", "and more of it."], ["second."]]
     assert (first["accepted"], first["links"]) == (2, ["prepare-3"])
     assert [plain[name] for name in OPTIONAL_COLUMNS] == [[], [], -1, []]
-
-
-def test_columns_that_no_reader_gives_are_left_out(tiny_corpus):
-    assert Corpus(tiny_corpus).shard(0).rows.schema.names == ["id", "title", "source", "held_out", "tokens"]

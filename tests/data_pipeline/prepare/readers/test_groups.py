@@ -1,4 +1,4 @@
-"""What links connect is one group, whatever their direction and however long the way."""
+"""Linked questions are a group, whatever the direction and length of their links."""
 
 import json
 import random
@@ -35,10 +35,10 @@ def test_groups_are_the_connected_components():
         links: dict[str, list[str]] = {}
         for source, target in pairs:
             links.setdefault(str(source), []).append(str(target))
-        found = name_groups(links)
+        result = name_groups(links)
         graph = coo_array((np.ones(len(pairs)), np.array(pairs).T), (count, count))
         component = connected_components(graph, directed=False)[1]
-        assert all((found[a] == found[b]) == (component[int(a)] == component[int(b)]) for a in found for b in found)
+        assert all((result[a] == result[b]) == (component[int(a)] == component[int(b)]) for a in result for b in result)
 
 
 def test_links_of_two_lines_with_one_id_all_count(tmp_path, read):

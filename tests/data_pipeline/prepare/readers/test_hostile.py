@@ -10,8 +10,7 @@ import tracemalloc
 import pytest
 
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
-from data_pipeline.prepare.document import Document
-from data_pipeline.prepare.readers import find_input_files, read_records, reader
+from data_pipeline.prepare.readers import read_records, reader
 from data_pipeline.prepare.readers.compression import open_decompressed
 
 SUFFIXES = [
@@ -71,15 +70,6 @@ def test_a_line_without_end_is_rejected_in_bounded_memory(tmp_path, monkeypatch,
     assert peak < 8 << 20
 
 
-def test_what_follows_a_line_that_is_too_long_is_read(tmp_path, monkeypatch, read):
-    monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 1000)
-    lines = [json.dumps({"id": str(k), "text": "x" * n}) for k, n in enumerate((10, 5000, 975, 10))]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    documents, (reason,), _ = read(tmp_path / "a.jsonl")
-    assert [d.id for d in documents] == ["0", "2", "3"]
-    assert "larger than" in reason
-
-
 @pytest.mark.parametrize("given", ["a.jsonl", "a.jsonl.gz", "wiki_00", "questions:a.jsonl"])
 def test_lines_that_are_cut_off_are_no_whole_file(tmp_path, read, given):
     reader, colon, name = given.rpartition(":")
@@ -115,22 +105,6 @@ def test_sentences_of_other_scripts(text, count):
     sentences = split_sentences(text)
     assert len(sentences) == count
     assert "".join("".join(sentences).split()) == "".join(text.split())
-
-
-@pytest.mark.parametrize("text", ["這是一個很長的段落，" * 20 + "完。", "هذا نص طويل يكتب من اليمين إلى اليسار. " * 10])
-def test_text_of_other_scripts_is_no_table(text):
-    tally = Tally()
-    assert clean(Document("id", "", [text], "s"), Rules(), tally) == [text.strip()]
-
-
-def test_a_loop_of_links_ends(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/one.txt").write_text("x")
-    (tmp_path / "a/up").symlink_to(tmp_path)
-    (tmp_path / "a/self.txt").symlink_to(tmp_path / "a/self.txt")
-    found = find_input_files([str(tmp_path)])
-    assert [f.name for f in found.files] == [str(tmp_path / "a/one.txt")]
-    assert [reason for _, reason in found.unknown] == ["a link to nothing"]
 
 
 def test_a_file_that_vanishes_is_unreadable(tmp_path):

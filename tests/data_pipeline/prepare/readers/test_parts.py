@@ -1,7 +1,6 @@
 """A large file is read in parts: each record in one of them, whatever their size."""
 
 import bz2
-import gzip
 import json
 
 import pyarrow as pa
@@ -10,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.prepare.readers import find_parts, lines, reader
-from data_pipeline.prepare.readers.reader import FilePart
+from data_pipeline.prepare.readers import lines, reader
 
 
 def page(number, text):
@@ -37,8 +35,8 @@ def test_each_line_is_in_one_part(tmp_path_factory, content, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "PART_BYTES", size)
         parts = lines.split_bytes(str(path), path.stat().st_size)
-        found = [list(lines.read_lines(open_(path), part)) for part in parts]
-    assert [line.rstrip(b"\n") for part in found for _, line in part] == [line.rstrip(b"\n") for line in whole]
+        result = [list(lines.read_lines(open_(path), part)) for part in parts]
+    assert [line.rstrip(b"\n") for part in result for _, line in part] == [line.rstrip(b"\n") for line in whole]
     assert len(parts) == max(1, -(-path.stat().st_size // size))
 
 
@@ -58,13 +56,6 @@ def test_ids_made_of_places_are_not_given_twice(tmp_path, monkeypatch, read_in_p
     assert len({d.id for d in documents}) == len(documents) == 400
 
 
-def test_what_is_compressed_is_one_part(tmp_path):
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"{}\n" * 100))
-    assert find_parts(str(tmp_path / "a.jsonl.gz"), 10**12) == [FilePart(0, 10**12)]
-    assert find_parts(str(tmp_path / "a.txt.gz"), 10**12) == find_parts(str(tmp_path / "a.md"), 10**12) == [None]
-    assert len(find_parts(str(tmp_path / "a.txt"), 10**12)) > 10**4
-
-
 def test_row_groups_of_parquet_are_parts(tmp_path, monkeypatch, read, read_in_parts):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [f"Text {k}." for k in range(1000)]}), path, row_group_size=100)
@@ -73,14 +64,6 @@ def test_row_groups_of_parquet_are_parts(tmp_path, monkeypatch, read, read_in_pa
     assert 2 < count <= 10
     assert not rejected
     assert documents == read(path)[0]
-
-
-def test_a_parquet_file_that_cannot_be_opened_is_one_part_that_says_why(tmp_path, read_in_parts):
-    path = tmp_path / "a.parquet"
-    path.write_bytes(b"PAR1 no more")
-    (documents, (reason,), _), count = read_in_parts(path)
-    assert (documents, count) == ([], 1)
-    assert "cannot read on" in reason
 
 
 @pytest.mark.parametrize("size", [50, 777, 10**6])
