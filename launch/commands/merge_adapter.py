@@ -35,7 +35,7 @@ def merge_adapter(folder: str, output: Path) -> None:
     from pretrain.modeling.adapters.folder import read_spec
     from pretrain.release.folder import CARD, FACTS, replace_release
 
-    (part,), base = read_spec(Path(folder))
+    part, base = read_spec(Path(folder))
     if part.kind != "lora":
         raise KinspanError(f"--adapter {folder} is of bottlenecks, which no plain model has a place for")
     ranker, tokenizer = rankers.load_ranker(folder), rankers.load_own_tokenizer(folder)
