@@ -27,7 +27,7 @@ from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import format_mean
 from finetune.evaluation.metrics import MAP, TITLES, compute_means, compute_question_metrics
 from finetune.evaluation.significance import OVER_QUESTIONS, OVER_SEEDS, compare_rows, compute_interval, format_p
-from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.model import score_answers
 from finetune.training.card import AS_STARTED, AS_TRANSFERRED
 from finetune.training.config import (
@@ -324,7 +324,7 @@ def run_study(context: StudyContext) -> Settings:
     a signal or ``max_hours`` ended it.
     """
     study, rows = context.study, plan_rows(context)
-    if study.zero_shot and not is_bi_encoder(rows[0].start):
+    if study.zero_shot and find_kind(rows[0].start) != BI_ENCODER:
         raise KinspanError(f"--study: zero_shot needs a model that embeds texts, and {rows[0].start} is none")
     hours = [row.config.max_hours for row in rows]
     hours += [settings.get("max_hours") for row in study.rows for _, settings in row.stages]

@@ -41,6 +41,7 @@ from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
 from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.electra import ReplacedTokenModel, load_replaced_token_model
+from pretrain.modeling.limits import check_fits
 from pretrain.modeling.pair_model import (
     Load,
     fingerprint_weights,
@@ -49,7 +50,6 @@ from pretrain.modeling.pair_model import (
     load_model,
     load_or_build,
 )
-from pretrain.modeling.scorer import check_fits
 from pretrain.modeling.siamese.model import TEMPERATURE, load_siamese_model
 from pretrain.planning.corpora import (
     build_mixture,

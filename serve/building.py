@@ -197,11 +197,12 @@ def _encode(
     with show_progress("encoding", "answers", total=len(answers), initial=done) as bar:
         for first in range(done, len(answers), STEP):
             texts = [answer.text for answer in answers[first : first + STEP]]
-            cut += embedder.count_cut(texts)
-            vectors = embedder.embed_answers(texts, precision, bar.update)
+            cut += int(embedder.find_cut(texts).sum())
+            vectors = embedder.embed_answers(texts, precision)
             if np.abs(vectors).max() > np.finfo(np.float16).max:
                 raise KinspanError(f"--model {embedder.place}: its vectors are too large for float16")
             matrix[first : first + len(texts)] = vectors
+            bar.update(len(texts))
             matrix.flush()
             write_atomically(data / PROGRESS, json.dumps({"rows": first + len(texts), "cut": cut}))
     if cut:

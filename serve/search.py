@@ -21,7 +21,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import append_below, read_run, write_run
-from finetune.ranking.bi_encoder import QUERY, is_bi_encoder
+from finetune.ranking import kinds
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.model import load_model, score_answers
 
@@ -90,7 +90,7 @@ class ReRanker:
     """
 
     def __init__(self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32") -> None:
-        if is_bi_encoder(name_or_dir):
+        if kinds.find_kind(name_or_dir) == kinds.BI_ENCODER:
             raise KinspanError(f"--cross_encoder {name_installed(name_or_dir)} is a bi-encoder: give a ranker")
         self.name = shorten_name(name_or_dir)
         self.model = load_model(name_or_dir, max_length, precision=precision)
@@ -178,7 +178,7 @@ class Searcher:
         if first_stage in (BI_ENCODER, FUSION):
             with _timed(answered, "encode"):
                 vectors = self.embedder.embed_queries(asked)
-                self._num_cut += self.embedder.count_cut(asked, QUERY)
+                self._num_cut += int(self.embedder.find_cut(asked, kinds.QUERY).sum())
             with _timed(answered, "nearest"):
                 rankings[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
         if first_stage in (BM25, FUSION):

@@ -18,14 +18,13 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from finetune.ranking.bi_encoder import load_bi_encoder
-from finetune.ranking.ranker import load_own_tokenizer, load_ranker
+from finetune.ranking.kinds import load_bi_encoder
+from finetune.ranking.ranker import load_own_tokenizer, load_ranker, load_trained_ranker
 from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
 from pretrain.config import PretrainConfig
 from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.pair_model import load_config, load_model
-from pretrain.modeling.scorer import load_scorer
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from tests.synthetic import short_tokenizer
@@ -59,7 +58,7 @@ def loaders():
         "generator": lambda folder: load_replaced_token_model(folder, folder, "tied", 1),
         "load_bi_encoder": load_bi_encoder,
         "load_ranker": load_ranker,
-        "load_scorer": load_scorer,
+        "load_trained_ranker": load_trained_ranker,
     }
 
 

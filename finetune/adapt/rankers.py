@@ -15,8 +15,8 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
 from finetune.evaluation.metrics import MAP, compute_question_metrics
-from finetune.ranking.fuse import NAME as FUSION
-from finetune.ranking.fuse import Fitted, fit_fusion
+from finetune.ranking.fusion import NAME as FUSION
+from finetune.ranking.fusion import Fitted, fit_fusion
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import find_trained_length
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, check

@@ -15,8 +15,8 @@ from data_pipeline.core.files import JsonObject, make_folder, read_object, write
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import compute_interval
-from finetune.ranking.bi_encoder import is_bi_encoder
-from finetune.ranking.fuse import describe_weights, single_ranker_fusion, write_fusion
+from finetune.ranking.fusion import single_ranker_fusion, write_fusion
+from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.training.release import find_ranker, release_ranker
 from finetune.training.stages import fingerprint_identity
 from pretrain.engine.device import name_device
@@ -308,7 +308,7 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
         "verdict": verdict.sentence,
         "chosen": verdict.chosen.name,
         "figures": verdict.figures,
-        "weights": next((describe_weights(ranker.fitted) for ranker in comparison.rankers if ranker.fitted), ""),
+        "weights": next((ranker.fitted.format_weights() for ranker in comparison.rankers if ranker.fitted), ""),
     }
 
 
@@ -317,11 +317,11 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     model = result["release"] if result["chosen"] else None
     if model is None:
         ranks = any(row["name"] == name_base(options.model) for row in result["rankers"])
-        model = options.model if ranks or is_bi_encoder(options.model) else None
+        model = options.model if ranks or find_kind(options.model) == BI_ENCODER else None
     test, question = None, "your question"
     if questions:
         test, question = locate_test(options.output), questions.test.questions[0]
-    embeds = model is not None and is_bi_encoder(model)
+    embeds = model is not None and find_kind(model) == BI_ENCODER
     return list_commands(options.documents, model, test, options.output, question, embeds)
 
 

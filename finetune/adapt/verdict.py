@@ -11,9 +11,9 @@ from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval
-from finetune.ranking.bi_encoder import is_bi_encoder
 from finetune.ranking.encode import encode_pairs
-from finetune.ranking.fuse import fit_fusion
+from finetune.ranking.fusion import fit_fusion
+from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 
@@ -134,7 +134,7 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> Unlabelle
     cache = ScoreCache(count_words(data.answers.unique().to_pylist()), folder)
     rankers = {ranker.name: ranker for ranker in list_untrained(model, data, cache)}
     after = cache.rank(PRETRAINED, pretrained, data)
-    if name_base(model) in rankers and not is_bi_encoder(model):
+    if name_base(model) in rankers and find_kind(model) != BI_ENCODER:
         before = rankers.pop(name_base(model))
     else:
         name = f"{name_model(model)} as a cross-encoder, before any training"

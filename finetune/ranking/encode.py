@@ -2,13 +2,15 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.progress import show_progress
@@ -32,8 +34,16 @@ class TokenizedTexts:
     lengths: np.ndarray
 
 
-def tokenise_texts(tokenizer: Any, texts: pa.LargeStringArray, title: str) -> TokenizedTexts:
-    """Returns the ids of whole texts, which depend on the texts and the tokenizer alone."""
+def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> TokenizedTexts:
+    """Returns the ids of whole texts."""
+    tokens = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"] if texts else []
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths.sum()))
+    return TokenizedTexts(ids, np.cumsum(lengths) - lengths, lengths)
+
+
+def tokenise_once(tokenizer: PreTrainedTokenizerBase, texts: pa.LargeStringArray, title: str) -> TokenizedTexts:
+    """Returns the ids of whole texts, which depend on the texts and the tokenizer alone; the last sets are kept."""
     encoded = texts.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
     added = sorted(tokenizer.get_added_vocab().items())
     digest = hashlib.sha256(f"{fingerprint_tokenizer(tokenizer)} {added}".encode())
@@ -42,16 +52,13 @@ def tokenise_texts(tokenizer: Any, texts: pa.LargeStringArray, title: str) -> To
         digest.update(repr(chunk.to_pylist()).encode("utf-8", "surrogatepass"))
     digest.update(encoded.indices.to_numpy().tobytes())
     if (name := digest.hexdigest()) not in _kept:
-        ids, sizes = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
-        for chunk in show_progress(f"tokenising {title}", "chunks", chunks, quiet=len(chunks) < 2, leave=False):
-            tokens = tokenizer(chunk.to_pylist(), add_special_tokens=False, split_special_tokens=True)["input_ids"]
-            sizes.append(np.fromiter(map(len, tokens), np.int64, len(chunk)))
-            ids.append(np.fromiter((token for text in tokens for token in text), np.int32, int(sizes[-1].sum())))
-        lengths, which = np.concatenate(sizes), encoded.indices.to_numpy()
+        bar = show_progress(f"tokenising {title}", "chunks", chunks, quiet=len(chunks) < 2, leave=False)
+        parts = [tokenise(tokenizer, []), *(tokenise(tokenizer, chunk.to_pylist()) for chunk in bar)]
+        lengths, which = np.concatenate([part.lengths for part in parts]), encoded.indices.to_numpy()
         starts = np.cumsum(lengths) - lengths
         while len(_kept) >= KEPT_SETS:
             del _kept[next(iter(_kept))]
-        _kept[name] = TokenizedTexts(np.concatenate(ids), starts[which], lengths[which])
+        _kept[name] = TokenizedTexts(np.concatenate([part.ids for part in parts]), starts[which], lengths[which])
     return _kept[name]
 
 
@@ -59,7 +66,7 @@ def tokenise_texts(tokenizer: Any, texts: pa.LargeStringArray, title: str) -> To
 class EncodedPairs:
     """The pairs (question, candidate) of an AnswerSet, by row, and any other pair of the two by its number.
 
-    lengths: ``[N]`` tokens of each row's pair as the model sees it: cut, special tokens included
+    lengths: ``[N]`` tokens of each row's pair as the model reads it: cut, special tokens included
     """
 
     questions: TokenizedTexts
@@ -83,7 +90,7 @@ class EncodedPairs:
         return move_row(row, device)
 
     def measure(self, pairs: np.ndarray) -> np.ndarray:
-        """Returns tokens of pairs as the model sees them, by their numbers."""
+        """Returns tokens of pairs as the model reads them, by their numbers."""
         a, b = self._cut(*resolve_pairs(pairs, self.question_of))
         return a + b + self.template.num_special
 
@@ -91,12 +98,10 @@ class EncodedPairs:
         full = self.questions.lengths[asked], self.answers.lengths[answers]
         return cut_longest_first(full, self.max_length - self.template.num_special)
 
-    def by_length(self, batch_tokens: int, rows: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Yields all pairs (or these rows) in batches of like length, of at most ``batch_tokens`` tokens.
-
-        A batch counts as its longest pair times its pairs, which is what attention works on where it pads.
-        """
-        yield from group_by_length(self.lengths, batch_tokens, np.arange(len(self.lengths)) if rows is None else rows)
+    def find_cut(self) -> np.ndarray:
+        """Returns which rows' pairs lose text, ``[N]``."""
+        whole = self.questions.lengths[self.question_of] + self.answers.lengths + self.template.num_special
+        return whole > self.lengths
 
 
 def move_row(row: PackedRow, device: torch.device) -> dict[str, Any]:
@@ -107,7 +112,8 @@ def move_row(row: PackedRow, device: torch.device) -> dict[str, Any]:
 
 
 def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields examples in batches of like length, of at most ``batch_tokens`` tokens if all are as long as the longest.
+    """Yields examples in batches of like length, of at most ``batch_tokens`` tokens if all are as long as the longest,
+    which is what attention works on where it pads.
 
     lengths: tokens of every example
     """
@@ -119,23 +125,17 @@ def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) ->
         first += size
 
 
-def find_cut(pairs: EncodedPairs) -> np.ndarray:
-    """Returns whether each row's pair loses text, ``[N]``."""
-    whole = pairs.questions.lengths[pairs.question_of] + pairs.answers.lengths + pairs.template.num_special
-    return whole > pairs.lengths
-
-
 def log_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
     """Logs how many pairs lose text, where any does.
 
     cut: ``[N]`` whether each pair, or one of its texts, is cut
     """
     if cut.any():
-        of_all = f"{int(cut.sum()):,} of {len(cut):,} pairs, {int(data.labels[cut].sum()):,} of them right ones"
-        log.info("%s %s: %s, are cut (--max_length %s)", data.name, data.split, of_all, max_length)
+        counts = int(cut.sum()), len(cut), int(data.labels[cut].sum()), max_length
+        log.info("%s %s: %d of %d pairs, %d of them right, are cut at %s tokens", data.name, data.split, *counts)
 
 
-def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> EncodedPairs:
+def encode_pairs(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length: int = 128) -> EncodedPairs:
     """Encodes all pairs.
 
     Their ids equal ``tokenizer([question], [candidate], truncation="longest_first", max_length=max_length,
@@ -146,12 +146,11 @@ def encode_pairs(data: AnswerSet, tokenizer: Any, max_length: int = 128) -> Enco
     room for two texts.
     """
     template = read_pair_template(tokenizer)
-    least = template.num_special + MIN_TEXT_TOKENS
-    if max_length < least:
-        raise KinspanError(f"--max_length {max_length} is too short for two texts: use at least {least}")
+    if max_length < template.num_special + MIN_TEXT_TOKENS:
+        raise KinspanError(f"--max_length {max_length} is too short for two texts")
     name = f"{data.name} {data.split}"
-    questions = tokenise_texts(tokenizer, pa.array(data.questions, pa.large_string()), f"{name}: questions")
-    answers = tokenise_texts(tokenizer, data.answers, f"{name}: candidates")
+    questions = tokenise_once(tokenizer, pa.array(data.questions, pa.large_string()), f"{name}: questions")
+    answers = tokenise_once(tokenizer, data.answers, f"{name}: candidates")
     question_of = data.question_of
     full = questions.lengths[question_of], answers.lengths
     a, b = cut_longest_first(full, max_length - template.num_special)

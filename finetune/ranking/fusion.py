@@ -1,36 +1,49 @@
 """A learned fusion: a ranker that adds up the scores of other rankers, its parts, with learned weights.
 
-Its folder holds ``fusion.json``, the word counts that BM25 needs, and a sub-folder for each model. ``ranking.fuse``
-learns the weights and writes the folder; ``ranking.model`` scores by it.
+Its folder holds ``fusion.json``, the word counts that BM25 needs, and a sub-folder for each model; ``ranking.model``
+scores by it.
 """
 
-from collections.abc import Sequence
+import json
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data_pipeline.core.default_model import list_versions
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
-from finetune.evaluation.bm25 import WordCounts
+from finetune.data.answers import AnswerSet
+from finetune.evaluation.bm25 import BM25, WordCounts
+from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
+from pretrain.release.card import CardOverrides, make_metadata, render_card
+from pretrain.release.folder import CARD, FACTS, fingerprint_model, replace_release
 
-FUSION, WORDS = "fusion.json", "words.json"
-FORMAT = 1
+from .kinds import FUSION_FILE
+
+WORDS, FORMAT = "words.json", 1
 REPAIR = "make it anew with kinspan fuse"
-SEED, FOLDS_KEY = 0, 2**33  # of the random numbers that assign questions to folds
+NAME = "the fusion"
+FOLDS, SEED, FOLDS_KEY = 5, 0, 2**33  # the key of the random numbers that assign questions to folds
+STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # of the regularisation: scikit-learn's C, small is strong
+# Files of a hub's repository that no PyTorch model is loaded from
+NOT_NEEDED = ("*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*", "coreml/*")
+NOT_COPIED = ("ranker.json", "*.tmp")  # of a part's folder
 
 
 @dataclass(frozen=True)
 class FusedRanker:
     """A ranker within a fusion.
 
-    name:        for people; BM25 is one
+    name:        for people; BM25 is a part too
     folder:      of the model, within that of the fusion; "" of BM25
     weight:      of its standardised scores
     mean, scale: standardise its scores: those of the questions that the weights were fitted on
     fingerprint: of the model
-    max_length:  the most tokens that it read when the weights were learned; None: its own number, or BM25
+    max_length:  the most tokens that it read when the weights were learned; None: its default, or BM25
     """
 
     name: str
@@ -42,9 +55,60 @@ class FusedRanker:
     max_length: int | None = None
 
 
-def is_fusion(name_or_dir: str) -> bool:
-    """Returns whether a folder holds a learned fusion."""
-    return (Path(name_or_dir) / FUSION).is_file()
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted fusion.
+
+    weights, means, scales: of the parts, in their order
+    out_of_fold: ``[N]`` score of every candidate, by weights that were fitted on other questions
+    """
+
+    names: Sequence[str]
+    weights: np.ndarray
+    means: np.ndarray
+    scales: np.ndarray
+    intercept: float
+    out_of_fold: np.ndarray
+
+    def score(self, scores: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the fused scores, ``[N]``, of each part's scores."""
+        features = np.stack([scores[name] for name in self.names], axis=1)
+        return (features - self.means) / self.scales @ self.weights + self.intercept
+
+    def format_weights(self) -> str:
+        """Returns the weights of the standardised scores, for people."""
+        return ", ".join(f"{weight:.2f} {name}" for name, weight in zip(self.names, self.weights, strict=True))
+
+
+def fit_fusion(data: AnswerSet, scores: Mapping[str, np.ndarray]) -> Fitted:
+    """Fits a logistic regression of the labels over the parts' scores.
+
+    The strength of the regularisation is the one whose out-of-fold MAP is highest; of equals, the weakest. Scores are
+    standardised over all candidates: within each question was no better on SelQA and WikiQA, and a candidate's score
+    would then depend on the others.
+
+    Raises KinspanError where there are fewer questions than folds.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    if data.num_questions < FOLDS:
+        raise KinspanError(f"{data.name} {data.split}: {data.num_questions} questions are too few to learn weights")
+    features = np.stack(list(scores.values()), axis=1)
+    means, scales = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-9)
+    features, fold_of = (features - means) / scales, split_folds(data.num_questions, FOLDS)[data.question_of]
+    tried = {strength: score_out_of_fold(features, data.labels, fold_of, strength) for strength in STRENGTHS}
+    best = max(tried, key=lambda strength: (measure_map(data, tried[strength]), strength))
+    model = LogisticRegression(C=best).fit(features, data.labels)
+    return Fitted(list(scores), model.coef_[0], means, scales, float(model.intercept_[0]), tried[best])
+
+
+def single_ranker_fusion(name: str, scores: np.ndarray) -> Fitted:
+    """Returns a fusion of one part, whose scores ``[N]`` stay as they are.
+
+    A weight that was learned could turn its order around: a part that ranks every question well may score the wrong
+    answers of some questions higher than the right ones of others.
+    """
+    return Fitted([name], np.ones(1), np.zeros(1), np.ones(1), 0.0, scores)
 
 
 def split_folds(num_questions: int, num_folds: int) -> np.ndarray:
@@ -53,14 +117,85 @@ def split_folds(num_questions: int, num_folds: int) -> np.ndarray:
     return random.permutation(np.arange(num_questions) % num_folds)
 
 
-def describe_fusion(parts: Sequence[FusedRanker], intercept: float) -> dict[str, Any]:
-    """Returns the content of ``fusion.json``."""
-    return {"format": FORMAT, "intercept": intercept, "parts": [asdict(part) for part in parts]}
+def score_out_of_fold(features: np.ndarray, labels: np.ndarray, fold_of: np.ndarray, strength: float) -> np.ndarray:
+    """Returns the score of every candidate, ``[N]``, by weights that were fitted on the other folds."""
+    from sklearn.linear_model import LogisticRegression
+
+    out = np.empty(len(labels))
+    for fold in range(FOLDS):
+        held_out = fold_of == fold
+        model = LogisticRegression(C=strength).fit(features[~held_out], labels[~held_out])
+        out[held_out] = model.decision_function(features[held_out])
+    return out
+
+
+def measure_map(data: AnswerSet, scores: np.ndarray) -> float:
+    """Returns the mean average precision."""
+    return compute_means(compute_question_metrics(data, scores, (MAP,)))[MAP]
+
+
+def write_fusion(
+    output: Path,
+    fitted: Fitted,
+    models: Mapping[str, str],
+    words: WordCounts,
+    about: Mapping[str, Any],
+    max_length: int | None = None,
+) -> None:
+    """Writes the folder of a fusion, in which it is complete: the models of its parts are copied.
+
+    models:     where the model of each part is
+    about:      ``data``, the name of the data set, and ``figures``, by split
+    max_length: what the parts were scored with
+
+    Raises KinspanError where ``output`` holds something that is no release.
+    """
+    parts = []
+    with replace_release(output) as partial:
+        partial.mkdir(parents=True)
+        for number, name in enumerate(fitted.names):
+            numbers = (float(of[number]) for of in (fitted.weights, fitted.means, fitted.scales))
+            if name == BM25:
+                parts.append(FusedRanker(name, "", *numbers))
+                continue
+            folder = f"part-{number + 1}"
+            ignored = shutil.ignore_patterns(*NOT_COPIED)
+            shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
+            parts.append(FusedRanker(name, folder, *numbers, fingerprint_model(str(partial / folder)), max_length))
+        content = {"format": FORMAT, "intercept": fitted.intercept, "parts": [asdict(part) for part in parts]}
+        _write_json(partial / FUSION_FILE, content)
+        if BM25 in fitted.names:
+            _write_json(partial / WORDS, asdict(words), indent=None)
+        _write_json(partial / FACTS, {**about, "kind": "fusion", "kinspan": list_versions()["kinspan"]})
+        card = render_card(
+            "fusion.md",
+            make_metadata(CardOverrides(), ["fusion", "answer-sentence-selection", "kinspan"], library=None),
+            CardOverrides(),
+            title=f"Learned fusion for {about['data']}",
+            weights=dict(zip(fitted.names, fitted.weights.tolist(), strict=True)),
+            figures=about["figures"],
+            titles={metric: TITLES[metric] for metric in METRICS},
+            folds=FOLDS,
+        )
+        (partial / CARD).write_text(card, encoding="utf-8")
+
+
+def _find_folder(model: str) -> str:
+    """Returns where the files of a model are; one of the hub is downloaded unless it is in the cache."""
+    if Path(model).is_dir():
+        return model
+    from huggingface_hub import snapshot_download
+
+    return snapshot_download(model, ignore_patterns=list(NOT_NEEDED))
+
+
+def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:
+    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_parts(folder: Path) -> tuple[list[FusedRanker], float]:
     """Returns the parts of a fusion and its intercept. Raises KinspanError where the folder is damaged."""
-    path = folder / FUSION
+    path = folder / FUSION_FILE
     content = read_object(path, REPAIR)
     try:
         if content["format"] != FORMAT:

@@ -10,17 +10,16 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 from datasets import Dataset
-from sentence_transformers import CrossEncoder
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
 from data_pipeline.core.default_model import name_installed
-from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
@@ -28,7 +27,8 @@ from finetune.data.dataset import find_files
 from finetune.data.filters import NO_ALL_NEGATIVE
 from finetune.data.registry import load_filtered, parse_columns
 from finetune.data.tables import FORMATS
-from finetune.ranking.bi_encoder import check_room, is_bi_encoder, load_bi_encoder
+
+from .kinds import BI_ENCODER, find_kind, load_bi_encoder, load_cross_encoder
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
 
@@ -64,15 +64,18 @@ def mine_file(
     there = find_files(output, [f"train{suffix}" for suffix in FORMATS])
     if there and not (output / FACTS).exists():
         raise KinspanError(f"--output_dir {output} holds a {there[0].name} that was not mined: choose another folder")
-    if not is_bi_encoder(model):
+    if find_kind(model) != BI_ENCODER:
         raise KinspanError(f"--model {model} is no bi-encoder: give it as --cross_encoder")
-    if cross_encoder and is_bi_encoder(cross_encoder):
+    if cross_encoder and find_kind(cross_encoder) == BI_ENCODER:
         raise KinspanError(f"--cross_encoder {cross_encoder} is a bi-encoder: give it as --model")
     names = parse_columns(columns)
     data = load_filtered(spec, "train", NO_ALL_NEGATIVE, names)
     data = data.keep(data.labels == 1)
     make_folder(output)
-    mined = mine(data, *load_models(model, cross_encoder, max_length), rules)
+    scorer = None
+    if cross_encoder:
+        scorer = load_cross_encoder(cross_encoder, torch.nn.Sigmoid(), max_length, "--cross_encoder")
+    mined = mine(data, load_bi_encoder(model, max_length), scorer, rules)
     facts = {
         "data": data.name,
         "model": shorten_name(name_installed(model)),
@@ -87,23 +90,9 @@ def mine_file(
     return data, mined
 
 
-def load_models(model: str, cross_encoder: str | None, max_length: int) -> tuple[Any, CrossEncoder | None]:
-    """Loads both models, which cut texts at ``max_length`` tokens. Raises KinspanError where one cannot be loaded."""
-    retriever = load_bi_encoder(model)
-    check_room(retriever, max_length)
-    retriever.max_seq_length = min(max_length, retriever.max_seq_length or max_length)
-    if cross_encoder is None:
-        return retriever, None
-    try:
-        scorer = CrossEncoder(
-            cross_encoder, max_length=max_length, activation_fn=torch.nn.Sigmoid(), trust_remote_code=False
-        )
-    except Exception as error:  # a missing folder, a fusion, an adapter
-        raise KinspanError(f"--cross_encoder {cross_encoder}: {quote_error(error)}") from error
-    return retriever, scorer
-
-
-def mine(data: AnswerSet, model: Any, cross_encoder: Any, rules: MiningRules) -> list[Negatives]:
+def mine(
+    data: AnswerSet, model: SentenceTransformer, cross_encoder: CrossEncoder | None, rules: MiningRules
+) -> list[Negatives]:
     """Returns each question's hardest candidates that are no right answers of it.
 
     data: questions with their right answers alone; equal texts, when folded, count as one

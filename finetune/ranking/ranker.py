@@ -8,8 +8,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification
-from transformers.utils import logging as transformers_logging
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
@@ -19,6 +24,7 @@ from pretrain.modeling.adapters.folder import find_model, is_adapter, load_adapt
 from pretrain.modeling.adapters.layers import AdaptedNorm
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.limits import count_positions
 from pretrain.modeling.pair_model import (
     fold_two_labels,
     holds_no_weights,
@@ -27,9 +33,10 @@ from pretrain.modeling.pair_model import (
     redraw_head,
     start_at_base_rate,
 )
-from pretrain.modeling.scorer import count_positions
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
+
+from .kinds import CLASSIFIER, silence_transformers
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +50,19 @@ class Ranker(nn.Module):
     classifier: the architecture's own sequence classifier with one logit, encoder included
     """
 
-    def __init__(self, classifier: nn.Module) -> None:
+    def __init__(self, classifier: PreTrainedModel) -> None:
         super().__init__()
         self.classifier = classifier
-        self.family = FAMILIES[str(classifier.config.model_type)]  # type: ignore[union-attr]
-        prepare_encoder(self, classifier.base_model)  # type: ignore[arg-type]
+        self.family = FAMILIES[classifier.config.model_type]
+        prepare_encoder(self, classifier.base_model)
+
+    @property
+    def device(self) -> torch.device:
+        return self.classifier.device
 
     def forward(self, **inputs: Any) -> torch.Tensor:
         """Returns logits ``[n]`` of a packed batch, see encode.EncodedPairs.pack."""
-        hidden = encode_packed(self.classifier.base_model, inputs)  # type: ignore[arg-type]
+        hidden = encode_packed(self.classifier.base_model, inputs)
         return self.family.pair_logits(self.classifier, hidden[inputs["starts"][:-1].long()]).float()
 
 
@@ -96,6 +107,29 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
     return Ranker(classifier)
 
 
+def can_pack(config: PretrainedConfig) -> bool:
+    """Returns whether pairs can be packed for a classifier: of one of FAMILIES, whose head reads the first token."""
+    family = FAMILIES.get(config.model_type)
+    is_known = family is not None and config.architectures == [family.classifier] and config.num_labels in (1, 2)
+    return is_known and getattr(config, "classifier_pooling", "cls") == "cls"
+
+
+def load_trained_ranker(name_or_dir: str) -> Ranker:
+    """Returns an adapter, or a model that ``can_pack`` takes, as it is. Raises KinspanError where weights are missing.
+
+    A head of two labels is folded into one logit.
+    """
+    if is_adapter(name_or_dir):
+        return Ranker(load_adapted(name_or_dir, attn_implementation=attention.NAME))
+    options = {"attn_implementation": attention.NAME, "dtype": torch.float32}
+    classifier, missing = load_part(AutoModelForSequenceClassification, name_or_dir, options)
+    if missing:
+        raise KinspanError(f"--model {name_or_dir} has no weights for {missing[-1]}: fine-tune it first")
+    if classifier.config.num_labels == 2:
+        fold_two_labels(classifier)
+    return Ranker(classifier)
+
+
 def check_plain(ranker: Ranker, name_or_dir: str) -> None:
     """Raises KinspanError where a model holds bottlenecks: no fine-tuned folder could, as ``transformers`` reads it."""
     if any(isinstance(module, AdaptedNorm) for module in ranker.modules()):
@@ -106,14 +140,14 @@ def _count_labels(name_or_dir: str) -> int:
     """Returns 1 or 2, where 1 stands for no head as well. Raises KinspanError for a head of more labels."""
     config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     architecture = next(iter(config.architectures or []), "")
-    if not architecture.endswith("ForSequenceClassification"):
+    if not architecture.endswith(CLASSIFIER):
         return 1
     if config.num_labels > 2:
         raise KinspanError(f"--model {name_or_dir} has {config.num_labels} labels: --fresh_head replaces its head")
     return int(config.num_labels)
 
 
-def load_own_tokenizer(name_or_dir: str) -> Any:
+def load_own_tokenizer(name_or_dir: str) -> PreTrainedTokenizerBase:
     """Returns the tokenizer as the folder has it, so that scores equal those of CrossEncoder.
 
     Raises KinspanError where there is none, or none with a fast implementation.
@@ -121,7 +155,7 @@ def load_own_tokenizer(name_or_dir: str) -> Any:
     return load_tokenizer_as_it_is(find_model(name_or_dir))
 
 
-def find_max_length(tokenizer: Any, model: Any) -> int:
+def find_max_length(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
     """Returns the most tokens of a pair that a folder states, as CrossEncoder reads it.
 
     That is the tokenizer's number, where the model has positions for it, and else all its positions; 512 without any.
@@ -145,7 +179,13 @@ def find_trained_length(name_or_dir: str) -> int | None:
     return stated if stated < positions - 2 else None  # RoBERTa's positions are two more
 
 
-def save_ranker(config: Any, tokenizer: Any, max_length: int, weights: dict[str, torch.Tensor], folder: Path) -> None:
+def save_ranker(
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    weights: dict[str, torch.Tensor],
+    folder: Path,
+) -> None:
     """Writes a folder that AutoModelForSequenceClassification and CrossEncoder load.
 
     max_length: most tokens of a pair, which whoever loads the folder takes over
@@ -158,9 +198,3 @@ def save_ranker(config: Any, tokenizer: Any, max_length: int, weights: dict[str,
     (folder / "config.json").write_text(json.dumps(released, indent=2, sort_keys=True) + "\n")
     tokenizer.save_pretrained(folder)
     write_max_length(folder, max_length)
-
-
-def silence_transformers() -> None:
-    """Silences what transformers prints while it loads."""
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()

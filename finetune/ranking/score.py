@@ -1,5 +1,6 @@
 """Forward passes over examples of like length, packed, so that no padding is computed."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -12,10 +13,12 @@ from data_pipeline.core.progress import show_progress
 from pretrain.engine.device import is_out_of_memory
 from pretrain.engine.watch import note_place
 
-from .encode import EncodedPairs
+from .encode import EncodedPairs, group_by_length
 
 BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; more than a processor's cache holds are slower
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
+
+PackedForward = Callable[..., torch.Tensor]  # of the inputs that EncodedExamples.pack returns: an output per example
 
 
 class EncodedExamples(Protocol):
@@ -23,57 +26,48 @@ class EncodedExamples(Protocol):
 
     @property
     def lengths(self) -> np.ndarray:
-        """``[n]`` tokens of each."""
+        """Returns the tokens of each, ``[n]``."""
 
     def pack(self, numbers: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """The inputs of a forward pass over these."""
+        """Returns the inputs of a forward pass over these."""
 
 
 def score_pairs(
-    ranker: Any,
+    ranker: PackedForward,
     pairs: EncodedPairs,
     device: torch.device,
-    batch_tokens: int | None = None,
     what: str = "scoring",
     precision: str = "fp32",
-    alone: bool = False,
 ) -> np.ndarray:
-    """Returns ``ranker``'s score of every pair, ``[N]`` float64. Arguments and errors are those of ``run_batches``.
-
-    batch_tokens: most tokens of a forward pass
-    """
-    batches = list(pairs.by_length(batch_tokens or BATCH_TOKENS[device.type]))
+    """Returns ``ranker``'s score of every pair, ``[N]`` float64. Arguments and errors are those of ``run_batches``."""
+    batches = list(group_by_length(pairs.lengths, BATCH_TOKENS[device.type], np.arange(len(pairs.lengths))))
     scores = torch.zeros(len(pairs.lengths), dtype=torch.float64, device=device)
-    run_batches(ranker, pairs, batches, scores, what=what, precision=precision, alone=alone)
+    run_batches(ranker, pairs, batches, scores, what=what, precision=precision)
     return scores.cpu().numpy()
 
 
 @torch.inference_mode()
 def run_batches(
-    ranker: Any,
+    ranker: PackedForward,
     encoded: EncodedExamples,
     batches: list[np.ndarray],
     out: torch.Tensor,
     *,
     what: str,
     precision: str = "fp32",
-    alone: bool = False,
 ) -> None:
     """Runs ``ranker`` over all batches, split over ranks; row i of ``out``, zeros before, gets example i's output.
 
     Each rank makes as many forward passes as the others, because ZeRO 3 needs that; all ranks get all of ``out``.
 
-    encoded:   pairs, or texts
     batches:   numbers of examples, each in one batch
     what:      title of the progress bar
-    precision: "fp32" leaves the weights' own; "bf16" is autocast over fp32 weights, which is faster and rounds
-    alone:     this process passes everything, while the other ranks wait
+    precision: "fp32" is that of the weights; "bf16" is autocast over fp32 weights, which is faster and rounds
 
     Raises KinspanError where memory is short.
     """
     device = out.device
-    shared = dist.is_initialized() and not alone
-    rank, size = (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
+    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     half = PRECISIONS[precision]
     rounds = range(0, len(batches), size)
     bar = show_progress(what, "passes", rounds, quiet=rank > 0 or len(rounds) <= 20, leave=False)

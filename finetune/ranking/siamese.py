@@ -15,6 +15,7 @@ import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, lay_out
@@ -27,29 +28,31 @@ from pretrain.modeling.siamese.model import load_siamese_model, pool_mean
 from pretrain.release.folder import write_max_length
 from pretrain.release.siamese import fill_siamese_folder
 
-from .bi_encoder import ANSWER, QUERY, find_prompt, has_modules, load_bi_encoder
-from .encode import TokenizedTexts, group_by_length, move_row, tokenise_texts
-from .ranker import FRESH_SEED, silence_transformers
-from .score import BATCH_TOKENS, run_batches
+from .encode import TokenizedTexts, group_by_length, move_row, tokenise_once
+from .kinds import ANSWER, BI_ENCODER, QUERY, find_kind, find_prompt, load_bi_encoder, silence_transformers
+from .ranker import FRESH_SEED
+from .score import BATCH_TOKENS, PackedForward, run_batches
 
 log = logging.getLogger(__name__)
 
 
 class SiameseRanker(nn.Module):
-    """An encoder whose texts are compared by the cosine of their mean hidden states."""
+    """An encoder whose texts are compared by their mean hidden states, or the first token's ("cls")."""
 
-    def __init__(self, encoder: Any) -> None:
+    def __init__(self, encoder: PreTrainedModel, pooling: str = "mean", normalised: bool = True) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.config = encoder, encoder.config
+        self.pooling, self.normalised = pooling, normalised
         prepare_encoder(self, encoder)
 
-    @property
-    def config(self) -> Any:
-        return self.encoder.config
-
     def forward(self, **inputs: Any) -> torch.Tensor:
-        """Returns vectors ``[n, hidden]`` float32 of length 1 of a packed batch, see EncodedTexts.pack."""
-        return F.normalize(pool_mean(encode_packed(self.encoder, inputs), inputs["starts"]), dim=-1)
+        """Returns vectors ``[n, hidden]`` float32 of a packed batch, see EncodedTexts.pack; normalised: of length 1."""
+        starts = inputs["starts"]
+        # Rounding up would multiply the work of a single question
+        rounding = {"round_to": 1} if len(starts) == 2 and not self.training else {}
+        hidden = encode_packed(self.encoder, inputs, **rounding)
+        vectors = hidden[starts[:-1].long()].float() if self.pooling == "cls" else pool_mean(hidden, starts)
+        return F.normalize(vectors, dim=-1) if self.normalised else vectors
 
 
 def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
@@ -75,11 +78,11 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
 def list_untrained_parts(name_or_dir: str) -> list[str]:
     """Returns the parts of a model of sentence-transformers that are not trained further: prompts, any other pooling
     than the mean, and modules behind it."""
-    if not has_modules(name_or_dir):
-        return []
     try:
-        model = load_bi_encoder(name_or_dir)
+        model = load_bi_encoder(name_or_dir) if find_kind(name_or_dir) == BI_ENCODER else None
     except KinspanError:  # its encoder can be trained all the same
+        return []
+    if model is None:
         return []
     modules = [type(module).__name__ for module in model]
     lost = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize")]
@@ -92,17 +95,13 @@ def list_untrained_parts(name_or_dir: str) -> list[str]:
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """The distinct texts of an AnswerSet, by number: first its Q questions, then its D distinct candidates.
+    """Texts, by number.
 
-    texts:     their ids, without special tokens
-    questions: ``[Q]`` the first number of a question that has this one's text
-    answers:   ``[N]`` of each row the number of its candidate
-    lengths:   ``[Q + D]`` tokens of each text as the model sees it: cut, special tokens included
+    texts:   their ids, without special tokens
+    lengths: ``[n]`` tokens of each as the model reads it: cut, special tokens included
     """
 
     texts: TokenizedTexts
-    questions: np.ndarray
-    answers: np.ndarray
     template: PairTemplate
     lengths: np.ndarray
 
@@ -114,7 +113,24 @@ class EncodedTexts:
         return move_row(row, device)
 
 
-def encode_texts(data: AnswerSet, tokenizer: Any, max_length: int) -> EncodedTexts:
+@dataclass(frozen=True)
+class EncodedAnswers(EncodedTexts):
+    """The distinct texts of an AnswerSet, by number: first its Q questions, then its D distinct candidates.
+
+    questions: ``[Q]`` the first number of a question that has this one's text
+    answers:   ``[N]`` of each row the number of its candidate
+    """
+
+    questions: np.ndarray
+    answers: np.ndarray
+
+    def find_cut(self, question_of: np.ndarray) -> np.ndarray:
+        """Returns which rows have a text that is cut, ``[N]``; ``question_of`` is the AnswerSet's."""
+        cut = self.texts.lengths + self.template.num_special > self.lengths
+        return cut[self.questions[question_of]] | cut[self.answers]
+
+
+def encode_answers(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedAnswers:
     """Encodes all texts; ids equal ``tokenizer(text, truncation=True, max_length=..., split_special_tokens=True)``.
 
     Raises KinspanError where ``max_length`` leaves no room for a text.
@@ -122,28 +138,21 @@ def encode_texts(data: AnswerSet, tokenizer: Any, max_length: int) -> EncodedTex
     template = read_text_template(tokenizer)
     room = max_length - template.num_special
     if room < MIN_TEXT_TOKENS:
-        least = MIN_TEXT_TOKENS + template.num_special
-        raise KinspanError(f"--max_length {max_length} is too short for a text: use at least {least}")
+        raise KinspanError(f"--max_length {max_length} is too short for a text")
     asked = pa.array(data.questions, pa.large_string())
     answers = data.answers.dictionary_encode()
     every = pa.concat_arrays([asked, answers.dictionary.cast(pa.large_string())])
-    texts = tokenise_texts(tokenizer, every, f"{data.name} {data.split}")
+    texts = tokenise_once(tokenizer, every, f"{data.name} {data.split}")
     first = np.unique(asked.dictionary_encode().indices.to_numpy(), return_index=True, return_inverse=True)
     lengths = np.minimum(texts.lengths, room) + template.num_special
     numbers = len(asked) + answers.indices.to_numpy().astype(np.int64)
-    return EncodedTexts(texts, first[1][first[2]], numbers, template, lengths)
-
-
-def find_cut_pairs(texts: EncodedTexts, data: AnswerSet) -> np.ndarray:
-    """Returns whether each pair has a text that is cut, ``[N]``; ``texts`` are those of ``data``."""
-    cut = texts.texts.lengths + texts.template.num_special > texts.lengths
-    return cut[texts.questions[data.question_of]] | cut[texts.answers]
+    return EncodedAnswers(texts, template, lengths, first[1][first[2]], numbers)
 
 
 def score_texts(
-    ranker: Any,
+    ranker: PackedForward,
     data: AnswerSet,
-    texts: EncodedTexts,
+    texts: EncodedAnswers,
     width: int,
     device: torch.device,
     what: str,
@@ -166,7 +175,11 @@ def score_texts(
 
 
 def save_siamese_ranker(
-    config: Any, tokenizer: Any, max_length: int, weights: dict[str, torch.Tensor], folder: Path
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    weights: dict[str, torch.Tensor],
+    folder: Path,
 ) -> None:
     """Writes a folder that SentenceTransformer loads, with the same vectors.
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from finetune.data.answers import AnswerSet
-from finetune.ranking.siamese import EncodedTexts
+from finetune.ranking.siamese import EncodedAnswers
 from pretrain.engine.deepspeed_compat import Engine, guard_update, read_outcome
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
@@ -36,7 +36,7 @@ class SiameseTrainer:
     """
 
     data: AnswerSet
-    texts: EncodedTexts
+    texts: EncodedAnswers
     temperature: float
     symmetric: bool
     layout: Layout

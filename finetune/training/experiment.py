@@ -29,7 +29,7 @@ from finetune.evaluation.metrics import (
     compute_run_metrics,
 )
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
-from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import find_trained_length
 from pretrain.engine.log import complete_lines
@@ -214,7 +214,9 @@ def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> 
         scores = {BM25: score_bm25(data)}
         try:
             if not holds_no_weights(model):
-                scores[START] = score_answers(model, data, None if is_bi_encoder(model) else config.max_length)
+                scores[START] = score_answers(
+                    model, data, None if find_kind(model) == BI_ENCODER else config.max_length
+                )
         except KinspanError as error:
             log.warning("%s has no row: %s", START, error)
         return {name: compute_means(compute_question_metrics(data, values, metrics)) for name, values in scores.items()}

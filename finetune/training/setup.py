@@ -11,14 +11,13 @@ from torch import nn
 
 from data_pipeline.core.files import JsonObject
 from finetune.data.answers import AnswerSet
-from finetune.ranking.encode import EncodedPairs, encode_pairs, find_cut, log_cut
+from finetune.ranking.encode import EncodedPairs, encode_pairs, log_cut
 from finetune.ranking.ranker import Ranker, check_plain, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_pairs
 from finetune.ranking.siamese import (
-    EncodedTexts,
+    EncodedAnswers,
     SiameseRanker,
-    encode_texts,
-    find_cut_pairs,
+    encode_answers,
     load_siamese_ranker,
     save_siamese_ranker,
     score_texts,
@@ -35,7 +34,7 @@ from pretrain.engine.engine import (
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
 from pretrain.engine.world import read_launcher_variables
-from pretrain.modeling.scorer import check_fits
+from pretrain.modeling.limits import check_fits
 
 from .config import CONTRASTIVE, LISTED, TEMPERATURE, FinetuneConfig, get_max_length
 from .contrast import SiameseTrainer, update_bi_encoder
@@ -112,7 +111,7 @@ def _load_cross_encoder(
 
     def encode(data: AnswerSet) -> EncodedPairs:
         pairs = encode_pairs(data, tokenizer, length)
-        log_cut(data, find_cut(pairs), length)
+        log_cut(data, pairs.find_cut(), length)
         return pairs
 
     def prepare(data: AnswerSet) -> Scoring:
@@ -145,9 +144,9 @@ def _load_bi_encoder(
     check_fits(stage.model, ranker.encoder, tokenizer, length)
     width = int(ranker.config.hidden_size)
 
-    def encode(data: AnswerSet) -> EncodedTexts:
-        texts = encode_texts(data, tokenizer, length)
-        log_cut(data, find_cut_pairs(texts, data), length)
+    def encode(data: AnswerSet) -> EncodedAnswers:
+        texts = encode_answers(data, tokenizer, length)
+        log_cut(data, texts.find_cut(data.question_of), length)
         return texts
 
     def prepare(data: AnswerSet) -> Scoring:

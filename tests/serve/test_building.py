@@ -74,18 +74,18 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkey
     monkeypatch.setattr(building, "STEP", 20)
     encode, seen, rest = embedder.embed_answers, [], []
 
-    def die_in_the_third(texts, precision, see):
+    def die_in_the_third(texts, precision):
         if len(seen) == 2:
             raise KeyboardInterrupt
         seen.append(len(texts))
-        return encode(texts, precision, see)
+        return encode(texts, precision)
 
     monkeypatch.setattr(embedder, "embed_answers", die_in_the_third)
     with pytest.raises(KeyboardInterrupt):
         build_index(tmp_path / "index", embedder, answers)
     with pytest.raises(KinspanError, match="once more"):
         Index(tmp_path / "index")
-    monkeypatch.setattr(embedder, "embed_answers", lambda texts, p, _: rest.append(len(texts)) or encode(texts, p))
+    monkeypatch.setattr(embedder, "embed_answers", lambda texts, p: rest.append(len(texts)) or encode(texts, p))
     caplog.clear()
     build_index(tmp_path / "index", embedder, answers)
     assert (seen, rest) == ([20, 20], [20])

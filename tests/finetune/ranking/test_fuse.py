@@ -11,19 +11,19 @@ from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import count_words
 from finetune.ranking import fuse
-from finetune.ranking.fuse import (
+from finetune.ranking.fuse import fuse_file, list_candidates, name_models, score_parts
+from finetune.ranking.fusion import (
     FOLDS,
+    WORDS,
     fit_fusion,
-    fuse_file,
-    list_candidates,
     measure_map,
-    name_models,
+    read_parts,
     score_out_of_fold,
-    score_parts,
     single_ranker_fusion,
+    split_folds,
     write_fusion,
 )
-from finetune.ranking.fusion import FUSION, WORDS, read_parts, split_folds
+from finetune.ranking.kinds import FUSION_FILE
 from finetune.ranking.model import load_model, score_answers
 from serve.search import ReRanker
 
@@ -163,20 +163,20 @@ def test_refusals(fused, folder, make_model, tmp_path):
 
 
 def rewrite(folder: Path, **changed) -> None:
-    (folder / FUSION).write_text(json.dumps(json.loads((folder / FUSION).read_text()) | changed))
+    (folder / FUSION_FILE).write_text(json.dumps(json.loads((folder / FUSION_FILE).read_text()) | changed))
 
 
 @pytest.mark.parametrize(
     ("damage", "file"),
     [
-        (lambda folder: (folder / FUSION).write_text("{"), FUSION),
+        (lambda folder: (folder / FUSION_FILE).write_text("{"), FUSION_FILE),
         (lambda folder: (folder / WORDS).unlink(), WORDS),
         (
             lambda folder: rewrite(folder, parts=[{"name": "x", "folder": "../x", "weight": 1, "mean": 0, "scale": 1}]),
-            FUSION,
+            FUSION_FILE,
         ),
-        (lambda folder: shutil.rmtree(folder / "part-2"), FUSION),
-        (lambda folder: rewrite(folder, format=99), FUSION),
+        (lambda folder: shutil.rmtree(folder / "part-2"), FUSION_FILE),
+        (lambda folder: rewrite(folder, format=99), FUSION_FILE),
     ],
     ids=["json", "words", "astray", "part", "newer"],
 )

@@ -14,7 +14,7 @@ from sentence_transformers.models import Pooling, Transformer
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from finetune.ranking.bi_encoder import is_bi_encoder
+from finetune.ranking.kinds import find_kind
 from finetune.ranking.model import load_model, score_answers
 from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.siamese import list_untrained_parts, load_siamese_ranker, save_siamese_ranker
@@ -26,6 +26,7 @@ OWN = {
     "roberta": {"max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1},
     "electra": {"embedding_size": 16},
     "modernbert": {"num_hidden_layers": 4, "local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64},
     "mpnet": {"max_position_embeddings": 514, "pad_token_id": 1},
 }
 
@@ -81,14 +82,10 @@ def test_equal_to_cross_encoder(made, data):
     np.testing.assert_allclose(score_answers(str(folder), data, MAX_LENGTH), expected, atol=1e-5)
 
 
-def test_the_batch_does_not_matter(made, data):
-    folder = str(made())
-    alone = score_answers(folder, data, MAX_LENGTH, batch_tokens=1)
-    np.testing.assert_allclose(score_answers(folder, data, MAX_LENGTH), alone, atol=1e-5)
-
-
-def test_a_classifier_of_two_labels(made, data):
-    folder = made("bert", num_labels=2)
+@pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
+def test_a_classifier_of_two_labels(family, made, data):
+    """Packed, by CrossEncoder as a family that is not known, and by CrossEncoder as its head reads all tokens."""
+    folder = made(family, num_labels=2, **{"classifier_pooling": "mean"} if family == "modernbert" else {})
     logits = with_transformers(folder, data)
     np.testing.assert_allclose(score_answers(str(folder), data, MAX_LENGTH), logits[:, 1] - logits[:, 0], atol=1e-5)
 
@@ -130,7 +127,7 @@ def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
     (home / "refs/main").write_text("abc")
     shutil.copytree(bi_encoder(), home / "snapshots/abc")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
-    assert is_bi_encoder("someone/bi")
+    assert find_kind("someone/bi") == "bi-encoder"
     folder = bi_encoder("other")
     for architectures, expected in (
         (["BertModel"], True),
@@ -140,7 +137,7 @@ def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
     ):
         config = json.loads((folder / "config.json").read_text()) | {"architectures": architectures}
         (folder / "config.json").write_text(json.dumps(config))
-        assert is_bi_encoder(str(folder)) == expected
+        assert (find_kind(str(folder)) == "bi-encoder") == expected
     (folder / "modules.json").unlink()
     for architectures, expected in (
         (["BertModel"], True),
@@ -150,7 +147,7 @@ def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
         (["GPT2LMHeadModel"], False),
     ):
         (folder / "config.json").write_text(json.dumps(config | {"architectures": architectures}))
-        assert is_bi_encoder(str(folder)) == expected
+        assert (find_kind(str(folder)) == "bi-encoder") == expected
 
 
 def test_what_cannot_score(made, bi_encoder, data):

@@ -14,7 +14,7 @@ from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import MAP, MRR, compute_means, compute_question_metrics
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import load_own_tokenizer
-from finetune.ranking.siamese import encode_texts, load_siamese_ranker
+from finetune.ranking.siamese import encode_answers, load_siamese_ranker
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.contrast import SiameseTrainer, update_bi_encoder
 from finetune.training.groups import draw_examples
@@ -88,7 +88,7 @@ def test_the_gradient_is_that_of_one_graph(symmetric, own_negatives, dropout, qu
             if hasattr(module, "p"):
                 module.p = 0.0
     groups = draw_examples(questions, 1, 0, own_negatives)
-    texts = encode_texts(questions, load_own_tokenizer(place), 32)
+    texts = encode_answers(questions, load_own_tokenizer(place), 32)
     for micro in (8, 3, 1):
         trainer = SiameseTrainer(
             data=questions,
@@ -119,7 +119,7 @@ def test_what_differs_in_case_alone_is_no_negative(questions, make_model):
     for data in (questions, replace(questions, **cased)):
         trainer = SiameseTrainer(
             data=data,
-            texts=encode_texts(data, tokenizer, 32),
+            texts=encode_answers(data, tokenizer, 32),
             temperature=TEMPERATURE,
             symmetric=True,
             layout=Layout(8, 8, 1),
@@ -167,7 +167,7 @@ def test_it_learns_and_others_load_it(job, write_sets, answer_set):
     assert "SentenceTransformer(" in card
     assert "bi-encoder" in card
     ranker = load_siamese_ranker(str(folder / "best"), 0)
-    texts = encode_texts(measured, load_own_tokenizer(str(folder / "best")), 32)
+    texts = encode_answers(measured, load_own_tokenizer(str(folder / "best")), 32)
     numbers = np.unique(texts.answers)
     with torch.no_grad():
         ours = ranker.eval()(**texts.pack(numbers, torch.device("cpu"))).numpy()

@@ -1,0 +1,106 @@
+"""Tells the kinds of models that rank apart, and loads those of sentence-transformers."""
+
+import logging
+from pathlib import Path
+
+import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers.utils import cached_file
+from transformers.utils import logging as transformers_logging
+
+from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.hub import expect_hub
+from data_pipeline.tokenizers import check_vocabulary
+from pretrain.modeling.adapters.folder import is_adapter
+
+log = logging.getLogger(__name__)
+
+ADAPTER, FUSION, BI_ENCODER, CROSS_ENCODER = "adapter", "fusion", "bi-encoder", "cross-encoder"
+FUSION_FILE, MODULES = "fusion.json", "modules.json"  # of a learned fusion; of sentence-transformers
+CLASSIFIER = "ForSequenceClassification"
+QUERY, ANSWER = ("query",), ("document", "passage", "corpus")  # how models name the prompts of the two
+# Options of cached_file that make it return None for what is not there
+ABSENT = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+
+
+def find_kind(name_or_dir: str) -> str:
+    """Returns the kind of a model in a folder or on the hub: "adapter", "fusion", "bi-encoder" or "cross-encoder".
+
+    A bi-encoder has ``modules.json`` and is no sequence classifier, which may have one too; or it is an encoder without
+    any head, as the class in its config says: GPT2LMHeadModel and its like have one. Any other model counts as a
+    cross-encoder, whether its pair head has weights or not.
+
+    Raises KinspanError where there is no model.
+    """
+    if is_adapter(name_or_dir):
+        return ADAPTER
+    if (Path(name_or_dir) / FUSION_FILE).is_file():
+        return FUSION
+    expect_hub(name_or_dir)
+    has_modules = _has_modules(name_or_dir)
+    try:
+        classes = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False).architectures or []
+    except Exception as error:
+        if not has_modules:
+            raise KinspanError(f"no model at {name_or_dir}: {quote_error(error)}") from error
+        classes = []  # its weights lie in a folder of their own
+    if any(name.endswith(CLASSIFIER) for name in classes):
+        return CROSS_ENCODER
+    headless = [name.endswith("Model") and "Head" not in name for name in classes]
+    return BI_ENCODER if has_modules or (headless and all(headless)) else CROSS_ENCODER
+
+
+def _has_modules(name_or_dir: str) -> bool:
+    try:
+        return cached_file(name_or_dir, MODULES, **ABSENT) is not None
+    except (OSError, ValueError):  # there is no such model, or it is not for everyone: loading it says which
+        return False
+
+
+def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> SentenceTransformer:
+    """Returns the model in fp32; of an encoder without a head it takes the mean over the tokens.
+
+    max_length: most tokens of a text; more than the model's own leave that
+
+    Raises KinspanError where the model cannot be loaded, has no tokenizer, or no room for a text.
+    """
+    silence_transformers()
+    try:
+        model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
+    except Exception as error:
+        raise KinspanError(f"{name_or_dir} cannot be loaded: {quote_error(error)}") from error
+    if isinstance(model.tokenizer, PreTrainedTokenizerBase):
+        check_vocabulary(model.tokenizer, name_or_dir)
+        if max_length is not None and max_length <= model.tokenizer.num_special_tokens_to_add():
+            raise KinspanError(f"--max_length {max_length} is too short for a text")
+    default = model.max_seq_length
+    if max_length and default and max_length > default:
+        log.warning("%s: texts are cut at its %s tokens, not at --max_length %s", name_or_dir, default, max_length)
+    elif max_length:
+        model.max_seq_length = max_length
+    return model
+
+
+def load_cross_encoder(
+    name_or_dir: str, activation: torch.nn.Module, max_length: int | None = None, flag: str = "--model"
+) -> CrossEncoder:
+    """Returns a sequence classifier as sentence-transformers runs it. Raises KinspanError where it cannot be loaded."""
+    silence_transformers()
+    options = {"activation_fn": activation, "model_kwargs": {"dtype": torch.float32}}
+    try:
+        return CrossEncoder(name_or_dir, max_length=max_length, trust_remote_code=False, **options)
+    except Exception as error:  # a missing folder, a fusion, an adapter
+        raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {quote_error(error)}") from error
+
+
+def find_prompt(model: SentenceTransformer, names: tuple[str, ...]) -> str:
+    """Returns the prompt of this kind of text, as ``encode_query`` and ``encode_document`` choose it."""
+    known = next((name for name in names if name in model.prompts), model.default_prompt_name)
+    return model.prompts.get(known) or "" if known else ""
+
+
+def silence_transformers() -> None:
+    """Silences what transformers prints while it loads."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
