@@ -109,7 +109,7 @@ class Fault:
 
 
 def random_fault(rng: random.Random, launcher: str, world: int, kind: str, starting: float) -> Fault:
-    """A fault of this kind at a random moment. starting: seconds that a forked start takes"""
+    """A fault of this kind at a random moment. starting: seconds that a start by hand takes"""
     moment = rng.choice(MOMENTS)
     alone = launcher != "deepspeed" and world > 1 and "all" not in {whom for whom, _ in KINDS[kind][0]}
     if moment == "start" and alone:

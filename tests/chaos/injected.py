@@ -30,11 +30,6 @@ CHECKPOINT_FILES = (
 STOP_AT = Fault("TERM all", "checkpoint", number=3)
 
 
-def launcher_of(arena: Arena) -> str:
-    """Without DeepSpeed's launcher, which replaces the ranks' statuses by its own."""
-    return "forked" if "forked" in arena.launchers else "hand"
-
-
 def run_to_end(arena: Arena, trial: Trial, start: Start, limit: float = LIMIT) -> Outcome:
     outcome = start.wait(None, limit)
     trial.starts.append(outcome)
@@ -55,7 +50,7 @@ def stopped_run(arena: Arena) -> Path:
     run = arena.folder / "stopped" / str(CELL)
     if not (run / "metrics.jsonl").exists() or (run / "summary.json").exists():
         shutil.rmtree(run, ignore_errors=True)
-        outcome = arena.start(CELL, run, launcher_of(arena), VICTIM, CHAOS_SLOW=0.05).wait(STOP_AT, LIMIT)
+        outcome = arena.start(CELL, run, "hand", VICTIM, CHAOS_SLOW=0.05).wait(STOP_AT, LIMIT)
         if set(outcome.statuses) != {STOPPED}:
             raise RuntimeError(f"the run to be harmed ended with {outcome.statuses}:\n{outcome.output[-3000:]}")
     return run
@@ -75,11 +70,11 @@ def harm(arena: Arena, name: str, how: str, both: bool = False) -> Trial:
     for folder in saved if both else saved[:1]:
         HARMS[how](folder / name)
     if both:
-        outcome = run_to_end(arena, trial, arena.start(CELL, run, launcher_of(arena)))
+        outcome = run_to_end(arena, trial, arena.start(CELL, run, "hand"))
         refused(trial, outcome, str(run))
         trial.expect(checkpoints(run) == saved, "checkpoints that were refused are gone")
     else:
-        outcome = finish(arena, trial, CELL, run, launcher_of(arena), arena.reference(CELL))
+        outcome = finish(arena, trial, CELL, run, "hand", arena.reference(CELL))
         older = int(saved[1].name[5:])
         trial.expect(outcome.resumed_at == older, f"resumed at {outcome.resumed_at}, not {older}")
     said = [line for line in outcome.output.splitlines() if "skipped a checkpoint" in line]
@@ -94,7 +89,7 @@ def add_nan(arena: Arena, cell: Cell = CELL, count: int = 1) -> Trial:
     trial = Trial("injected", f"NaN in {count} step(s), {cell}")
     at: dict[str, Any] = {"CHAOS_NAN": f"{cell.world - 1}:6:{count}", "entry": VICTIM}
     whole, run = arena.room("nan-whole"), arena.room("nan")
-    run_to_end(arena, trial, arena.start(cell, whole, launcher_of(arena), **at))
+    run_to_end(arena, trial, arena.start(cell, whole, "hand", **at))
     lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     skipped = [line for line in lines if line["split"] == "skipped"]
     size = 12
@@ -104,8 +99,8 @@ def add_nan(arena: Arena, cell: Cell = CELL, count: int = 1) -> Trial:
         f"the log's skipped lines are {skipped}",
     )
     fault = Fault("kill -9 all", "checkpoint", number=3)
-    trial.starts.append(arena.start(cell, run, launcher_of(arena), **at).wait(fault, LIMIT))
-    finish(arena, trial, cell, run, launcher_of(arena), whole, **at)
+    trial.starts.append(arena.start(cell, run, "hand", **at).wait(fault, LIMIT))
+    finish(arena, trial, cell, run, "hand", whole, **at)
     trial.expect(bool(differences(arena.reference(cell), whole)), "it ended as if no update had been skipped")
     arena.clear(trial, run)
     return trial
@@ -116,13 +111,13 @@ def stall(arena: Arena, rank: int = 1) -> Trial:
     trial = Trial("injected", f"rank {rank} stalls")
     run = arena.room("stall")
     at: dict[str, Any] = {"CHAOS_STALL": f"{rank}:9", "entry": VICTIM, "stall_minutes": 0.1}
-    outcome = run_to_end(arena, trial, arena.start(CELL, run, launcher_of(arena), **at))
+    outcome = run_to_end(arena, trial, arena.start(CELL, run, "hand", **at))
     trial.expect(set(outcome.statuses) == {WATCHDOG}, f"ended with {outcome.statuses}")
     named = [line for line in outcome.errors if f"rank {rank} (process" in line and "has stalled" in line]
     trial.expect(len(named) == CELL.world, f"rank {rank} is not named by all: {outcome.errors}")
     stacks = [run / "stacks" / f"rank-{k}.txt" for k in range(CELL.world)]
     trial.expect(all(p.exists() and "Thread" in p.read_text() for p in stacks), "stacks are missing")
-    finish(arena, trial, CELL, run, launcher_of(arena), arena.reference(CELL))
+    finish(arena, trial, CELL, run, "hand", arena.reference(CELL))
     arena.clear(trial, run)
     return trial
 
@@ -146,7 +141,7 @@ def freeze(arena: Arena, rank: int) -> Trial:
     outcome = run_to_end(arena, trial, start)
     named = [line for line in outcome.errors if f"rank {rank} (process" in line and "no sign of life" in line]
     trial.expect(bool(named), f"rank {rank} is not named: {outcome.errors}")
-    finish(arena, trial, CELL, run, launcher_of(arena), arena.reference(CELL))
+    finish(arena, trial, CELL, run, "hand", arena.reference(CELL))
     arena.clear(trial, run)
     return trial
 
@@ -156,7 +151,7 @@ def full_disk(arena: Arena, in_background: bool) -> Trial:
     trial = Trial("injected", f"full disk, {'async' if in_background else 'sync'}")
     run = arena.room("full")
     at: dict[str, Any] = {"CHAOS_FULL": 8, "entry": VICTIM, "async_checkpoints": in_background, "keep_checkpoints": 20}
-    outcome = finish(arena, trial, CELL, run, launcher_of(arena), arena.reference(CELL), **at)
+    outcome = finish(arena, trial, CELL, run, "hand", arena.reference(CELL), **at)
     trial.expect("the checkpoint of step 8 could not be written" in outcome.output, "nothing was said")
     trial.expect("No space left" in outcome.output, "the reason was not said")
     steps = [int(p.name[5:]) for p in checkpoints(run)]
@@ -171,7 +166,7 @@ def the_checker_sees(arena: Arena) -> Trial:
     trial = Trial("injected", "lost optimizer state is seen")
     run = arena.room("forgetful")
     shutil.copytree(stopped_run(arena), run)
-    outcome = run_to_end(arena, trial, arena.start(CELL, run, launcher_of(arena), VICTIM, CHAOS_FORGET="optimizer"))
+    outcome = run_to_end(arena, trial, arena.start(CELL, run, "hand", VICTIM, CHAOS_FORGET="optimizer"))
     trial.expect(outcome.statuses == [0, 0], f"ended with {outcome.statuses}")
     trial.expect(outcome.resumed_at is not None, "it was not resumed")
     trial.expect(any("weights differ" in line for line in differences(arena.reference(CELL), run)), "it was not seen")

@@ -25,7 +25,7 @@ failed; its runs and logs stay in --work."""
 
 PARTS = ("kills", "damage", "injected")
 MOST_KILLS = 6  # of a run, which is then left to end
-LAUNCHERS = ("deepspeed", "forked", "forked")  # drawn at random; forks of a process with all imports are fast
+LAUNCHERS = ("deepspeed", "hand", "hand")  # drawn at random
 
 
 class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
@@ -34,7 +34,7 @@ class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
 
 def read_flags() -> Namespace:
     parser = ArgumentParser(description=DESCRIPTION, formatter_class=_Formatter, allow_abbrev=False)
-    parser.add_argument("--short", action="store_true", help="A few of each part, in a minute.")
+    parser.add_argument("--short", action="store_true", help="A few of each part.")
     parser.add_argument("--kills", type=int, default=200, help="Kills in all, those in the results counted.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="Parts to run, in this order.")
     parser.add_argument("--seed", type=int, default=1, help="Of moments, signals and ranks.")
@@ -71,7 +71,7 @@ def run_trials(options: Namespace, work: Path) -> None:
     from tests.chaos.materials import all_cells
 
     results = work / "results.jsonl"
-    arena = trials.Arena(work, ("forked",) if options.short else LAUNCHERS, options.elastic)
+    arena = trials.Arena(work, ("hand",) if options.short else LAUNCHERS, options.elastic)
     if options.short:
         arena.steps = 20
     arena.materials.make()

@@ -15,10 +15,8 @@ from typing import Any
 import psutil
 
 from .faults import Fault
-from .forked import Forked
 from .materials import ROOT
 
-LAUNCHERS = ("deepspeed", "hand", "forked")  # hand: each rank a process of its own, with the variables set
 LEAVE = 45.0  # seconds that what is left of a run may take to end after its launcher
 RESUMING = re.compile(r"resuming from \S+ at step (\d+)")
 
@@ -73,7 +71,7 @@ LIVE: list["Start"] = []  # so that Ctrl-C leaves none
 
 
 class Start:
-    """A started run. ``entry`` is the program: launch/pretrain.py, or one that does harm from within."""
+    """A started run, by DeepSpeed's launcher, or by hand: each rank a process. ``entry`` may do harm from within."""
 
     def __init__(
         self,
@@ -104,11 +102,8 @@ class Start:
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(world)}
             for rank in range(world):
                 env = environment(**variables, **address, RANK=str(rank), LOCAL_RANK=str(rank))
-                if launcher == "forked":
-                    self.top.append(Forked(program, env, log))
-                else:
-                    command = [sys.executable, *program]
-                    self.top.append(subprocess.Popen(command, env=env, start_new_session=True, cwd=ROOT, **common))
+                command = [sys.executable, *program]
+                self.top.append(subprocess.Popen(command, env=env, start_new_session=True, cwd=ROOT, **common))
 
     def partial(self) -> list[str]:
         """Checkpoints that are being written."""
@@ -156,9 +151,7 @@ class Start:
         return all(p.poll() is not None for p in self.top)
 
     def left(self) -> list[psutil.Process]:
-        """Living processes of this run: those with its folder in their command line, and forks, which have ours."""
-        if self.launcher == "forked":
-            return [psutil.Process(p.pid) for p in self.top if p.poll() is None]
+        """Living processes of this run: those with its folder in their command line."""
         return [p for p in psutil.process_iter() if _names(p, f"--output_dir={self.folder}")]
 
     def wait(self, fault: Fault | None, limit: float) -> Outcome:

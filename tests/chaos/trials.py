@@ -51,7 +51,7 @@ class Arena:
     """Where trials happen: ``folder`` holds the materials, the references, and each trial's runs and logs."""
 
     folder: Path
-    launchers: tuple[str, ...] = ("deepspeed", "forked", "hand")
+    launchers: tuple[str, ...] = ("deepspeed", "hand")
     elastic: bool = False
     steps: int = SETTINGS["max_steps"]
     logs: int = 0

@@ -1,11 +1,13 @@
 """What the tests of training share: an engine and its updates in this process, requests to stop, collectives."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
@@ -38,6 +40,12 @@ class PlainEngine:
 
     def zero_grad(self):
         self.module.zero_grad()
+
+    def eval(self):
+        self.module.eval()
+
+    def train(self):
+        self.module.train()
 
     def zero_optimization(self):
         return True
@@ -74,6 +82,28 @@ def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER
         step=step,
         weights=weights,
     )
+
+
+def read_weights(folder: Path | str, step: int) -> dict[str, torch.Tensor]:
+    """The weights of a run's checkpoint."""
+    return load_file(str(Path(folder) / f"checkpoints/step-{step:08d}/weights.safetensors"))
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def read_log(folder: Path | str, split: str, *names: str) -> list[list[Any]]:
+    """These figures in each line of a split in a run's log."""
+    lines = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
+    return [[line[name] for name in names] for line in lines if line["split"] == split]
+
+
+def expect_equal_runs(folder: Path | str, whole: Path | str, step: int) -> None:
+    """Asserts that two runs logged the same losses and ended with the same weights, bit for bit."""
+    for split in ("train", "validation"):
+        assert read_log(folder, split, "step", "loss") == read_log(whole, split, "step", "loss")
+    assert same(read_weights(folder, step), read_weights(whole, step))
 
 
 def read_curve(folder: Path, tag: str) -> list[tuple[int, float]]:

@@ -49,28 +49,6 @@ def test_after_the_last_step_no_batch_is_made(tiny_corpus, make_stream, monkeypa
     assert start_count_reduction([], [])().counts == {"num_tokens": 0}
 
 
-def test_imbalance_is_the_largest_share_over_the_mean(tiny_corpus, make_stream, monkeypatch):
-    """Three ranks, whose lists are summed here in place of a collective."""
-    stream, layout, sent = make_stream(tiny_corpus), Layout(20, 4, 3), []
-    shares = [[stream.batch(a, b - a) for a, b in layout.micro_batches(rank)] for rank in range(3)]
-    monkeypatch.setattr("pretrain.engine.ranks.is_distributed", lambda: True)
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 3)
-    monkeypatch.setattr(
-        "pretrain.engine.ranks.start_sum",
-        lambda values: sent.append(values) or (lambda: [sum(column) for column in zip(*sent, strict=True)]),
-    )
-    for rank, share in enumerate(shares):
-        monkeypatch.setattr("torch.distributed.get_rank", lambda own=rank: own)
-        finish = start_count_reduction(share, [])
-    tokens = [sum(batch.num_tokens for batch in share) for share in shares]
-    global_batch = finish()
-    assert global_batch.counts == {"num_tokens": sum(tokens)}
-    assert global_batch.imbalance == pytest.approx(max(tokens) / (sum(tokens) / 3))
-    assert global_batch.imbalance > 1
-    assert not global_batch.stop
-
-
 def test_a_pinned_batch_gives_the_same_tensors_by_one_copy(make_stream, tiny_corpus, monkeypatch):
     """On torch's meta device, which stands in for a GPU, nothing but shapes and types can be seen."""
     batch = make_stream(tiny_corpus, masking=True).batch(3, 5)

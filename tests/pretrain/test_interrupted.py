@@ -1,13 +1,11 @@
 """Runs that are stopped, that meet losses which are not finite, or whose disk is full, in this process."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from data_pipeline.core.errors import KinspanError
 from pretrain import run
@@ -20,7 +18,18 @@ from pretrain.run import pretrain
 from pretrain.status import read_status
 from pretrain.step import try_largest
 from tests.cases import mark_slow
-from tests.pretrain.steps import ask_in_step, read_curve, record_collectives, set_up_alone, start_engine, take_step
+from tests.pretrain.steps import (
+    ask_in_step,
+    expect_equal_runs,
+    read_curve,
+    read_log,
+    read_weights,
+    record_collectives,
+    same,
+    set_up_alone,
+    start_engine,
+    take_step,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,25 +68,6 @@ def uninterrupted(make_config, tmp_path_factory):
     whole = make_config(tmp_path_factory.mktemp("uninterrupted") / "whole")
     pretrain(whole)
     return whole
-
-
-def weights(folder, step=12):
-    return load_file(str(Path(folder) / f"checkpoints/step-{step:08d}/weights.safetensors"))
-
-
-def lines(folder, split, *names):
-    every = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
-    return [[line[name] for name in names] for line in every if line["split"] == split]
-
-
-def same(one, two):
-    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
-
-
-def equal_runs(one, two):
-    for split, names in (("train", ("step", "loss", "tokens")), ("validation", ("step", "loss", "pair_auc"))):
-        assert lines(one.output_dir, split, *names) == lines(two.output_dir, split, *names)
-    return same(weights(one.output_dir), weights(two.output_dir))
 
 
 def at_step(monkeypatch, chosen, act):
@@ -126,9 +116,9 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(
     assert read_status(Path(stopped.output_dir)).state == "not running"
     pretrain(stopped)
     assert read_status(Path(stopped.output_dir)).state == "complete"
-    curve = [(step, round(loss, 3)) for step, loss in lines(stopped.output_dir, "train", "step", "loss")]
+    curve = [(step, round(loss, 3)) for step, loss in read_log(stopped.output_dir, "train", "step", "loss")]
     assert read_curve(Path(stopped.output_dir), "loss/train") == curve
-    assert equal_runs(uninterrupted, stopped)
+    expect_equal_runs(stopped.output_dir, uninterrupted.output_dir, 12)
 
 
 def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config, caplog):
@@ -207,15 +197,9 @@ def test_skipped_updates_are_counted_with_their_examples(stage, config, monkeypa
     at_step(monkeypatch, [3, 6], poison("loss"))
     summary = pretrain(settings)
     assert summary["skipped_steps"] == 2
-    assert lines(settings.output_dir, "skipped", "step", "example", "count") == [[4, 30, 10], [7, 60, 10]]
+    assert read_log(settings.output_dir, "skipped", "step", "example", "count") == [[4, 30, 10], [7, 60, 10]]
     assert "kinspan show pairs --start 60 --count 10 --seed 1" in caplog.text
-    assert [k for k, v in weights(settings.output_dir).items() if not v.isfinite().all()] == []
-
-
-def test_nothing_but_skipped_updates_end_the_run(config, monkeypatch):
-    at_step(monkeypatch, range(2, 12), poison("gradient"))
-    with pytest.raises(KinspanError, match="in 3 steps in a row, up to step 4"):
-        pretrain(config(max_skipped_steps=3))
+    assert [k for k, v in read_weights(settings.output_dir, 12).items() if not v.isfinite().all()] == []
 
 
 def test_skips_in_a_row_count_over_a_stop(config, monkeypatch):
@@ -229,38 +213,37 @@ def test_skips_in_a_row_count_over_a_stop(config, monkeypatch):
         pretrain(config(max_skipped_steps=5))
 
 
-def test_a_full_disk_costs_a_checkpoint_not_the_run(config, uninterrupted, monkeypatch, caplog):
-    """The one of step 8 fails: the one of step 4 stays, and the run ends as if nothing had been."""
-    full = config("full", keep_checkpoints=1)
+def fill_disk_at(monkeypatch, step):
+    """Has the disk full while the checkpoint of a step is written; returns the checkpoints that were there then."""
     save, seen = torch.save, []
 
     def fails(value, path, **options):
-        if "step-00000008" in str(path):
+        if f"step-{step:08d}" in str(path):
             seen.append(sorted(p.name for p in Path(path).parents[2].glob("step-*") if p.suffix != ".tmp"))
             raise OSError(28, "No space left on device")
         save(value, path, **options)
 
     monkeypatch.setattr(writer.torch, "save", fails)
+    return seen
+
+
+def test_a_full_disk_costs_a_checkpoint_not_the_run(config, uninterrupted, monkeypatch, caplog):
+    """The one of step 8 fails: the one of step 4 stays, and the run ends as if nothing had been."""
+    full = config("full", keep_checkpoints=1)
+    seen = fill_disk_at(monkeypatch, 8)
     pretrain(full)
     assert seen == [["step-00000004"]]
     (said,) = (line for line in caplog.messages if "step 8 could not be written" in line)
     assert "rank 0: " in said
     assert "No space left on device" in said
     assert "step-00000008" in said
-    assert equal_runs(uninterrupted, full)
+    expect_equal_runs(full.output_dir, uninterrupted.output_dir, 12)
     assert not list((Path(full.output_dir) / "checkpoints").glob("*.tmp"))
 
 
 def test_without_a_last_checkpoint_a_run_is_not_complete(config, monkeypatch):
-    save = torch.save
-
-    def fails(value, path, **options):
-        if "step-00000012" in str(path):
-            raise OSError(28, "No space left on device")
-        save(value, path, **options)
-
     with monkeypatch.context() as patch:
-        patch.setattr(writer.torch, "save", fails)
+        fill_disk_at(patch, 12)
         with pytest.raises(KinspanError, match="the last checkpoint could not be written"):
             pretrain(config())
     assert pretrain(config())["steps"] == 12
@@ -292,7 +275,7 @@ def test_a_run_goes_on_with_smaller_micro_batches(config, make_model, monkeypatc
         with pytest.raises(Stopped):
             pretrain(other)
     pretrain(replace(other, micro_batch_size=2))
-    before, after = ([loss for _, loss in lines(c.output_dir, "train", "step", "loss")] for c in (whole, other))
+    before, after = ([loss for _, loss in read_log(c.output_dir, "train", "step", "loss")] for c in (whole, other))
     assert after == pytest.approx(before, rel=1e-5)
 
 
@@ -304,20 +287,19 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config):
     """It ends bit for bit as a run of that length from its start, and the shorter one's model stays."""
     settings = {**WSD, "deepspeed_config": f"ds_configs/zero{stage}.json", "save_steps": 5, "keep_checkpoints": 1}
     pretrain(config("continued", **settings, max_steps=6))
-    short = weights(config("continued").output_dir, 6)
+    short = read_weights(config("continued").output_dir, 6)
     (Path(config("continued").output_dir) / "wandb_id").write_text("of 6 steps")
     summary = pretrain(config("continued", **settings, max_steps=12))
     pretrain(config("whole", **settings, max_steps=12))
     one, two = (Path(config(name).output_dir) for name in ("continued", "whole"))
     assert summary["steps"] == 12
-    assert same(weights(one), weights(two))
-    assert lines(one, "train", "step", "loss", "tokens") == lines(two, "train", "step", "loss", "tokens")
+    expect_equal_runs(one, two, 12)
     assert [p.name for p in list_checkpoints(one / "checkpoints")] == ["step-00000012", "step-00000006"]
     kept = one / "decayed/step-00000006"
-    assert same(weights(kept, 6), short)
+    assert same(read_weights(kept, 6), short)
     assert read_status(kept).state == "complete"
     assert [(folder / "wandb_id").exists() for folder in (kept, one)] == [True, False]
-    assert [step for step, *_ in lines(kept, "train", "step")][-1] == 6
+    assert [step for step, *_ in read_log(kept, "train", "step")][-1] == 6
 
 
 def test_a_run_under_way_is_not_cut_back_to_a_shorter_one(config, monkeypatch):
@@ -328,14 +310,6 @@ def test_a_run_under_way_is_not_cut_back_to_a_shorter_one(config, monkeypatch):
     with pytest.raises(KinspanError, match="--output_dir"):
         pretrain(config(**WSD, max_steps=8))
     assert list_checkpoints(Path(config().output_dir) / "checkpoints")[0].name == "step-00000005"
-
-
-def test_a_run_without_a_checkpoint_before_the_decay_is_refused_and_stays(config):
-    pretrain(config(**WSD, max_steps=8))  # its decay begins at step 4
-    folder = Path(config().output_dir)
-    with pytest.raises(KinspanError, match="--output_dir"):
-        pretrain(config(**WSD, max_steps=2))
-    assert (folder / "summary.json").exists()
 
 
 def test_a_triangular_run_is_not_continued(config):

@@ -13,7 +13,6 @@ from pretrain.metrics import (
     compute_figures,
     count_seen,
     find_peak_tflops,
-    group_parts,
     is_spike,
     list_windows,
 )
@@ -92,22 +91,6 @@ def test_a_mixtures_figures_are_those_of_all_its_pairs_and_of_each_part():
             f"{name}/{n}": v for n, v in alone.items() if n.startswith("pair_")
         }
     assert values["share_hard"] == pytest.approx((kinds == HARD).mean())
-
-
-def test_a_corpus_of_several_objectives_has_figures_of_its_own():
-    rng = np.random.default_rng(0)
-    kinds, called = rng.integers(0, 3, 300), rng.random(300) < 0.4
-    part, names = rng.integers(0, 3, 300), ("wiki/ssp", "wiki/psd", "news")
-    sums = {}
-    for number, name in enumerate(names):
-        sums |= sums_of(kinds[part == number], called[part == number], name)
-    values = compute_figures(sums, LossWeights())
-    alone = compute_figures(sums_of(kinds[part < 2], called[part < 2]), LossWeights())
-    assert {k: v for k, v in values.items() if k.startswith("wiki/pair")} == {
-        f"wiki/{k}": pytest.approx(v) for k, v in alone.items() if k.startswith("pair_")
-    }
-    assert group_parts(names) == {"wiki/ssp": [0], "wiki/psd": [1], "news": [2], "wiki": [0, 1]}
-    assert group_parts(("ssp",)) == {}
 
 
 def test_pair_sums_are_counted_by_objective_and_kind():
@@ -212,9 +195,3 @@ def test_a_leap_is_one(at, times):
     """While the loss still falls fast, only a higher one."""
     losses = falling(200)
     assert is_spike(times * losses[at - 1], losses[max(0, at - 20) : at])
-
-
-def test_an_earlier_spike_hides_no_later_one():
-    losses = falling(60)
-    losses[50] = 40.0
-    assert is_spike(20.0, losses[35:55])

@@ -1,7 +1,6 @@
 """The size of a micro-batch that nobody has said."""
 
 import pytest
-import torch
 
 from pretrain.batches import fit_pairs
 from pretrain.config import PretrainConfig
@@ -23,13 +22,6 @@ def test_as_many_pairs_as_fit_with_room(memory, most, pairs):
     assert pairs == 1 or 100.0 + 10.0 * pairs <= 0.85 * memory
 
 
-def test_where_not_even_the_tried_pairs_fit_it_is_one():
-    def measure(count):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    assert fit_pairs(measure, 1e9, 4096) == 1
-
-
 @pytest.fixture
 def settings(make_model, tiny_corpus, tmp_path):
     common = {"corpus": str(tiny_corpus), "model": str(make_model()), "output_dir": str(tmp_path / "run")}
@@ -49,8 +41,3 @@ def test_a_run_keeps_the_micro_batch_that_was_found(settings, monkeypatch):
     monkeypatch.setattr("pretrain.setup.choose_micro_batch", lambda *_: 3)
     assert set_up_alone(PretrainConfig(**settings)).layout.micro == 7
     assert set_up_alone(PretrainConfig(**settings, micro_batch_size=5)).layout.micro == 5
-
-
-def test_on_a_processor_it_is_32_or_all_pairs_of_a_rank(settings):
-    assert set_up_alone(PretrainConfig(**settings)).layout.micro == 20
-    assert set_up_alone(PretrainConfig(**settings | {"global_batch_size": 100})).layout.micro == 32

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shutil
-import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from pretrain.setup import (
     find_unused_flags,
     plan_schedule,
 )
+from tests.chaos.starts import free_port
 from tests.pretrain.steps import set_up_alone
 from tests.programs import run_programs
 
@@ -216,19 +216,15 @@ def test_settings_that_do_nothing_beside_the_others_are_named(given, token_loss,
 def test_ranks_whose_machines_hold_different_things_are_refused(
     flag, says, make_model, make_corpus, tiny_documents, tmp_path
 ):
-    corpora = [make_corpus(tiny_documents), make_corpus(tiny_documents[:-1])]
-    model = make_model()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    commands, variables = [], []
+    corpora, model = [make_corpus(tiny_documents), make_corpus(tiny_documents[:-1])], make_model()
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    commands = []
     for rank in range(2):
-        settings = {"corpus": corpora[rank if flag == "corpus" else 0], "model": model}
-        settings |= {"max_steps": 2, "warmup_steps": 0, "global_batch_size": 4, "precision": "fp32"}
-        settings |= {"micro_batch_size": 2, "output_dir": tmp_path / f"run{rank if flag == 'output_dir' else ''}"}
+        settings = {"corpus": corpora[rank if flag == "corpus" else 0], "model": model, "max_steps": 2}
+        settings |= {"warmup_steps": 0, "global_batch_size": 4, "precision": "fp32", "micro_batch_size": 2}
+        settings |= {"output_dir": tmp_path / f"run{rank if flag == 'output_dir' else ''}"}
         commands.append([ROOT / "launch/pretrain.py", *(f"--{k}={v}" for k, v in settings.items())])
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        variables.append(own | {"MASTER_PORT": port})
+    variables = [group | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
     for done in run_programs(commands, cwd=ROOT, timeout=240, variables=variables):
         assert done.returncode == 2, done.stderr
         assert says in done.stderr.splitlines()[-1]

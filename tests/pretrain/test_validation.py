@@ -8,24 +8,7 @@ from pretrain.batches import to_tensors
 from pretrain.engine.layout import Layout
 from pretrain.modeling.pair_model import load_model
 from pretrain.validation import evaluate
-
-
-class PlainEngine:
-    """A model as an engine that only evaluates."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, model):
-        self.module = model
-
-    def __call__(self, **inputs):
-        return self.module(**inputs)
-
-    def eval(self):
-        self.module.eval()
-
-    def train(self):
-        self.module.train()
+from tests.pretrain.steps import PlainEngine
 
 
 @pytest.fixture
@@ -35,7 +18,7 @@ def evaluated(make_model, tiny_corpus, make_stream):
     def run(objective):
         stream = make_stream(tiny_corpus, objective=objective, masking=True, split="validation", max_length=64)
         model, _ = load_model(str(make_model()), 3, stream.mixture.names)
-        values = evaluate(PlainEngine(model), stream, 150, Layout(64, 32, 1), rank=0)
+        values = evaluate(PlainEngine(model, 1), stream, 150, Layout(64, 32, 1), rank=0)
         batch = stream.batch(0, 150)
         with torch.no_grad():
             scores, _ = model.eval().logits(to_tensors(batch, torch.device("cpu")))

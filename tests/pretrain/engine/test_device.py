@@ -5,7 +5,7 @@ import torch
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.engine import device
-from pretrain.engine.device import claim_device
+from pretrain.engine.device import choose_precision, claim_device
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +50,31 @@ def test_gpus_that_torch_cannot_use_are_refused(monkeypatch):
     claim_device(0, allow_cpu=True)
     monkeypatch.setenv(device.VISIBLE, "")
     claim_device(0, allow_cpu=False)  # hidden on purpose
+
+
+@pytest.fixture
+def processor(monkeypatch):
+    """Makes this machine one without a GPU whose processor can do what is named."""
+
+    def pretend(**capabilities):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "chosen"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True}, "bf16"),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, "bf16"),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": False}, "fp32"),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": False}, "fp32"),
+        ({"avx2": True}, "fp32"),
+        ({}, "fp32"),
+    ],
+)
+def test_bf16_is_chosen_where_it_is_faster(processor, capabilities, chosen):
+    processor(**capabilities)
+    assert choose_precision("auto", zero_stage=1) == chosen
+    assert choose_precision("auto", zero_stage=0) == "fp32"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from pretrain import setup
 from pretrain.engine import ranks
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,20 +26,6 @@ def test_what_one_rank_cannot_load_is_refused_by_all(monkeypatch):
     monkeypatch.setattr(ranks, "gather", lambda value: [value, "no model at x"])
     with pytest.raises(KinspanError, match="no model at x"):
         ranks.make_first_on_each_machine(0, lambda: 5)
-
-
-def test_weights_are_hashed_once_per_machine_and_compared(monkeypatch):
-    hashed = []
-    monkeypatch.setattr(setup, "fingerprint_weights", lambda *_: hashed.append(1) or "ours")
-    monkeypatch.setattr(setup, "_list_configs", lambda model: {})
-    others = ["ours", None, "ours", None]
-    monkeypatch.setattr(setup, "gather", lambda value: [*others[:3], value])
-    assert setup.fingerprint_once_per_machine(None, 3, 1) == "ours"
-    assert not hashed
-    others[2] = "theirs"
-    with pytest.raises(KinspanError, match="--model"):
-        setup.fingerprint_once_per_machine(None, 3, 0)
-    assert hashed
 
 
 FREED = """

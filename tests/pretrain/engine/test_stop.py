@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 
 import psutil
 import pytest
@@ -81,24 +80,6 @@ def test_a_launcher_that_dies_is_noticed(variables, wrapper):
         assert launcher.stdout.readline() == "the launcher is gone\n"
     finally:
         rank.kill()
-
-
-def test_a_launcher_that_calls_a_function_is_the_one_that_is_watched():
-    """torch's, used as a library. A fork server stands between it and the ranks, and outlives it."""
-    program = "import multiprocessing\nif __name__ == '__main__':\n"
-    program += f"    rank = multiprocessing.get_context('forkserver').Process(target=exec, args=({WAIT!r},))\n"
-    program += "    rank.start()\n    rank.join()\n"
-    launcher = start(program, TORCH)
-    assert launcher.stdout.readline() == "ready\n"
-    started = psutil.Process(launcher.pid).children(recursive=True)
-    try:
-        launcher.kill()
-        launcher.wait()
-        assert launcher.stdout.readline() == "the launcher is gone\n"
-    finally:
-        for process in started:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
 
 
 def test_the_command_above_the_launcher_is_watched_for_deepspeed_alone(monkeypatch):
