@@ -261,7 +261,5 @@ def identity(config: PretrainConfig, **facts: object) -> JsonObject:
 
 def as_dict(config: PretrainConfig) -> JsonObject:
     """Returns the settings for config.yaml and the summary, without those of a single start."""
-    values = asdict(config)
-    for name in ("local_rank", "dry_run", "tokens_per_second", "network_gb_per_s", "profile"):
-        values.pop(name)
-    return values
+    of_one_start = ("local_rank", "dry_run", "tokens_per_second", "network_gb_per_s", "profile")
+    return {name: value for name, value in asdict(config).items() if name not in of_one_start}

@@ -37,7 +37,6 @@ from pretrain.setup import Setup, set_up
 from pretrain.step import start_count_reduction, train_step, try_largest
 
 logger = logging.getLogger(__name__)
-
 TIME_LIMIT = 900.0  # seconds for everything: loading a model from the hub, or compiling, takes minutes
 SOURCES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")
 LIBRARIES = ("torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")

@@ -347,9 +347,7 @@ def log_start(setup: Setup, module: torch.nn.Module) -> None:
     log.info("%d steps (%.2f epochs), pairs of at most %d tokens", setup.schedule.total, epochs, stream.max_length)
     if torch.cuda.is_available() and (tokens := layout.largest * average_tokens(stream)) < FEW_TOKENS:
         flag = "--micro_batch_size" if layout.accumulation > 1 else "--global_batch_size"
-        log.warning(
-            "a micro-batch has about %d tokens: below %d a GPU waits for the host; raise %s", tokens, FEW_TOKENS, flag
-        )
+        log.warning("%s: %d tokens a micro-batch; below %d a GPU waits for the host", flag, tokens, FEW_TOKENS)
 
 
 def make_profiler(num_steps: int, folder: Path) -> profile:

@@ -1,8 +1,7 @@
 """Finds the checkpoint that a run resumes from, and loads it.
 
 Another number of ranks, or a GPU that goes on with what a processor began, loads it by way of DeepSpeed's universal
-checkpoint: under ZeRO each rank's file holds its share of the optimizer in the order of the parameters; the universal
-one holds whole parameters and moments. It is made beside the checkpoints, and removed as soon as it is loaded.
+checkpoint, which holds whole parameters and moments. It is made beside the checkpoints, and removed once loaded.
 """
 
 import json

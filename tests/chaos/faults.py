@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -48,9 +48,6 @@ class Fault:
     gap: float = 0.0
     rank: int = 0
     pause = 0.001  # seconds between looks when it is close
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "moment": self.moment, "delay": round(self.delay, 4), "gap": round(self.gap, 3)}
 
     @property
     def asks(self) -> bool:

@@ -174,22 +174,19 @@ def the_checker_sees(arena: Arena) -> Trial:
     return trial
 
 
-Made = tuple[str, str, Callable[[Arena], Trial]]
 WEIGHTS = "weights.safetensors"
 CELLS = [Cell(stage, 2, "ssp", "rtd" if stage == 1 else "mlm") for stage in range(4)]
-PARTS: dict[str, list[Made]] = {
+PARTS: dict[str, list[Callable[[Arena], Trial]]] = {
     "damage": [
-        *(("damage", f"{name} {how}", partial(harm, name=name, how=how)) for name in CHECKPOINT_FILES for how in HARMS),
-        ("damage", f"{WEIGHTS} truncated in all", partial(harm, name=WEIGHTS, how="truncated", both=True)),
+        *(partial(harm, name=name, how=how) for name in CHECKPOINT_FILES for how in HARMS),
+        partial(harm, name=WEIGHTS, how="truncated", both=True),
     ],
     "injected": [
-        ("injected", "lost optimizer state is seen", the_checker_sees),
-        *(("injected", f"NaN in 1 step(s), {cell}", partial(add_nan, cell=cell)) for cell in CELLS),
-        ("injected", f"NaN in 3 step(s), {CELL}", partial(add_nan, count=3)),
-        *(("injected", f"rank {rank} stalls", partial(stall, rank=rank)) for rank in (0, 1)),
-        *(("injected", f"rank {rank} is frozen", partial(freeze, rank=rank)) for rank in (0, 1)),
-        ("injected", "full disk, sync", partial(full_disk, in_background=False)),
-        ("injected", "full disk, async", partial(full_disk, in_background=True)),
+        the_checker_sees,
+        *(partial(add_nan, cell=cell) for cell in CELLS),
+        partial(add_nan, count=3),
+        *(partial(act, rank=rank) for act in (stall, freeze) for rank in (0, 1)),
+        *(partial(full_disk, in_background=in_background) for in_background in (False, True)),
     ],
 }
 

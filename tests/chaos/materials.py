@@ -2,7 +2,7 @@
 
 import importlib.util
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,9 +35,6 @@ class Cell:
 
     def __str__(self) -> str:
         return f"zero{self.stage}-{self.world}x-{self.objective}-{self.token_loss}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 WHAT = (("ssp", "mlm"), ("all", "mlm"), ("ssp", "rtd"), ("all", "rtd"))

@@ -1,31 +1,20 @@
-"""What trials leave: lines of JSON as they end, and the table of all of them; whether two runs ended alike."""
+"""The table of all trials, and whether two runs ended alike."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors.numpy import load_file
 
+if TYPE_CHECKING:
+    from .trials import Trial
+
 UNSTATED = ("wall_seconds", "due")  # of state.json: due, where a start was stopped after the last step
 # Since this process began:
 TIMING = ("tokens_per_second", "data_wait_percent", "mfu", "token_imbalance", "seconds")
-
-
-def append(path: Path, line: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Complete lines: the last one may be half."""
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
@@ -70,23 +59,18 @@ def differences(reference: Path, folder: Path, tolerance: float = 0.0) -> list[s
     return wrong
 
 
-def kills_of(trials: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [start for trial in trials if trial["what"] == "kills" for start in trial["starts"] if start["struck"]]
-
-
-def text(trials: Sequence[dict[str, Any]]) -> str:
-    """Returns the table of all trials."""
-    lines, struck = [], kills_of(trials)
-    for kind, count in Counter(start["fault"]["kind"] for start in struck).most_common():
-        mine = [start for start in struck if start["fault"]["kind"] == kind]
-        inside, lost = sum(start["inside"] for start in mine), max(start.get("lost", 0) for start in mine)
-        lines.append(f"{kind:<32}{count:>7} kills, {inside} inside a checkpoint, at most {lost} steps lost")
-    for name, count in Counter(trial["what"] for trial in trials).items():
-        failed = sum(not trial["ok"] for trial in trials if trial["what"] == name)
-        lines.append(f"{name:<32}{count:>7} trials, {failed} failed")
-    starts = [start for trial in trials for start in trial["starts"]]
-    hung, orphans = sum(start["hung"] for start in starts), sum(start["orphans"] for start in starts)
+def make_table(trials: Sequence["Trial"]) -> str:
+    """Returns the kills by kind, the trials by part, and what failed."""
+    lines = []
+    struck = [start for trial in trials if trial.what == "kills" for start in trial.starts if start.struck]
+    for kind, count in Counter(start.fault.kind for start in struck if start.fault).most_common():
+        inside = sum(start.inside for start in struck if start.fault and start.fault.kind == kind)
+        lines.append(f"{kind:<32}{count:>7} kills, {inside} inside a checkpoint")
+    for name, count in Counter(trial.what for trial in trials).items():
+        lines.append(f"{name:<32}{count:>7} trials, {sum(bool(t.wrong) for t in trials if t.what == name)} failed")
+    starts = [start for trial in trials for start in trial.starts]
+    hung, orphans = sum(start.hung for start in starts), sum(start.orphans for start in starts)
     lines.append(f"{len(starts)} starts; hung: {hung}; processes left over: {orphans}")
     for trial in trials:
-        lines += [f"FAILED {trial['number']} {trial['what']} {trial['name']}: {line}" for line in trial["wrong"]]
+        lines += [f"FAILED {trial.what} {trial.name}: {line}" for line in trial.wrong]
     return "\n".join(lines)

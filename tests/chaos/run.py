@@ -5,7 +5,12 @@ import signal
 import sys
 import tempfile
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.chaos import trials
 
 _HERE = Path(__file__).resolve().parent
 ROOT = _HERE.parents[1]
@@ -20,8 +25,7 @@ kills:     a random signal (kill -9, TERM, INT, USR1, or two of them) at a rando
 damage:    each file of a checkpoint truncated, emptied, bit-flipped or removed: the older checkpoint is resumed from.
 injected:  NaN, a rank that stalls or is frozen, a full disk.
 
-Each trial is appended to WORK/results.jsonl; the same command again goes on after the last one. Status 1: a trial
-failed; its runs and logs stay in --work."""
+Status 1: a trial failed; its runs and logs stay in --work."""
 
 PARTS = ("kills", "damage", "injected")
 MOST_KILLS = 6  # of a run, which is then left to end
@@ -35,8 +39,8 @@ class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
 def read_flags() -> Namespace:
     parser = ArgumentParser(description=DESCRIPTION, formatter_class=_Formatter, allow_abbrev=False)
     parser.add_argument("--short", action="store_true", help="A few of each part.")
-    parser.add_argument("--kills", type=int, default=200, help="Kills in all, those in the results counted.")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="Parts to run, in this order.")
+    parser.add_argument("--kills", type=int, default=200, help="Kills in all.")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="Parts to run.")
     parser.add_argument("--seed", type=int, default=1, help="Of moments, signals and ranks.")
     parser.add_argument("--work", type=Path, help="Folder for everything. Default: one in the temporary folder.")
     parser.add_argument("--elastic", action="store_true", help="Change the number of ranks at each start, too.")
@@ -47,52 +51,42 @@ def main() -> int:
     options = read_flags()
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     os.chdir(ROOT)
-    from tests.chaos import report, starts
+    from tests.chaos import report, starts, trials
 
     work = (options.work or Path(tempfile.mkdtemp(prefix="chaos-"))).resolve()
     print(f"in {work}", flush=True)
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell ignores the first for what it starts in the background
         signal.signal(number, signal.default_int_handler)
-    before = len(report.read(work / "results.jsonl"))
+    ended: list[trials.Trial] = []
     try:
-        run_trials(options, work)
-    except KeyboardInterrupt:
-        print("interrupted: the same command again goes on", flush=True)
+        for trial in run_trials(options, work):
+            ended.append(trial)
+            print(f"{trial.what} {trial.name}: {'; '.join(trial.wrong) or 'ok'}", flush=True)
     finally:
         for start in list(starts.LIVE):
             start.end()
-    trials = report.read(work / "results.jsonl")
-    print("\n" + report.text(trials), flush=True)
-    return int(any(not trial["ok"] for trial in trials[before:]) or len(trials) == 0)
+        print("\n" + report.make_table(ended), flush=True)
+    return int(any(trial.wrong for trial in ended) or not ended)
 
 
-def run_trials(options: Namespace, work: Path) -> None:
-    from tests.chaos import injected, report, trials
+def run_trials(options: Namespace, work: Path) -> Iterator["trials.Trial"]:
+    from tests.chaos import injected, trials
     from tests.chaos.materials import all_cells
 
-    results = work / "results.jsonl"
     arena = trials.Arena(work, ("hand",) if options.short else LAUNCHERS, options.elastic)
     if options.short:
         arena.steps = 20
     arena.materials.make()
-
-    def note(trial: trials.Trial) -> None:
-        line = {"number": len(report.read(results)), **trial.as_dict()}
-        report.append(results, line)
-        print(f"{trial.what} {trial.name}: {'ok' if line['ok'] else 'FAILED: ' + '; '.join(line['wrong'])}", flush=True)
-
     if options.short:
-        for trial in injected.short(arena, options.seed):
-            note(trial)
+        yield from injected.short(arena, options.seed)
         return
+    number = killed = 0
+    while "kills" in options.only and killed < options.kills:
+        yield (trial := trials.kills(arena, number, options.seed, all_cells(options.elastic), MOST_KILLS))
+        number, killed = number + 1, killed + sum(start.struck for start in trial.starts)
     for part in options.only:
-        done = {(t["what"], t["name"]) for t in report.read(results)}
-        for what, name, make in injected.PARTS.get(part, ()):
-            if (what, name) not in done:
-                note(make(arena))
-        while part == "kills" and len(report.kills_of(report.read(results))) < options.kills:
-            number = sum(t["what"] == "kills" for t in report.read(results))
-            note(trials.kills(arena, number, options.seed, all_cells(options.elastic), MOST_KILLS))
+        for make in injected.PARTS.get(part, ()):
+            yield make(arena)
 
 
 if __name__ == "__main__":

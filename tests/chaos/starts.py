@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,15 @@ class Outcome:
     """
 
     statuses: list[int] = field(default_factory=list)
-    fault: dict[str, Any] | None = None
+    fault: Fault | None = None
     struck: bool = False
     inside: bool = False
     reached: int = 0
     resumed_at: int | None = None
     first_step: float | None = None
-    seconds: float = 0.0
     hung: bool = False
     orphans: int = 0
     output: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        values = asdict(self)
-        values["traceback"] = "Traceback (most recent call last)" in values.pop("output")
-        return values
 
     @property
     def errors(self) -> list[str]:
@@ -156,7 +150,7 @@ class Start:
 
     def wait(self, fault: Fault | None, limit: float) -> Outcome:
         """Waits for the end, strikes on the way, and cleans up what would not end."""
-        outcome = Outcome(fault=fault.as_dict() if fault else None)
+        outcome = Outcome(fault=fault)
         aim = fault.aim(self) if fault else iter(())
         while not self.over():
             self.look()
@@ -179,12 +173,11 @@ class Start:
                 outcome.orphans = len(left)
                 break
             time.sleep(0.2)
-        outcome.seconds = round(time.monotonic() - self.began, 2)
         self.end()
         self.look()
         outcome.statuses = [p.wait() for p in self.top]
         outcome.output = self.log.read_text(errors="replace")
-        outcome.first_step = self.first_step and round(self.first_step, 2)
+        outcome.first_step = self.first_step
         resumed = RESUMING.search(outcome.output)
         outcome.resumed_at = int(resumed.group(1)) if resumed else None
         outcome.reached = last_step(self.folder)

@@ -31,13 +31,7 @@ class Trial:
             self.wrong.append(otherwise)
         return holds
 
-    def as_dict(self) -> dict[str, Any]:
-        starts = [o.as_dict() | {"lost": lost} for o, lost in zip(self.starts, self._lost(), strict=True)]
-        tails = {"output": [o.output[-4000:] for o in self.starts]} if self.wrong else {}
-        said = {"what": self.what, "name": self.name, "ok": not self.wrong, "wrong": self.wrong}
-        return {**said, "starts": starts, **tails}
-
-    def _lost(self) -> list[int]:
+    def count_lost(self) -> list[int]:
         """Steps that each start's end cost, as the next start that trained found out."""
         lost = []
         for number, outcome in enumerate(self.starts):
@@ -146,7 +140,7 @@ def kills(arena: Arena, number: int, seed: int, cells: list[Cell], most: int) ->
     if not trial.wrong:
         finish(arena, trial, cell, run, rng.choice(arena.launchers), reference)
     bound = 2 * SETTINGS["save_steps"] + SETTINGS["log_steps"]  # in the background, the one before counts
-    lost = trial._lost()
+    lost = trial.count_lost()
     trial.expect(max(lost) <= bound, f"a kill cost {max(lost)} steps, more than {bound}")
     arena.clear(trial, run)
     return trial

@@ -106,13 +106,8 @@ def test_a_release_scores_as_the_trained_model(method, config, tmp_path, tiny_co
     run = config("beer", adapter=method)
     pretrain(run)
     folder = release(Path(run.output_dir), tmp_path / "out/beer")
-    assert {path.name for path in folder.iterdir()} == {
-        "adapter.json",
-        "adapter.safetensors",
-        "pair_head.safetensors",
-        "README.md",
-        "kinspan.json",
-    }
+    files = {"adapter.json", "adapter.safetensors", "pair_head.safetensors", "README.md", "kinspan.json"}
+    assert {path.name for path in folder.iterdir()} == files
     adapter = read_adapter(folder)
     trained = read_weights(run.output_dir, 6)
     assert sum(t.numel() for t in trained.values()) == sum(
@@ -121,9 +116,6 @@ def test_a_release_scores_as_the_trained_model(method, config, tmp_path, tiny_co
     assert adapter.part.name == "beer"
     card = (folder / "README.md").read_text()
     assert str(tmp_path) not in card + (folder / "kinspan.json").read_text()
-    assert "beer: an adapter of" in card
-    assert "## Training" in card
-    assert "masked" not in card.lower()
 
     from pretrain.modeling.adapters.model import load_adapter_model
 

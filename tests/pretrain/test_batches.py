@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from pretrain.batches import Feeder, make_micro_batches, pin, to_tensors
+from pretrain.batches import Feeder, fit_pairs, make_micro_batches, pin, to_tensors
 from pretrain.engine.layout import Layout
-from pretrain.step import start_count_reduction
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
@@ -38,17 +37,6 @@ def test_a_rank_without_pairs_has_empty_micro_batches(tiny_corpus, make_stream):
     assert found == [[6], [7], [8]]
 
 
-def test_after_the_last_step_no_batch_is_made(tiny_corpus, make_stream, monkeypatch):
-    stream, made = make_stream(tiny_corpus), []
-    make = stream.batch
-    monkeypatch.setattr(stream, "batch", lambda first, count: made.append(first) or make(first, count))
-    feeder = Feeder(stream, Layout(4, 4, 1), 0, 3, 2, end=5)
-    assert [len(feeder.next()) for _ in range(4)] == [1, 1, 0, 0]
-    feeder.close()
-    assert sorted(made) == [12, 16]
-    assert start_count_reduction([], [])().counts == {"num_tokens": 0}
-
-
 def test_a_pinned_batch_gives_the_same_tensors_by_one_copy(make_stream, tiny_corpus, monkeypatch):
     """On torch's meta device, which stands in for a GPU, nothing but shapes and types can be seen."""
     batch = make_stream(tiny_corpus, masking=True).batch(3, 5)
@@ -68,3 +56,18 @@ def test_a_pinned_batch_gives_the_same_tensors_by_one_copy(make_stream, tiny_cor
         n: (x.shape, x.dtype) for n, x in expected.items() if n != "max_length"
     }
     assert moved["max_length"] == expected["max_length"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "most", "pairs"), [(1000.0, 4096, 75), (1000.0, 30, 30), (1.0, 4096, 1), (1e6, 10**6, 84990)]
+)
+def test_as_many_pairs_as_fit_with_room(memory, most, pairs):
+    tried = []
+
+    def measure(count):
+        tried.append(count)
+        return 100.0 + 10.0 * count
+
+    assert fit_pairs(measure, memory, most) == pairs
+    assert max(tried) <= 12
+    assert pairs == 1 or 100.0 + 10.0 * pairs <= 0.85 * memory

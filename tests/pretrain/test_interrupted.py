@@ -1,7 +1,5 @@
 """Runs that are stopped, that meet losses which are not finite, or whose disk is full, in this process."""
 
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,16 +133,6 @@ def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config,
     assert (folder / "metrics.jsonl").read_bytes() == log
 
 
-def test_a_complete_run_whose_checkpoints_are_gone_is_not_trained_again(config):
-    pretrain(config(max_steps=2))
-    folder = Path(config().output_dir)
-    shutil.rmtree(folder / "checkpoints")
-    log = (folder / "metrics.jsonl").read_bytes()
-    with pytest.raises(KinspanError, match="--output_dir"):
-        pretrain(config(max_steps=2))
-    assert (folder / "metrics.jsonl").read_bytes() == log
-
-
 @pytest.mark.parametrize(
     ("stage", "precision"),
     [("zero0", "fp32"), ("zero2", "fp32"), ("zero2", "bf16")]
@@ -263,20 +251,6 @@ def test_a_step_waits_for_no_collective_on_the_host(config, monkeypatch):
     first = events.index("step") - 1
     assert events[first : first + 12] == ["all_reduce begun", "step"] * 6
     assert not events[first + 12].startswith("all_reduce")  # nothing is begun that nobody waits for
-
-
-def test_a_run_goes_on_with_smaller_micro_batches(config, make_model, monkeypatch):
-    """As the message on too little memory advises. Without dropout only rounding differs."""
-    still = {"model": str(make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))}
-    whole, other = (replace(config(name), **still) for name in ("whole", "other"))
-    pretrain(whole)
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, 6)
-        with pytest.raises(Stopped):
-            pretrain(other)
-    pretrain(replace(other, micro_batch_size=2))
-    before, after = ([loss for _, loss in read_log(c.output_dir, "train", "step", "loss")] for c in (whole, other))
-    assert after == pytest.approx(before, rel=1e-5)
 
 
 WSD = {"lr_schedule": "wsd", "decay_share": 0.5, "warmup_steps": 0}

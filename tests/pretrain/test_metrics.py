@@ -8,21 +8,18 @@ from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
 from pretrain.metrics import (
     MIN_LOSSES,
-    Clock,
     FlopCounter,
     compute_figures,
     count_seen,
     find_peak_tflops,
     is_spike,
-    list_windows,
 )
-from pretrain.modeling.cpu import attention, products
+from pretrain.modeling.cpu import products
 from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.encoder import ROUND_TO, encode_packed
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.losses import MLM_SUMS, RTD_SUMS, LossWeights, add_up_pairs, compute_rtd_loss, name_sums
 from pretrain.modeling.pair_model import load_model
-from pretrain.step import GlobalBatch
 
 
 def sums_of(kinds, called, objective="ssp"):
@@ -46,14 +43,6 @@ def test_accuracy_and_f1_are_scikit_learns():
         assert values[f"pair_accuracy_{name}"] == pytest.approx(
             accuracy_score(labels[kinds == kind], called[kinds == kind])
         )
-
-
-def test_imbalance_is_averaged_over_tokens():
-    clock = Clock(lambda batch: 0.0, 1.0)
-    for tokens, imbalance in ((300, 1.0), (100, 1.4)):
-        clock.start()
-        clock.stop(GlobalBatch([], {"num_tokens": tokens}, stop=False, imbalance=imbalance))
-    assert clock.read(0.0)["token_imbalance"] == pytest.approx(1.1)
 
 
 def test_the_peak_of_known_gpus(monkeypatch):
@@ -148,19 +137,6 @@ def test_seen_pairs_are_those_within_the_window(window):
     places = [np.arange(n) for n in lengths]
     within = [abs(p[:, None] - p) < (window or 99) for p in places]
     assert count_seen(lengths, window).tolist() == [int(seen.sum()) for seen in within]
-
-
-def test_windows_are_those_that_attention_gets(make_model, tiny_corpus, make_stream, monkeypatch):
-    model, _ = load_model(str(make_model("modernbert")), seed=1)
-    got, attend = [], attention._AttendEach.apply
-    monkeypatch.setattr(attention._AttendEach, "apply", lambda *args: got.append(args[5]) or attend(*args))
-    batch = make_stream(tiny_corpus, masking=True).batch(0, 8)
-    encode_packed(model.classifier.base_model, to_tensors(batch, torch.device("cpu")))
-    windows = list_windows(model.config)
-    assert windows == got
-    lengths = np.diff(batch.starts)
-    seen = sum(count_seen(lengths, window).sum() for window in windows)
-    assert FlopCounter(model).count_attention(lengths) == 12 * 32 * seen < 12 * 32 * len(windows) * (lengths**2).sum()
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "deberta-v2"])

@@ -1,7 +1,6 @@
 """Preflight: hosts that differ are named, and one process trains for two steps and leaves nothing."""
 
 import logging
-import shutil
 
 import pytest
 
@@ -61,12 +60,3 @@ def test_what_the_run_would_refuse_is_refused_and_the_folder_stays(settings, fla
     with pytest.raises(KinspanError, match=flag):
         preflight(make_config(**settings))
     assert sorted(output.rglob("*")) == before
-
-
-def test_a_missing_shard_is_named(make_config, tiny_corpus, tmp_path):
-    corpus = tmp_path / "corpus"
-    shutil.copytree(tiny_corpus, corpus)
-    shard = sorted((corpus / "shards").iterdir())[1]
-    shard.unlink()
-    (problem,) = preflight(make_config(corpus))
-    assert str(shard) in problem

@@ -40,10 +40,3 @@ def test_areas_are_scikit_learns(evaluated):
         assert f"{name}/pair_loss" in values
     shares = [values[f"share_{kind}"] for kind in ("positive", "hard", "easy")]
     assert shares == pytest.approx([np.mean(kinds == k) for k in (POSITIVE, HARD, EASY)])
-
-
-def test_one_objectives_figures_stand_once(evaluated):
-    values, *_ = evaluated("psd")
-    assert not any("/" in name for name in values)
-    assert "pair_auc_hard" not in values  # PSD has no hard negatives
-    assert values["pair_auc_easy"] == values["pair_auc"]

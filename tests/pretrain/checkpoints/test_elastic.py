@@ -351,12 +351,6 @@ def test_a_conversion_that_changes_a_weight_is_found_out(found, monkeypatch):
     assert "LayerNorm.bias came out different" in refusal(found)
 
 
-def test_what_a_killed_conversion_left_goes_at_the_next_start(found):
-    (found.parent / reader.FOLDER / "engine").mkdir(parents=True)
-    assert reader.convert_to_universal(found, 2, 0) is None
-    assert not (found.parent / reader.FOLDER).exists()
-
-
 @pytest.fixture(scope="module")
 def hopped(base):
     """Folders of the grid's runs: those of 4 ranks throughout, and those that change at every writer."""

@@ -1,12 +1,99 @@
-"""What DeepSpeed is given, without DeepSpeed itself."""
+"""Updates decided on the device, against DeepSpeed's, and that the host waits for none; paths for DeepSpeed."""
 
 import glob
 import os
 import re
+from collections import Counter
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain.engine.deepspeed_compat import plain_path
+from pretrain.checkpoints.writer import full_weights
+from pretrain.config import PretrainConfig
+from pretrain.engine import engine as engines
+from pretrain.engine.deepspeed_compat import clip_on_device, measure_norm, nan_guard, plain_path
+from tests.pretrain.steps import start_engine, take_step
+
+
+class Watch(TorchDispatchMode):
+    """Counts the operators that read a number on the host, which waits for the device, and notes all names."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits, self.names = Counter(), set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        self.names.add(name)
+        masks = name == "index" and any(getattr(i, "dtype", None) in (torch.bool, torch.uint8) for i in args[1])
+        if masks or name in ("_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2"):
+            self.waits[name] += 1
+        return func(*args, **kwargs or {})
+
+
+@pytest.fixture
+def config(make_model, tiny_corpus, tmp_path):
+    def make(stage, precision, **settings):
+        common = {"global_batch_size": 12, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-3}
+        where = {"corpus": str(tiny_corpus), "model": str(make_model("roberta")), "output_dir": str(tmp_path / "run")}
+        stage = f"ds_configs/{stage}.json"
+        return PretrainConfig(**where, **common, deepspeed_config=stage, precision=precision, **settings)
+
+    return make
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.05, 1e6])
+@pytest.mark.parametrize(("stage", "precision"), [("zero0", "fp32"), ("zero1", "bf16")])
+def test_an_update_is_that_of_deepspeed(stage, precision, max_grad_norm, config, monkeypatch):
+    """To the last bit where nothing is clipped; else but for the norm, whose fourth digit DeepSpeed loses on a CPU."""
+    settings = config(stage, precision, max_grad_norm=max_grad_norm)
+
+    def train(steps):
+        setup, engine = start_engine(settings)
+        norms = [float(take_step(setup, engine, step).grad_norm) for step in range(steps)]
+        return norms, full_weights(engine)
+
+    norms, ours = train(3)
+    monkeypatch.setattr(engines, "update_on_device", lambda engine: None)
+    if stage == "zero0":
+        monkeypatch.setattr("pretrain.engine.deepspeed_compat.clip_on_device", lambda *_: None)
+    expected, theirs = train(3)
+    assert norms == pytest.approx(expected, rel=5e-4)
+    if max_grad_norm != 0.05:
+        assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
+    whole = [torch.cat([weights[name].flatten() for name in theirs]) for weights in (ours, theirs)]
+    assert (whole[0] - whole[1]).norm() <= 1e-3 * whole[1].norm()
+
+
+@pytest.mark.parametrize(("stage", "precision"), [("zero0", "fp32"), ("zero1", "bf16")])
+def test_the_host_waits_for_no_micro_batch_and_no_update(stage, precision, config):
+    setup, engine = start_engine(config(stage, precision))
+    take_step(setup, engine, 0)  # makes Adam's moments
+    with Watch() as operators:
+        result = take_step(setup, engine, 1)
+    assert not operators.waits
+    assert "_fused_adamw_" in operators.names
+    assert not result.skipped
+
+
+def test_clipping_scales_to_the_norm_and_never_up():
+    rows = [torch.full((3, 4), 2.0), torch.full((5,), 2.0)]
+    norm = measure_norm(rows)
+    assert float(norm) == pytest.approx(2 * 17**0.5)
+    clip_on_device(rows, norm, 0.0)
+    clip_on_device(rows, norm, 100.0)
+    assert all((row == 2.0).all() for row in rows)
+    clip_on_device(rows, norm, 1.0)
+    assert float(measure_norm(rows)) == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sums", "expected"), [([3.0, 0.0], 1.0), ([float("nan"), 1.0], None), ([1.0, float("inf")], None)]
+)
+def test_a_sum_that_is_not_finite_makes_the_factor_nan(sums, expected):
+    factor = nan_guard(torch.tensor(sums))
+    assert factor.isnan() if expected is None else factor == expected
 
 
 @pytest.mark.parametrize("name", ["runs [3]", "c++ (1)", "a*b?", "plain"])

@@ -81,19 +81,6 @@ def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch, caplog):
     assert steps(tmp_path) == [(10, "train"), (20, "train"), (30, "train")]
 
 
-def test_what_could_not_be_written_is_tried_again_at_the_end(open_log, tmp_path, monkeypatch):
-    log = open_log()
-    with monkeypatch.context() as patch:
-
-        def full(log):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        patch.setattr(Log, "_write_lines", full)
-        log.write(10, "train", {"loss": 1.0})
-    log.close()
-    assert steps(tmp_path) == [(10, "train")]
-
-
 def test_tensorboard_shows_one_curve_over_kills(open_log, tmp_path):
     """Steps that are repeated stand once, with the value that holds, and in order."""
     for first_step, last_step, value in ((0, 40, 1.0), (20, 60, 2.0), (30, 50, 3.0)):

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -59,13 +58,6 @@ def test_wsd_decays_as_one_less_the_root():
     rates = rates_of(Schedule("wsd", 1.0, 2, 16, 0.25))
     assert rates[1:13] == [1.0] * 12
     assert rates[13:] == [1 - 0.25**0.5, 1 - 0.5**0.5, 1 - 0.75**0.5]
-
-
-def test_cosine_falls_fastest_in_the_middle():
-    rates = rates_of(Schedule("cosine", 1.0, 0, 10))
-    falls = [one - two for one, two in pairwise(rates)]
-    assert max(falls) in falls[4:6]
-    assert min(falls) == falls[0]
 
 
 def config(shape, share=0.2):

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from pretrain.engine.stop import find_launchers, listen_for_stop
+from pretrain.engine.stop import listen_for_stop
 
 pytestmark = pytest.mark.timeout(120)
 WAIT = """
@@ -35,14 +35,6 @@ def test_a_signal_asks_and_a_second_one_ends_at_once(number):
     assert process.poll() is None
     process.send_signal(number)
     assert process.wait(timeout=5) == 128 + number
-
-
-def test_handlers_are_given_back():
-    before = signal.getsignal(signal.SIGTERM)
-    with listen_for_stop() as request:
-        assert signal.getsignal(signal.SIGTERM) != before
-        assert not request.wanted()
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_hours_end():
@@ -80,22 +72,6 @@ def test_a_launcher_that_dies_is_noticed(variables, wrapper):
         assert launcher.stdout.readline() == "the launcher is gone\n"
     finally:
         rank.kill()
-
-
-def test_the_command_above_the_launcher_is_watched_for_deepspeed_alone(monkeypatch):
-    """``deepspeed`` starts a launcher, which starts the ranks, and leaves it running when it is killed."""
-    inner = START.format(wrapper=[], program="input()")
-    command = [sys.executable, "-c", START.format(wrapper=[], program=inner)]
-    outer = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
-    parent = psutil.Process(outer.pid)
-    while len(children := parent.children(recursive=True)) < 2:
-        time.sleep(0.01)
-    launcher, rank = children
-    monkeypatch.delenv("CROSS_SIZE", raising=False)
-    assert find_launchers(rank) == [launcher]
-    monkeypatch.setenv("CROSS_SIZE", "1")
-    assert find_launchers(rank) == [launcher, parent]
-    outer.communicate("\n")
 
 
 @pytest.mark.parametrize("variables", [TORCH, DEEPSPEED], ids=["torch", "deepspeed"])

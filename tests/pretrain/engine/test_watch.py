@@ -91,13 +91,6 @@ def test_a_dead_process_is_noticed_at_once(three, clock):
     assert "rank 1" in look(three, clock)
 
 
-def test_a_frozen_rank_0_is_noticed_by_those_who_wait_for_its_store(three, clock):
-    three[0].beat.machine = "elsewhere"
-    assert look(three, clock) is None
-    clock[0] += SILENCE + 1  # and no talk comes back
-    assert "rank 0" in three[1].look()
-
-
 def test_a_machine_that_is_lost_while_the_others_leave_is_named(three, clock):
     """They wait for it without end. A process that has ended is in order then, and so is one that takes its time."""
     child = subprocess.Popen([sys.executable, "-c", "pass"])

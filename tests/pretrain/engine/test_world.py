@@ -129,15 +129,3 @@ def test_what_torch_reads_is_set_once(monkeypatch):
     assert (alone.size, os.environ["WORLD_SIZE"], os.environ["MASTER_ADDR"]) == (1, "1", "127.0.0.1")
     port = os.environ["MASTER_PORT"]
     assert adopt_world().port == port
-    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name)
-    for name, value in SRUN.items():
-        monkeypatch.setenv(name, value)
-    world = adopt_world()
-    assert {name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")} == {
-        "RANK": "6",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "7",
-        "LOCAL_WORLD_SIZE": "1",
-    }
-    assert adopt_world() == world
