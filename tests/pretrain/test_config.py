@@ -9,7 +9,7 @@ from pretrain.planning.checks import check
 
 ADAPTER = {"adapter": "pfeiffer", "adapter_size": 6}
 REFUSALS = [  # changed settings, flag
-    ({"micro_batch_size": 65}, "--micro_batch_size 65"),
+    ({"micro_batch_size": 65}, "--micro_batch_size"),
     ({"global_batch_size": 0}, "--global_batch_size 0"),
     ({"max_steps": -1}, "--max_steps -1"),
     ({"max_steps": 5, "max_tokens": 5}, "--max_steps and --max_tokens"),
