@@ -102,11 +102,9 @@ def _read_test_sentences(names: list[str]) -> list[str]:
     """Reads the sentences of files, and the questions and candidates of data sets' test splits."""
     sentences: list[str] = []
     for name in names:
-        if name.partition("=")[0] in NAMES:
-            data = load_split(name, "test")
-            sentences += check_benchmark(name, [*data.questions, *data.answers.to_pylist()])
-        else:
-            sentences += read_benchmark(name)
+        data = load_split(name, "test") if name.partition("=")[0] in NAMES else None
+        texts = [*data.questions, *data.answers.to_pylist()] if data else []
+        sentences += check_benchmark(name, texts) if data else read_benchmark(name)
     return sentences
 
 

@@ -93,13 +93,11 @@ def build_index(
         if not (folder / MANIFEST).is_file():
             return _write(folder, wanted, None, [], answers, embedder)
         manifest = read_manifest(folder)
+        find_model(manifest, folder, embedder.place)
         if manifest.source != wanted.source:
             raise KinspanError(f"--output_dir {folder} holds an index of other answers: give --add, or another folder")
-        find_model(manifest, folder, embedder.place)
-        built = dict(manifest.settings.items())
-        for name, value in settings.items():
-            if built[name] != value:
-                raise KinspanError(f"--{name} {value}: --output_dir {folder} was built with {built[name]}")
+        if manifest.settings != settings:
+            raise KinspanError(f"--output_dir {folder} was built with other settings: {manifest.settings}")
         logger.info("%s is complete: nothing to do", folder)
         return manifest
 
@@ -178,7 +176,7 @@ def _write(
     if index:
         matrix[: len(kept)] = index.matrix[kept]
     if embedder:
-        _encode(data, embedder, new, matrix[len(kept) :], manifest.settings["precision"], done, cut)
+        _encode(data, embedder, new, matrix, manifest.settings["precision"], done, cut)
     matrix.flush()
     if manifest.settings["approximate"]:
         with show_progress("linking", "vectors", total=rows) as bar:
@@ -193,7 +191,7 @@ def _write(
 def _encode(
     data: Path, embedder: Embedder, answers: Sequence[Answer], matrix: np.memmap, precision: str, done: int, cut: int
 ) -> None:
-    """Writes the vectors of the answers from row ``done`` on. ``cut``: how many of those before were cut"""
+    """Writes the vectors of the last rows, from answer ``done`` on. ``cut``: how many of those before were cut"""
     with show_progress("encoding", "answers", total=len(answers), initial=done) as bar:
         for first in range(done, len(answers), STEP):
             texts = [answer.text for answer in answers[first : first + STEP]]
@@ -201,7 +199,8 @@ def _encode(
             vectors = embedder.embed_answers(texts, precision)
             if np.abs(vectors).max() > np.finfo(np.float16).max:
                 raise KinspanError(f"--model {embedder.place}: its vectors are too large for float16")
-            matrix[first : first + len(texts)] = vectors
+            row = len(matrix) - len(answers) + first
+            matrix[row : row + len(texts)] = vectors
             bar.update(len(texts))
             matrix.flush()
             write_atomically(data / PROGRESS, json.dumps({"rows": first + len(texts), "cut": cut}))

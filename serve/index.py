@@ -88,7 +88,7 @@ class Words:
         """Returns rows and BM25 scores of the k best answers that share a word with the question."""
         words = cut_words([question])[0]
         ids = self._index.get_tokens_ids(words) if self._index and words else []
-        if not ids:
+        if not (self._index and ids):
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         scores = self._index.get_scores_from_ids(ids)
         best = take_best(scores, k)
@@ -102,7 +102,7 @@ class Graph:
     def __init__(self, path: Path, matrix: np.ndarray) -> None:
         self._graph = make_graph(matrix.shape[1])
         self._graph.view(str(path))
-        self._graph.expansion_search = EXPANSION_SEARCH
+        self._graph.expansion_search = EXPANSION_SEARCH  # type: ignore[misc]
         self._matrix = matrix
 
     def find(self, query: np.ndarray, k: int) -> RankedRows:
@@ -148,8 +148,14 @@ def map_matrix(path: Path) -> np.ndarray:
 def make_graph(dimension: int) -> "usearch.index.Index":
     from usearch.index import Index as Links
 
-    sizes = {"connectivity": CONNECTIVITY, "expansion_add": EXPANSION_ADD, "expansion_search": EXPANSION_SEARCH}
-    return Links(ndim=dimension, metric="ip", dtype="f16", **sizes)
+    return Links(
+        ndim=dimension,
+        metric="ip",
+        dtype="f16",
+        connectivity=CONNECTIVITY,
+        expansion_add=EXPANSION_ADD,
+        expansion_search=EXPANSION_SEARCH,
+    )
 
 
 def write_graph(path: Path, matrix: np.ndarray, advance: Callable[[int], object] = lambda rows: None) -> None:

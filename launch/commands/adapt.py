@@ -3,6 +3,7 @@
 import logging
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -83,8 +84,8 @@ def prepare_documents(documents: list[str], model: str, folder: Path, without: l
     from data_pipeline.prepare.summary import check_trainable, list_oddities
 
     rules = Rules(validation_share=HELD_OUT)
-    limits = {"max_rejected": MAX_REJECTED_WITHOUT_FLAG, "quiet": not sys.stderr.isatty()}
-    result = prepare(documents, model, folder, OBJECTIVES, rules, decontaminate=without, **limits)
+    make = partial(prepare, max_rejected=MAX_REJECTED_WITHOUT_FLAG, quiet=not sys.stderr.isatty())
+    result = make(documents, model, folder, OBJECTIVES, rules, decontaminate=without)
     for note in list_oddities(result.tally, result.read):
         log.info(note)
     check_trainable(result.manifest, f"--documents {' '.join(documents)}")

@@ -125,9 +125,8 @@ def _answer_all(
 
     k = config.k or (RUN_HITS if config.run else SHOWN_HITS)
     answers = list(search_all(search, questions, k, is_beir))
-    if config.json or not config.run:
-        for name, hits in answers:
-            yield _format_hits({"question_id": name, "question": questions[name]}, hits, config.json)
+    for name, hits in answers if config.json or not config.run else ():
+        yield _format_hits({"question_id": name, "question": questions[name]}, hits, config.json)
     if config.run:
         count = write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in answers), TAG)
         log.info("%s: %d questions, %d answers", config.run, len(questions), count)

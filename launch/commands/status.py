@@ -2,14 +2,13 @@
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_pipeline.core.command_line import parse
-from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
-from pretrain.status import EXIT_STATUS, RUNNING, format_status, read_status
+from data_pipeline.core.settings import REQUIRED, setting
+from pretrain.status import EXIT_STATUS, format_status, read_status
 
 DESCRIPTION = """Shows where a run of kinspan pretrain stands: its state, progress, speed, time left, last checkpoint,
 skipped updates and last validation. It reads the log, the checkpoints and the lock in the run's output folder alone.
@@ -18,7 +17,6 @@ exit status: 0 complete, 3 running, 75 not running (the same command goes on), 2
 
 EPILOG = """examples:
   kinspan show run runs/docs
-  kinspan show run runs/docs --watch
   kinspan show run runs/docs --json"""
 
 
@@ -28,21 +26,12 @@ class StatusConfig:
 
     run_dir: str = setting(REQUIRED)
     """The run's output folder; the name of the flag may be left out."""
-    watch: bool = setting(False)
-    """Show it again and again while the run is on."""
-    every: float = setting(5.0, ABOVE_0, needs="watch")
-    """Seconds between two looks of --watch."""
     json: bool = setting(False)
     """Print one JSON object."""
 
 
 def main() -> Iterator[str]:
     config = parse(StatusConfig, DESCRIPTION, EPILOG)
-    while True:
-        status = read_status(Path(config.run_dir))
-        is_on = config.watch and status.state == RUNNING
-        clear = "\033[2J\033[H" if is_on and sys.stdout.isatty() and not config.json else ""
-        yield clear + (json.dumps(asdict(status)) if config.json else format_status(status))
-        if not is_on:
-            sys.exit(EXIT_STATUS[status.state])
-        time.sleep(config.every)
+    status = read_status(Path(config.run_dir))
+    yield json.dumps(asdict(status)) if config.json else format_status(status)
+    sys.exit(EXIT_STATUS[status.state])

@@ -62,23 +62,21 @@ def parse_overrides(settings: list[str]) -> dict[str, object]:
     values = {}
     for text in settings:
         name, equals, value = text.partition("=")
-        if not equals or name not in SETTINGS:
-            raise KinspanError(f"--set {text}: write NAME=VALUE with a setting of kinspan finetune")
         try:
             values[name] = yaml.safe_load(value)
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             raise KinspanError(f"--set {text}: the value cannot be read: {quote_error(error)}") from error
+        if not equals or name not in SETTINGS:
+            raise KinspanError(f"--set {text}: write NAME=VALUE with a setting of kinspan finetune")
     return values
 
 
 def parse_names(texts: list[str], content: str) -> dict[str, str]:
     """Parses ``["corpus=corpora/docs"]``. Raises KinspanError for a name that is not in the study's file."""
-    names = {}
-    for text in texts:
-        name, _, value = text.partition("=")
+    names = {name: value for name, _, value in (text.partition("=") for text in texts)}
+    for name, value in names.items():
         if not name.isidentifier() or not value or f"${name}" not in content:
-            raise KinspanError(f"--where {text}: write NAME=VALUE, where $NAME stands in the study's file")
-        names[name] = value
+            raise KinspanError(f"--where {name}={value}: write NAME=VALUE, where $NAME stands in the study's file")
     return names
 
 

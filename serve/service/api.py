@@ -27,7 +27,7 @@ from data_pipeline.core.errors import KinspanError
 
 from ..questions import MAX_QUESTION, clean_question
 from .evaluations import LoadedEvaluation
-from .waiting import SearchMode, SearchQueue, Service
+from .waiting import MarkedHit, SearchMode, SearchQueue, Service
 
 MAX_NAME = 60  # characters of what a caller called a field
 NO_JSON = 'the body must be JSON such as {"query": "..."}, sent with the header Content-Type: application/json'
@@ -36,7 +36,6 @@ DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM2
 MAX_K = 20  # answers to a question
 MAX_BODY = 64 * 1024  # bytes: the longest question, each character escaped as JSON may
 DISCARDED = 4 * 1024**2  # bytes of a body that is too large, read so that its sender sees the answer
-BODY_SECONDS = 10.0  # in which a body must arrive
 HEADERS = {
     "cache-control": "no-cache",  # a page and its scripts are of one version
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -51,32 +50,13 @@ HEADERS = {
 class Question(BaseModel):
     """A question to the index."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"query": "The printer does not print", "k": 3}]}
-    )
+    model_config = ConfigDict(extra="forbid")
 
     query: str = Field(min_length=1, max_length=MAX_QUESTION, description="The question, in words.")
     k: int = Field(3, ge=1, le=MAX_K, strict=True, description="Number of answers.")
-    rerank: bool | None = Field(
-        None, description="Whether the cross-encoder re-ranks the best candidates. Without it: if there is one."
-    )
+    rerank: bool | None = Field(None, description="Re-rank by the cross-encoder. Without it: if there is one.")
     first_stage: Literal["bi_encoder", "bm25", "fusion"] | None = Field(
         None, description="Finds the candidates. Without it: the service's first stage, see /about."
-    )
-
-
-class Hit(BaseModel):
-    """An answer to a question."""
-
-    id: str = Field(description="The answer's id in the index, such as `manual.pdf#3` for a paragraph.")
-    text: str
-    question: str = Field(description="The question this answer was given to; empty if unknown.")
-    url: str = Field(description="Where the answer is from; empty if unknown.")
-    title: str = Field(description="The title of the document this answer is from; empty if there is none.")
-    score: float = Field(description="The score this hit was ranked by.")
-    scores: dict[str, float] = Field(description="The score of each stage that gave one.")
-    marks: list[tuple[int, int]] = Field(
-        description="Where the question's words are in the text: [start, end) in Unicode characters."
     )
 
 
@@ -84,10 +64,8 @@ class SearchResponse(BaseModel):
     """The answers to a question, the best first."""
 
     query: str = Field(description="The question as it was read: without control characters and on one line.")
-    hits: list[Hit]
-    timings: dict[str, float] = Field(
-        description="Milliseconds of each stage, for all questions answered together; `wait` is the time before that."
-    )
+    hits: list[MarkedHit]
+    timings: dict[str, float] = Field(description="Milliseconds of each stage, and of the wait before.")
     total: float = Field(description="Milliseconds from the question's arrival to its answer.")
 
 
@@ -187,10 +165,10 @@ def _add_search(routes: APIRouter, service: Service, queue: SearchQueue) -> None
             raise HTTPException(422, str(error)) from error
         rerank = service.can_rerank if question.rerank is None else question.rerank
         mode = SearchMode(question.first_stage or service.first_stage, rerank)
-        result = await queue.ask(text, question.k, mode)
-        timings = {stage: round(milliseconds, 3) for stage, milliseconds in result.timings.items()}
+        hits, milliseconds = await queue.ask(text, question.k, mode)
+        timings = {stage: round(value, 3) for stage, value in milliseconds.items()}
         total = round(1000 * (time.perf_counter() - arrived), 3)
-        content = {"query": text, "hits": result.hits, "timings": timings, "total": total}
+        content = {"query": text, "hits": [vars(hit) for hit in hits], "timings": timings, "total": total}
         return JSONResponse(content, headers={"cache-control": "no-store"})
 
 
@@ -260,7 +238,7 @@ class SecurityHeaders:
 
 
 class BodyLimit:
-    """Answers 413 to a body of more than MAX_BODY bytes, which is not held, and 408 to one that does not arrive."""
+    """Answers 413 to a body of more than MAX_BODY bytes, which is not held."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -269,18 +247,14 @@ class BodyLimit:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         declared, arrived, body = int(Headers(scope=scope).get("content-length", 0)), 0, b""
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while max(declared, arrived) <= DISCARDED:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    arrived += len(message["body"])
-                    body = b"" if arrived > MAX_BODY else body + message["body"]
-                    if not message["more_body"]:
-                        break
-        except TimeoutError:
-            return await refuse(408, "the request took too long to arrive")(scope, receive, send)
+        while max(declared, arrived) <= DISCARDED:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            arrived += len(message["body"])
+            body = b"" if arrived > MAX_BODY else body + message["body"]
+            if not message["more_body"]:
+                break
         if max(declared, arrived) > MAX_BODY:
             return await refuse(413, f"a request has at most {MAX_BODY:,} bytes")(scope, receive, send)
         pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]

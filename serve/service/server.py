@@ -5,17 +5,15 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import TypeVar
 
 import uvicorn
 
 from data_pipeline.core.errors import KinspanError, quote_error
 
 from ..folder import read_manifest
-from ..questions import clean_question
+from ..index import Index
 from ..search import Searcher
 from .api import make_app
 from .evaluations import open_evaluations
@@ -23,13 +21,12 @@ from .waiting import SearchQueue, Service
 
 logger = logging.getLogger(__name__)
 
-EXAMPLES, EXAMPLE_CHARS = 30, 200  # questions to pick from, and how long one of the index may be
-LOOKED_AT = 20  # times as many answers are looked at for their questions
+EXAMPLES, EXAMPLE_CHARS = 30, 200  # questions to pick from, and their most characters
+LOOKED_AT = 600  # answers
 MAX_CONNECTIONS = 900  # below the usual limit of open files
 MAX_HEAD = 16 * 1024  # bytes of a request's first lines
 MIN_TOKEN = 16  # characters
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-Item = TypeVar("Item")
 
 
 def read_token(path: Path) -> str:
@@ -80,13 +77,13 @@ def serve(service: Service, opened: socket.socket) -> None:
 def make_server(service: Service, opened: socket.socket, searcher: Searcher) -> uvicorn.Server:
     """Returns the server of ``serve``, before it starts."""
     evaluations = open_evaluations(service.evaluation)
-    examples = read_examples(Path(service.examples)) if service.examples else []
+    examples = list_examples(service.examples, searcher.index)
     host, port = opened.getsockname()[:2]
     # Without a token, another site whose owner lets its name point here could read the answers in a visitor's browser
     hosts = ["*"] if service.token or not is_local(host) else [*LOCAL_HOSTS, host]
     queue = SearchQueue(searcher, service)
     config = uvicorn.Config(
-        make_app(service, queue, examples or pick_examples(searcher), evaluations, hosts),
+        make_app(service, queue, examples, evaluations, hosts),
         http="h11",
         ws="none",
         log_level="error",
@@ -101,28 +98,17 @@ def make_server(service: Service, opened: socket.socket, searcher: Searcher) -> 
     return uvicorn.Server(config)
 
 
-def read_examples(path: Path) -> list[str]:
-    """Returns some questions of a file, one a line."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        raise KinspanError(f"--examples {path} cannot be read: {quote_error(error)}") from error
-    questions = [clean_question(line) for line in lines if line.strip()]
-    if not questions:
+def list_examples(path: str | None, index: Index) -> list[str]:
+    """Returns questions of a file, one a line, or else questions and titles of answers, spread over all."""
+    if path:
+        try:
+            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, ValueError) as error:
+            raise KinspanError(f"--examples {path} cannot be read: {quote_error(error)}") from error
+    else:
+        answers = map(index.answer, range(0, len(index), max(1, len(index) // LOOKED_AT)))
+        lines = [answer.question or answer.title for answer in answers]
+    questions = [*dict.fromkeys(line.strip() for line in lines if 0 < len(line.strip()) <= EXAMPLE_CHARS)]
+    if path and not questions:
         raise KinspanError(f"--examples {path}: no question in it")
-    return spread(questions, EXAMPLES)
-
-
-def pick_examples(searcher: Searcher) -> list[str]:
-    """Returns questions or titles of answers, spread over the index."""
-    index = searcher.index
-    answers = map(index.answer, spread(range(len(index)), LOOKED_AT * EXAMPLES))
-    questions = ((answer.question or answer.title).strip() for answer in answers)
-    return spread([*dict.fromkeys(question for question in questions if 0 < len(question) <= EXAMPLE_CHARS)], EXAMPLES)
-
-
-def spread(items: Sequence[Item], count: int) -> list[Item]:
-    """Returns at most ``count`` of the items, evenly spaced."""
-    if len(items) <= count:
-        return list(items)
-    return [items[number * len(items) // count] for number in range(count)]
+    return questions[:: max(1, len(questions) // EXAMPLES)][:EXAMPLES]

@@ -19,40 +19,42 @@ from ..search import Hit, Searcher
 
 logger = logging.getLogger(__name__)
 
+
 # Most questions that are answered together. A cross-encoder fills a processor with the candidates of a few
 TOGETHER, TOGETHER_RERANKED = 16, 4
 
 
 @dataclass(frozen=True)
 class Service:
-    """Holds what is served, and how.
-
-    index, cross_encoder, model, precision, max_length, blend: as a Searcher takes them
-    first_stage, rerank_k: as its search takes them, for questions that name none
-    examples:    file of questions to pick from, one a line; without it, questions of the index
-    evaluation:  folders of evaluations
-    token:       the token that every caller must send; None: anyone may ask
-    concurrency: questions that wait or are being answered
-    timeout:     seconds until a question without an answer is given up
-    """
+    """Holds the settings of a service: those of a Searcher and of its search, and its own."""
 
     index: str
     cross_encoder: str | None = None
     model: str | None = None
     precision: str = "fp32"
     max_length: int | None = None
-    first_stage: str = "bi_encoder"
-    rerank_k: int = RERANKED
     blend: bool = False
-    examples: str | None = None
-    evaluation: Sequence[str] = ()
-    token: str | None = None
-    concurrency: int = 64
-    timeout: float = 30
+    first_stage: str = "bi_encoder"  # for questions that name none
+    rerank_k: int = RERANKED
+    examples: str | None = None  # file of questions to pick from, one a line; without it, questions of the index
+    evaluation: Sequence[str] = ()  # folders
+    token: str | None = None  # that every caller must send; None: anyone may ask
+    concurrency: int = 64  # questions that wait or are being answered
+    timeout: float = 30  # seconds until a question without an answer is given up
 
     @property
     def can_rerank(self) -> bool:
         return bool(self.cross_encoder) and self.rerank_k > 0
+
+
+@dataclass(frozen=True)
+class MarkedHit(Hit):
+    """A hit with the places of the question's words in its text, [start, end) in Unicode characters."""
+
+    marks: list[tuple[int, int]]
+
+
+Result = tuple[list[MarkedHit], dict[str, float]]  # hits, and milliseconds of each stage
 
 
 class SearchMode(NamedTuple):
@@ -60,14 +62,6 @@ class SearchMode(NamedTuple):
 
     first_stage: str
     rerank: bool
-
-
-@dataclass
-class Result:
-    """Holds hits for JSON, and milliseconds of each stage."""
-
-    hits: list[dict[str, object]]
-    timings: dict[str, float]
 
 
 @dataclass(eq=False)
@@ -148,14 +142,14 @@ class SearchQueue:
                 self._logged.add(name)
         stages = {stage: milliseconds for stage, milliseconds in answered.timings.items() if stage != "total"}
         return [
-            Result(hits, {"wait": 1000 * (began - waiting.since)} | stages)
+            (hits, {"wait": 1000 * (began - waiting.since)} | stages)
             for waiting, hits in zip(batch, marked, strict=True)
         ]
 
 
-def _mark(waiting: _Waiting, hits: Sequence[Hit]) -> list[dict[str, object]]:
+def _mark(waiting: _Waiting, hits: Sequence[Hit]) -> list[MarkedHit]:
     words = find_words(waiting.question)
-    return [{**vars(hit), "marks": mark_words(hit.text, words)} for hit in hits[: waiting.k]]
+    return [MarkedHit(**vars(hit), marks=mark_words(hit.text, words)) for hit in hits[: waiting.k]]
 
 
 def find_words(question: str) -> set[str]:

@@ -1,23 +1,15 @@
 """A real Slurm on this machine, for tests: a controller, and nodes that are as separate as machines are.
 
-    python tests/cluster/slurm.py up /tmp/slurm --nodes 3      # prints the line that makes sbatch and srun find it
-    python tests/cluster/slurm.py lose /tmp/slurm node2        # a node disappears: no packet comes from it any more
-    python tests/cluster/slurm.py restore /tmp/slurm node2     # and is there again
-    python tests/cluster/slurm.py down /tmp/slurm
-
 Each node is a slurmd in namespaces of its own: network (a cable to a bridge), host name, processes, mounts. The files
 are shared, as on a cluster. It needs root and the packages slurmctld, slurmd, slurm-client, munge and iproute2; it
 touches no file outside its folder, which it leaves with the logs of Slurm, and leaves nothing else behind.
 """
 
-import argparse
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import zlib
 from contextlib import suppress
@@ -27,7 +19,6 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "unshare")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 STARTED = 90.0  # seconds that all nodes may take to report to the controller
 ENDED = 10.0  # seconds that a daemon may take to end
-STATE = "state.json"
 
 CONFIG = """\
 ClusterName=kinspan
@@ -52,7 +43,7 @@ SlurmdParameters=config_overrides
 MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
-KillWait={kill_wait}
+KillWait=30
 MinJobAge=600
 SchedulerParameters=sched_interval=5,batch_sched_delay=1
 PreemptType=preempt/partition_prio
@@ -83,37 +74,28 @@ def find_lack() -> str | None:
 
 
 class Slurm:
-    """A Slurm whose state lies in ``folder``; made by ``start``, or found there again by ``open``."""
+    """A Slurm whose state lies in ``folder``."""
 
-    def __init__(self, folder: Path, nodes: list[str], network: str, kill_wait: int, processes: dict[str, int]) -> None:
-        self.folder, self.nodes, self.network, self.kill_wait = folder, nodes, network, kill_wait
-        self.processes = processes  # by name: munged, slurmctld and the nodes
+    def __init__(self, folder: Path, nodes: list[str], network: str) -> None:
+        self.folder, self.nodes, self.network = folder, nodes, network
+        self.processes: dict[str, int] = {}  # by name: munged, slurmctld and the nodes
         self.tag = f"{zlib.crc32(str(folder).encode()) % 0xFFFF:04x}"  # names of network devices have 15 characters
 
     @classmethod
-    def start(cls, folder: Path, num_nodes: int, cpus: int = 4, kill_wait: int = 30) -> "Slurm":
+    def start(cls, folder: Path, num_nodes: int) -> "Slurm":
         """Starts the daemons, and waits until all nodes are idle."""
         folder.mkdir(parents=True)
         number = zlib.crc32(str(folder).encode()) % 250
         nodes = [f"node{n}" for n in range(1, num_nodes + 1)]
-        slurm = cls(folder.resolve(), nodes, f"10.213.{number}", kill_wait, {})
+        slurm = cls(folder.resolve(), nodes, f"10.213.{number}")
         try:
-            slurm._write_files(cpus)
+            slurm._write_files()
             slurm._start_daemons()
             slurm.wait_for_nodes(num_nodes)
         except BaseException:
             slurm.stop()
             raise
-        slurm._save()
         return slurm
-
-    @classmethod
-    def open(cls, folder: Path) -> "Slurm":
-        return cls(**{**json.loads((folder / STATE).read_text()), "folder": folder.resolve()})
-
-    def _save(self) -> None:
-        known = {name: getattr(self, name) for name in ("nodes", "network", "kill_wait", "processes")}
-        (self.folder / STATE).write_text(json.dumps({"folder": str(self.folder), **known}))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -126,7 +108,7 @@ class Slurm:
         arguments: dict = {"env": self.environment, "check": True, "capture_output": True, "text": True, **options}
         return subprocess.run(command, **arguments).stdout.strip()
 
-    def _write_files(self, cpus: int) -> None:
+    def _write_files(self) -> None:
         folder = self.folder
         (folder / "state").mkdir()
         for name in self.nodes:
@@ -135,13 +117,13 @@ class Slurm:
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
         lines = [
-            f"NodeName={name} NodeAddr={self.network}.{10 + n} CPUs={cpus} RealMemory=100000 State=UNKNOWN"
+            f"NodeName={name} NodeAddr={self.network}.{10 + n} CPUs=4 RealMemory=100000 State=UNKNOWN"
             for n, name in enumerate(self.nodes)
         ]
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        facts = {"host": socket.gethostname(), "network": self.network, "port": port, "kill_wait": self.kill_wait}
+        facts = {"host": socket.gethostname(), "network": self.network, "port": port}
         (folder / "slurm.conf").write_text(CONFIG.format(folder=folder, nodes="\n".join(lines), **facts))
         hosts = [f"{self.network}.{10 + n} {name}" for n, name in enumerate(self.nodes)]
         # The plugin is loaded although nothing here asks for control groups, and that of version 2 wants them mounted.
@@ -188,12 +170,10 @@ class Slurm:
         kill(self.processes.pop(name), signal.SIGKILL)  # unshare, which takes all processes of the machine with it
         wait_until(lambda: not self._lives_in(name), ENDED, f"{name} has not ended")
         call("ip", "netns", "delete", f"ks{self.tag}-{name}")
-        self._save()
 
     def restore_node(self, name: str) -> None:
         """Starts a machine that was lost, and waits until Slurm counts on it."""
         self.start_node(name)
-        self._save()
         wait_until(lambda: self.find_state(name) == "idle", STARTED, f"{name} does not come back")
 
     def _lives_in(self, name: str) -> bool:
@@ -228,7 +208,6 @@ class Slurm:
         with suppress(subprocess.CalledProcessError):
             call("ip", "link", "delete", f"ks{self.tag}")
         self.processes.clear()
-        (self.folder / STATE).unlink(missing_ok=True)
 
 
 def call(*command: str) -> str:
@@ -262,32 +241,3 @@ def wait_until(true: object, seconds: float, complaint: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(complaint)
         time.sleep(0.2)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("up", "down", "lose", "restore"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("node", nargs="?", help="The node to lose or to restore.")
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--cpus", type=int, default=4, help="That each node claims to have.")
-    parser.add_argument("--kill_wait", type=int, default=30, help="Seconds from SIGTERM to SIGKILL.")
-    asked = parser.parse_args()
-    if asked.action == "up":
-        if lack := find_lack():
-            sys.exit(f"error: no Slurm can be started here: {lack}")
-        slurm = Slurm.start(asked.folder, asked.nodes, asked.cpus, asked.kill_wait)
-        print(slurm.call("sinfo"))
-        print(f"export SLURM_CONF={slurm.folder}/slurm.conf")
-        return
-    slurm = Slurm.open(asked.folder)
-    if asked.action == "down":
-        slurm.stop()
-    elif asked.action == "lose":
-        slurm.lose_node(asked.node)
-    else:
-        slurm.restore_node(asked.node)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,10 +3,7 @@
 Minutes each. They are skipped, with the reason, where no Slurm can be started.
 """
 
-import json
-import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from data_pipeline.core.default_model import default_model
 from tests.chaos.materials import Cell, Materials
 from tests.cluster.slurm import Slurm, find_lack
 
@@ -55,9 +51,7 @@ def materials(tmp_path_factory):
 class Job:
     """A batch job of two nodes, in a folder of its own."""
 
-    def __init__(
-        self, slurm, materials, folder, pause=0.0, options=NODES, script="pretrain.sbatch", steps=STEPS, **variables
-    ):
+    def __init__(self, slurm, materials, folder, pause=0.0, options=NODES, **variables):
         self.slurm, self.folder, self.output = slurm, folder, folder / "run"
         (folder / "launch").mkdir(parents=True)
         (folder / "launch/__init__.py").touch()
@@ -67,18 +61,14 @@ class Job:
         (folder / "environment.sh").write_text(
             f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT} OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1\n"
         )
-        pace = {"max_steps": steps, "save_steps": 10, "eval_steps": 60, "stall_minutes": 5}
+        pace = {"max_steps": STEPS, "save_steps": 10, "eval_steps": 60, "stall_minutes": 5}
         settings = materials.settings(Cell(), self.output, **pace)
         settings["deepspeed_config"] = ROOT / settings["deepspeed_config"]
-        if script == "recipes.sbatch":  # which gives each its own
-            del settings["output_dir"], settings["objective"]
-            settings["warmup_steps"] = 2
-            (folder / "launch/recipes").symlink_to(ROOT / "launch/recipes")
         flags = [f"--{name}={value}" for name, value in settings.items()]
         given = {"NODE_ENVIRONMENT": str(folder / "environment.sh"), **variables}
         command = ["sbatch", "--parsable", "--job-name=tiny", *options]
         environment = {**slurm.environment, **given}
-        self.number = slurm.call(*command, f"launch/slurm/{script}", *flags, cwd=folder, env=environment)
+        self.number = slurm.call(*command, "launch/slurm/pretrain.sbatch", *flags, cwd=folder, env=environment)
 
     @property
     def said(self):
@@ -119,8 +109,8 @@ class Job:
         return self.said.count("\nstart ") + self.said.startswith("start ")
 
 
-def same(one, two):
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.fixture(scope="module")
@@ -188,61 +178,3 @@ def test_a_machine_that_disappears_is_named_and_the_others_go_on(slurm, material
     assert "queued again" in job.said
     assert " on node[1-2]: 1 ranks" in job.said
     assert weights
-
-
-def test_torchruns_own_restart_goes_on_with_the_machines_that_are_left(slurm, materials, tmp_path):
-    options = ["--nodes=3", "--no-kill"]
-    flags = {"TORCHRUN_FLAGS": "--nnodes 1:3 --max_restarts 3", "SRUN_FLAGS": "--no-kill --wait=0"}
-    job = Job(slurm, materials, tmp_path / "job", pause=0.1, options=options, LAUNCHER="torchrun", **flags)
-    job.wait(lambda: job.step >= 60)
-    slurm.lose_node("node3")
-    try:
-        job.wait(lambda: "on node3) has given no sign of life for 60 s" in job.logs, 150)
-        job.finish()
-    finally:
-        slurm.restore_node("node3")
-    assert job.starts == 1
-    assert "resuming from" in job.logs
-
-
-def test_the_recipes_are_an_array(slurm, materials, tmp_path):
-    """Two of the eleven, with a small model in place of the paper's."""
-    options = [*NODES, "--array=4,10", "--output=tiny-%a.out"]
-    job = Job(slurm, materials, tmp_path / "job", options=options, script="recipes.sbatch", steps=10)
-    job.wait(lambda: not slurm.call("squeue", "--noheader", "--jobs", job.number), 500)
-    for number, name in (4, "roberta-base-all"), (10, "roberta-base-ssp"):
-        said = (job.folder / f"tiny-{number}.out").read_text()
-        assert said.startswith(f"recipe launch/recipes/{name}.yaml\n")
-        assert said.endswith("ended with status 0\n")
-        assert (job.folder / f"runs/{name}/summary.json").exists()
-
-
-def test_preparing_as_jobs_of_slurm_makes_the_same_corpus(slurm, helpers, tmp_path):
-    documents = helpers.synthetic_documents(60)
-    for number in range(3):
-        helpers.write_jsonl(tmp_path / f"in-{number}.jsonl", documents[number * 20 : number * 20 + 20])
-    prepare = [sys.executable, ROOT / "launch/prepare.py", "--tokenizer", default_model(), "--input"]
-    prepare += sorted(tmp_path.glob("in-*.jsonl"))
-    environment = {**slurm.environment, "OMP_NUM_THREADS": "1"}
-    on_slurm = ["--executor", "slurm", "--num_workers", "2", "--sbatch", "partition=train", "time=00:10:00"]
-    fingerprints = []
-    for name, more in (("here", []), ("slurm", on_slurm)):
-        subprocess.run([*prepare, "--output_dir", tmp_path / name, *more], check=True, env=environment, timeout=500)
-        fingerprints.append(json.loads((tmp_path / name / "manifest.json").read_text())["fingerprint"])
-    assert fingerprints[0] == fingerprints[1]
-
-
-def test_preparing_as_a_batch_job(slurm, helpers, tmp_path):
-    """On its own node, and where it submits jobs to others."""
-    helpers.write_jsonl(tmp_path / "in.jsonl", helpers.synthetic_documents(20))
-    (tmp_path / "launch").symlink_to(ROOT / "launch")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**slurm.environment, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = ["sbatch", "--wait", "--cpus-per-task=2", "launch/slurm/prepare.sbatch"]
-    command += ["--input", "in.jsonl", "--tokenizer", default_model(), "--output_dir"]
-    on_slurm = ["--executor", "slurm", "--num_workers", "2", "--sbatch", "partition=train", "time=00:10:00"]
-    fingerprints = []
-    for name, more in (("here", []), ("slurm", on_slurm)):
-        slurm.call(*command, name, *more, cwd=tmp_path, env=environment, timeout=500)
-        fingerprints.append(json.loads((tmp_path / name / "manifest.json").read_text())["fingerprint"])
-    assert fingerprints[0] == fingerprints[1]

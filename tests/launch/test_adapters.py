@@ -1,10 +1,7 @@
 """Adapters of many corpora in one command."""
 
-import gc
 import json
-from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -105,12 +102,6 @@ def test_tasks_of_a_job_array_share_the_corpora(config):
             parse_task(text)
 
 
-def test_corpora_of_one_name_are_refused():
-    for corpora in (["a/beer", "b/beer/"], ["a/beer", ".."], ["a/beer", "b/beer=1,sop"]):
-        with pytest.raises(KinspanError, match="cannot name a run"):
-            name_runs(corpora)
-
-
 def test_a_run_is_named_by_the_last_part_of_its_path():
     """Whatever else stands in the path, and behind it."""
     corpora = ["a=1/beer", "a=1/travel=2,sop", "s3://user:secret@bucket/wiki/"]
@@ -129,13 +120,6 @@ def test_forums_are_chosen_among_all_corpora(config):
         plan_runs(config(min_questions=50), None)
 
 
-def test_a_time_limit_stops_the_whole_sequence(config, tmp_path):
-    with pytest.raises(Stopped):
-        train_all(plan_runs(config(max_hours=1e-9), None))
-    assert (tmp_path / "out/beer/checkpoints").is_dir()
-    assert not (tmp_path / "out/history.meta").exists()
-
-
 def test_lora_merges_into_a_plain_model(config, tmp_path):
     pytest.importorskip("peft")
     runs = plan_runs(config(adapter="lora", corpus=config().corpus[:1]), None)
@@ -149,29 +133,3 @@ def test_lora_merges_into_a_plain_model(config, tmp_path):
         "BertForSequenceClassification"
     ]
     assert find_trained_length(str(tmp_path / "merged")) == 48
-
-
-def test_bottlenecks_are_not_merged(config, tmp_path):
-    train_all(plan_runs(config(corpus=config().corpus[:1]), None))
-    with pytest.raises(KinspanError, match="of bottlenecks"):
-        merge_adapter(str(tmp_path / "out/beer/release"), tmp_path / "merged")
-
-
-@pytest.mark.slow
-def test_a_hundred_adapters_leave_less_than_a_megabyte_each(config, tmp_path):
-    """Resident memory after each of a hundred runs in this process; the first ones fill what libraries keep.
-
-    Beside this base of 4 MB, a run that kept its base would show; the 0.7 MB that stay are 70 of the 1,500 MB and more
-    that a hundred adapters of BERT-base peak at.
-    """
-    forums = tmp_path / "many"
-    forums.mkdir()
-    for number in range(100):
-        (forums / f"forum-{number:03}").symlink_to(Path(config().corpus[0]).resolve())
-    sizes = []
-    runs = plan_runs(config(corpus=sorted(map(str, forums.iterdir())), max_steps=2, eval_pairs=0), None)
-    for name, run in runs.items():
-        train_all({name: run})
-        gc.collect()
-        sizes.append(psutil.Process().memory_info().rss)
-    assert (sizes[-1] - sizes[2]) / 97 < 1e6

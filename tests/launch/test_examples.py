@@ -1,10 +1,8 @@
 """The commands that epilogs, README.md, docs/ and the heads of recipes show: each is one that the entry takes."""
 
 import importlib
-import json
 import re
 import shlex
-import sys
 from dataclasses import is_dataclass
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.files import find_file
 from finetune.study import read_study
 from launch import kinspan
-from launch.kinspan import show
 from tests.launch.entries import MODULES, module_of, name_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,41 +77,3 @@ def test_the_commands_of_recipes_are_taken():
     assert len(commands) > 10
     for entry, arguments in commands:
         check_example(entry, arguments)
-
-
-@pytest.fixture
-def place(tmp_path, tiny_corpus, tiny_documents, helpers, monkeypatch):
-    """The working directory, in which the names of the examples stand for something small."""
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpora").mkdir()
-    (tmp_path / "corpora/docs").symlink_to(tiny_corpus)
-    (tmp_path / "path/to").mkdir(parents=True)
-    (tmp_path / "path/to/model").symlink_to(tiny_corpus / "tokenizer")
-    (tmp_path / "books").mkdir()
-    helpers.write_jsonl(tmp_path / "books/one.jsonl", tiny_documents)
-    for name in ("run.txt", "ours.txt", "theirs.txt"):
-        (tmp_path / name).write_text("q1 Q0 a 1 0.5 t\nq1 Q0 b 2 0.7 t\nq2 Q0 a 1 1 t\n")
-    (tmp_path / "qrels.txt").write_text("q1 0 a 1\nq1 0 b 0\nq2 0 a 1\n")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("entry", "part", "shown"),
-    [
-        ("prepare", "--input books/", "documents read"),
-        ("inspect_corpus", "--sample 3", " tokens, "),
-        ("inspect_pairs", "--count 10", "pair 9: ssp, "),
-        ("inspect_pairs", "--json", '"index": 6463'),
-        ("evaluate", "--metrics MRR@10", "P@5"),
-        ("evaluate", "--per_question", "against ours.txt"),
-    ],
-)
-def test_an_example_that_costs_little_runs(entry, part, shown, place, monkeypatch, capsys):
-    arguments = next(arguments for _, arguments in examples_of(entry) if part in " ".join(arguments))
-    monkeypatch.setattr(sys, "argv", [f"{entry}.py", *arguments, *(["--json"] if entry == "evaluate" else [])])
-    show(module_of(entry).main())
-    said = capsys.readouterr().out
-    assert shown in said
-    if entry == "evaluate":
-        assert json.loads(said.splitlines()[-1])["questions"] == 2

@@ -16,7 +16,6 @@ from data_pipeline.tokenizers import load_tokenizer
 from finetune.study import StudyContext, read_study, run_study
 from launch.commands import _stages, study
 from launch.commands._stages import prepare_pretraining
-from launch.commands.study import parse_overrides
 from launch.kinspan import show
 from tests.launch.entries import program_of
 from tests.programs import run_program
@@ -82,19 +81,6 @@ def test_it_trains_prints_a_table_and_the_same_command_repeats_it(folder, tmp_pa
     assert "step " not in again.stderr
 
 
-def test_a_study(folder, tmp_path):
-    rows = "rows:\n  - name: one\n  - name: two\n    settings: {loss: listwise}\n"
-    (tmp_path / "study.yaml").write_text(
-        "title: Losses\nsettings: {model: another, seeds: 1, epochs: 1, max_length: 32}\n" + rows
-    )
-    arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--model", f"{folder}/small"]
-    done = run("study", "--json", *arguments, "--set", "batch_size=8", "precision=fp32", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    *_, last = done.stdout.splitlines()
-    assert [row["name"] for row in json.loads(last)["tables"][0]["rows"]] == ["BM25", "one", "two"]
-    assert done.stdout.count("files: 4 test questions, 16 candidates") == 1
-
-
 PRETRAINED = """
 title: With pre-training
 settings: {seeds: 1, epochs: 1, max_length: 32, batch_size: 8, precision: fp32}
@@ -145,13 +131,6 @@ def test_a_pretrain_block_that_cannot_be_meant_is_refused_before_anything_runs(b
     with pytest.raises(KinspanError, match="row"):
         run_file()
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("wrong", ["batch_size=[", "data=files=x", "output_dir=x", "batch", "seeed=1"])
-def test_settings_of_a_study_that_are_none(wrong):
-    with pytest.raises(KinspanError, match="--set ") as error:
-        parse_overrides(["seeds=2", wrong])
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow

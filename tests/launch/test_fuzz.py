@@ -71,14 +71,12 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "rtd": ("pretrain", PRETRAIN | {"model": "{ground}/electra", "generator": "1/2", "dry_run": True}, ()),
     "finetune": ("finetune", FINETUNE, ("sets/train.jsonl", "sets/dev.jsonl", *MODEL)),
     "again": ("finetune", FINETUNE | {"output_dir": "{ground}/tuned"}, tuple(f"tuned/{name}" for name in TUNED)),
-    "engine": ("finetune", FINETUNE | {"deepspeed_config": "{ground}/ds.json"}, ("ds.json",)),
     "prepare": (
         "prepare",
         {"input": ["{ground}/docs.jsonl"], "tokenizer": "{ground}/model", "output_dir": "out"},
         ("docs.jsonl",),
     ),
     "release": ("release", {"run_dir": "{ground}/run", "output_dir": "out"}, tuple(f"run/{name}" for name in RUN)),
-    "run files": ("evaluate", {"run": ["{ground}/run.txt"], "qrels": "{ground}/qrels.txt"}, ("run.txt", "qrels.txt")),
     "evaluate": (
         "evaluate",
         {"model": ["{ground}/model"], "data": "files={ground}/sets", "max_length": 32, "output_dir": "out"},
@@ -100,11 +98,6 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         ("study.yaml",),
     ),
     "merge": ("merge_adapter", {"adapter": "{ground}/beer", "output_dir": "out"}, ADAPTER),
-    "adapted": (
-        "evaluate",
-        {"model": ["{ground}/beer"], "data": "files={ground}/sets", "max_length": 32},
-        ADAPTER,
-    ),
     "inspect_corpus": ("inspect_corpus", {"corpus": "{ground}/corpus", "sample": 2}, CORPUS),
     "inspect_pairs": ("inspect_pairs", {"corpus": "{ground}/corpus", "count": 2}, CORPUS),
     "build_asnq": (
@@ -116,7 +109,7 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 # A text of Python's own tells the user nothing, unless it is quoted, by its type.
 PYTHONS = "has no attribute|NoneType|not supported between|unexpected keyword|object is not|invalid literal"
 PYTHONS += "|embedded null|out of range|positional argument|not subscriptable|must be str"
-SLOWER = {"pretrain": 6, "resume": 6, "engine": 4, "again": 6, "finetune": 6, "study": 4}
+SLOWER = {"pretrain": 6, "resume": 6, "again": 6, "finetune": 6, "study": 4}
 EXAMPLES = {command: SLOWER.get(command, 10) for command in COMMANDS}
 
 

@@ -105,14 +105,6 @@ def test_a_data_set_gives_its_candidates_and_the_questions_that_they_answer(tmp_
     assert answers == [Answer("a", "since", "how?"), *of_b]
 
 
-def test_a_single_file_of_labelled_questions_is_a_data_set(tmp_path):
-    path = tmp_path / "labelled.jsonl"
-    path.write_text('{"question": "why?", "answer": "since", "label": 1}\n')
-    assert read(f"files={path}") == [Answer("q1-1", "since", "why?")]
-    path.write_text('{"question": "why?", "answer_id": "a 1", "answer": "since", "label": 1}\n')
-    assert read(f"files={path}") == [Answer("a_1", "since", "why?")]
-
-
 def questions(folder):
     rows = [
         {
@@ -199,14 +191,3 @@ def test_paragraphs_are_found_again_by_the_ids_of_their_documents(tmp_path, tiny
     assert {("a.md#1", first, "A"), ("sub/a.md#1", second, "A"), ("x#1", first, "")} < ids
     assert {(f"x#1-{name_by_hash(text, '')}", text, "") for text in (second, third)} < ids
     assert len(answers) == 7
-
-
-def test_a_short_document_and_a_small_table_beside_others_are_no_reason_to_refuse(tmp_path, tiny_documents):
-    (tmp_path / "a.md").write_text("# A\n\n" + tiny_documents[0]["paragraphs"][0])
-    (tmp_path / "b.md").write_text("# B\n\nSee a.md.")
-    (tmp_path / "c.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "c.jsonl").write_text("{}\n")
-    assert read(f"documents={tmp_path}")
-    for name in ("c.csv", "c.jsonl"):
-        with pytest.raises(KinspanError, match=name):
-            read(f"documents={tmp_path / name}")

@@ -149,7 +149,7 @@ def test_another_models_index_is_refused(tmp_path, other_bi_encoder, embedder, a
         (lambda folder, *_: remove_answers(folder, ["a1", "a7"]), "--remove a7"),
         (lambda folder, *_: remove_answers(folder, [f"a{n}" for n in range(5)]), "--remove"),
         (lambda folder, embedder, answers: build_index(folder, embedder, answers[:6]), "--output_dir"),
-        (lambda folder, embedder, answers: build_index(folder, embedder, answers[:5], "bf16"), "--precision bf16"),
+        (lambda folder, embedder, answers: build_index(folder, embedder, answers[:5], "bf16"), "--output_dir"),
         (lambda folder, embedder, answers: build_index(folder.parent, embedder, answers), "--output_dir"),
         (lambda folder, embedder, answers: build_index(folder / "index.json/x", embedder, answers), "--output_dir"),
     ],

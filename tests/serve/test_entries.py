@@ -113,27 +113,6 @@ def test_from_a_benchmark_to_its_figures(tmp_path, run, built, cross_encoder):
     assert second["R@3"] == 1 > second["mrr"]
 
 
-def test_what_the_cross_encoder_cuts_is_logged_once(tmp_path, run, built, cross_encoder, answers, caplog):
-    flags = ("--cross_encoder", cross_encoder, "--max_length", 15)
-    asked = ("--index", tmp_path / "index", "--rerank_k", 3)
-    questions = ["the river of green stone " * 3, "number 7 of the garden " * 3]
-    queries, table = tmp_path / "queries.tsv", tmp_path / "table.jsonl"
-    queries.write_text("".join(f"q{number}\t{text}\n" for number, text in enumerate(questions)))
-    table.write_text(json.dumps({"question": questions[0], "answer": answers[0].text}) + "\n")
-    run(search, *asked[:2], "--questions", queries, "--run", tmp_path / "run.txt", "--k", 3)
-    ranked = ("--model", cross_encoder, "--max_length", 15, "--output_dir", tmp_path / "out")
-    of_run = ("--run", tmp_path / "run.txt", "--queries", queries, "--collection", built)
-    caplog.set_level("INFO")
-    for command in (
-        (search, *asked, *flags, "--questions", queries),
-        (rank, *of_run, *ranked),
-        (rank, "--data", table, *ranked),
-    ):
-        caplog.clear()
-        run(*command)
-        assert caplog.text.count("cut (--max_length 15)") == 1
-
-
 def test_lines_of_json(tmp_path, run, built):
     flags = ("--index", tmp_path / "index", "--json", "--k", 2)
     lines = [json.loads(line) for line in run(search, *flags, "--questions", built).splitlines()]

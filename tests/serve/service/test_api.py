@@ -70,9 +70,9 @@ def test_about_examples_and_health(start, stand_in, tmp_path):
     client = start(cross_encoder="tiny", rerank_k=0).client  # the page sends "rerank" where there is a cross-encoder
     assert client.get("/about").json["cross_encoder"] is None
     assert client.search("one", rerank=True).status == 422
-    (tmp_path / "examples.txt").write_text("\ufefffirst\n\n second \n" + "more\n" * 100, "utf-8")
+    (tmp_path / "examples.txt").write_text("\ufefffirst\n\n second \n" + "\n".join(map(str, range(100))), "utf-8")
     given = start(examples=str(tmp_path / "examples.txt")).client.get("/examples").json["questions"]
-    assert given[:2] == ["first", "more"]
+    assert given[0] == "first"
     assert len(given) == 30
 
 

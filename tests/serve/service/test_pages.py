@@ -191,40 +191,6 @@ def test_what_the_service_refuses_is_said(page, site):
     assert page.locator(".problem").count() == 0
 
 
-def test_a_question_is_not_lost_while_the_service_has_not_answered(page, site):
-    held = []
-    page.route("**/about", lambda route: held.append(route))
-    with page.expect_request("**/about"):
-        page.goto(site)
-    ask(page, "printer")
-    held[0].continue_()
-    assert len(titles(page)) == 3
-    assert "q=printer" in page.url
-    with page.expect_request("**/about"):
-        page.goto(site)
-    page.fill("#question", "not sent yet")
-    held[1].continue_()
-    expect(page.locator("#about")).to_contain_text("answers")
-    expect(page.locator("#question")).to_have_value("not sent yet")
-
-
-def test_a_busy_service_is_asked_again(page, site):
-    page.goto(site)
-    refused = []
-
-    def refuse_once(route):
-        refused.append(route.request.method)
-        if len(refused) == 1:
-            route.fulfill(status=429, json={"detail": "busy"}, headers={"Retry-After": "1"})
-        else:
-            route.continue_()
-
-    page.route("**/search", refuse_once)
-    ask(page, "printer")
-    assert len(titles(page)) == 3
-    assert refused == ["POST", "POST"]
-
-
 def test_a_token_is_asked_for(page, run_service):
     with run_service(Service("index", "tiny", token=TOKEN), Shelf()) as started:
         page.goto(f"http://127.0.0.1:{started.client.port}/?q=printer")

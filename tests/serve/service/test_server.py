@@ -1,13 +1,8 @@
 """The service with a real, tiny index: its flags, its start and end, and answers under load."""
 
-import json
-import os
-import shutil
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -137,41 +132,3 @@ def test_fifty_clients_and_a_service_that_was_killed_has_the_same_answers(index,
     press(client, expected, clients=1, k=5, first_stage="fusion")
     process.terminate()
     assert process.wait(60) == 0
-
-
-@pytest.mark.slow
-def test_sigterm_answers_those_who_wait_and_a_damaged_index_is_status_2(index, tmp_path):
-    process, client = start("--index", index)
-    found = {}
-
-    connected = threading.Barrier(21)
-
-    def ask(number):
-        connection = HTTPConnection("127.0.0.1", client.port, timeout=60)
-        connection.request("GET", "/health")
-        connection.getresponse().read()
-        connected.wait(60)
-        try:
-            connection.request(
-                "POST", "/search", json.dumps({"query": f"number {number}"}), {"Content-Type": "application/json"}
-            )
-            found[number] = connection.getresponse().status
-        except ConnectionError:  # the service closed it before the question came
-            found[number] = None
-
-    threads = [threading.Thread(target=ask, args=[number]) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    connected.wait(60)
-    process.terminate()
-    for thread in threads:
-        thread.join()
-    assert process.wait(60) == 0
-    assert len(found) == 20
-    assert set(found.values()) <= {200, None}
-    broken = shutil.copytree(index, tmp_path / "broken")
-    (broken / "index.json").write_text(json.dumps({"format": 1}))
-    command = [sys.executable, *map(str, program_of("serve")), "--index", str(broken), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=300)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: ")
