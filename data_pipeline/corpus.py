@@ -161,9 +161,13 @@ class Corpus:
         return shard
 
     def _pin(self, mirror: Mirror, info: ShardInfo) -> int:
-        pinned, was_fetched = mirror.pin(info.file, info.bytes, lambda part: verify_shard(part, info))
+        def fetch(part: Path) -> None:
+            mirror.store.fetch(info.file, part, lambda part: verify_shard(part, info))
+
+        path = self.folder / info.file
+        pinned, was_fetched = mirror.cache.pin(path, info.bytes, fetch)
         if was_fetched:
-            verify_once(self.folder / info.file, info.sha256, lambda: None)
+            verify_once(path, info.sha256, lambda: None)
         return pinned
 
     def _map_checked(self, number: int, info: ShardInfo) -> Shard:

@@ -100,10 +100,7 @@ class NodeCache:
         return used <= limit
 
 
-@cache
-def open_cache(settings: CacheSettings) -> NodeCache:
-    """Returns the node's cache of these settings, one object in a process."""
-    return NodeCache(settings)
+open_cache = cache(NodeCache)  # one object of the same settings in a process
 
 
 def _open_shared(path: Path) -> int:

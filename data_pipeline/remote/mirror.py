@@ -45,10 +45,6 @@ class Mirror:
             self.folder.mkdir(exist_ok=True)
             path.replace(self.folder / path.name)
 
-    def pin(self, file: str, size: int, check: Callable[[Path], object]) -> tuple[int, bool]:
-        """Opens a shard, see ``NodeCache.pin``. ``check`` raises DamagedFile for what is no such shard."""
-        return self.cache.pin(self.folder / file, size, lambda part: self.store.fetch(file, part, check))
-
     def fetch_tokenizer(self, check: Callable[[Path], None]) -> Path:
         """Returns the folder of the corpus's tokenizer, fetched where it is missing; ``check`` raises for a bad one."""
         folder, part = self.folder / "tokenizer", self.folder / "tokenizer.part"
