@@ -22,7 +22,6 @@ OF_BENCHMARKS = ("askubuntu", "aviation", "travel", "cooking", "academia", "appl
 SETS = {"balanced": BALANCED, "largest": LARGEST}
 # Parts of the name of a dump that do not tell whose it is: Cooking.meta.stackexchange.com_2024-04.7z is of cooking.
 OF_NO_FORUM = {"", "meta", "stackexchange", "com", "posts", "z", "dump", "corpus"}
-ALL = "all"
 
 
 def choose_forums(
@@ -39,7 +38,8 @@ def choose_forums(
     flags = " with ".join(f"{flag} {value}" for flag, value in given.items() if value)
     if flags and not sources:
         raise KinspanError(f"{flags}: chooses among the corpora of --corpus, and there are none")
-    names = [name_forum(name) for name in name_corpora([source.path for source in sources])]
+    folders = name_corpora([source.path for source in sources])
+    names = [re.sub(r"(\.stackexchange)?\.com(-Posts)?$", "", folder) for folder in folders]
     kept = set(names) if chosen is None else _choose_names(chosen, names)
     left = [source for source, name in zip(sources, names, strict=True) if name in kept]
     if min_questions:
@@ -50,7 +50,7 @@ def choose_forums(
 
 
 def _choose_names(chosen: str, names: list[str]) -> set[str]:
-    if chosen == ALL:
+    if chosen == "all":
         return {name for name in names if not is_of_benchmark(name)}
     wanted = SETS.get(chosen) or tuple(filter(None, (name.strip() for name in chosen.split(","))))
     unwanted = {name[1:] for name in wanted if name.startswith("-")}
@@ -58,11 +58,6 @@ def _choose_names(chosen: str, names: list[str]) -> set[str]:
     if unknown := sorted({*wanted, *unwanted} - set(names)):
         raise KinspanError(f"--forums {chosen}: {unknown[0]} is not among the corpora of --corpus")
     return (set(wanted) or set(names)) - unwanted
-
-
-def name_forum(name: str) -> str:
-    """Returns a forum's name in the paper: physics for the folder physics.stackexchange.com."""
-    return re.sub(r"(\.stackexchange)?\.com(-Posts)?$", "", name)
 
 
 def is_of_benchmark(name: str) -> bool:

@@ -34,19 +34,14 @@ def replace_release(output: Path) -> Iterator[Path]:
     try:
         shutil.rmtree(partial, ignore_errors=True)
         yield partial
-        make_readable(partial)
+        for path in (partial, *partial.rglob("*")):  # for everyone, whatever the umask
+            path.chmod(0o755 if path.is_dir() else 0o644)
         shutil.rmtree(output, ignore_errors=True)
         os.replace(partial, output)
     except (OSError, SafetensorError) as error:
         raise KinspanError(f"the release {output} cannot be written: {quote_error(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def make_readable(folder: Path) -> None:
-    """Lets everyone read the folder, whatever the umask: a release is there to be passed on."""
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def fingerprint_model(name_or_dir: str) -> str:
