@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,11 +110,6 @@ def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[R
         log.info("%s ranks nothing as it is: %s", name_model(model), error)
 
 
-def find_base(rankers: Sequence[Ranker], model: str) -> Ranker:
-    """Returns the ranker to beat: the model as it is, or BM25 where that ranks nothing."""
-    return next((ranker for ranker in rankers if ranker.name == name_base(model)), rankers[0])
-
-
 def plan_fine_tuning(updates: int) -> tuple[int, int]:
     """Returns a cross-encoder's updates after a pre-training of ``updates``, and those between two validations."""
     most = max(MIN_UPDATES, int(UPDATES_SHARE * updates))
@@ -166,7 +161,7 @@ def _train(config: FinetuneConfig) -> str:
         data = replace(data, dev=subsample_negatives(data.dev, VALIDATED_PAIRS))
     stage = make_target_stage(config, data, SEED, str(config.model), "fine-tuning")
     folder = Path(config.output_dir) / f"seed-{SEED}"
-    train_ranker(config, stage, SEED, folder, join_ranks(config))
+    train_ranker(stage, SEED, folder, join_ranks(config))
     return str(folder / BEST)
 
 

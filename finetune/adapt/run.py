@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, make_folder, read_object, write_atomically
 from finetune.evaluation.bm25 import BM25, count_words
@@ -25,14 +27,13 @@ from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 
-from .page import list_commands, render_page
+from .page import render_page
 from .questions import TEST, Questions, load_questions, locate_test, name_questions
 from .rankers import (
     MAX_LENGTH,
     PRETRAINED,
     Ranker,
     ScoreCache,
-    find_base,
     fuse_rankers,
     list_untrained,
     name_base,
@@ -107,10 +108,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def adapt(options: AdaptOptions, hooks: PipelineHooks) -> JsonObject:
-    """Adapts a model to documents, and returns what ``result.json`` holds.
-
-    Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a signal ended it.
-    """
+    """Adapts a model to documents, and returns what ``result.json`` holds."""
     output = options.output
     if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
@@ -142,20 +140,17 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
     if comparison:
         verdict = comparison.decide(pretrained, summary["steps"])
         result = {"questions": comparison.dev.num_questions, **_list_results(comparison, verdict)}
-        shown = comparison.test, verdict.tested
     else:
         log.info("measuring on a hundred questions of SelQA")
         sample = judge_without_labels(options.model, pretrained, output / "scores")
         _copy_release(pretrained, output / RELEASE)
-        rows = {"questions": sample.data.num_questions, "rows": sample.rows, "sentence": sample.sentence}
-        result = {"verdict": UNJUDGED, "chosen": None, "rankers": [], "weights": "", "sample": rows}
-        shown = sample.data, sample.shown
+        result = {"verdict": UNJUDGED, "chosen": None, "rankers": [], "weights": "", "sample": sample}
     release = output / RELEASE
     result |= {"notes": notes + learned, "release": str(release) if release.is_dir() else None}
     result |= {"page": str(output / PAGE), "model": result["release"] or options.model}
     result["commands"] = _list_commands(options, questions, result)
     write_atomically(output / RESULT, json.dumps(result, indent=1) + "\n")
-    write_atomically(output / PAGE, render_page(result, *shown))
+    write_atomically(output / PAGE, render_page(result))
     return result
 
 
@@ -285,7 +280,9 @@ class Comparison:
         self.add(train_rankers(model, pretrained, self.questions, updates, output / "rankers", self.cache))
         self.add([fuse_rankers(self.rankers, self.dev)])
         log.info("ranking the test questions")
-        verdict = judge(self.rankers, find_base(self.rankers, model), self.dev, self.test, self.cache)
+        untrained = [ranker for ranker in self.rankers if ranker.name == name_base(model)]
+        base = untrained[0] if untrained else self.rankers[0]  # BM25
+        verdict = judge(self.rankers, base, self.dev, self.test, self.cache)
         _release(verdict, self, output / RELEASE)
         return verdict
 
@@ -313,16 +310,29 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
 
 
 def _list_commands(options: AdaptOptions, questions: Questions | None, result: JsonObject) -> list[str]:
-    """Returns commands for the chosen ranker, or for the model as it is where it can rank."""
+    """Returns commands to paste: measure the chosen ranker again, index the documents, and answer a question of them.
+
+    They are for the model as it is where none is chosen, if it can rank, and else for the default one.
+    """
     model = result["release"] if result["chosen"] else None
-    if model is None:
-        ranks = any(row["name"] == name_base(options.model) for row in result["rankers"])
-        model = options.model if ranks or find_kind(options.model) == BI_ENCODER else None
-    test, question = None, "your question"
-    if questions:
-        test, question = locate_test(options.output), questions.test.questions[0]
-    embeds = model is not None and find_kind(model) == BI_ENCODER
-    return list_commands(options.documents, model, test, options.output, question, embeds)
+    if model is None and any(row["name"] == name_base(options.model) for row in result["rankers"]):
+        model = options.model
+    embeds = find_kind(model or options.model) == BI_ENCODER
+    if model is None and embeds:
+        model = options.model
+    is_default = model is None or name_installed(model) == DEFAULT_MODEL_NAME
+    flags = [] if is_default else ["--model" if embeds else "--cross_encoder", model]
+    index, (first, *more) = options.output / "index", options.documents
+    question = questions.test.questions[0] if questions else "your question"
+    commands: list[list[object]] = [
+        ["index", "--answers", f"documents={first}", *(flags if embeds else []), "--output_dir", index],
+        *(["index", "--add", f"documents={place}", "--output_dir", index] for place in more),
+        ["search", "--index", index, *([] if embeds else flags), question],
+    ]
+    if questions and model:
+        test = f"files={locate_test(options.output)}"
+        commands.insert(0, ["evaluate", "--model", name_installed(model), "--data", test])
+    return [shlex.join(["kinspan", *map(str, command)]) for command in commands]
 
 
 def _release(verdict: Verdict, comparison: Comparison, output: Path) -> None:

@@ -60,14 +60,12 @@ class Verdict:
 
     best:    the best on dev, which is not the chosen one where it did not hold on test
     base:    the ranker to beat
-    tested:  the scores ``[N]`` of the test questions by base and best
     figures: MAP on test of both and of BM25, their difference and its interval
     """
 
     chosen: Ranker
     best: Ranker
     base: Ranker
-    tested: dict[str, np.ndarray]
     figures: JsonObject
     sentence: str
 
@@ -85,9 +83,7 @@ def judge(rankers: list[Ranker], base: Ranker, dev: AnswerSet, test: AnswerSet, 
     """
     maps = {ranker.name: float(ranker.measure(dev).mean()) for ranker in rankers}
     best = max(rankers, key=lambda ranker: maps[ranker.name])
-    tested = {ranker.name: cache.score_ranker(ranker, test) for ranker in (base, best)}
-    precision = {name: Ranker(name, "", scores).measure(test) for name, scores in tested.items()}
-    of_best, of_base = precision[best.name], precision[base.name]
+    of_best, of_base = (Ranker("", "", cache.score_ranker(ranker, test)).measure(test) for ranker in (best, base))
     figures: JsonObject = {
         "name": best.name,
         "base_name": base.name,
@@ -110,21 +106,12 @@ def judge(rankers: list[Ranker], base: Ranker, dev: AnswerSet, test: AnswerSet, 
         sentence = sentence if chosen is best else NOT_ON_TEST
     above = figures["bm25"] > figures["base" if chosen is base else "chosen"]
     sentence = sentence.format(**figures) + (BM25_ABOVE.format(name=chosen.name) if above else "")
-    return Verdict(chosen, best, base, tested, figures, sentence)
+    return Verdict(chosen, best, base, figures, sentence)
 
 
-@dataclass(frozen=True)
-class UnlabelledResult:
-    """How well rankers answer SelQA's questions: ``rows`` with MAP and interval, and the scores before and after."""
-
-    data: AnswerSet
-    rows: list[JsonObject]
-    sentence: str
-    shown: dict[str, np.ndarray]
-
-
-def judge_without_labels(model: str, pretrained: str, folder: Path) -> UnlabelledResult:
-    """Measures on SelQA the model as a cross-encoder before and after, BM25, the model as it is, and their fusion.
+def judge_without_labels(model: str, pretrained: str, folder: Path) -> JsonObject:
+    """Returns MAP on SelQA of the model as a cross-encoder before and after, BM25, the model as it is, and their
+    fusion, with intervals and a sentence.
 
     A model with a pair head is measured by it, once. One that cannot rank as it is has no row for that.
 
@@ -149,8 +136,7 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> Unlabelle
         rows.append({"name": name, "map": float(values.mean()), "low": low, "high": high})
     comparison = compare(precision[after.name], precision[before.name])
     has_learned = comparison.difference > 0 and comparison.over_questions < SIGNIFICANT
-    shown = {ranker.name: ranker.scores for ranker in (before, after)}
-    return UnlabelledResult(data, rows, LEARNED if has_learned else NOT_LEARNED, shown)
+    return {"questions": data.num_questions, "rows": rows, "sentence": LEARNED if has_learned else NOT_LEARNED}
 
 
 def _score_by_new_head(model: str, data: AnswerSet, pretrained: str) -> np.ndarray:

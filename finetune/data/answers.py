@@ -65,7 +65,13 @@ class AnswerSet:
     @cached_property
     def distinct(self) -> "Distinct":
         """Returns the distinct candidates, and what is right and wrong by their texts."""
-        return _find_distinct(self)
+        encoded = self.answers.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
+        which = _number_texts(encoded.dictionary)[encoded.indices.to_numpy()]
+        rows = np.unique(which, return_index=True)[1]
+        groups = _number_texts(pa.array(self.questions, pa.large_string()))
+        codes = len(rows) * groups[self.question_of] + which
+        right = np.unique(codes[self.labels == 1])
+        return Distinct(rows, which, (self.labels == 0) & ~np.isin(codes, right), groups, right)
 
     def take(self, questions: np.ndarray) -> "AnswerSet":
         """Returns these questions (numbers, or a mask ``[Q]``) with all their candidates, in the given order."""
@@ -116,16 +122,6 @@ class Distinct:
         first = len(self.rows) * int(self.groups[question])
         begin, end = np.searchsorted(self.right, [first, first + len(self.rows)])
         return self.right[begin:end] - first
-
-
-def _find_distinct(data: AnswerSet) -> Distinct:
-    encoded = data.answers.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
-    which = _number_texts(encoded.dictionary)[encoded.indices.to_numpy()]
-    rows = np.unique(which, return_index=True)[1]
-    groups = _number_texts(pa.array(data.questions, pa.large_string()))
-    codes = len(rows) * groups[data.question_of] + which
-    right = np.unique(codes[data.labels == 1])
-    return Distinct(rows, which, (data.labels == 0) & ~np.isin(codes, right), groups, right)
 
 
 def _number_texts(texts: pa.LargeStringArray) -> np.ndarray:

@@ -57,10 +57,7 @@ TRECQA = DataSet(
 
 
 def read_asnq(path: Path) -> Iterator[SourceRow]:
-    """Yields the lines ``question \\t sentence \\t grade``; the file has neither a line of names nor quoting.
-
-    Raises KinspanError, naming the line, where there are not three fields or the grade is not 1, 2, 3 or 4.
-    """
+    """Yields the lines ``question \\t sentence \\t grade``; the file has neither a line of names nor quoting."""
     grades = {str(grade): grade for grade in (*NEGATIVE_GRADES, POSITIVE_GRADE)}
     for number, (question, sentence, label) in read_fields(path, "question", "sentence", "label"):
         if label not in grades:

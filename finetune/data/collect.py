@@ -128,9 +128,6 @@ def collect_answers(
     separates its columns by white space. Where the file has no question ids, they are q1, q2, ...; where it has no
     answer ids, they are the question's followed by -1, -2, ... in the order of a hash of the text. A question without
     candidates is left out; a candidate without text is kept.
-
-    Raises KinspanError, naming place and line, where there are no rows, where a question or an id is empty, where a
-    question id has two texts, and where an answer id stands twice in a question.
     """
     gathered = Collector()
     kept = None if negative_grades is None else {POSITIVE_GRADE, *negative_grades}

@@ -22,8 +22,6 @@ def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
     raw:             every question
     no-all-negative: questions with at least one right candidate
     clean:           questions with at least one right and at least one wrong candidate
-
-    Raises KinspanError where no question is left.
     """
     keep = find_kept(data, mode)
     if not keep.any():
@@ -78,11 +76,11 @@ def find_overlaps(splits: Sequence[AnswerSet]) -> list[Overlap]:
     return overlaps
 
 
-def check_overlaps(splits: Sequence[AnswerSet], allow_identical: bool) -> None:
-    """Logs the overlaps. Raises KinspanError where one split is a part of another, unless ``allow_identical``."""
+def check_overlaps(splits: Sequence[AnswerSet]) -> None:
+    """Logs the overlaps. Raises KinspanError where one split is a part of another."""
     for overlap in find_overlaps(splits):
-        if overlap.whole and not allow_identical:
-            raise KinspanError(f"{overlap}: give other data, or --allow_identical_splits")
+        if overlap.whole:
+            raise KinspanError(f"{overlap}: one is a part of the other")
         log.info("%s", overlap)
 
 

@@ -25,9 +25,6 @@ def read_selqa(path: Path, split: str | None = None) -> Iterator[SourceRow]:
     """Yields each question's candidates; ``split``: of the articles of this split alone.
 
     Questions have no ids, and two have the same text, so an id is the file's split and the question's number there.
-
-    Raises KinspanError, naming the file and the question, where the file is no list of questions with these
-    fields, and where an answer is not the number of a candidate.
     """
     published = path.name.removeprefix("selqa-ass-").partition(".")[0]
     for number, record in enumerate(read_json(path, list), 1):

@@ -41,9 +41,6 @@ def read_semeval(path: Path) -> Iterator[SourceRow]:
 
     PerfectMatch and Relevant are right, as in the task. The training questions are those of part 1 and of part 2, which
     must stand beside it.
-
-    Raises KinspanError, naming the file and the line, for anything but XML, for entities that the file leaves to
-    another, for a question without an id or a label, and where part 2 is missing.
     """
     yield from _read_questions(path)
     if path.name.startswith(PART_1):

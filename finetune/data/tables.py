@@ -198,9 +198,6 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
 
     columns:  how the columns of REQUIRED and OPTIONAL are called in the table, where they have other names
     labelled: whether it must have labels; else they are not read, and all are 0
-
-    Raises KinspanError for a column that is missing, ids that the first row lacks, a value that is no text, and a label
-    other than 0 and 1.
     """
     names = _name_columns(table, columns, labelled)
     present = [c for c in names if names[c] in table.fields]

@@ -29,10 +29,7 @@ PAIRS = ("askubuntu-train_Q_A.raw", "askubuntu-dev_Q_A.raw")
 
 
 def read_techqa(path: Path) -> Iterator[SourceRow | LeftOut]:
-    """Yields each answerable question with every distinct answer of the file; its answer is right.
-
-    Raises KinspanError for a file that is no list of such questions.
-    """
+    """Yields each answerable question with every distinct answer of the file; its answer is right."""
     questions, left_out = read_answerable(path)
     return chain(left_out, _add_candidates(questions, questions))
 
@@ -100,10 +97,7 @@ def pool_questions(train: list[SourceRow], dev: list[SourceRow], split: str) -> 
 
 
 def read_pairs(path: Path) -> Iterator[SourceRow]:
-    """Yields the lines of a file of questions and their accepted answers, a tab between them.
-
-    Raises KinspanError, naming the line, for one that has not two texts.
-    """
+    """Yields the lines of a file of questions and their accepted answers, a tab between them."""
     for number, fields in read_fields(path, "question", "answer"):
         question, answer = map(normalise, fields)
         if not question or not answer:

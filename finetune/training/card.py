@@ -34,11 +34,10 @@ def name_model(config: FinetuneConfig) -> str:
     return shorten_name(name_installed(str(config.model)))
 
 
-def write_card(
-    folder: Path, config: FinetuneConfig, stage: TrainingStage, seed: int, step: int, figures: FiguresBySplit
-) -> None:
+def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures: FiguresBySplit) -> None:
     """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage, and ABOUT: its
     ``facts`` in words, ``figures`` by split and the hub's names, without a local path, for the card of a release."""
+    config = stage.config
     compares = config.loss == CONTRASTIVE
     is_adapted = bool(config.transfer) and stage.what != "transfer"
     facts = {
@@ -48,11 +47,11 @@ def write_card(
         "Questions and pairs": f"{stage.train.num_questions:,} and {stage.train.num_pairs:,}",
         "Loss": config.loss,
         "Updates": f"{step:,}" if step else f"0: {AS_TRANSFERRED if is_adapted else AS_STARTED}",
-        "Pairs in an update": stage.batch_size or config.batch_size,
+        "Pairs in an update": config.batch_size,
         "Wrong candidates of each question": config.own_negatives,
         "Temperature": (config.temperature or TEMPERATURE) if compares else None,
         "Symmetric": "yes" if config.symmetric else None,
-        "Peak learning rate": stage.learning_rate,
+        "Peak learning rate": config.learning_rate,
         f"Tokens of a {'text' if compares else 'pair'}, at most": config.max_length,
         "Seed": seed,
         "kinspan": list_versions()["kinspan"],
@@ -66,18 +65,6 @@ def write_card(
         "datasets": [name for spec in (config.data, config.transfer) if spec and (name := _find_set(spec))],
         "revision": f"seed-{seed}-step-{step:08d}",
     }
-    _write(folder, about)
-
-
-def add_baselines(folder: Path, split: str, baselines: FiguresBySplit) -> None:
-    """Adds the figures of baselines by name to the card of a ranker whose folder is still there."""
-    if (folder / ABOUT).is_file():
-        about = read_object(folder / ABOUT, f"delete {folder} to train it again")
-        about["figures"] |= {f"{split}, {name}": figures for name, figures in baselines.items()}
-        _write(folder, about)
-
-
-def _write(folder: Path, about: JsonObject) -> None:
     write_atomically(folder / ABOUT, json.dumps(about, indent=1) + "\n")
     write_atomically(folder / CARD, format_card(about, CardOverrides()))
 

@@ -29,7 +29,7 @@ TEMPERATURE = 0.05  # that of pre-training, and sentence-transformers' scale of 
 
 @dataclass
 class DataSettings:
-    """What is trained and measured on."""
+    """Chooses the data to train and measure on."""
 
     GROUP = "data"
 
@@ -48,9 +48,6 @@ class DataSettings:
     """For ASNQ: the labels that are taken as negatives; 4 is the answer."""
     label_noise: float = setting(0.0, FROM_0_TO_BELOW_1)
     """Share of the target's training labels to flip (TANDA, table 5)."""
-    allow_identical_splits: bool = setting(False, may_change=True)
-    """Go on where all pairs of one split (train, dev, test, transfer) also stand in another. Figures then mean nothing:
-    it is for trying things out."""
     max_length: int | None = setting(None, ABOVE_0)
     """Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text. Without it:
     as many as --model was trained on, where its folder says so, or else 128."""
@@ -58,7 +55,7 @@ class DataSettings:
 
 @dataclass
 class ModelSettings:
-    """Where training starts."""
+    """Chooses where training starts."""
 
     GROUP = "model"
 
@@ -71,7 +68,7 @@ class ModelSettings:
 
 @dataclass
 class ObjectiveSettings:
-    """What is learned, and from which candidates."""
+    """Chooses the loss and its candidates."""
 
     GROUP = "objective"
 
@@ -113,7 +110,7 @@ class ObjectiveSettings:
 
 @dataclass
 class OptimisationSettings(OptimizerSettings):
-    """How long and at which rate."""
+    """Sets the length and the rate."""
 
     GROUP = "optimisation"
 
@@ -153,7 +150,7 @@ class OptimisationSettings(OptimizerSettings):
 
 @dataclass
 class BatchSettings:
-    """How many pairs an update has."""
+    """Sets the pairs of an update."""
 
     GROUP = "batches"
 
@@ -170,7 +167,7 @@ class BatchSettings:
 
 @dataclass
 class ValidationSettings:
-    """When the model is measured."""
+    """Sets when the model is measured."""
 
     GROUP = "validation"
 
@@ -205,7 +202,7 @@ class CheckpointSettings:
 
 @dataclass
 class MonitoringSettings(GuardSettings):
-    """What is logged."""
+    """Sets how often the loss is logged."""
 
     GROUP = "monitoring"
 

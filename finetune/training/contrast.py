@@ -94,44 +94,37 @@ class SiameseTrainer:
 
         return compare
 
+    def update(self, engine: Engine, groups: Groups, batch: np.ndarray, step: int) -> Outcome:
+        """Trains on the examples whose numbers are in ``batch``, the global batch of update ``step``, with all ranks.
 
-def update_bi_encoder(
-    engine: Engine,
-    trainer: SiameseTrainer,
-    groups: Groups,
-    batch: np.ndarray,
-    step: int,
-) -> Outcome:
-    """Trains on the examples whose numbers are in ``batch``, the global batch of update ``step``, with all ranks.
+        The loss is its sum over the global batch divided by the number of examples in it, see update.Trainer.
+        """
+        layout, rank = self.layout, self.rank
+        every = self.list_texts(groups, batch)
+        cuts = layout.micro_batches(rank, len(batch))
+        scale = layout.world * layout.accumulation / len(batch)
+        engine.module.train()
 
-    The loss is its sum over the global batch divided by the number of examples in it, see update.update_ranker.
-    """
-    layout, rank = trainer.layout, trainer.rank
-    every = trainer.list_texts(groups, batch)
-    cuts = layout.micro_batches(rank, len(batch))
-    scale = layout.world * layout.accumulation / len(batch)
-    engine.module.train()
+        def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
+            note_place(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
+            start, end = cuts[number]
+            # Where a share is empty, another pair stands in, because collectives must match.
+            rows = every[start:end] if end > start else every[-1:]
+            texts = rows.ravel()
+            with decide_dropout(self.seed, step, rank * layout.accumulation + number, texts):
+                vectors = engine(**self.texts.pack(texts, engine.device))
+            return (vectors.view(*rows.shape, -1),)
 
-    def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
-        note_place(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
-        start, end = cuts[number]
-        # Where a share is empty, another pair stands in, because collectives must match.
-        rows = every[start:end] if end > start else every[-1:]
-        texts = rows.ravel()
-        with decide_dropout(trainer.seed, step, rank * layout.accumulation + number, texts):
-            vectors = engine(**trainer.texts.pack(texts, engine.device))
-        return (vectors.view(*rows.shape, -1),)
-
-    sizes = [end - start for start, end in cuts]
-    share = layout.share(rank, len(batch))
-    cached = cache_gradients(trainer.compare(every), NUM_SUMS, sizes, forward, share, len(batch))
-    norm = None
-    for number in range(len(cuts)):
-        (vectors,) = cached.only or forward(number)
-        note_place(f"step {step}, backward of micro-batch {number}")
-        engine.backward(surrogate_loss(vectors, cached.of_batches[number]) * scale)
-        if number == len(cuts) - 1:
-            norm = guard_update(engine)
-        engine.step()
-    skipped, norm = read_outcome(engine, norm)
-    return Outcome(cached.sums.masked_fill(skipped, 0.0), norm, skipped)
+        sizes = [end - start for start, end in cuts]
+        share = layout.share(rank, len(batch))
+        cached = cache_gradients(self.compare(every), NUM_SUMS, sizes, forward, share, len(batch))
+        norm = None
+        for number in range(len(cuts)):
+            (vectors,) = cached.only or forward(number)
+            note_place(f"step {step}, backward of micro-batch {number}")
+            engine.backward(surrogate_loss(vectors, cached.of_batches[number]) * scale)
+            if number == len(cuts) - 1:
+                norm = guard_update(engine)
+            engine.step()
+        skipped, norm = read_outcome(engine, norm)
+        return Outcome(cached.sums.masked_fill(skipped, 0.0), norm, skipped)

@@ -40,7 +40,7 @@ from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.release.curve import draw_curve
 from pretrain.release.folder import fingerprint_model
 
-from .card import AS_STARTED, AS_TRANSFERRED, add_baselines, name_model, write_card
+from .card import AS_STARTED, AS_TRANSFERRED, name_model, write_card
 from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
 from .search import search_settings
 from .setup import Ranks, join_ranks
@@ -53,7 +53,6 @@ from .stages import (
     fingerprint_identity,
     fingerprint_ids,
     load_data,
-    log_high_rates,
     make_target_stage,
     make_transfer_stage,
     name_best,
@@ -73,12 +72,14 @@ class Experiment:
     """The data and settings that all seeds share.
 
     transfer:  TANDA's first stage, or None
+    baselines: their figures on the last split that is measured
     output:    the folder of the experiment
     """
 
     config: FinetuneConfig
     data: Data
     transfer: TrainingStage | None
+    baselines: dict[str, dict[str, float]]
     output: Path
     ranks: Ranks
 
@@ -106,21 +107,19 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
     config = replace(config, model=model, max_length=config.max_length or trained or get_max_length(config))
     if trained and config.max_length != trained:
         log.warning("--max_length %s: %s was trained on %s tokens", config.max_length, model, trained)
-    log_high_rates(config)
     if config.search_folds:
         config = search_settings(config, data, output / "search", ranks)
     transfer = make_transfer_stage(config, data) if data.transfer is not None else None
     for stage in (transfer, make_target_stage(config, data, 1, model, "target's fine-tuning")):
         if stage:  # settings that cannot be trained with are refused here, before hours of transfer
-            plan_stage(config, stage, 1)
-    experiment = Experiment(config, data, transfer, output, ranks)
+            plan_stage(stage, 1)
+    measured = data.measured[-1]
+    of_baselines = measure_baselines(config, measured, output) if baselines else {}
+    experiment = Experiment(config, data, transfer, of_baselines, output, ranks)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
     if baselines:
-        measured = data.measured[-1]
-        results["baselines"] = {measured.split: measure_baselines(config, measured, output)}
+        results["baselines"] = {measured.split: of_baselines}
     if ranks.rank == 0:
-        for seed in list_seeds(config) if baselines else ():
-            add_baselines(output / f"seed-{seed}" / BEST, measured.split, results["baselines"][measured.split])
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
         _draw_curves(config, output)
     log_better_baselines(results)
@@ -131,7 +130,7 @@ def _check_output(output: Path) -> None:
     """Raises KinspanError where the folder holds something, and nothing of an experiment."""
     if not output.is_dir() or not any(output.iterdir()):
         return
-    if not any(any(output.glob(name)) for name in (RESULTS, "search", "seed-*", "transfer-*")):
+    if not any(any(output.glob(name)) for name in (RESULTS, BASELINES, "search", "seed-*", "transfer-*")):
         raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
 
 
@@ -144,14 +143,15 @@ def _run_seed(experiment: Experiment, seed: int) -> JsonObject:
     if transfer is not None:
         shared = Path(config.transfer_dir or experiment.output)
         transferred = shared / f"transfer-{fingerprint_identity(transfer.identity)}"
-        train_ranker(config, transfer, TRANSFER_SEED, transferred, experiment.ranks)
+        train_ranker(transfer, TRANSFER_SEED, transferred, experiment.ranks)
         start, what = str(transferred / name_best(f"{DEV}-{name_set(config.data)}")), "adaptation"
     stage = make_target_stage(config, data, seed, start, what)
-    summary = train_ranker(config, stage, seed, folder, experiment.ranks)
+    summary = train_ranker(stage, seed, folder, experiment.ranks)
     measured = _measure(experiment, folder, f"{name_model(config)}-seed-{seed}")
-    figures = {split.split: measured[split.split] for split in data.measured}
+    figures, split = {split.split: measured[split.split] for split in data.measured}, data.measured[-1].split
     if experiment.ranks.rank == 0 and (folder / BEST).is_dir():  # the weights may have been deleted since
-        write_card(folder / BEST, config, stage, seed, summary["best_step"], figures)
+        of_baselines = {f"{split}, {name}": row for name, row in experiment.baselines.items()}
+        write_card(folder / BEST, stage, seed, summary["best_step"], figures | of_baselines)
     return {"seed": seed, "run": summary, **figures}
 
 
@@ -198,6 +198,7 @@ def _measure_once(path: Path, identify: Callable[[], list[object]], measure: Cal
     of, known = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever
     if not known:
         known = {"of": of, **measure()}
+        path.parent.mkdir(parents=True, exist_ok=True)
         broadcast_from_rank_0(lambda: write_atomically(path, json.dumps(known, indent=1) + "\n"))
     return known
 

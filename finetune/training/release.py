@@ -25,8 +25,6 @@ REPAIR = "the same kinspan finetune command again writes it anew"
 def find_ranker(source: Path) -> Path | None:
     """Returns the folder of a ranker: ``source``, a seed's folder, or an experiment's, whose seed with the highest dev
     MAP is taken. None where ``source`` is of no fine-tuning.
-
-    Raises KinspanError where the experiment is not complete, or that seed's ranker is gone.
     """
     for folder in (source, source / BEST):
         if (folder / ABOUT).is_file():
@@ -57,8 +55,6 @@ def release_ranker(
     """Writes the release of the ranker in ``source``, as ``find_ranker`` returned it, and returns ``output``.
 
     measured: ``data``, the name of the data set, and ``figures``, by split, in place of those in the ranker's files
-
-    Raises KinspanError where files are missing or damaged, or ``output`` holds something that is not a release.
     """
     about = read_object(source / ABOUT, REPAIR)
     if not (source / WEIGHTS).is_file():

@@ -70,7 +70,7 @@ def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
         settings = replace(config, test_every_validation=False)
         stage = make_target_stage(settings, rest, SEED, str(config.model), "search")
         run = folder / f"fold-{fold}"
-        train_ranker(config, stage, SEED, run, ranks)
+        train_ranker(stage, SEED, run, ranks)
         peaks.append(broadcast_from_rank_0(partial(_find_peak, run / "metrics.jsonl")))
         if ranks.rank == 0:
             shutil.rmtree(run / BEST, ignore_errors=True)  # the weights of so many runs would fill a disk

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from data_pipeline.core.files import JsonObject
 from finetune.data.answers import AnswerSet
@@ -22,25 +21,19 @@ from finetune.ranking.siamese import (
     save_siamese_ranker,
     score_texts,
 )
-from pretrain.engine.deepspeed_compat import Engine
-from pretrain.engine.device import choose_precision
 from pretrain.engine.engine import (
-    build_engine,
-    complete_settings,
     read_deepspeed_config,
     start_distributed,
-    zero_stage,
 )
 from pretrain.engine.layout import Layout
-from pretrain.engine.loop import Outcome
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.limits import check_fits
 
 from .config import CONTRASTIVE, LISTED, TEMPERATURE, FinetuneConfig, get_max_length
-from .contrast import SiameseTrainer, update_bi_encoder
+from .contrast import SiameseTrainer
 from .groups import log_unlisted
 from .stages import FitPlan, TrainingStage, largest_group, plan_stage
-from .update import LOSSES, Trainer, update_ranker
+from .update import LOSSES, Loss, Trainer, pointwise
 
 DEFAULT = "ds_configs/zero1.json"  # DeepSpeed's settings
 
@@ -65,19 +58,11 @@ def join_ranks(config: FinetuneConfig) -> Ranks:
     return Ranks(rank=rank, world=world, deepspeed=settings)
 
 
-def make_engine(model: nn.Module, config: FinetuneConfig, layout: Layout, settings: JsonObject) -> tuple[Engine, str]:
-    """Returns DeepSpeed's engine by its ``settings``, with AdamW as in pre-training, and its precision."""
-    precision = choose_precision(config.precision, zero_stage(settings))
-    complete = complete_settings(settings, config.max_grad_norm, layout, precision)
-    return build_engine(model, complete, config.learning_rate, config.weight_decay), precision
-
-
 @dataclass(frozen=True, kw_only=True)
 class RankerSetup:
-    """The parts of a run; functions where a cross-encoder and a bi-encoder differ.
+    """The parts of a run.
 
-    update:   makes an update of the engine: (engine, groups, batch, step)
-    measure:  returns the tokens of rows of the training set
+    trainer:  of a cross-encoder or a bi-encoder
     measured: for each dev set, and "test" if it is measured at each validation, the answers and their scoring
     save:     writes weights to a folder, which others load as a ranker
     """
@@ -85,26 +70,35 @@ class RankerSetup:
     ranker: Ranker | SiameseRanker
     plan: FitPlan
     layout: Layout
-    update: Callable[..., Outcome]
-    measure: Callable[[np.ndarray], np.ndarray]
+    trainer: Trainer | SiameseTrainer
     measured: dict[str, tuple[AnswerSet, Scoring]]
     save: Callable[[dict[str, torch.Tensor], Path], None]
 
 
-def load_setup(config: FinetuneConfig, stage: TrainingStage, seed: int, ranks: Ranks) -> RankerSetup:
+def load_setup(stage: TrainingStage, seed: int, ranks: Ranks) -> RankerSetup:
     """Loads and checks everything that can be checked before training starts. Raises KinspanError."""
-    plan = plan_stage(config, stage, seed)
+    config, plan = stage.config, plan_stage(stage, seed)
     micro = max(1, min(plan.groups, config.micro_batch_size // largest_group(config)))
     layout = Layout(plan.groups, micro, ranks.world)
     load = _load_bi_encoder if config.loss == CONTRASTIVE else _load_cross_encoder
-    return load(config, stage, seed, plan, layout, ranks.rank)
+    ranker, trainer, prepare, save = load(stage, seed, layout, ranks.rank)
+    measured = {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
+    return RankerSetup(
+        ranker=ranker,
+        plan=plan,
+        layout=layout,
+        trainer=trainer,
+        measured={name: (data, prepare(data)) for name, data in measured.items()},
+        save=save,
+    )
 
 
 def _load_cross_encoder(
-    config: FinetuneConfig, stage: TrainingStage, seed: int, plan: FitPlan, layout: Layout, rank: int
-) -> RankerSetup:
+    stage: TrainingStage, seed: int, layout: Layout, rank: int
+) -> tuple[Ranker, Trainer, Callable[[AnswerSet], Scoring], Callable[..., None]]:
+    config = stage.config
     fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
-    ranker = load_ranker(stage.model, seed, _share_of_positives(config, stage), fresh)
+    ranker = load_ranker(stage.model, seed, _share_of_positives(stage), fresh)
     check_plain(ranker, stage.model)
     tokenizer, length = load_own_tokenizer(stage.model), get_max_length(config)
     check_fits(stage.model, ranker.classifier, tokenizer, length)
@@ -118,28 +112,19 @@ def _load_cross_encoder(
         pairs = encode(data)
         return lambda model, device, **options: score_pairs(model, pairs, device, **options)
 
-    pairs = encode(stage.train)
     if config.loss in LISTED:
         log_unlisted(stage.train)
-    loss = LOSSES[config.loss]
-    if config.loss == "pointwise":
-        loss = partial(loss, positive_weight=config.positive_weight)
-    trainer = Trainer(pairs=pairs, labels=stage.train.labels, loss=loss, layout=layout, rank=rank, seed=seed)
-    return RankerSetup(
-        ranker=ranker,
-        plan=plan,
-        layout=layout,
-        update=lambda engine, *rest: update_ranker(engine, trainer, *rest),
-        measure=pairs.measure,
-        measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
-        save=partial(save_ranker, ranker.classifier.config, tokenizer, length),
-    )
+    weighted = partial(pointwise, positive_weight=config.positive_weight)
+    loss: Loss = weighted if config.loss == "pointwise" else LOSSES[config.loss]
+    labels = stage.train.labels
+    trainer = Trainer(pairs=encode(stage.train), labels=labels, loss=loss, layout=layout, rank=rank, seed=seed)
+    return ranker, trainer, prepare, partial(save_ranker, ranker.classifier.config, tokenizer, length)
 
 
 def _load_bi_encoder(
-    config: FinetuneConfig, stage: TrainingStage, seed: int, plan: FitPlan, layout: Layout, rank: int
-) -> RankerSetup:
-    ranker = load_siamese_ranker(stage.model, seed)
+    stage: TrainingStage, seed: int, layout: Layout, rank: int
+) -> tuple[SiameseRanker, SiameseTrainer, Callable[[AnswerSet], Scoring], Callable[..., None]]:
+    config, ranker = stage.config, load_siamese_ranker(stage.model, seed)
     tokenizer, length = load_own_tokenizer(stage.model), get_max_length(config)
     check_fits(stage.model, ranker.encoder, tokenizer, length)
     width = int(ranker.config.hidden_size)
@@ -162,26 +147,13 @@ def _load_bi_encoder(
         rank=rank,
         seed=seed,
     )
-    return RankerSetup(
-        ranker=ranker,
-        plan=plan,
-        layout=layout,
-        update=lambda engine, *rest: update_bi_encoder(engine, trainer, *rest),
-        measure=trainer.measure,
-        measured={name: (data, prepare(data)) for name, data in list_measured(stage).items()},
-        save=partial(save_siamese_ranker, ranker.config, tokenizer, length),
-    )
+    return ranker, trainer, prepare, partial(save_siamese_ranker, ranker.config, tokenizer, length)
 
 
-def list_measured(stage: TrainingStage) -> dict[str, AnswerSet]:
-    """Returns the data that validations measure, by name."""
-    return {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
-
-
-def _share_of_positives(config: FinetuneConfig, stage: TrainingStage) -> float:
+def _share_of_positives(stage: TrainingStage) -> float:
     """Returns the share of right answers in an epoch, which a fresh head first predicts."""
     share = float(stage.train.labels.mean())
-    if stage.negatives_per_question is not None:
+    if stage.config.negatives_per_question is not None:
         right = int(stage.train.labels.sum())
-        share = right / max(1, right + stage.negatives_per_question * stage.train.num_questions)
+        share = right / max(1, right + stage.config.negatives_per_question * stage.train.num_questions)
     return min(max(share, 0.01), 0.99)

@@ -17,7 +17,6 @@ from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.filters import check_overlaps
 from finetune.data.registry import load_filtered, parse_columns
-from pretrain.engine.engine import HIGH_RATE
 from pretrain.engine.schedule import Schedule, make_schedule
 from pretrain.release.folder import fingerprint_model
 
@@ -51,11 +50,7 @@ class Data:
 
 
 def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
-    """Reads and filters the data sets that the settings name.
-
-    Raises KinspanError where a file is not as it must be, where all training candidates have one label, and where one
-    split is a part of another.
-    """
+    """Reads and filters the data sets that the settings name."""
     specs = (config.data, config.train_data, config.transfer, *config.transfer_targets)
     named = [spec for spec in specs if spec and spec.startswith(("files=", "hub="))]
 
@@ -84,7 +79,7 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:
             raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
     splits = [split for split in (transfer, train, dev, test) if split is not None]
-    check_overlaps(splits, config.allow_identical_splits)
+    check_overlaps(splits)
     return Data(train, dev, test, transfer, devs)
 
 
@@ -108,47 +103,27 @@ def name_transfer(config: FinetuneConfig) -> str:
     return f"{kind}={Path(place).name}" if kind == name_set(config.data) else kind
 
 
-def log_high_rates(config: FinetuneConfig) -> None:
-    """Warns of each learning rate that is too high for all weights of a pre-trained encoder."""
-    rates = {"--learning_rate": config.learning_rate}
-    if config.search_folds:
-        rates = {"--search_learning_rates": max(config.search_learning_rates)}
-    if config.transfer:
-        rates["--transfer_learning_rate"] = config.transfer_learning_rate
-    for flag, rate in rates.items():
-        if rate >= HIGH_RATE:
-            log.warning("%s %g is high for all weights of a pre-trained encoder: 1e-5 to 1e-4 are usual", flag, rate)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingStage:
-    """The data and settings of a run that differ between the stages of an experiment.
+    """The data and settings of a run.
 
-    what:             "fine-tuning", "transfer" or "adaptation", for the screen
-    model:            the folder or hub name of the model that it starts from
-    train:            filtered
-    devs:             filtered, by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best
-                      ranker is kept for each, see ``name_best``
-    test:             filtered; measured at each validation, if given
-    max_steps, eval_steps, negatives_...: as in FinetuneConfig
-    identity:         what makes it this run: an output folder that holds another run is refused
-    batch_size:       pairs in one update, where it is not that of the settings
+    what:     "fine-tuning", "transfer" or "adaptation", for the screen
+    config:   with the rates, lengths and negatives of this stage
+    model:    the folder or hub name of the model that it starts from
+    train:    filtered
+    devs:     filtered, by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best ranker is
+              kept for each, see ``name_best``
+    test:     filtered; measured at each validation, if given
+    identity: what makes it this run: an output folder that holds another run is refused
     """
 
     what: str
+    config: FinetuneConfig
     model: str
     train: AnswerSet
     devs: Mapping[str, AnswerSet]
     test: AnswerSet | None = None
-    learning_rate: float
-    epochs: int
-    max_steps: int | None = None
-    eval_steps: int | None = None
-    negatives_ratio: float | None = None
-    negatives_per_question: int | None = None
-    negatives_from: str | None = None
     identity: JsonObject
-    batch_size: int | None = None
 
 
 # Settings whose change invalidates a finished transfer run
@@ -168,24 +143,31 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
     """
     assert data.transfer is not None
     settings = TRANSFER_SETTINGS + (CONTRASTIVE_SETTINGS if config.loss == CONTRASTIVE else ())
-    return TrainingStage(
-        what="transfer",
-        model=str(config.model),
-        train=data.transfer,
-        devs={f"{DEV}-{name}": dev for name, dev in data.transfer_devs.items()},
+    batch_size = config.transfer_batch_size or config.batch_size
+    of_transfer = replace(
+        config,
         learning_rate=config.transfer_learning_rate,
         epochs=config.transfer_epochs,
         max_steps=config.transfer_steps,
         eval_steps=config.transfer_eval_steps,
         negatives_ratio=config.transfer_negatives,
+        negatives_per_question=None,
+        negatives_from=None,
+        batch_size=batch_size,
+    )
+    return TrainingStage(
+        what="transfer",
+        config=of_transfer,
+        model=str(config.model),
+        train=data.transfer,
+        devs={f"{DEV}-{name}": dev for name, dev in data.transfer_devs.items()},
         identity={
             **{name: getattr(config, name) for name in settings},
-            "batch_size": config.transfer_batch_size or config.batch_size,
+            "batch_size": batch_size,
             "transfer": fingerprint_answers(data.transfer),
             "dev": {name: fingerprint_answers(dev) for name, dev in sorted(data.transfer_devs.items())},
             "model": fingerprint_model(str(config.model)),
         },
-        batch_size=config.transfer_batch_size,
     )
 
 
@@ -205,17 +187,11 @@ def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str,
     }
     return TrainingStage(
         what=what,
+        config=config,
         model=start,
         train=train,
         devs={DEV: data.dev},
         test=data.test if config.test_every_validation else None,
-        learning_rate=config.learning_rate,
-        epochs=config.epochs,
-        max_steps=config.max_steps,
-        eval_steps=config.eval_steps,
-        negatives_ratio=config.negatives_ratio,
-        negatives_per_question=config.negatives_per_question,
-        negatives_from=config.negatives_from,
         identity={**settings_of_identity(config), **facts},
     )
 
@@ -240,13 +216,14 @@ class FitPlan:
     schedule: Schedule
 
 
-def plan_stage(config: FinetuneConfig, stage: TrainingStage, seed: int) -> FitPlan:
+def plan_stage(stage: TrainingStage, seed: int) -> FitPlan:
     """Returns the length of a stage. Raises KinspanError where its warm-up is longer, or it has no groups."""
-    groups = max(1, (stage.batch_size or config.batch_size) // largest_group(config))
-    epoch_steps = math.ceil(len(draw_groups(config, stage, seed, 0)) / groups)
-    total = min(stage.epochs * epoch_steps, stage.max_steps or stage.epochs * epoch_steps)
+    config = stage.config
+    groups = max(1, config.batch_size // largest_group(config))
+    epoch_steps = math.ceil(len(draw_groups(stage, seed, 0)) / groups)
+    total = min(config.epochs * epoch_steps, config.max_steps or config.epochs * epoch_steps)
     warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
-    return FitPlan(groups, epoch_steps, total, make_schedule(config, stage.learning_rate, total, warmup, stage.what))
+    return FitPlan(groups, epoch_steps, total, make_schedule(config, config.learning_rate, total, warmup, stage.what))
 
 
 def largest_group(config: FinetuneConfig) -> int:
@@ -254,16 +231,16 @@ def largest_group(config: FinetuneConfig) -> int:
     return 1 if config.loss in ("pointwise", CONTRASTIVE) else config.list_size
 
 
-def draw_groups(config: FinetuneConfig, stage: TrainingStage, seed: int, epoch: int) -> Groups:
+def draw_groups(stage: TrainingStage, seed: int, epoch: int) -> Groups:
     """Returns the groups of an epoch, in their order: a function of (seed, epoch)."""
+    config, train = stage.config, stage.train
     if config.loss == CONTRASTIVE:
-        return draw_examples(stage.train, seed, epoch, config.own_negatives or 0)
-    if stage.negatives_per_question is not None:
-        from_corpus = stage.negatives_from == CORPUS
-        return draw_negatives(stage.train, seed, epoch, stage.negatives_per_question, from_corpus)
+        return draw_examples(train, seed, epoch, config.own_negatives or 0)
+    if config.negatives_per_question is not None:
+        return draw_negatives(train, seed, epoch, config.negatives_per_question, config.negatives_from == CORPUS)
     if config.loss == "pointwise":
-        return draw_pairs(stage.train, seed, epoch, stage.negatives_ratio)
-    return draw_lists(stage.train, seed, epoch, config.list_size)
+        return draw_pairs(train, seed, epoch, config.negatives_ratio)
+    return draw_lists(train, seed, epoch, config.list_size)
 
 
 def fingerprint_answers(data: AnswerSet) -> str:

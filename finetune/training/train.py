@@ -17,9 +17,8 @@ from finetune.evaluation.metrics import MAP, compute_means, compute_question_met
 from pretrain.checkpoints.reader import convert_to_universal, find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer, full_weights
 from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
-from pretrain.engine.device import is_out_of_memory, return_freed_memory
-from pretrain.engine.engine import set_learning_rate
-from pretrain.engine.layout import Layout
+from pretrain.engine.device import choose_precision, is_out_of_memory, return_freed_memory
+from pretrain.engine.engine import build_engine, complete_settings, set_learning_rate, zero_stage
 from pretrain.engine.log import Log
 from pretrain.engine.loop import LoopState, Outcome, Progress
 from pretrain.engine.ranks import (
@@ -44,22 +43,22 @@ from pretrain.engine.watch import Watch, note_place, watch_ranks
 from .card import write_card
 from .config import FinetuneConfig, get_max_length, list_metrics
 from .groups import Groups
-from .setup import RankerSetup, Ranks, load_setup, make_engine
-from .stages import DEV, FitPlan, TrainingStage, draw_groups, largest_group, name_best
+from .setup import RankerSetup, Ranks, load_setup
+from .stages import DEV, FitPlan, TrainingStage, draw_groups, name_best
 
 log = logging.getLogger(__name__)
 SUMS = ("loss", "groups")  # see loop.Outcome
 NUM_CHECKPOINTS = 2  # where the newest is damaged, the run goes on from the one before
 
 
-def train_ranker(config: FinetuneConfig, stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) -> JsonObject:
+def train_ranker(stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) -> JsonObject:
     """Runs, or goes on with, one run in ``folder``, and returns its summary. The best ranker on each
     dev set lies in ``folder``, see ``stages.name_best``.
 
     Run by every rank. Raises KinspanError for errors of the user, and Stopped (a SystemExit of status 75) where a
     signal or ``max_hours`` ended the run with a checkpoint.
     """
-    record = {**stage.identity, "seed": seed}
+    config, record = stage.config, {**stage.identity, "seed": seed}
     if summary := _read_summary(folder, record):
         return summary
     with lock_folder(open_folder(folder)), listen_for_stop(config.max_hours) as request:
@@ -67,11 +66,11 @@ def train_ranker(config: FinetuneConfig, stage: TrainingStage, seed: int, folder
             return summary
         try:
             check_shared(folder)
-            setup = load_setup(config, stage, seed, ranks)
+            setup = load_setup(stage, seed, ranks)
             # Only now: what cannot be loaded leaves the folder free.
             broadcast_from_rank_0(lambda: claim_folder(folder, record))
             with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60) as watch:
-                return _train(config, stage, seed, folder, ranks, setup, request, watch)
+                return _train(stage, seed, folder, ranks, setup, request, watch)
         except Exception as error:
             if is_communication_failure(error):
                 raise CommunicationFailure(error) from error
@@ -90,7 +89,6 @@ def _read_summary(folder: Path, record: JsonObject) -> JsonObject | None:
 
 
 def _train(
-    config: FinetuneConfig,
     stage: TrainingStage,
     seed: int,
     folder: Path,
@@ -100,7 +98,7 @@ def _train(
     watch: Watch,
 ) -> JsonObject:
     """Builds the engine, loads the newest checkpoint that is whole, and trains to the end; returns the summary."""
-    plan, checkpoints, run = setup.plan, folder / CHECKPOINTS, None
+    config, plan, checkpoints, run = stage.config, setup.plan, folder / CHECKPOINTS, None
     try:
         note_place("reading checkpoints", patient=True)
         log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
@@ -108,7 +106,9 @@ def _train(
         writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
         checkpoint = find_resumable(checkpoints)
         universal = convert_to_universal(checkpoint, ranks.world, ranks.rank) if checkpoint else None
-        engine, precision = make_engine(setup.ranker, config, setup.layout, ranks.deepspeed)
+        precision = choose_precision(config.precision, zero_stage(ranks.deepspeed))
+        settings = complete_settings(ranks.deepspeed, config.max_grad_norm, setup.layout, precision)
+        engine = build_engine(setup.ranker, settings, config.learning_rate, config.weight_decay)
         run = _Run(
             rank=ranks.rank,
             engine=engine,
@@ -117,7 +117,6 @@ def _train(
             progress=FitProgress(world_size=ranks.world),
             request=request,
             most_skips=config.max_skipped_steps,
-            config=config,
             stage=stage,
             seed=seed,
             folder=folder,
@@ -138,8 +137,8 @@ def _train(
         return run.finish()
     except Exception as error:
         if is_out_of_memory(error):
-            lower = name_smaller(config, setup.layout)
-            raise KinspanError(f"out of memory with {get_max_length(config)} tokens: lower {lower}") from error
+            flags = f"--micro_batch_size {config.micro_batch_size} or --max_length {get_max_length(config)}"
+            raise KinspanError(f"out of memory: lower {flags}") from error
         if is_communication_failure(error):
             watch.wait_for_verdict(str(CommunicationFailure(error)))
         raise
@@ -148,15 +147,6 @@ def _train(
             run.metrics.close()
         if run:
             release_engine(run.engine)
-
-
-def name_smaller(config: FinetuneConfig, layout: Layout) -> str:
-    """Returns the flag to lower where memory is short. No micro-batch can be smaller than one group."""
-    group = largest_group(config)
-    pairs = layout.largest * group
-    if pairs > group:
-        return f"--micro_batch_size below {pairs}, with which the run goes on"
-    return "--max_length" if group == 1 else "--list_size or --max_length"
 
 
 @dataclass
@@ -185,7 +175,6 @@ class _Run(LoopState):
     """
 
     progress: FitProgress
-    config: FinetuneConfig
     stage: TrainingStage
     seed: int
     folder: Path
@@ -195,6 +184,10 @@ class _Run(LoopState):
     seconds: float = 0.0
     groups: tuple[int, Groups] | None = None
     requests: Callable[[], list[int]] = field(init=False)
+
+    @property
+    def config(self) -> FinetuneConfig:
+        return self.stage.config
 
     @property
     def plan(self) -> FitPlan:
@@ -221,7 +214,7 @@ class _Run(LoopState):
             set_learning_rate(self.engine, rate)
             epoch = step // self.plan.epoch_steps
             if self.groups is None or self.groups[0] != epoch:
-                self.groups = epoch, draw_groups(self.config, self.stage, self.seed, epoch)
+                self.groups = epoch, draw_groups(self.stage, self.seed, epoch)
             self.requests = start_sum([int(self.request.wanted())])  # travels during the update
             outcome = self.update(self.groups[1], step)
             self.count_update(outcome)
@@ -230,7 +223,7 @@ class _Run(LoopState):
             self.progress.wall_seconds += time.monotonic() - began
 
     def is_validation_due(self, step: int) -> bool:
-        return step % (self.stage.eval_steps or self.plan.epoch_steps) == 0 or step == self.plan.total
+        return step % (self.config.eval_steps or self.plan.epoch_steps) == 0 or step == self.plan.total
 
     @property
     def has_peaked(self) -> bool:
@@ -242,8 +235,8 @@ class _Run(LoopState):
         began, size = time.monotonic(), self.setup.layout.size
         first = (step % self.plan.epoch_steps) * size
         count = min(size, len(groups) - first)
-        batch = groups.order_longest_first(first, count, self.setup.measure)
-        outcome = self.setup.update(self.engine, groups, batch, step)
+        batch = groups.order_longest_first(first, count, self.setup.trainer.measure)
+        outcome = self.setup.trainer.update(self.engine, groups, batch, step)
         self.pairs, self.seconds = self.pairs + groups.num_rows(batch), self.seconds + time.monotonic() - began
         return outcome
 
@@ -277,7 +270,7 @@ class _Run(LoopState):
             shutil.rmtree(partial_folder, ignore_errors=True)
             self.setup.save(weights, partial_folder)
             figures = {dev: {MAP: self.progress.best_map[dev]}}
-            write_card(partial_folder, self.config, self.stage, self.seed, self.progress.step, figures)
+            write_card(partial_folder, self.stage, self.seed, self.progress.step, figures)
             shutil.rmtree(best, ignore_errors=True)
             partial_folder.replace(best)
         barrier()

@@ -72,41 +72,38 @@ class Trainer:
     rank: int
     seed: int
 
+    def measure(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the tokens of rows."""
+        return self.pairs.measure(rows)
 
-def update_ranker(
-    engine: Engine,
-    trainer: Trainer,
-    groups: Groups,
-    batch: np.ndarray,
-    step: int,
-) -> Outcome:
-    """Trains on the groups whose numbers are in ``batch``, the global batch of update ``step``, with all ranks.
+    def update(self, engine: Engine, groups: Groups, batch: np.ndarray, step: int) -> Outcome:
+        """Trains on the groups whose numbers are in ``batch``, the global batch of update ``step``, with all ranks.
 
-    The loss is its sum over the global batch divided by the number of groups in it, however the batch is cut: DeepSpeed
-    divides by the micro-steps and averages over ranks, which the scale takes back. An update that is not finite is
-    skipped on all ranks. Returns the sums of the loss over this rank's groups, and of their number.
+        The loss is its sum over the global batch divided by the number of groups in it, however the batch is cut:
+        DeepSpeed divides by the micro-steps and averages over ranks, which the scale takes back. An update that is not
+        finite is skipped on all ranks.
 
-    batch: may be shorter than the layout's, as the last one of an epoch is
-    """
-    layout, rank = trainer.layout, trainer.rank
-    scale = layout.world * layout.accumulation / len(batch)
-    sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
-    norm = None
-    engine.module.train()
-    for number, (start, end) in enumerate(layout.micro_batches(rank, len(batch))):
-        real = end > start  # an empty share stands in with a group at no weight, because collectives must match
-        rows, group_of = groups.select(batch[start:end] if real else batch[-1:])
-        note_place(f"step {step}, micro-batch {number}")
-        with decide_dropout(trainer.seed, step, rank * layout.accumulation + number, rows):
-            logits = engine(**trainer.pairs.pack(rows, engine.device))
-        labels = torch.from_numpy(read_labels(trainer.labels, rows).astype(np.int64)).to(engine.device)
-        loss = trainer.loss(logits.float(), labels, torch.from_numpy(group_of).to(engine.device))
-        if real:
-            sums += torch.stack([loss.detach().double(), sums.new_tensor(end - start)])
-            loss = loss * nan_guard(loss)
-        engine.backward(loss * (scale if real else 0.0))
-        if number == layout.accumulation - 1:
-            norm = guard_update(engine)
-        engine.step()
-    skipped, norm = read_outcome(engine, norm)
-    return Outcome(sums.masked_fill(skipped, 0.0), norm, skipped)
+        batch: may be shorter than the layout's, as the last one of an epoch is
+        """
+        layout, rank = self.layout, self.rank
+        scale = layout.world * layout.accumulation / len(batch)
+        sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
+        norm = None
+        engine.module.train()
+        for number, (start, end) in enumerate(layout.micro_batches(rank, len(batch))):
+            real = end > start  # an empty share stands in with a group at no weight, because collectives must match
+            rows, group_of = groups.select(batch[start:end] if real else batch[-1:])
+            note_place(f"step {step}, micro-batch {number}")
+            with decide_dropout(self.seed, step, rank * layout.accumulation + number, rows):
+                logits = engine(**self.pairs.pack(rows, engine.device))
+            labels = torch.from_numpy(read_labels(self.labels, rows).astype(np.int64)).to(engine.device)
+            loss = self.loss(logits.float(), labels, torch.from_numpy(group_of).to(engine.device))
+            if real:
+                sums += torch.stack([loss.detach().double(), sums.new_tensor(end - start)])
+                loss = loss * nan_guard(loss)
+            engine.backward(loss * (scale if real else 0.0))
+            if number == layout.accumulation - 1:
+                norm = guard_update(engine)
+            engine.step()
+        skipped, norm = read_outcome(engine, norm)
+        return Outcome(sums.masked_fill(skipped, 0.0), norm, skipped)

@@ -20,8 +20,7 @@ and test.tsv, which kinspan finetune reads as asnq=FOLDER. The published ASNQ ca
 
 EPILOG = """examples:
   kinspan data asnq --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output_dir asnq \\
-      --num_workers 16
-  kinspan data asnq --dev 'nq-dev-*.jsonl.gz' --split_questions unique.dev unique.test --output_dir asnq"""
+      --num_workers 16"""
 
 MEANING = {
     1: "neither in the long answer nor with the short one",
@@ -38,10 +37,7 @@ class BuildAsnqConfig:
     train: list[str] = setting([])
     """Files of the training set."""
     dev: list[str] = setting([])
-    """Files of the development set; they become dev and test."""
-    split_questions: list[str] = setting([])
-    """Two files with the questions of dev and of test, one per line, such as the published unique.dev and unique.test.
-    Without it: a hash of the question decides."""
+    """Files of the development set; they become dev and test, half of them each, by a hash of the question."""
     max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
     num_workers: int = setting(1, WORKERS)
     """Processes that cut pages into sentences."""
@@ -66,7 +62,5 @@ def format_tally(name: str, tally: QuestionTally) -> str:
 
 def main() -> str:
     config = parse(BuildAsnqConfig, DESCRIPTION, EPILOG)
-    tallies = build_asnq(
-        config.train, config.dev, config.output_dir, config.num_workers, config.split_questions, config.max_rejected
-    )
+    tallies = build_asnq(config.train, config.dev, config.output_dir, config.num_workers, config.max_rejected)
     return "\n".join(format_tally(name, tally) for name, tally in tallies.items())

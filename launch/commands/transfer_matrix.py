@@ -10,17 +10,16 @@ from data_pipeline.core.files import write_atomically
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
 
-DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25, TF-IDF and, if given,
-models that were fine-tuned on the target: the matrix of MultiCQA (Rücklé et al., 2020). Questions are those that papers
-measure on; of other data sets, those with a right and a wrong candidate.
+DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25 and TF-IDF: the
+matrix of MultiCQA (Rücklé et al., 2020). Questions are those that papers measure on; of other data sets, those with a
+right and a wrong candidate.
 
 Writes OUTPUT_DIR/matrix.csv, and a file for each cell in OUTPUT_DIR/results: the same command again measures what is
 new or has changed."""
 
 EPILOG = f"""example:
   kinspan evaluate transfer --sources beer=releases/beer physics=releases/physics \\
-      --targets wikiqa=wikiqa=data/WikiQACorpus cooking=files=data/las-cooking --accuracy cooking \\
-      --in_domain wikiqa=runs/wikiqa/seed-1/best --output_dir matrix
+      --targets wikiqa=wikiqa=data/WikiQACorpus cooking=files=data/las-cooking --accuracy cooking --output_dir matrix
 
 A target is NAME=SPEC, where SPEC is one of the following:
 {SPECS}"""
@@ -36,32 +35,25 @@ class MatrixConfig:
     """Folder for the table and the cells."""
     accuracy: list[str] = setting([])
     """Names of targets that are measured by P@1, beside InsuranceQA, which always is; the others by MAP."""
-    in_domain: list[str] = setting([])
-    """Models that were fine-tuned on a target, each TARGET=FOLDER."""
     split: Literal["test", "dev"] = setting("test")
     """Which questions of the targets."""
-    max_questions: int | None = setting(None, ABOVE_0)
-    """Number of questions of each target, always the same sample. Without it: all."""
     max_length: int = setting(300, ABOVE_0)
     """Most tokens of a question and a candidate."""
 
 
 def main() -> str:
     config = parse(MatrixConfig, DESCRIPTION, EPILOG)
-    sources, targets = read_names("sources", config.sources), read_names("targets", config.targets)
-    in_domain = read_names("in_domain", config.in_domain)
-    if unknown := [name for name in in_domain if name not in targets]:
-        raise KinspanError(f"--in_domain {unknown[0]}: there is no such target")
+    sources, targets = (read_names(flag, getattr(config, flag)) for flag in ("sources", "targets"))
     expect_data(*targets.values())
     from finetune.training import transfer  # after the flags: torch takes seconds to import
 
     if taken := [name for name in sources if name in transfer.BASELINES]:
         raise KinspanError(f"--sources {taken[0]}: a baseline has this name")
     folder = Path(config.output_dir)
-    loaded = transfer.load_targets(targets, config.split, set(config.accuracy), config.max_questions)
-    matrix = transfer.measure_matrix(sources, loaded, in_domain, folder / "results", config.max_length)
-    write_atomically(folder / "matrix.csv", transfer.format_csv(matrix))
-    return transfer.format_matrix(matrix)
+    loaded = transfer.load_targets(targets, config.split, config.accuracy)
+    rows = transfer.measure_matrix(sources, loaded, folder / "results", config.max_length)
+    write_atomically(folder / "matrix.csv", transfer.format_csv(loaded, rows))
+    return transfer.format_matrix(loaded, rows)
 
 
 def read_names(flag: str, texts: list[str]) -> dict[str, str]:

@@ -18,12 +18,10 @@ from data_pipeline.prepare.read import MAX_REJECTED, ReadTally, refuse_rejected
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 from data_pipeline.prepare.readers.reader import Record
 from data_pipeline.prepare.readers.registry import read_records
-from finetune.data.tables import read_lines
 
 from .natural_questions import KEPT, LABELS, OUTCOMES, BuiltQuestion, build_chunk
 
 REPEATED = "asked before: the first one counts"
-NOT_LISTED = "in neither list of --split_questions"
 
 
 @dataclass
@@ -50,14 +48,10 @@ def build_asnq(
     dev: list[str],
     output: str | Path,
     num_workers: int = 1,
-    split_questions: list[str] | None = None,
     max_rejected: float = MAX_REJECTED,
 ) -> dict[str, QuestionTally]:
-    """Writes train.tsv from the ``train`` files, and dev.tsv and test.tsv from ``dev``; one list may be empty.
+    """Writes train.tsv from the ``train`` files, and dev.tsv and test.tsv from ``dev``, halved; one list may be empty.
 
-    split_questions: two files with the questions of dev and of test, one per line, as Soldaini and Moschitti, 2020,
-                     published theirs (unique.dev and unique.test). Without them, the questions are ordered by a hash
-                     and halved
     max_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/read.py
 
     Questions stand in the order of the files, whatever the number of workers. A file is written whole or not at all.
@@ -69,9 +63,6 @@ def build_asnq(
     inputs = {flag: _find_inputs(flag, names) for flag, names in (("train", train), ("dev", dev)) if names}
     if not inputs:
         raise KinspanError("--train and --dev are both missing: name the files of Natural Questions")
-    if split_questions and "dev" not in inputs:
-        raise KinspanError("--split_questions divides the questions of --dev, which is missing")
-    lists = _read_lists(split_questions or [])
     tallies = {name: QuestionTally() for name in inputs}
     splits = ("train",) * ("train" in inputs) + ("dev", "test") * ("dev" in inputs)
     temporary = {split: folder / f"{split}.tsv.tmp" for split in splits}
@@ -81,11 +72,9 @@ def build_asnq(
             files = {split: stack.enter_context(path.open("wb")) for split, path in temporary.items()}
             for name, tally in tallies.items():
                 kept = _build(name, inputs[name], num_workers, max_rejected, tally)
-                for split, question in _divide(kept, lists, tally) if name == "dev" else (("train", q) for q in kept):
+                for split, question in _divide(kept) if name == "dev" else (("train", q) for q in kept):
                     files[split].write(question.lines)
                     tally.count(split, question.counts)
-        if empty := [split for split in ("dev", "test") if lists and not tallies["dev"].questions[split]]:
-            raise KinspanError(f"--split_questions: no question of the list of {empty[0]} is among those of --dev")
         for split, path in temporary.items():
             path.replace(folder / f"{split}.tsv")
     except OSError as error:
@@ -108,20 +97,6 @@ def _find_inputs(flag: str, names: list[str]) -> list[Path]:
                 raise KinspanError(f"--{flag} {name}: no such file, or a folder without .jsonl files")
             files.update(dict.fromkeys(inside))
     return list(files)
-
-
-def _read_lists(names: list[str]) -> dict[str, str]:
-    if len(names) not in (0, 2):
-        raise KinspanError("--split_questions takes two files: the questions of dev, and those of test")
-    lists: dict[str, str] = {}
-    for split, name in zip(("dev", "test"), names, strict=False):
-        for line, question in read_lines(Path(name)):
-            question = " ".join(question.split())
-            if question and lists.setdefault(question, split) != split:
-                raise KinspanError(f"--split_questions {name} line {line}: this question is in the other list too")
-        if split not in lists.values():
-            raise KinspanError(f"--split_questions {name}: it lists no question")
-    return lists
 
 
 def _read(files: list[Path]) -> Iterator[Record]:
@@ -162,16 +137,10 @@ def _hash_question(question: str) -> bytes:
     return hashlib.blake2b(question.encode(), digest_size=16).digest()
 
 
-def _divide(
-    kept: Iterator[BuiltQuestion], lists: dict[str, str], tally: QuestionTally
-) -> Iterator[tuple[str, BuiltQuestion]]:
-    """Yields the questions of the development set, a few thousand, with the split of each, dev or test."""
+def _divide(kept: Iterator[BuiltQuestion]) -> Iterator[tuple[str, BuiltQuestion]]:
+    """Yields the questions of the development set, a few thousand, with their splits: a hash puts half into dev."""
     questions = list(kept)
     order = sorted(range(len(questions)), key=lambda k: _hash_question(questions[k].question))
     to_dev = set(order[: (len(order) + 1) // 2])
     for k, question in enumerate(questions):
-        split = lists.get(question.question) if lists else "dev" if k in to_dev else "test"
-        if split:
-            yield split, question
-        else:
-            tally.outcomes.update({NOT_LISTED: 1, KEPT: -1})
+        yield "dev" if k in to_dev else "test", question

@@ -63,9 +63,6 @@ def read_questions(inputs: list[str], max_rejected: float = MAX_REJECTED) -> lis
     """Reads all questions of a forum's dump, or of ``questions:FILE.jsonl``, cleaned as kinspan prepare cleans them.
 
     max_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/read.py
-
-    Raises KinspanError where there is no question in the input, too much of it is rejected, two questions share an id,
-    or a link leads from one file to another, since the groups of duplicates are those of each file.
     """
     questions = read_input(inputs, _parse_questions, _make_questions, max_rejected)
     if not questions:
@@ -135,8 +132,6 @@ def build_forum_set(
     shares: of "dev" and "test". Which questions they are is told by a hash of id and text: kinspan prepare with a
             --validation_share of both together holds out the same ones
     candidates: of a question, the right one among them
-
-    Raises KinspanError where a split has no question.
     """
     how, number = KINDS[kind], {question.id: n for n, question in enumerate(questions)}
     pool = np.array([bool(how.finds(question)) for question in questions])

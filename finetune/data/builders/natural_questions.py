@@ -72,10 +72,7 @@ class Example:
 
 
 def parse_example(line: bytes) -> Example | str:
-    """Returns the example in a line of either form of the data, or which of OUTCOMES excludes its question.
-
-    Raises Rejected for a line that is not of the form of Natural Questions.
-    """
+    """Returns the example in a line of either form of the data, or which of OUTCOMES excludes its question."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -181,7 +178,7 @@ def _split_sentences(block: list[int], example: Example) -> list[list[int]]:
 
 
 class BuiltQuestion(NamedTuple):
-    """What becomes of a line of a file.
+    """The outcome of a line of a file.
 
     outcome: one of OUTCOMES, or why the line is not of the form of Natural Questions
     lines:   those of the question in ASNQ's file, where it is kept

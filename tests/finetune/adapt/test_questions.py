@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from finetune.adapt import questions
 from finetune.adapt.questions import expect_questions, load_questions, subsample_negatives
 from finetune.data.registry import load_split
 
@@ -42,19 +41,6 @@ def test_what_is_written_is_what_is_used_and_test_is_kept_apart(tmp_path, sets):
     with pytest.raises(KinspanError, match="test"):
         load_split(loaded.spec, "test")
     assert load_split(f"files={tmp_path / 'test' / 'test.jsonl'}", "test").num_pairs == loaded.test.num_pairs
-
-
-def test_many_are_drawn_and_keep_their_right_candidates(tmp_path, monkeypatch):
-    monkeypatch.setitem(questions.MAX_QUESTIONS, "test", 10)
-    monkeypatch.setitem(questions.MAX_PAIRS, "test", 40)
-    monkeypatch.setitem(questions.MAX_QUESTIONS, "dev", 10)
-    loaded = load_questions(str(write_file(tmp_path / "q.jsonl", 200, candidates=9)), None, tmp_path / "out")
-    assert loaded.test.num_questions == loaded.dev.num_questions == 10
-    assert loaded.test.num_pairs == 40
-    assert loaded.test.positives.tolist() == [1] * 10
-    assert np.diff(loaded.dev.starts).tolist() == [9] * 10
-    again = load_questions(str(tmp_path / "q.jsonl"), None, tmp_path / "out")
-    assert again.test.answers.equals(loaded.test.answers)
 
 
 def test_dev_questions_stand_in_for_a_missing_train_split(tmp_path):

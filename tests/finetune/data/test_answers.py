@@ -93,9 +93,3 @@ def test_every_column_follows_its_rows():
         assert taken.labels.tolist() == data.labels[rows].tolist()
         for column in ("answer_ids", "answers"):
             assert getattr(taken, column).to_pylist() == getattr(data, column).take(pa.array(rows)).to_pylist()
-
-
-def test_numbers_of_questions_and_positives():
-    data = made([[0, 1], [0], [1, 0]], np.array([2, 4, 1, 4, 3], dtype=np.int8))
-    assert data.positives.tolist() == [1, 0, 1]
-    assert data.question_of.tolist() == [0, 0, 1, 2, 2]

@@ -26,7 +26,7 @@ def test_shared_questions_and_pairs_are_counted_by_text():
     (overlap,) = find_overlaps([TRAIN, DEV, TEST])
     assert (overlap.first, overlap.second) == (TRAIN, TEST)
     assert (overlap.questions, overlap.pairs, overlap.whole) == (1, 1, False)
-    check_overlaps([TRAIN, DEV, TEST], False)
+    check_overlaps([TRAIN, DEV, TEST])
 
 
 def test_the_forms_of_unicode_are_one_text():
@@ -35,9 +35,8 @@ def test_the_forms_of_unicode_are_one_text():
 
 def test_a_split_that_is_a_part_of_another_is_refused_unless_allowed():
     part = replace(TRAIN.take([1]), split="test")
-    with pytest.raises(KinspanError, match="--allow_identical_splits"):
-        check_overlaps([TRAIN, DEV, part], False)
-    check_overlaps([TRAIN, DEV, part], True)
+    with pytest.raises(KinspanError, match="test share"):
+        check_overlaps([TRAIN, DEV, part])
 
 
 def test_other_candidates_of_the_same_questions_are_no_part():
@@ -48,6 +47,5 @@ def test_other_candidates_of_the_same_questions_are_no_part():
 def test_an_experiment_refuses_a_dev_set_that_is_the_test_set(write_sets):
     folder = write_sets()
     (folder / "dev.jsonl").write_bytes((folder / "test.jsonl").read_bytes())
-    with pytest.raises(KinspanError, match="--allow_identical_splits"):
+    with pytest.raises(KinspanError, match="test share"):
         load_data(FinetuneConfig(f"files={folder}"))
-    load_data(FinetuneConfig(f"files={folder}", allow_identical_splits=True))

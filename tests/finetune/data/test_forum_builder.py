@@ -75,23 +75,6 @@ def test_each_question_stands_with_its_right_answer_and_similar_ones(questions, 
             assert sum(f"{subject} " in a or f"{subject}," in a for a in others) == len(offered)
 
 
-def test_similar_questions_are_found_in_scripts_without_spaces(helpers, tmp_path):
-    subjects, words = (
-        ["打印机", "路由器", "显示器", "键盘灯", "服务器", "电话线", "扫描仪", "投影仪"],
-        ["坏了", "慢了", "旧了"],
-    )
-    lines = [
-        {"id": f"{a}{b}", "title": a + b, "text": f"我的{a}{b}。", "answers": [f"{b}{a}。"], "accepted": 0}
-        for b in words
-        for a in subjects
-    ]
-    desk = helpers.write_jsonl(tmp_path / "desk.jsonl", lines)
-    build_forum_set(read_questions([f"questions:{desk}"]), "title_answer", tmp_path / "set", SHARES, candidates=3)
-    data = load_split(f"files={tmp_path / 'set'}", "train")
-    for number, rows in enumerate(data.question_slices()):  # whose candidates are those of their subjects
-        assert all(data.questions[number][:3] in answer for answer in data.answers[rows].to_pylist())
-
-
 def write_tangled_desk(path, count=300):
     """Questions in tens: siblings, a chain, a duplicate of two, a circle, and two that are on their own."""
     within = {1: [0], 2: [0], 3: [2], 5: [4, 3], 6: [7], 7: [6]}
@@ -161,20 +144,12 @@ def test_a_forum_without_what_is_asked_for_is_refused(questions, tmp_path):
         build_forum_set(questions, "title_body", tmp_path / "file", SHARES)
 
 
-def test_a_split_without_a_share_leaves_no_file_of_an_earlier_call(questions, tmp_path):
-    build_forum_set(questions, "title_body", tmp_path, SHARES)
-    assert (tmp_path / "dev.jsonl").exists()
-    build_forum_set(questions, "title_body", tmp_path, SHARES | {"dev": 0.0})
-    assert not (tmp_path / "dev.jsonl").exists()  # its questions are in train now
-
-
 def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     name = write_help_desk(tmp_path / "desk.jsonl")
     entry, flags = program_of("build_las"), ("--output_dir", tmp_path / "set")
     done = run_program(*entry, "--input", name, *flags, "--candidates", "4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "60 questions, 40 with an accepted answer" in done.stdout
-    assert "40 of them are duplicates of one another, in 20 groups" in done.stdout
     assert load_split(f"files={tmp_path / 'set'}", "test").num_questions > 0
     assert "--candidates" not in done.stderr
     few = run_program(*entry, "--input", name, *flags, cwd=tmp_path)
@@ -184,12 +159,3 @@ def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     failed = run_program(*entry, "--input", text, *flags, cwd=tmp_path)
     assert failed.returncode == 2
     assert "no question but a document" in failed.stderr
-
-
-def test_a_file_of_broken_lines_is_refused_unless_allowed(tmp_path):
-    name = write_help_desk(tmp_path / "desk.jsonl")
-    with (tmp_path / "desk.jsonl").open("a") as file:
-        file.writelines("{broken\n" for _ in range(999))
-    with pytest.raises(KinspanError, match=r"--max_rejected .*desk.jsonl"):
-        read_questions([name])
-    assert len(read_questions([name], max_rejected=0.9)) == 60

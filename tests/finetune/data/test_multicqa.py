@@ -155,18 +155,6 @@ def test_insuranceqa_v2_ranks_its_pools(tmp_path):
     assert filter_questions(data, "no-all-negative").question_ids == ["test-1"]
 
 
-def test_insuranceqa_v2_trains_on_all_right_answers(tmp_path):
-    data = load_split(insuranceqa_v2(tmp_path, LINES, "train", 100), "train")
-    assert [(q, a, label) for q, _, a, _, label in rows_of(data)] == [
-        ("train-1", "1", 0),
-        ("train-1", "3", 1),
-        ("train-1", "2", 1),
-        ("train-2", "1", 0),
-        ("train-2", "3", 0),
-        ("train-2", "2", 1),
-    ]
-
-
 @pytest.mark.parametrize("pool", ["life\tidx_1\t2\n", "life\tidx_9\t2\t1\n", "life\tidx_1\t2\t8\n", ""])
 def test_broken_insuranceqa_v2_is_named(tmp_path, pool):
     with pytest.raises(KinspanError, match=r"solr.test.encoded"):

@@ -135,24 +135,6 @@ def test_broken_files_are_named(tmp_path, name, content, named):
         load_split(f"files={tmp_path}", "train")
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
-def test_a_text_may_be_long(tmp_path, suffix):
-    long = "word " * 40_000
-    write(tmp_path / f"dev{suffix}", [ROWS[0], {**ROWS[1], "answer": long}])
-    data = load_split(f"files={tmp_path}", "dev", COLUMNS)
-    assert data.answers[1].as_py() == long.strip()
-
-
-def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
-    (tmp_path / "test.csv").write_bytes(b"\xef\xbb\xbfquestion,answer,label\nq,a,1\n")
-    assert load_split(f"files={tmp_path}", "test").num_pairs == 1
-
-
-def test_the_hub_is_named_where_it_cannot_be_reached():
-    with pytest.raises(KinspanError, match="hub=no-such-owner/no-such-set"):
-        load_split("hub=no-such-owner/no-such-set", "train")
-
-
 def test_a_folder_that_datasets_loads(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     folder = tmp_path / "mine"

@@ -1,7 +1,5 @@
 """A run of the small model on the small sets."""
 
-from dataclasses import replace
-
 import pytest
 
 from finetune.training.config import FinetuneConfig
@@ -15,27 +13,20 @@ FAST |= {"log_steps": 2}
 
 @pytest.fixture
 def job(tmp_path, model, sets, answer_set):
-    """``job(name="run", stage={}, **settings)``: runs it in ``tmp_path/name``; its summary and folder."""
+    """``job(name="run", **settings)``: runs it in ``tmp_path/name``; its summary and folder."""
 
-    def run(name="run", stage=None, seed=1, start=model, data=sets, **settings):
+    def run(name="run", seed=1, start=model, data=sets, **settings):
         config = FinetuneConfig("files=x", **{"model": str(start), "epochs": 3, **FAST, **settings})
         splits = [answer_set(data, split) for split in ("train", "dev", "test")]
         made = TrainingStage(
             what="fine-tuning",
+            config=config,
             model=str(start),
             train=splits[0],
             devs={"dev": splits[1]},
             test=splits[2] if config.test_every_validation else None,
-            learning_rate=config.learning_rate,
-            epochs=config.epochs,
-            max_steps=config.max_steps,
-            eval_steps=config.eval_steps,
-            negatives_ratio=config.negatives_ratio,
-            negatives_per_question=config.negatives_per_question,
-            negatives_from=config.negatives_from,
             identity={"start": str(start), "learning_rate": config.learning_rate},
         )
-        ranks = join_ranks(config)
-        return train_ranker(config, replace(made, **(stage or {})), seed, tmp_path / name, ranks), tmp_path / name
+        return train_ranker(made, seed, tmp_path / name, join_ranks(config)), tmp_path / name
 
     return run

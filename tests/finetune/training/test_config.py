@@ -34,9 +34,28 @@ def test_a_flag_that_another_one_replaces_is_named(given, name):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"batch_size": 4}, {"transfer_batch_size": 4}, {"search_folds": 2, "search_batch_sizes": [16, 4]}]
+    ("settings", "flag"),
+    [
+        *(
+            ({"loss": "listwise", "list_size": 5, **sizes}, "--list_size 5")
+            for sizes in ({"batch_size": 4}, {"transfer_batch_size": 4}, {"search_folds": 2, "search_batch_sizes": [4]})
+        ),
+        ({"epochs": 0}, "--epochs"),
+        ({"search_folds": 3, "transfer": "files=x"}, "--search_folds"),
+        ({"seed": [3, 3]}, "--seed"),
+        ({"seed": [0]}, "--seed"),
+        ({"temperature": 0.1}, "--temperature"),
+        ({"loss": "contrastive", "fresh_head": True}, "--fresh_head"),
+        ({"loss": "contrastive", "batch_size": 1}, "--batch_size"),
+        ({"loss": "contrastive", "temperature": 0.0}, "--temperature"),
+        ({"loss": "contrastive", "positive_weight": 2.0}, "--positive_weight"),
+        ({"loss": "contrastive", "negatives_per_question": 2}, "--negatives_per_question"),
+        ({"loss": "listwise", "negatives_per_question": 2}, "--negatives_per_question"),
+        ({"negatives_per_question": 2, "negatives_ratio": 2.0}, "--negatives_ratio"),
+        ({"negatives_from": "corpus"}, "--negatives_from"),
+        ({"negatives_per_question": 0}, "--negatives_per_question"),
+    ],
 )
-def test_a_batch_that_is_smaller_than_a_list_is_refused(sizes):
-    check(FinetuneConfig(data="", loss="listwise", list_size=4, **sizes))
-    with pytest.raises(KinspanError, match="--list_size 5"):
-        check(FinetuneConfig(data="", loss="listwise", list_size=5, **sizes))
+def test_settings_that_do_not_go_together(settings, flag):
+    with pytest.raises(KinspanError, match=flag):
+        check(FinetuneConfig("files=x", **settings))

@@ -1,7 +1,6 @@
 """Bi-encoders that are fine-tuned: the gradient, what is no negative, and runs that end as if nothing had been."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +14,7 @@ from finetune.evaluation.metrics import MAP, MRR, compute_means, compute_questio
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import load_own_tokenizer
 from finetune.ranking.siamese import encode_answers, load_siamese_ranker
-from finetune.training.config import FinetuneConfig, check
-from finetune.training.contrast import SiameseTrainer, update_bi_encoder
+from finetune.training.contrast import SiameseTrainer
 from finetune.training.groups import draw_examples
 from pretrain.engine.layout import Layout
 from pretrain.modeling.cpu.dropout import decide_dropout
@@ -103,34 +101,13 @@ def test_the_gradient_is_that_of_one_graph(symmetric, own_negatives, dropout, qu
         loss, reference = plain_gradients(ranker, questions, trainer, groups, symmetric, 4)
         ranker.zero_grad()
         engine = PlainEngine(ranker, trainer.layout.accumulation)
-        outcome = update_bi_encoder(engine, trainer, groups, np.arange(len(groups)), 4)
+        outcome = trainer.update(engine, groups, np.arange(len(groups)), 4)
         assert outcome.sums.tolist() == pytest.approx([loss, len(groups)], rel=1e-5)
         for name, parameter in ranker.named_parameters():
             if name.endswith("key.bias"):  # has no gradient but rounding: adding to all scores changes no softmax
                 continue
             largest = float(reference[name].abs().max())
             assert float((parameter.grad.double() - reference[name]).abs().max()) <= 1e-5 * largest, (name, micro)
-
-
-def test_what_differs_in_case_alone_is_no_negative(questions, make_model):
-    tokenizer, losses = load_own_tokenizer(str(make_model(headless=True))), []
-    texts = ["Shared ANSWER of stone", *questions.answers.to_pylist()[1:]]
-    cased = {"questions": [*questions.questions[:-1], "Why  River"], "answers": pa.array(texts, pa.large_string())}
-    for data in (questions, replace(questions, **cased)):
-        trainer = SiameseTrainer(
-            data=data,
-            texts=encode_answers(data, tokenizer, 32),
-            temperature=TEMPERATURE,
-            symmetric=True,
-            layout=Layout(8, 8, 1),
-            rank=0,
-            seed=3,
-        )
-        groups = draw_examples(data, 1, 0, 1)
-        every = trainer.list_texts(groups, np.arange(len(groups)))
-        vectors = torch.randn(*every.shape, 4, generator=torch.Generator().manual_seed(0))
-        losses.append(trainer.compare(every)(vectors, slice(0, len(every)))[0])
-    assert torch.equal(*losses)
 
 
 def test_examples_are_drawn_from_the_questions_own(questions):
@@ -184,23 +161,3 @@ def test_a_killed_run_ends_bit_identical(job, monkeypatch):
         job("killed", **settings)
     assert equal_runs(plain, job("killed", **settings))
     assert json.loads((plain[1] / "summary.json").read_text())["steps"] > 3
-
-
-@pytest.mark.parametrize(
-    ("settings", "flag"),
-    [
-        ({"temperature": 0.1}, "--temperature"),
-        ({"loss": "contrastive", "fresh_head": True}, "--fresh_head"),
-        ({"loss": "contrastive", "batch_size": 1}, "--batch_size"),
-        ({"loss": "contrastive", "temperature": 0.0}, "--temperature"),
-        ({"loss": "contrastive", "positive_weight": 2.0}, "--positive_weight"),
-        ({"loss": "contrastive", "negatives_per_question": 2}, "--negatives_per_question"),
-        ({"loss": "listwise", "negatives_per_question": 2}, "--negatives_per_question"),
-        ({"negatives_per_question": 2, "negatives_ratio": 2.0}, "--negatives_ratio"),
-        ({"negatives_from": "corpus"}, "--negatives_from"),
-        ({"negatives_per_question": 0}, "--negatives_per_question"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings, flag):
-    with pytest.raises(KinspanError, match=flag):
-        check(FinetuneConfig("files=x", **settings))

@@ -11,14 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
-from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import MAP
 from finetune.training import setup, train
-from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.checkpoints.writer import Writer
-from pretrain.engine.run_folder import lock_folder
 from pretrain.engine.stop import Stopped
 from tests.cases import mark_slow
 from tests.finetune.training.runs import Killed, equal_runs, killed_in_step, logged, same, untimed, weights
@@ -113,40 +109,6 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stage, step, job, monkeypatch
     assert equal_runs(whole, job(**settings))
 
 
-def test_hours_stop_it_with_a_checkpoint(job, tmp_path):
-    with pytest.raises(Stopped):
-        job(max_hours=1e-9)
-    assert [p.name for p in list_checkpoints(tmp_path / "run/checkpoints")] == ["step-00000001"]
-
-
-def test_settings_of_the_runtime_may_change_on_resume(job, tmp_path):
-    whole = job("whole", log_steps=4)
-    with pytest.raises(Stopped):
-        job(max_hours=1e-9, log_steps=4)
-    assert equal_runs(whole, job(log_steps=4, save_steps=2, stall_minutes=3.0, max_skipped_steps=7))
-
-
-def test_a_folder_in_use_is_refused(job, tmp_path):
-    (tmp_path / "run").mkdir()
-    with (
-        lock_folder(tmp_path / "run"),
-        pytest.raises(KinspanError, match="run is in use"),
-    ):
-        job()
-
-
-def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(job, tmp_path):
-    with pytest.raises(Stopped):
-        job(max_hours=1e-9, log_steps=1)
-    (only,) = list_checkpoints(tmp_path / "run/checkpoints")
-    (only / "state.json").write_text("")
-    log = (tmp_path / "run/metrics.jsonl").read_bytes()
-    with pytest.raises(KinspanError, match="checkpoints"):
-        job()
-    assert (only / "weights.safetensors").exists()
-    assert (tmp_path / "run/metrics.jsonl").read_bytes() == log
-
-
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
 @pytest.mark.parametrize("stage", [None, "zero0"])
 def test_an_update_that_is_not_finite_is_skipped_and_counted(stage, kind, job, monkeypatch):
@@ -158,35 +120,6 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(stage, kind, job, m
     assert [line["step"] for line in logged(folder, "skipped")] == [3, 5]
     assert [line["step"] for line in logged(folder, "train")] == [1, 2, 4, 6]
     assert all(value.isfinite().all() for value in weights(folder).values())
-
-
-def test_a_skipped_update_leaves_everything_as_it_was(job, monkeypatch):
-    """The step after it does as if it had not been: weights, moments, and Adam's count of steps."""
-    seen = []
-    update = train._Run.update
-
-    def recorded(run, groups, step):
-        outcome = update(run, groups, step)
-        optimizer = run.engine.optimizer.state_dict()["state"]
-        everything = [*run.engine.module.parameters(), *(t for moments in optimizer.values() for t in moments.values())]
-        seen.append([tensor.detach().clone() for tensor in everything])
-        return outcome
-
-    monkeypatch.setattr(train._Run, "update", recorded)
-    poison(monkeypatch, [1])
-    job(max_steps=3, deepspeed_config="ds_configs/zero0.json")  # keeps torch's optimizer
-    assert all(torch.equal(one, two) for one, two in zip(seen[0], seen[1], strict=True))
-    assert not all(torch.equal(one, two) for one, two in zip(seen[1], seen[2], strict=True))
-
-
-def test_nothing_but_skipped_updates_end_the_run_also_over_a_stop(job, monkeypatch):
-    poison(monkeypatch, range(2, 9))
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, 4)
-        with pytest.raises(Stopped):
-            job(max_skipped_steps=5)
-    with pytest.raises(KinspanError, match="5 steps in a row"):
-        job(max_skipped_steps=5, log_steps=1)
 
 
 @pytest.mark.parametrize("step", [0, 2, 4])
@@ -210,16 +143,6 @@ def test_killed_while_the_best_is_written(step, job, monkeypatch):
     assert untimed(summary) == untimed(whole)
     assert same(weights(folder), weights(whole_folder))
     assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in whole_folder.iterdir())
-
-
-def test_a_damaged_checkpoint_is_passed_over(job, monkeypatch, tmp_path):
-    whole = job("whole", save_steps=1)
-    with killed_in_step(monkeypatch, 5):
-        job(save_steps=1)
-    newest, _ = list_checkpoints(tmp_path / "run/checkpoints")
-    (newest / "state.json").write_text("{}")
-    again = job(save_steps=1)
-    assert equal_runs(whole, again)
 
 
 def start(settings, world):

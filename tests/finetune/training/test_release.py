@@ -47,12 +47,6 @@ def test_the_seed_with_the_best_dev_map_is_taken(experiment):
     (experiment / "kept").rename(about)
 
 
-def test_an_experiment_that_is_not_complete_is_called_that(tmp_path):
-    (tmp_path / "seed-1").mkdir()
-    with pytest.raises(KinspanError, match=str(tmp_path)):
-        find_ranker(tmp_path)
-
-
 def test_a_released_ranker_scores_as_it_did_and_its_card_has_its_figures(experiment, tmp_path):
     ranker = find_ranker(experiment / "seed-1")
     folder = release_ranker(ranker, tmp_path / "release", CardOverrides("mit", languages=("en",)))
@@ -71,12 +65,6 @@ def test_a_released_ranker_scores_as_it_did_and_its_card_has_its_figures(experim
     assert (folder / "training_curve.png").exists()
     assert json.loads((folder / "kinspan.json").read_text())["revision"].startswith("seed-1-step-")
     assert not any(str(tmp_path.parent) in path.read_text() for path in folder.glob("*.json"))
-
-
-def test_a_ranker_is_never_taken_for_a_release_and_replaced(experiment, tmp_path):
-    ranker = find_ranker(experiment / "seed-1")
-    with pytest.raises(KinspanError, match="no release"):
-        release_ranker(ranker, experiment / "seed-2/best")
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"facts": 3}'])

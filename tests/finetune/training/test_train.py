@@ -90,21 +90,6 @@ def test_patience(patience, maps, steps, best, job, monkeypatch):
     assert summary["stopped"] == ("at the last epoch" if steps == 8 else "early")
 
 
-def test_dev_is_measured_without_dropout_and_training_has_it(job, make_model, monkeypatch):
-    seen = []
-    for name in ("measure", "update"):
-        plain = getattr(train._Run, name)
-
-        def noted(run, *arguments, plain=plain):
-            result = plain(run, *arguments)
-            seen.append(run.setup.ranker.training)
-            return result
-
-        monkeypatch.setattr(train._Run, name, noted)
-    job(epochs=1, eval_steps=2)
-    assert seen == [False, True, True, False, True, False]
-
-
 def test_a_run_that_is_done_is_not_run_again(job, monkeypatch):
     one, folder = job()
     monkeypatch.setattr(train, "load_setup", None)
@@ -137,30 +122,11 @@ def test_what_cannot_start_leaves_the_folder_free(job, make_model, tmp_path):
 def test_a_fresh_head_is_fresh(job, model):
     own = load_file(str(model / "model.safetensors"))
     for fresh in (False, True):
-        _, folder = job(f"fresh-{fresh}", fresh_head=fresh, stage={"max_steps": 1, "learning_rate": 1e-9})
+        _, folder = job(f"fresh-{fresh}", fresh_head=fresh, max_steps=1, learning_rate=1e-9)
         kept = torch.allclose(weights(folder)["classifier.weight"], own["classifier.weight"], atol=1e-6)
         assert kept != fresh
         encoder = "bert.encoder.layer.0.output.dense.weight"
         assert torch.allclose(weights(folder)[encoder], own[encoder], atol=1e-6)
-
-
-def test_the_log_has_loss_rate_gradient_and_speed_every_few_steps(job, monkeypatch):
-    """Freed memory goes back to the system as often."""
-    returned = []
-    monkeypatch.setattr(train, "return_freed_memory", lambda: returned.append(True))
-    summary, folder = job(log_steps=4, batch_size=4)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    lines = [line for line in lines if line["split"] == "train"]
-    assert [line["step"] for line in lines] == [4, 8, 12, summary["steps"]]
-    assert len(returned) == 4
-    for line in lines:
-        assert all(line[name] > 0 for name in ("loss", "learning_rate", "grad_norm", "pairs_per_second"))
-        assert line["skipped_steps"] == 0
-        assert line["epoch"] == pytest.approx(line["step"] / summary["epoch_steps"])
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    board = EventAccumulator(str(folder / "tensorboard")).Reload()
-    assert "loss/train" in board.Tags()["scalars"]
 
 
 def test_an_update_waits_for_no_collective_on_the_host(job, monkeypatch):
@@ -179,27 +145,6 @@ def test_an_update_waits_for_no_collective_on_the_host(job, monkeypatch):
     first = events.index("update") - 1
     assert events[first : first + 12] == ["all_reduce begun", "update"] * 6
     assert not events[first + 12].startswith("all_reduce")  # nothing is begun that nobody waits for
-
-
-def test_a_run_that_lacks_memory_goes_on_with_smaller_micro_batches(job, make_model, monkeypatch):
-    """Without dropout only rounding differs."""
-    still = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    settings = {"start": still, "save_steps": 2, "log_steps": 1}
-    _, whole = job("whole", **settings)
-    update = train._Run.update
-
-    def lacks_memory(run, groups, step):
-        if step == 4:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return update(run, groups, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train._Run, "update", lacks_memory)
-        with pytest.raises(KinspanError, match="--micro_batch_size"):
-            job(**settings)
-    _, other = job(**settings, micro_batch_size=2)
-    before, after = ([line["loss"] for line in logged(folder, "train")] for folder in (whole, other))
-    assert after == pytest.approx(before, rel=1e-5)
 
 
 def test_a_pair_with_another_questions_candidate_is_packed_as_one(sets, answer_set, model):

@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.builders.asnq import NOT_LISTED, REPEATED, build_asnq
+from finetune.data.builders.asnq import REPEATED, build_asnq
 from finetune.data.registry import load_split
 
 PAGE = "<P> The answer is {k} . Another sentence . </P> <P> {k} again . </P>"
@@ -73,47 +73,12 @@ def test_dev_is_halved_by_question_alone(tmp_path):
     assert [sorted(half) for half in down] == [sorted(dev), sorted(test)]
 
 
-def test_published_lists_of_questions(tmp_path):
-    source = write(tmp_path / "dev.jsonl", map(line, range(5)))
-    lists = [
-        write(tmp_path / "unique.dev", ["question 3\n"]),
-        write(tmp_path / "unique.test", ["question 0\nquestion 4\n"]),
-    ]
-    tally = build_asnq([], [source], tmp_path / "asnq", split_questions=lists)["dev"]
-    assert questions_of(tmp_path / "asnq", "dev") == ["question 3"]
-    assert questions_of(tmp_path / "asnq", "test") == ["question 0", "question 4"]
-    assert (tally.outcomes["kept"], tally.outcomes[NOT_LISTED]) == (3, 2)
-
-    write(tmp_path / "unique.test", ["question 3\n"])
-    with pytest.raises(KinspanError, match=r"--split_questions .*unique\.test line 1"):
-        build_asnq([], [source], tmp_path / "asnq", split_questions=lists)
-    write(tmp_path / "unique.test", ["question 33\n"])
-    with pytest.raises(KinspanError, match="--split_questions"):
-        build_asnq([], [source], tmp_path / "asnq", split_questions=lists)
-    write(tmp_path / "unique.test", ["\n"])
-    with pytest.raises(KinspanError, match=r"--split_questions .*unique\.test"):
-        build_asnq([], [source], tmp_path / "asnq", split_questions=lists)
-    with pytest.raises(KinspanError, match="--split_questions"):
-        build_asnq([source], [], tmp_path / "asnq", split_questions=lists)
-    with pytest.raises(KinspanError, match="--split_questions"):
-        build_asnq([], [source], tmp_path / "asnq", split_questions=lists[:1])
-
-
 def test_what_is_left_out_is_counted(tmp_path):
     lines = [line(0), "{\n", "[]\n", "\n", line(1), line(2, question="question 0")]
     tally = build_asnq([write(tmp_path / "nq.jsonl", lines)], [], tmp_path / "asnq", max_rejected=0.1)["train"]
     assert (tally.outcomes["kept"], tally.outcomes[REPEATED], tally.read.rejected) == (2, 1, 2)
     assert tally.first_rejected.startswith(f"{tmp_path}/nq.jsonl line 2: not JSON")
     assert questions_of(tmp_path / "asnq", "train") == ["question 0", "question 1"]
-
-
-def test_lines_that_are_mostly_broken_are_refused_unless_allowed(tmp_path):
-    source = write(tmp_path / "nq.jsonl", [line(0), *["{broken\n"] * 999])
-    with pytest.raises(KinspanError, match=r"--max_rejected .*nq.jsonl"):
-        build_asnq([source], [], tmp_path / "asnq")
-    assert not list((tmp_path / "asnq").iterdir())
-    tally = build_asnq([source], [], tmp_path / "asnq", max_rejected=0.99)["train"]
-    assert (tally.outcomes["kept"], tally.read.rejected) == (1, 999)
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path):

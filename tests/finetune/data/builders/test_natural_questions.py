@@ -103,37 +103,6 @@ def test_two_of_five_annotators_are_needed_and_all_count(form):
     assert parse_example(form(said[0], long_only, long_only, nothing, nothing)) == "no short answer"
 
 
-@pytest.mark.parametrize("form", [simplified, original])
-def test_odd_tokens_keep_their_places(form):
-    """A word may begin with a blank, which the simplified form writes "_", or hold white space that only some know;
-    "<" and "<3" are words."""
-    page = tokens("<P> He lost \u180e_\u0301x _\u0301y a\u2003b < <3 in Bonn . </P> <Ul> <Li> Bonn </Li> </Ul>")
-    if form is original:
-        page = [" " + token[1:] if token.startswith("_") else token for token in page]
-
-    def mark(line):
-        record = json.loads(line)
-        for token in record.get("document_tokens", []):
-            token["html_token"] = token["token"].startswith(("<P", "</", "<U", "<L"))
-        return json.dumps(record).encode()
-
-    found = built(mark(form(annotation((0, len(page) - 5), [at("Bonn", page)]), page=page)))
-    assert [label for _, label in found] == [4, 2]
-    assert found[0][0].endswith("a b < <3 in Bonn .")
-
-
-def test_annotations_are_as_the_files_have_them():
-    """Five of a question, those without an answer with -1 everywhere; fields that nothing here reads."""
-    nothing = dict.fromkeys(("start_byte", "end_byte", "start_token", "end_token", "candidate_index"), -1)
-    said = annotation(FIRST, [BORN])
-    for span in (said["long_answer"], *said["short_answers"]):
-        span |= {"start_byte": 7, "end_byte": 9}
-    silent = {"annotation_id": 2**63, "long_answer": nothing, "short_answers": [], "yes_no_answer": "NONE"}
-    record = json.loads(original(said, silent, said, silent, silent))
-    record |= {"document_title": "Ada", "document_url": "https://x.example", "question_tokens": ["where"]}
-    assert sorted(label for _, label in built(json.dumps(record).encode()))[-1] == 4
-
-
 def test_why_a_question_is_not_kept():
     assert parse_example(simplified(annotation())) == "no long answer"
     assert parse_example(simplified(annotation(FIRST))) == "no short answer"
@@ -152,15 +121,6 @@ def test_a_sentence_does_not_end_inside_a_short_answer():
     assert len(joined) == len(cut) - 1
     assert any("Smith . He" in text and label == 4 for text, label in joined)
     assert " ".join(text for text, _ in joined) == " ".join(text for text, _ in cut)
-
-
-def test_the_long_answer_ends_a_sentence_where_no_tag_does():
-    page = tokens("<P> one two three four five </P>")
-    assert built(simplified(annotation((2, 4), [(3, 4)]), page=page)) == [
-        ("one", 1),
-        ("two three", 4),
-        ("four five", 1),
-    ]
 
 
 def test_style_does_not_end_a_sentence_and_blocks_do():
@@ -195,12 +155,3 @@ def test_lines_that_are_not_of_the_data(line, reason):
     with pytest.raises(Rejected, match=reason):
         parse_example(line)
     assert build_chunk([Record("file", 7, line)])[0][:3] == ("file", 7, len(line))
-
-
-def test_lines_are_what_the_reader_reads():
-    line = simplified(annotation(FIRST, [BORN]), question="where\twas  ada born")
-    *_, question, lines, counts = build_chunk([Record("f", 1, line)])[0]
-    rows = [line.split("\t") for line in lines.decode().splitlines()]
-    assert question == "where was ada born"
-    assert {row[0] for row in rows} == {question}
-    assert [sum(int(row[2]) == label for row in rows) for label in (1, 2, 3, 4)] == list(counts) == [5, 2, 1, 1]
