@@ -1,8 +1,7 @@
 """Measures ``prepare`` against blingfire and the tokenizer alone, and two workers against one.
 
-The baseline does the two things that cannot be saved: in one thread, with the documents already parsed and
-cleaned in memory, it splits each kept paragraph into sentences and encodes them, about 1 MB of text at a time
-and by the call that ``prepare`` uses. It reads, parses, cleans, hashes, shuffles and writes nothing.
+The baseline does the two things that cannot be saved: in one thread, with the cleaned documents in memory, it splits
+each kept paragraph into sentences and encodes them, by the call that ``prepare`` uses.
 ``prepare`` is timed from its files to the finished corpus, the start of its workers included, in a new process;
 the import of ``transformers`` is not. All three take turns; medians count. Then, once: near-duplicates too.
 The projection is by the processor time of two workers, for text that is extracted and disks that keep up.

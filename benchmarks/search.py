@@ -5,8 +5,7 @@ paired randomisation test of MRR against the bi-encoder alone, with Holm's corre
 Cross-encoders whose folders differ in seed-N alone are one row, the mean of the seeds; after "&" the order of the first
 stage and that of the cross-encoder are fused. Latency: the median over some questions, one at a time.
 
-With --candidates_to it writes what the bi-encoder finds as a split of files= instead, for the choice of a
-cross-encoder on what it will see."""
+With --candidates_to it writes what the bi-encoder finds as a split of files=, to choose a cross-encoder by."""
 
 import json
 import re

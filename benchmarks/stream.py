@@ -1,10 +1,8 @@
 """Measures how fast pairs are made: sampled, packed and masked, on one core, against the usual way.
 
 Ours: ``PairStream.batch`` over global batches of SSP pairs of at most 128 tokens.
-The usual way: the same pairs, given as text (cutting them out of the corpus costs it nothing here), each
-tokenised by the fast tokenizer as a data set's ``__getitem__`` does, then 64 at a time through
-``DataCollatorForLanguageModeling``. "Batched" hands the tokenizer 64 pairs at once instead.
-The ways take turns, a global batch each, and the medians count.
+The usual way: the same pairs, given as text, each tokenised by the fast tokenizer as a data set's ``__getitem__``
+does, then 64 at a time through ``DataCollatorForLanguageModeling``. "Batched" hands the tokenizer 64 pairs at once.
 
 Also: every objective at its own length, and all three of the paper together; the seconds to open the corpus and make
 batch 1,000,000 in a fresh process (imports do not count); and the memory of a reader that goes through an epoch in

@@ -49,8 +49,7 @@ def compare_families(bench: Bench) -> Iterator[Row]:
 
 
 def build_plain(ours: PairModel) -> nn.ModuleDict:
-    """Returns the two models of ``transformers`` that a release names, with the same weights, on one encoder with its
-    own attention, so that its gradient is that of both losses."""
+    """Returns the two models of ``transformers`` with the same weights, on one encoder with its own attention."""
     config = type(ours.config).from_dict(ours.config.to_dict())
     config._attn_implementation = "eager"
     family = ours.family

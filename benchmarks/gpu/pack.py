@@ -27,9 +27,6 @@ WITH_NEEDS = "pydantic"  # fits exactly one version of pydantic-core
 ALONE = ("hjson",)  # what else DeepSpeed needs: an image with PyTorch and transformers has the rest
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
-EPILOG = """example:
-  python -m benchmarks.gpu.pack --input enwiki2015_AA.jsonl.xz --roberta_tokenizer roberta-base --output_dir gpu-kit"""
-
 
 def pack_wheels(folder: Path, python: str) -> None:
     """Puts the wheels for that version of Python on Linux x86-64 into ``folder``, DeepSpeed's built here."""
@@ -57,7 +54,7 @@ def pack_materials(folder: Path, source: Path, documents: int, tokenizers: dict[
 
 
 def main() -> None:
-    parser = _common.parser(__doc__, EPILOG)
+    parser = _common.parser(__doc__)
     parser.add_argument("--input", required=True, type=Path, help="Text: a .jsonl.xz file of documents.")
     parser.add_argument("--documents", type=int, default=1000, help="How many documents of it.")
     parser.add_argument("--roberta_tokenizer", default="roberta-base", help="RoBERTa's tokenizer, hub name or folder.")

@@ -64,11 +64,7 @@ def measure(bench: Bench, name: str, how: str, *sizes: str) -> Iterator[Row]:
 
 
 def measure_trainer(bench: Bench) -> Iterator[Row]:
-    """Measures the Trainer's real tokens per second on the same pairs, with the settings that suit it best.
-
-    These are ``bf16=True`` over fp32 weights, worker processes that pad, and micro-batches of 512 pairs or, grouped by
-    length, of 256.
-    """
+    """Measures the Trainer with the settings that suit it best: workers pad, fp32 weights under ``bf16=True``."""
     stream = open_stream(Case("roberta-base", "ssp", "fp32", bench.corpus("roberta"), 0, 0))
     batch = stream.batch(0, 64 if bench.quick else 65536)
     rows = [row | {"length": len(row["input_ids"])} for row in split_rows(batch)]
@@ -104,8 +100,7 @@ class Look(TrainerCallback):
 
 
 def count_waits(bench: Bench) -> Iterator[Row]:
-    """Counts what the profiler sees of RoBERTa-base in bf16 with ZeRO 1, eight micro-batches an update, and then what
-    torch warns of."""
+    """Counts waits by the profiler, and by torch's warnings, in updates of eight micro-batches of RoBERTa-base."""
     warm, profiled, length, pairs = (1, 1, 32, 4) if bench.quick else (WARM, PROFILED, LENGTH, PAIRS)
     shape = {"max_length": length, "global_batch_size": pairs, "micro_batch_size": max(1, pairs // 8)}
     rare = dict.fromkeys(("log_steps", "max_steps", "save_steps"), 10**6)  # no line of the log falls into it

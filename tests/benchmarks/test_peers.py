@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import train_step
 from benchmarks.peers.case import IGNORED, Case, open_stream, pad_rows, split_rows
-from benchmarks.peers.trainings import MEGA_BATCH, choose_by_length, load_ours, load_plain, read_losses
+from benchmarks.peers.trainings import MEGA_BATCH, choose_by_length, load_plain, read_losses
 from benchmarks.peers.turns import Update, compare
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
@@ -83,33 +83,6 @@ def test_roberta_without_its_corpus_is_refused(tiny_corpus, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train_step.py", "--corpus", str(tiny_corpus)])
     with pytest.raises(KinspanError, match="--roberta_corpus"):
         train_step.main()
-
-
-@pytest.mark.parametrize("objective", ["ssp", "sp"])
-def test_ours_keeps_less_than_half_of_what_the_padded_model_keeps_for_its_backward_pass(case, objective):
-    case = replace(case, objective=objective, dropout=False)
-    batch = open_stream(case).batch(0, case.pairs)
-    plain, ours = load_plain(case), load_ours(case).eval()
-    padded = pad_rows(split_rows(batch), plain.masked_lm.config.pad_token_id)
-    packed = to_tensors(batch, torch.device("cpu"))
-    theirs = count_kept(lambda: plain(**padded), plain)
-    mine = count_kept(lambda: ours(**packed, scales={"mlm": 1.0, "pair": 1.0}), ours)
-    assert 2 * mine < theirs
-
-
-def count_kept(forward, model):
-    """Bytes that a forward pass keeps for the backward pass, without the weights."""
-    kept = {}
-
-    def keep(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        held = forward()
-    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    assert held is not None
-    return sum(size for place, size in kept.items() if place not in weights)
 
 
 @pytest.mark.slow
