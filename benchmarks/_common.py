@@ -19,7 +19,6 @@ from data_pipeline.core.errors import KinspanError
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "tokenizers", "deepspeed", "numpy", "pyarrow")
 MAX_LENGTH = 128  # tokens of a pair, everywhere
-CORPUS_HELP = "Corpus folder, as kinspan prepare writes it."
 T = TypeVar("T")
 
 

@@ -141,7 +141,7 @@ def larger_corpus(folder: Path, target: Path, times: int) -> None:
 
 def main() -> None:
     parser = _common.parser(__doc__, EPILOG)
-    parser.add_argument("--corpus", required=True, help=_common.CORPUS_HELP)
+    parser.add_argument("--corpus", required=True, help="Corpus folder, of kinspan prepare.")
     parser.add_argument("--rounds", type=int, default=10, help="Turns of each way.")
     parser.add_argument("--batch", type=int, default=4096, help="Pairs of a global batch.")
     args = parser.parse_args()

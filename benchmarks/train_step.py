@@ -69,7 +69,7 @@ def list_rows(updates: dict[str, list[Update]]) -> list[tuple[str, ...]]:
 
 def main() -> None:
     parser = _common.parser(__doc__, EPILOG)
-    parser.add_argument("--corpus", required=True, help=_common.CORPUS_HELP + " With BERT's tokenizer.")
+    parser.add_argument("--corpus", required=True, help="Corpus folder, with BERT's tokenizer.")
     parser.add_argument("--roberta_corpus", help="The same with RoBERTa's tokenizer.")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, help="Which.")
     parser.add_argument("--objectives", nargs="+", default=("ssp", "sp"), help="Whose pairs.")

@@ -72,7 +72,7 @@ def test_weights_of_four_bits():
     stored = {"w_Q4": packed, "w_scales": scales, "bert.bias": np.ones(3, np.float32)}
     initializer = [onnx.numpy_helper.from_array(values, name) for name, values in stored.items()]
     node = SimpleNamespace(op_type="MatMulNBits", input=["x", "w_Q4", "w_scales"], name="/bert/layer.0/MatMul_Q4")
-    found = dict(starts.read_quantised(SimpleNamespace(initializer=initializer, node=[node])))
-    assert sorted(found) == ["bert.bias", "bert.layer.0.weight"]
+    values = dict(starts.read_quantised(SimpleNamespace(initializer=initializer, node=[node])))
+    assert sorted(values) == ["bert.bias", "bert.layer.0.weight"]
     expected = (weights.astype(np.float32) - 8) * np.repeat(scales, 32, axis=1)
-    assert np.array_equal(found["bert.layer.0.weight"], expected)
+    assert np.array_equal(values["bert.layer.0.weight"], expected)
