@@ -36,13 +36,13 @@ CHECKS = {
 }
 SPEEDS = {  # the most important first; the last may not end
     "machine": "speed:measure_machine",
+    "the Trainer, RoBERTa-base": "speed:measure_trainer",  # before ours, whose process group would wrap it in DDP
     "RoBERTa-base, compiled": "speed:measure:roberta-base:compile:2048:1024",
     "RoBERTa-base": "speed:measure:roberta-base:eager:1024:256:16",
     "where the host waits": "speed:count_waits",
     "MiniLM-L6": "speed:measure:minilm-l6:eager:2048:512:16",
     "ELECTRA-base": "speed:measure:electra-base:eager:1024",
     "ModernBERT-base": "speed:measure:modernbert-base:eager:1024",
-    "the Trainer, RoBERTa-base": "speed:measure_trainer",
     "ModernBERT-base, compiled": "speed:measure:modernbert-base:compile:1024",
 }
 ALL = CHECKS | SPEEDS

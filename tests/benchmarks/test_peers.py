@@ -17,7 +17,8 @@ from benchmarks.peers.trainings import MEGA_BATCH, choose_by_length, load_plain,
 from benchmarks.peers.turns import Update, compare
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
-from pretrain.modeling.pair_model import assemble
+from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.pair_model import PairModel
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +58,8 @@ def test_the_plain_models_losses_are_ours(case):
     assert float(loss.detach()) == pytest.approx(sum(losses.values()))
     classifier = BertForSequenceClassification._from_config(plain.masked_lm.config, attn_implementation=NAME)
     classifier.bert.load_state_dict(plain.masked_lm.bert.state_dict(), strict=False)  # ours has a pooler
-    ours = assemble(classifier, plain.masked_lm).eval()
+    plain.masked_lm.get_output_embeddings().weight = classifier.get_input_embeddings().weight
+    ours = PairModel(classifier, FAMILIES["bert"].mlm_head_of(plain.masked_lm)).eval()
     _, sums, _ = ours(**to_tensors(batch, torch.device("cpu")), scales={"mlm": 1.0, "pair": 1.0})
     assert losses["mlm"] == pytest.approx(float(sums[0] / sums[2]), rel=1e-5)
 
