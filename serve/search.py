@@ -289,10 +289,9 @@ def rerank_run(
     queries: str,
     collection: str,
     output: Path,
-    *,
-    depth: int,
-    max_length: int | None,
-    precision: str,
+    depth: int = CANDIDATES,
+    max_length: int | None = None,
+    precision: str = "fp32",
 ) -> None:
     """Ranks the first candidates of each question of a TREC run by a model, and writes RUN into the folder ``output``.
 

@@ -66,14 +66,6 @@ def main() -> str:
         raise KinspanError("--run needs --queries and --collection, the texts of its ids")
     from serve.search import rerank_run
 
-    rerank_run(
-        config.model,
-        Path(config.run),
-        config.queries,
-        config.collection,
-        output,
-        depth=config.depth,
-        max_length=config.max_length,
-        precision=config.precision,
-    )
+    cut = config.depth, config.max_length, config.precision
+    rerank_run(config.model, Path(config.run), config.queries, config.collection, output, *cut)
     return f"{output} has run.txt"

@@ -163,7 +163,6 @@ OVER_SSH = {
     "ssh": """
         while [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done
         [[ $1 == gone ]] && exit 255
-        [[ $1 == slow ]] && { touch started-$$; sleep 2; }
         shift
         exec bash -c "$*"
     """,
@@ -174,8 +173,6 @@ OVER_SSH = {
         if [[ -n ${WAITS:-} ]]; then touch started-$$; for n in $(seq 600); do sleep 0.1; done; fi
         exit $STATUS
     """,
-    # The signal comes before any machine is started, and the script heeds it after this command.
-    "mkdir": '[[ -z ${SIGNALS:-} ]] || kill -TERM $PPID; exec /bin/mkdir "$@"',
 }
 
 
@@ -184,17 +181,14 @@ def hosts(tmp_path):
     """``hosts(status, said="")``: how launch/hosts/pretrain.sh ends where torchrun ends so on two of three machines.
 
     strike: a signal to the script, once so many commands on machines have ``started``
-    one_core: so that what the script puts into the background mostly begins after the script has gone on
     """
     environment = write_commands(tmp_path / "bin", OVER_SSH)
     (tmp_path / "hosts.txt").write_text("a slots=2\ngone slots=8\n# a remark\n\nb slots=1 # another")
 
-    def run(status, said="", strike=None, started=1, one_core=False, arguments=(), **variables):
+    def run(status, said="", strike=None, started=1, arguments=(), **variables):
         def prepare():
             # Tests that a shell runs in the background are born deaf to Ctrl-C, which no trap of bash can undo.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            if one_core:
-                os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
         process = subprocess.Popen(
             ["bash", ROOT / "launch/hosts/pretrain.sh", "hosts.txt", *arguments],
@@ -242,14 +236,6 @@ def test_a_signal_here_stops_every_machine(hosts, strike):
     assert "stopped: the same command again goes on" in output
     assert len(logs) == 2
     assert all("stopped at step 3" in text for text in logs.values())
-
-
-def test_a_signal_while_machines_are_started_leaves_none_waiting(hosts, tmp_path):
-    (tmp_path / "hosts.txt").write_text("".join(f"{name}\n" for name in "abcdefgh"))
-    status, output, logs = hosts(1, one_core=True, SIGNALS="yes", WAITS="yes")
-    assert status == 75
-    assert "stopped: the same command again goes on" in output
-    assert len(logs) == 8
 
 
 # Kubernetes ---------------------------------------------------------------------------------------------------------

@@ -18,8 +18,6 @@ from launch.kinspan import show
 from tests.launch.entries import program_of
 from tests.programs import run_program
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def run(*arguments, cwd):
     return run_program(*program_of("evaluate"), *arguments, cwd=cwd)
@@ -123,14 +121,6 @@ def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tm
     files = ["--run", tmp_path / "out/runs-wrong/run.txt", "--qrels", tmp_path / "out/runs-wrong/qrels.txt"]
     _, again = evaluate_here(monkeypatch, capsys, *files)  # what is written scores as what was measured
     assert all(again["systems"][0][metric] == wrong[metric] for metric in METRICS)
-
-
-def test_the_filter_and_one_model(data_set, scored, monkeypatch, capsys, tmp_path):
-    _, result = evaluate_here(monkeypatch, capsys, "--model", "knows", "--data", data_set, "--eval_filter", "raw")
-    assert (result["questions"], result["candidates"]) == (13, 49)
-    assert result["systems"][0]["map"] == pytest.approx(12 / 13)
-    assert len(result["systems"]) == 2
-    assert list(tmp_path.iterdir()) == [tmp_path / "data"]  # nothing is written unless asked
 
 
 def test_real_data(shared, scored, monkeypatch, capsys):

@@ -288,9 +288,3 @@ def _fuzz(command: str, examples: range, ground: Path, folder: Path) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_end_is_success_or_one_line(command, ground, tmp_path):
     _fuzz(command, range(EXAMPLES[command]), ground, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_end_is_success_or_one_line_at_length(command, ground, tmp_path):
-    _fuzz(command, range(EXAMPLES[command], 20 * EXAMPLES[command]), ground, tmp_path)

@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from data_pipeline.core.errors import KinspanError
 from finetune.study import StudyContext, plan_rows, read_study
 from finetune.training.config import check
-from launch.commands import study as entry
 
 FOLDER = Path(__file__).resolve().parents[2] / "launch/recipes"
 STUDIES = sorted(p.stem for p in FOLDER.glob("*.yaml") if "rows" in yaml.safe_load(p.read_text()))
@@ -139,21 +137,10 @@ def test_has_the_numbers_of_tandas_section_5(name):
             assert (config.learning_rate, config.epochs) == (1e-6, 3)
 
 
-def test_only_a_pair_head_that_was_trained_is_kept():
-    kept = {name for name, (_, config) in configs("as2").items() if not config.fresh_head}
-    assert kept == {"SSP, trained head kept, then fine-tuned"}
-    assert read_study(FOLDER / "as2.yaml").zero_shot
-
-
 def test_both_arms_of_as2_differ_in_the_pair_loss_alone():
     ssp, mlm = (yaml.safe_load((FOLDER / f"as2-{arm}.yaml").read_text()) for arm in ("ssp", "mlm"))
     assert {name for name in ssp if ssp[name] != mlm[name]} == {"pair_weight"}
     assert (ssp["mlm_weight"], mlm["pair_weight"]) == (1, 0)
-
-
-def test_nothing_stops_the_curves_of_stability_early():
-    for _, config in configs("tanda-stability").values():
-        assert config.patience > max(config.epochs, config.transfer_epochs)
 
 
 def test_noise_and_negatives_are_those_of_the_row():
@@ -191,17 +178,3 @@ def test_has_the_numbers_of_di_liellos_appendix_b(name):
         if row.tanda:
             assert (config.transfer_epochs, config.transfer_learning_rate) == (6, 1e-5)
             assert config.transfer_batch_size == (1024 if base == "electra-base" else 2048)
-
-
-@pytest.mark.parametrize("name", TANDA)
-def test_one_that_transfers_asks_for_what_from(name, tmp_path):
-    with pytest.raises(KinspanError, match="--transfer"):
-        plan_rows(StudyContext(read_study(FOLDER / f"{name}.yaml"), ["wikiqa=absent"], tmp_path))
-
-
-def test_a_name_that_no_stage_has_is_refused():
-    content = (FOLDER / "transtqa.yaml").read_text()
-    assert entry.parse_names(["corpus=c", "source=a=b"], content) == {"corpus": "c", "source": "a=b"}
-    for wrong in ("corpsu=c", "corpus", "corpus="):
-        with pytest.raises(KinspanError, match="--where"):
-            entry.parse_names([wrong], content)

@@ -6,12 +6,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
 from finetune.ranking.embedder import Embedder
 from serve import building
 from serve import index as opening
-from serve.building import add_answers, build_index, find_model, remove_answers
+from serve.building import add_answers, build_index, remove_answers
 from serve.folder import read_manifest
 from serve.index import Index, iterate_answers
 from serve.search import Searcher
@@ -56,15 +55,6 @@ def test_changes_give_what_building_at_once_gives(approximate, tmp_path, embedde
     assert add_answers(grown, embedder, answers) == before
     remove_answers(grown, ["a1"])
     assert {path.name for path in grown.iterdir() if path.is_dir()} == {read_manifest(grown).data, "evaluations"}
-
-
-def test_an_index_calls_the_installed_model_by_its_name(tmp_path, answers):
-    """So that it opens in another environment, too."""
-    manifest = build_index(tmp_path / "index", Embedder(default_model()), answers[:2])
-    assert manifest.model["name"] == manifest.model["place"] == DEFAULT_MODEL_NAME
-    assert find_model(manifest, tmp_path) == default_model()
-    with pytest.raises(KinspanError, match="--model"):
-        find_model(manifest, tmp_path, str(tmp_path))
 
 
 def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkeypatch, caplog):

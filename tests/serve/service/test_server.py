@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,6 @@ from serve.service.server import read_token
 from serve.service.waiting import Service
 from tests.launch.entries import program_of
 from tests.serve.service.conftest import Client, running
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
