@@ -110,9 +110,9 @@ def make_parser(
     """
     declared, texts, groups = fields(config_class), read_texts(config_class), groups_of(config_class)
     basic = () if everything else getattr(config_class, "BASIC", ())
-    needed = " ".join(f"--{setting.name} ..." for setting in declared if default_of(setting) is REQUIRED)
+    needed = [f"--{setting.name} ..." for setting in declared if default_of(setting) is REQUIRED]
     parser = _Parser(
-        usage=f"%(prog)s {needed} [--config FILE] [--SETTING VALUE ...]",
+        usage=" ".join(["%(prog)s", *needed, "[--config FILE] [--SETTING VALUE ...]"]),
         description=description,
         epilog=f"All {len(declared)} settings: --help all\n\n{epilog}" if basic else epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
