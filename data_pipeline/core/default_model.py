@@ -1,4 +1,4 @@
-"""What is installed: the model that is used where the user names none, and versions of packages."""
+"""Names what is installed: the model that is used where the user names none, and versions of packages."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
