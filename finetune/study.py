@@ -51,7 +51,6 @@ PRETRAIN, FINETUNE = "pretrain", "finetune"  # kinds of stages
 RELEASE = "release"  # of a pre-training, within its folder
 SEED = 1  # of a stage of fine-tuning, which serves all seeds of its row
 ZERO_SHOT = "zero-shot cosine"  # the row of the start without any training
-PAPERS_NAME = {"jacana": "trecqa"}  # how papers call a data set that we have in two forms
 WIDTH = 120  # of the note below the tables
 
 # The rest are the command's: kinspan study has flags for them, and every row has an output folder.
@@ -194,7 +193,7 @@ def _parse_row(entry: Any) -> StudyRow:
         stages = [{PRETRAIN: entry["pretrain"]}, *stages]
     if not isinstance(stages, list):
         raise KinspanError(f"{place}: stages must be a list, such as - pretrain: {{...}}")
-    return StudyRow(str(entry["name"]), settings, paper, tuple(_parse_stage(place, one) for one in stages), tanda)
+    return StudyRow(str(entry["name"]), settings, paper, tuple(_parse_stage(place, stage) for stage in stages), tanda)
 
 
 def _parse_stage(place: str, entry: Any) -> tuple[str, Settings]:
@@ -289,8 +288,8 @@ def _plan_stage(
         folder = name_folder(settings)
         return PlannedStage(f"{kind} {folder}", folder / RELEASE, context.pretrain(settings, folder))
     common = {**context.study.settings, **context.overrides}
-    own = {"train_data": settings["data"], **settings, "data": spec, "model": model, "seed": [SEED], "output_dir": "-"}
-    config = make_finetune_config({**common, **own})
+    fixed = {"data": spec, "model": model, "seed": [SEED], "output_dir": "-"}
+    config = make_finetune_config({**common, "train_data": settings["data"], **settings, **fixed})
     identity = settings_of_identity(config) | {"max_length": get_max_length(config)}
     folder = name_folder(config.data, config.train_data, identity)
     config.output_dir = str(folder)
@@ -328,7 +327,7 @@ def run_study(context: StudyContext) -> Settings:
         raise KinspanError(f"--study: zero_shot needs a model that embeds texts, and {rows[0].start} is none")
     hours = [row.config.max_hours for row in rows]
     hours += [settings.get("max_hours") for row in study.rows for _, settings in row.stages]
-    given = [convert_setting(FinetuneConfig, "max_hours", one) for one in hours if one is not None]
+    given = [convert_setting(FinetuneConfig, "max_hours", value) for value in hours if value is not None]
     results, made = [], set()
     with listen_for_stop(min(given, default=None)) as request:
         for row in rows:
@@ -342,7 +341,10 @@ def run_study(context: StudyContext) -> Settings:
             log.info("\n== %s: %s", row.row.name, row.config.output_dir)
             results.append(run_experiment(row.config, baselines=False))
     done = list(zip(rows, results, strict=True))
-    tables = [_summarize_set(context, [one for one in done if one[0].config.data == spec]) for spec in context.specs]
+    tables = [
+        _summarize_set(context, [(row, result) for row, result in done if row.config.data == spec])
+        for spec in context.specs
+    ]
     summary = {"title": study.title, "source": study.source, "about": study.about, "tables": tables}
     if read_launcher_variables()[0] == 0:
         write_atomically(context.output / RESULTS, json.dumps(summary, indent=1) + "\n")
@@ -393,17 +395,16 @@ def _summarize_row(planned: PlannedRow, result: Settings, split: str, rows: list
     is the one that the last training began with.
     """
     row, config = planned.row, planned.config
-    name = name_set(config.data)
     clean = [
-        other.row.name
-        for other in rows
+        quiet.row.name
+        for quiet in rows
         if config.label_noise
-        and replace(other.config, output_dir=config.output_dir) == replace(config, label_noise=0.0)
+        and replace(quiet.config, output_dir=config.output_dir) == replace(config, label_noise=0.0)
     ]
     return {
         "name": row.name,
         **result[split],
-        "paper": dict(row.paper.get(PAPERS_NAME.get(name, name), {})),
+        "paper": dict(row.paper.get(name_set(config.data), {})),
         "seeds": len(list_seeds(config)),
         "clean": next(iter(clean), None),
         "tanda": row.tanda,

@@ -70,7 +70,7 @@ def score_bm25(data: AnswerSet) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WordCounts:
-    """What BM25 must know of a collection in order to score texts that are not in it.
+    """Holds the counts of a collection by which BM25 scores texts that are not in it.
 
     num_texts:  number of texts
     mean_words: mean number of words of a text
@@ -86,9 +86,8 @@ def count_words(texts: Sequence[str]) -> WordCounts:
     """Counts the words of a collection."""
     words = cut_words(texts)
     frequency = Counter(chain.from_iterable(map(set, words)))
-    return WordCounts(
-        len(texts), sum(map(len, words)) / max(1, len(texts)), {w: n for w, n in frequency.items() if n > 1}
-    )
+    mean = sum(map(len, words)) / max(1, len(texts))
+    return WordCounts(len(texts), mean, {word: n for word, n in frequency.items() if n > 1})
 
 
 def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
@@ -99,14 +98,14 @@ def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
     """
     distinct = data.answers.dictionary_encode()
     words = cut_words(distinct.dictionary.to_pylist())
-    counted = [Counter(own) for own in words]
-    norms = [K1 * (1 - B + B * len(own) / max(counts.mean_words, 1e-9)) for own in words]
+    counted = [Counter(text) for text in words]
+    norms = [K1 * (1 - B + B * len(text) / max(counts.mean_words, 1e-9)) for text in words]
     scores = np.zeros(data.num_pairs)
     for asked, rows in zip(cut_words(data.questions), data.question_slices(), strict=True):
         weights = {word: n * _weigh_rarity(counts, word) for word, n in Counter(asked).items()}
         for row, text in enumerate(distinct.indices[rows.start : rows.stop].to_pylist(), rows.start):
-            own, norm = counted[text], norms[text]
-            scores[row] = sum(weight * own[w] / (own[w] + norm) for w, weight in weights.items() if w in own)
+            times, norm = counted[text], norms[text]
+            scores[row] = sum(weight * times[w] / (times[w] + norm) for w, weight in weights.items() if w in times)
     return scores
 
 

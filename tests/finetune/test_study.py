@@ -1,7 +1,6 @@
 """Studies: what a file may say, the table, rows that share what they can, and stages that are not run twice."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import yaml
 
 from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
-from finetune.study import ZERO_SHOT, StudyContext, fill_names, format_study, read_study, run_study
+from finetune.study import ZERO_SHOT, StudyContext, format_study, read_study, run_study
 from finetune.training import train
 from finetune.training.card import AS_STARTED, AS_TRANSFERRED
 from pretrain.engine.stop import listen_for_stop
@@ -156,24 +155,6 @@ def test_a_table_of_noise_and_tanda(study, tmp_path, sets, write_sets, model, tr
     assert len(trained) == 5
 
 
-def test_settings_over_the_studys(study, tmp_path, sets, monkeypatch):
-    seen = []
-
-    def stop(config, **_):
-        seen.append(config)
-        raise KinspanError("enough")
-
-    monkeypatch.setattr("finetune.study.run_experiment", stop)
-    content = {"settings": {"epochs": 7, "seeds": 3, "transfer_epochs": "1e1"}, "rows": [row(settings={"epochs": 5})]}
-    with pytest.raises(KinspanError, match="enough"):
-        run_study(StudyContext(study(content), [f"files={sets}"], tmp_path, {"seeds": 2}))
-    [config] = seen
-    assert (config.epochs, config.seeds, config.transfer_epochs, config.transfer) == (5, 2, 10, None)
-    assert type(config.transfer_epochs) is int
-    assert config.output_dir == str(tmp_path / "files/one")
-    assert config.transfer_dir == str(tmp_path / "transfers")
-
-
 def test_a_stop_is_listened_for_from_the_first_pre_training_on(study, tmp_path, sets, model):
     """A signal between two stages would otherwise end the process, and the hours would count from fine-tuning on."""
 
@@ -270,15 +251,3 @@ def test_without_any_training_means_before_the_first_stage(chain, sets, answer_s
     assert (cosine["name"], cosine["map"]) == (ZERO_SHOT, {"mean": means["map"], "sd": None})
     assert cosine["p"]["difference"] == pytest.approx(cosine["mrr"]["mean"] - tuned["mrr"]["mean"])
     assert "over_seeds" not in cosine["p"]  # it has none
-
-
-def test_names_in_texts_are_filled():
-    values = {"corpus": ["$corpus=3", "other"], "max_steps": "$steps", "whole": 4}
-    filled = {"corpus": ["c=3", "other"], "max_steps": "5", "whole": 4}
-    assert fill_names(values, {"corpus": "c", "steps": "5"}) == filled
-    assert json.dumps(values).count("$") == 2
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(KinspanError, match=r"none.yaml"):
-        read_study(Path(tmp_path) / "none.yaml")

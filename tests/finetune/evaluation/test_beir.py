@@ -56,9 +56,3 @@ def test_a_line_that_is_repeated_counts_once(folder):
 def test_what_is_wrong_is_named(folder, text, named):
     with pytest.raises(KinspanError, match=named):
         read_qrels(write(folder, text))
-
-
-def test_three_fields_without_names_are_no_judgements(tmp_path):
-    (tmp_path / "qrels.txt").write_text("1\ta\t1\n")
-    with pytest.raises(KinspanError, match=r"qrels.txt row 1"):
-        read_qrels(tmp_path / "qrels.txt")

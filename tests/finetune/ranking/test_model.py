@@ -75,13 +75,6 @@ def test_equal_to_the_models_own_forward(family, made, data):
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
-def test_equal_to_cross_encoder(made, data):
-    folder = made("bert")
-    theirs = CrossEncoder(str(folder), max_length=MAX_LENGTH, device="cpu")
-    expected = theirs.predict(pairs_of(data), activation_fn=torch.nn.Identity())
-    np.testing.assert_allclose(score_answers(str(folder), data, MAX_LENGTH), expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
 def test_a_classifier_of_two_labels(family, made, data):
     """Packed, by CrossEncoder as a family that is not known, and by CrossEncoder as its head reads all tokens."""

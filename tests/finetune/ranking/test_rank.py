@@ -45,12 +45,6 @@ def test_scores_and_order_are_those_of_labelled_candidates(rank, sets, model):
     assert {path.name for path in folder.iterdir()} == {"run.txt", "ranking.jsonl"}
 
 
-def test_columns_of_other_names_in_a_table_of_tabs(rank):
-    rows = [{"query": "why stone", "passage": f"{word} because"} for word in ("river", "green", "winter")]
-    folder = rank(rows, ".tsv", "question=query,answer=passage")
-    assert len((folder / "run.txt").read_text().splitlines()) == 3
-
-
 def test_refusals(rank, tmp_path):
     (tmp_path / "sheet.xlsx").write_bytes(b"PK")
     for match, rows in (
