@@ -8,8 +8,6 @@ from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import fold_text
 from finetune.data.collect import SourceRow, collect_answers
 from finetune.data.filters import check_overlaps, find_overlaps
-from finetune.training.config import FinetuneConfig
-from finetune.training.stages import load_data
 
 
 def make_split(split, *pairs):
@@ -42,10 +40,3 @@ def test_a_split_that_is_a_part_of_another_is_refused_unless_allowed():
 def test_other_candidates_of_the_same_questions_are_no_part():
     other = make_split("test", ("Who?", "nobody"), ("When?", "then"))
     assert not find_overlaps([TRAIN, other])[0].whole
-
-
-def test_an_experiment_refuses_a_dev_set_that_is_the_test_set(write_sets):
-    folder = write_sets()
-    (folder / "dev.jsonl").write_bytes((folder / "test.jsonl").read_bytes())
-    with pytest.raises(KinspanError, match="test share"):
-        load_data(FinetuneConfig(f"files={folder}"))

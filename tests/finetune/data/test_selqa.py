@@ -62,11 +62,3 @@ def test_a_broken_question_is_refused_by_its_number(tmp_path, change):
     spec = write(tmp_path, QUESTION, {**QUESTION, **change})
     with pytest.raises(KinspanError, match="question 2:"):
         load_split(spec, choose_split("Aardvark"))
-
-
-@pytest.mark.parametrize("content", [None, b"{}", b"[", lzma.compress(b"[]")[:20]])
-def test_files_that_are_no_selqa_are_refused(tmp_path, content):
-    if content is not None:
-        (tmp_path / "selqa-ass-dev.json").write_bytes(content)
-    with pytest.raises(KinspanError, match=r"selqa-ass-dev\.json"):
-        load_split(f"selqa={tmp_path}", "test")

