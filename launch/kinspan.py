@@ -23,7 +23,6 @@ COMMANDS = {
     "prepare": ("prepare", "turn documents into a corpus"),
     "pretrain": ("pretrain", "continue the pre-training of an encoder, in one process"),
     "finetune": ("finetune", "fine-tune a ranker on labelled questions"),
-    "fuse": ("commands.fuse", "learn weights that combine the scores of several rankers"),
     "evaluate": ("commands.evaluate", "measure models on labelled questions, or anyone's TREC files"),
     "rank": ("commands.rank", "rank candidates without labels, or re-rank a TREC run"),
     "release": ("commands.release", "turn a run into a folder for transformers and sentence-transformers"),

@@ -24,8 +24,8 @@ from pretrain.release.folder import CARD, FACTS, fingerprint_model, replace_rele
 
 from .kinds import FUSION_FILE
 
-WORDS, FORMAT = "words.json", 1
-REPAIR = "make it anew with kinspan fuse"
+WORDS, FORMAT = "words.json", 2
+REPAIR = "make it anew with kinspan adapt"
 NAME = "the fusion"
 FOLDS, SEED, FOLDS_KEY = 5, 0, 2**33  # the key of the random numbers that assign questions to folds
 STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # of the regularisation: scikit-learn's C, small is strong
@@ -43,7 +43,6 @@ class FusedRanker:
     weight:      of its standardised scores
     mean, scale: standardise its scores: those of the questions that the weights were fitted on
     fingerprint: of the model
-    max_length:  the most tokens that it read when the weights were learned; None: its default, or BM25
     """
 
     name: str
@@ -52,7 +51,6 @@ class FusedRanker:
     mean: float
     scale: float
     fingerprint: str = ""
-    max_length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,18 +133,12 @@ def measure_map(data: AnswerSet, scores: np.ndarray) -> float:
 
 
 def write_fusion(
-    output: Path,
-    fitted: Fitted,
-    models: Mapping[str, str],
-    words: WordCounts,
-    about: Mapping[str, Any],
-    max_length: int | None = None,
+    output: Path, fitted: Fitted, models: Mapping[str, str], words: WordCounts, about: Mapping[str, Any]
 ) -> None:
     """Writes the folder of a fusion, in which it is complete: the models of its parts are copied.
 
-    models:     where the model of each part is
-    about:      ``data``, the name of the data set, and ``figures``, by split
-    max_length: what the parts were scored with
+    models: where the model of each part is
+    about:  ``data``, the name of the data set, and ``figures``, by split
 
     Raises KinspanError where ``output`` holds something that is no release.
     """
@@ -154,14 +146,14 @@ def write_fusion(
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
         for number, name in enumerate(fitted.names):
-            numbers = (float(of[number]) for of in (fitted.weights, fitted.means, fitted.scales))
-            if name == BM25:
-                parts.append(FusedRanker(name, "", *numbers))
-                continue
-            folder = f"part-{number + 1}"
-            ignored = shutil.ignore_patterns(*NOT_COPIED)
-            shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
-            parts.append(FusedRanker(name, folder, *numbers, fingerprint_model(str(partial / folder)), max_length))
+            folder = fingerprint = ""
+            if name != BM25:
+                folder = f"part-{number + 1}"
+                ignored = shutil.ignore_patterns(*NOT_COPIED)
+                shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
+                fingerprint = fingerprint_model(str(partial / folder))
+            weight, mean, scale = (float(of[number]) for of in (fitted.weights, fitted.means, fitted.scales))
+            parts.append(FusedRanker(name, folder, weight=weight, mean=mean, scale=scale, fingerprint=fingerprint))
         content = {"format": FORMAT, "intercept": fitted.intercept, "parts": [asdict(part) for part in parts]}
         _write_json(partial / FUSION_FILE, content)
         if BM25 in fitted.names:

@@ -72,8 +72,7 @@ def load_model(name_or_dir: str, max_length: int | None = None, precision: str =
     name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder); a
         bi-encoder of sentence-transformers or an encoder without a head, which score by the similarity of their
         embeddings; or a learned fusion of such models and BM25
-    max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own, or of a fusion's part the
-        number that its weight was learned at
+    max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own
     precision:  "bf16" is taken only where the model's pairs can be packed; else it is fp32
 
     Raises KinspanError where there is no such model.
@@ -92,9 +91,7 @@ def _load_fusion(folder: Path, max_length: int | None, precision: str) -> Rankin
     parts, intercept = read_parts(folder)
     log.info("%s is a fusion: %s", folder.name, ", ".join(f"{part.weight:.2f} {part.name}" for part in parts))
     loaded = [
-        load_model(str(folder / part.folder), max_length or part.max_length, precision)
-        if part.folder
-        else _load_bm25(folder)
+        load_model(str(folder / part.folder), max_length, precision) if part.folder else _load_bm25(folder)
         for part in parts
     ]
 

@@ -1,4 +1,4 @@
-"""Learned fusions: what is learned, what the folder scores, and what is refused."""
+"""Learned fusions: what is learned, what the folder scores, and which folders are refused."""
 
 import json
 import shutil
@@ -9,9 +9,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
-from finetune.evaluation.bm25 import count_words
-from finetune.ranking import fuse
-from finetune.ranking.fuse import fuse_file, list_candidates, name_models, score_parts
+from finetune.evaluation.bm25 import BM25, count_words, score_bm25_by
 from finetune.ranking.fusion import (
     FOLDS,
     WORDS,
@@ -45,13 +43,20 @@ def fused(folder, make_model, tmp_path_factory):
     models = tmp_path_factory.mktemp("models")
     shutil.copytree(make_model(headless=True), models / "finder")
     shutil.copytree(make_model(initializer_range=0.3), models / "reader")
-    parts = name_models(["bm25", str(models / "finder"), str(models / "reader")])
-    words = count_words(list_candidates(f"files={folder}"))
+    parts = {BM25: BM25, "finder": str(models / "finder"), "reader": str(models / "reader")}
     dev, test = (load_split(f"files={folder}", split) for split in ("dev", "test"))
-    fitted = fit_fusion(dev, score_parts(parts, dev, words, None))
+    words = count_words(dev.answers.unique().to_pylist())
+
+    def score(data):
+        return {
+            name: score_bm25_by(words, data) if name == BM25 else score_answers(model, data)
+            for name, model in parts.items()
+        }
+
+    fitted = fit_fusion(dev, score(dev))
     figures = {"dev": {"map": measure_map(dev, fitted.out_of_fold)}}
     write_fusion(models.parent / "fused", fitted, parts, words, {"data": "files", "figures": figures})
-    scores = score_parts(parts, test, words, None)
+    scores = score(test)
     shutil.rmtree(models)
     return models.parent / "fused", test, scores
 
@@ -112,54 +117,11 @@ def test_the_folder_scores_as_its_parts_do_wherever_it_lies(fused):
     np.testing.assert_allclose(found[0], scores[5:10], atol=1e-4)
 
 
-def test_parts_read_as_many_tokens_as_the_weights_were_learned_at(data, make_model, tmp_path):
-    parts = name_models(["bm25", str(make_model(headless=True))])
-    words = count_words(data.answers.unique().to_pylist())
-    scores, whole = (score_parts(parts, data, words, length) for length in (8, None))
-    assert all((scores[name] == whole[name]).all() == (name == "BM25") for name in parts)
-    fitted = fit_fusion(data, scores)
-    about = {"data": "files", "figures": {"dev": {"map": 0.5}}}
-    write_fusion(tmp_path / "fused", fitted, parts, words, about, 8)
-    np.testing.assert_allclose(score_answers(str(tmp_path / "fused"), data), fitted.score(scores), atol=1e-4)
-
-
 def test_cut_pairs_are_counted_once(fused):
     output, test, _ = fused
     model = load_model(str(output), 16)
     model.score(test)
     assert 0 < model.num_cut <= model.num_pairs == test.num_pairs
-
-
-def test_it_is_written_where_it_is_better_than_each_part(folder, make_model, monkeypatch, tmp_path):
-    def see_labels(name, data, max_length):
-        """Returns the labels through noise, another one for each length of name."""
-        random = np.random.default_rng(len(Path(name).name) + data.num_pairs)
-        return data.labels + 0.6 * random.normal(size=data.num_pairs)
-
-    monkeypatch.setattr(fuse, "score_answers", see_labels)
-    for name in ("a", "bb"):
-        shutil.copytree(make_model(headless=True), tmp_path / name)
-    tables = fuse_file([str(tmp_path / "a"), str(tmp_path / "bb")], f"files={folder}", tmp_path / "out")
-    assert "against" in tables  # the table of the test questions
-    assert {part.name for part in read_parts(tmp_path / "out")[0]} == {"a", "bb"}
-    assert "| dev |" in (tmp_path / "out/README.md").read_text()
-
-
-def test_refusals(fused, folder, make_model, tmp_path):
-    model, broken = str(make_model(headless=True)), tmp_path / "broken"
-    shutil.copytree(model, broken)
-    (broken / "model.safetensors").unlink()
-    for match, parts, output in (
-        ("--parts", ["bm25", model], tmp_path / "out"),  # no better than each of its parts
-        ("--output_dir", ["bm25", model], folder),
-        (str(broken), ["bm25", str(broken)], tmp_path / "out"),
-        ("--parts", ["bm25"], tmp_path / "out"),
-        ("--parts", ["bm25", "BM25"], tmp_path / "out"),
-        ("--parts", ["bm25", str(fused[0])], tmp_path / "out"),
-    ):
-        with pytest.raises(KinspanError, match=match):
-            fuse_file(parts, f"files={folder}", output)
-    assert not (tmp_path / "out").exists()
 
 
 def rewrite(folder: Path, **changed) -> None:
