@@ -2,7 +2,7 @@
 
 ``run_program`` does as ``subprocess.run([sys.executable, path, *arguments])`` in less time: a server, this file run as
 a program, has imported the libraries, and nothing of this project, and each program is a fork of it. The server reads
-lines of JSON that list programs, and writes the numbers of their processes, and their statuses once all have ended.
+lines of JSON that list programs, and writes their statuses once all have ended.
 """
 
 import atexit
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -47,9 +47,8 @@ def run_programs(
     cwd: str | Path,
     timeout: int,
     variables: Sequence[dict[str, str]],
-    meanwhile: Callable[[list[int]], None] = lambda processes: None,
 ) -> list[subprocess.CompletedProcess[str]]:
-    """Runs several programs at once, such as the ranks of a run; ``meanwhile`` is given their process numbers."""
+    """Runs several programs at once, such as the ranks of a run."""
     server = _start_server()
     with tempfile.TemporaryDirectory() as folder:
         started = [
@@ -64,7 +63,6 @@ def run_programs(
         ]
         server.stdin.write(json.dumps(started) + "\n")
         server.stdin.flush()
-        meanwhile(json.loads(server.stdout.readline()))
         statuses = json.loads(server.stdout.readline())
         return [
             subprocess.CompletedProcess(each["program"], status, *(Path(path).read_text() for path in each["outputs"]))
@@ -97,7 +95,6 @@ def _serve() -> None:
             if not (process := os.fork()):
                 _become(program)
             processes.append(process)
-        print(json.dumps(processes), file=answers, flush=True)
         statuses = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
         print(json.dumps(statuses), file=answers, flush=True)
 

@@ -1,11 +1,12 @@
 """What the runs under attack train on: a synthetic corpus, small models, and the settings of each cell."""
 
-import importlib.util
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+from data_pipeline.core.default_model import default_model
+from data_pipeline.tokenizers import load_tokenizer
+from tests.synthetic import synthetic_documents
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, Any] = {
@@ -47,17 +48,6 @@ def all_cells(elastic: bool = False) -> list[Cell]:
     return [cell for cell in cells if cell.world > 1] if elastic else cells
 
 
-def _load(path: Path, name: str) -> ModuleType:
-    """A conftest.py, which no import statement finds."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its dataclasses look there
-    spec.loader.exec_module(module)
-    return module
-
-
 @dataclass(frozen=True)
 class Materials:
     """Folders that runs read and no trial changes."""
@@ -75,26 +65,23 @@ class Materials:
     def make(self) -> None:
         """Writes what is not there yet."""
         if not (self.corpus / "manifest.json").exists():
-            tests = _load(ROOT / "tests/conftest.py", "chaos_conftest")
+            from tests.conftest import prepare_here, write_jsonl
+
             self.corpus.parent.mkdir(parents=True, exist_ok=True)
-            source = tests.write_jsonl(self.corpus.parent / "documents.jsonl", tests.synthetic_documents(60))
-            options = {
-                "validation_share": 0.2,
-                "shard_tokens": 1500,
-            }  # so many that a run does not begin with all of them
-            tests.prepare_here([source], tests.default_model(), self.corpus, **options)
+            source = write_jsonl(self.corpus.parent / "documents.jsonl", synthetic_documents(60))
+            shards = {"validation_share": 0.2, "shard_tokens": 1500}  # a run does not begin with all of them
+            prepare_here([source], default_model(), self.corpus, **shards)
         if all((self.model(loss) / "config.json").exists() for loss in FAMILIES):
             return
         from transformers import AutoConfig
 
-        from data_pipeline.core.default_model import default_model
+        from tests.pretrain.conftest import OWN, SMALL
 
-        small = _load(ROOT / "tests/pretrain/conftest.py", "chaos_pretrain_conftest")
-        tokenizer = small.load_tokenizer(default_model())
+        tokenizer = load_tokenizer(default_model())
         off = {} if self.dropout else {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         for loss, family in FAMILIES.items():
             tokenizer.save_pretrained(str(self.model(loss)))
-            config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **small.SMALL, **small.OWN[family], **off)
+            config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **SMALL, **OWN[family], **off)
             config.save_pretrained(str(self.model(loss)))
 
     def settings(self, cell: Cell, output: Path, **changes: Any) -> dict[str, Any]:

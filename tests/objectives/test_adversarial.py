@@ -51,11 +51,6 @@ def stream_of(name, make_corpus, make_stream):
     return lambda documents: make_stream(make_corpus(documents, **ALL), objective=name)
 
 
-def test_boilerplate_in_every_document_is_never_its_own_negative(stream_of, tools):
-    stream = stream_of([[sentences(3 * d, 3 * d + 1, 3 * d + 2), BOILERPLATE] for d in range(20)])
-    tools.check_stream(stream, count=2 * stream.epoch_pairs, hard_where_possible=False)
-
-
 def test_a_corpus_that_is_nearly_all_one_text_still_gives_pairs(stream_of, tools):
     stream = stream_of([[SAME] * 3 for _ in range(40)] + [[sentences(1, 2, 3, 4), sentences(5, 6, 7)]])
     began = time.monotonic()
@@ -92,16 +87,6 @@ def test_a_book_beside_notes_has_all_notes_for_negatives_at_the_first_draw(name,
         assert max(drawn.values()) < 2 * sum(drawn.values()) / 40
     else:
         tools.as_likely(drawn.values(), [1] * 40)
-
-
-def test_paragraphs_of_two_sentences_give_one_each(stream_of, tools, name):
-    stream = stream_of([[sentences(6 * d + 2 * p, 6 * d + 2 * p + 1) for p in range(3)] for d in range(10)])
-    tools.check_stream(stream)
-    for these in tools.groups(stream, 0, stream.epoch_pairs):
-        left = these.b.end - these.b.start
-        if these.b.hole_start is not None:
-            left -= these.b.hole_end - these.b.hole_start
-        assert (left == (2 if name == "psd" else 1)).all()
 
 
 @pytest.mark.parametrize("name", ["ssp", "sp", "ict", "nsp", "sop"])

@@ -90,20 +90,11 @@ for name in ("ssp", "psd", "nsp"):
     CORPORA[name].append("wikinews_corpus")
 CASES = [(corpus, name, kind) for name in NEGATIVES for corpus in CORPORA[name] for kind in NEGATIVES[name]]
 IDS = [f"{corpus}-{name}-{KINDS[kind]}" for corpus, name, kind in CASES]
-# Two of two or three paragraphs are nearly all of them: in short documents sp's hard negatives, which are to be two
-# different ones, cannot follow its weights.
-BOUND = {("uneven_corpus", "sp", HARD): 0.04}
 
 
 # 0.03: with 50,000 pairs chance gives 0.005 or so to the first. A classifier is fitted on some 75 documents of the
 # smallest corpus and tested on as many, of which no two pairs of one are independent: up to 0.02 was seen where
 # there is nothing to be learned.
-
-
-@pytest.mark.parametrize(("corpus", "name", "kind"), CASES, ids=IDS)
-def test_bs_of_positives_and_negatives_are_as_long(lengths, corpus, name, kind):
-    tokens, labels, _ = rows_of(*lengths(corpus, name), kind)
-    assert abs(roc_auc_score(labels, tokens[:, 1]) - 0.5) < BOUND.get((corpus, name, kind), 0.03)
 
 
 @pytest.mark.parametrize(("corpus", "name", "kind"), CASES, ids=IDS)

@@ -75,24 +75,6 @@ def test_random_tokens_reach_the_ends_of_any_vocabulary(vocabulary):
     assert 0.99 * vocabulary < drawn.max() < vocabulary
 
 
-def test_masks_in_a_stream_are_those_of_the_unmasked_batch(any_corpus, make_stream, helpers):
-    tokenizer = helpers.tokenizer(any_corpus / "tokenizer")
-    plain = make_stream(any_corpus).batch(0, 1500)
-    masked = make_stream(any_corpus, masking=True).batch(0, 1500)
-    assert len(plain.masked_positions) == 0
-    assert np.array_equal(plain.starts, masked.starts)
-    assert np.array_equal(plain.input_ids[masked.masked_positions], masked.masked_labels)
-    others = np.ones(plain.num_tokens, dtype=bool)
-    others[masked.masked_positions] = False
-    assert np.array_equal(plain.input_ids[others], masked.input_ids[others])
-    special = np.isin(plain.input_ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
-    text = (~special).sum()
-    assert not special[masked.masked_positions].any()
-    assert close(len(masked.masked_positions) / text, 0.15, text)
-    now = masked.input_ids[masked.masked_positions]
-    assert close((now == tokenizer.mask_token_id).mean(), 0.8, len(now))
-
-
 # Whole words ----------------------------------------------------------------------------------------------
 
 CONTINUES = np.arange(VOCABULARY) % 3 == 0  # a third of the tokens go on with the word before them
@@ -134,15 +116,6 @@ def test_fifteen_in_a_hundred_words_and_tokens_are_chosen(whole):
     words, tokens = len(np.unique(word[~special])), (~special).sum()
     assert close(len(np.unique(word[positions])) / words, 0.15, words)
     assert close(len(positions) / tokens, 0.15, tokens / 3)  # tokens of a word are chosen together
-
-
-def test_where_every_token_is_a_word_the_same_tokens_are_chosen_as_without(large):
-    ids, starts, special, *_ = large
-    masking = MaskedLM(MASK, VOCABULARY, continues=np.zeros(VOCABULARY, dtype=bool))
-    numbers = two_numbers(6000, 64)
-    _, positions, _ = applied(ids, starts, special, numbers, masking=masking)
-    _, expected, _ = applied(ids, starts, special, numbers)
-    assert np.array_equal(positions, expected)
 
 
 @pytest.mark.parametrize("objective", ["ssp", "sp"])

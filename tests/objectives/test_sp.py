@@ -75,19 +75,6 @@ def test_hard_negatives_are_drawn_by_how_likely_they_would_give_such_an_a(even, 
         tools.as_likely((drawn[pair] for pair in both), both.values())
 
 
-def test_positives_and_easy_negatives_are_cut_from_paragraphs_alike(even, tools):
-    """For each length of A: what the weights are for. Drawn freely, they are not."""
-    for sampling in ("matched", "paper"):
-        these = even if sampling == "matched" else tools.sampled("sp", EVEN, repeat=1500, sampling=sampling)
-        size, sentences = (these.a.end - these.a.start)[:, 0], these.b.end
-        apart = 0.0
-        for s in (1, 2, 3):
-            rows = size == s
-            easy = sentences[rows][these.kinds[rows] == EASY]
-            apart = max(apart, abs(easy.mean() - sentences[rows, 0].mean()))
-        assert (apart < 0.1) == (sampling == "matched")
-
-
 def test_freely_drawn_negatives_lose_one_to_three_sentences_whatever_a_has(tools):
     these = tools.sampled("sp", EVEN, repeat=300, sampling="paper")
     size, removed = these.a.end - these.a.start, these.b.hole_end - these.b.hole_start

@@ -67,8 +67,3 @@ def test_freely_drawn_negatives_come_from_paragraphs_of_one_sentence_too(tools):
         of_one = these.block.num_sentences[these.b.paragraph[:, 1:]] == 1
         assert abs(of_one[these.kinds[:, 1:] == EASY].mean() - lone) < 0.05
         assert ((these.kinds == HARD).sum(axis=1) == (2 if sampling == "paper" else 0)).all()
-
-
-def test_an_easy_negative_is_found_in_the_only_other_paragraph(tools):
-    """Most of its sentences are the positive's, but one is not."""
-    tools.check("ssp", [tools.sampled("ssp", [[[[0, 0, 5]], [[0, 4]]]], repeat=300)])

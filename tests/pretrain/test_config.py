@@ -1,8 +1,7 @@
 import pytest
-from deepspeed.runtime.precision_config import DeepSpeedFP16Config
 
 from data_pipeline.core.errors import KinspanError
-from pretrain.config import PretrainConfig, identity
+from pretrain.config import PretrainConfig
 from pretrain.engine.engine import complete_settings, read_deepspeed_config
 from pretrain.engine.layout import Layout
 from pretrain.planning.checks import check
@@ -32,12 +31,6 @@ def test_settings_that_cannot_be_meant_are_refused_by_name(settings, flag):
         check(PretrainConfig(**settings))
 
 
-def test_identity_is_about_numbers_only():
-    one, two = (identity(PretrainConfig(output_dir=d, log_steps=n)) for d, n in (("a", 1), ("b", 2)))
-    assert one == two
-    assert identity(PretrainConfig(seed=2)) != one
-
-
 @pytest.mark.parametrize("name", ["zero0", "zero1", "zero2", "zero3", "offload"])
 def test_the_settings_that_come_along_can_be_read(name):
     settings = complete_settings(read_deepspeed_config(f"ds_configs/{name}.json"), 1.0, Layout(64, 8, 3), "fp32")
@@ -55,11 +48,3 @@ def test_bad_deepspeed_settings_are_one_line(text, tmp_path):
     with pytest.raises(KinspanError, match=f"--deepspeed_config {path}") as caught:
         read_deepspeed_config(str(path))
     assert "\n" not in str(caught.value)
-
-
-def test_deepspeed_settings_say_how_the_loss_scale_moves(tmp_path):
-    path = tmp_path / "ds.json"
-    path.write_text('{"fp16": {"loss_scale_window": 100, "hysteresis": 4}}')
-    scaling = complete_settings(read_deepspeed_config(str(path)), 1.0, Layout(64, 8, 1), "fp16")["fp16"]
-    assert scaling == {"loss_scale_window": 100, "hysteresis": 4, "enabled": True}
-    assert DeepSpeedFP16Config(**scaling).hysteresis == 4

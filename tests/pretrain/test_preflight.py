@@ -17,7 +17,6 @@ SHARED = {"numpy": "2.4.6", "--seed": "1", "device": "NVIDIA H100"}
     [
         ({}, [], None),
         ({"numpy": "1"}, [], "node1: numpy is 1, elsewhere 2.4.6"),
-        ({"device": "NVIDIA A100"}, [], "node1: device is NVIDIA A100, elsewhere NVIDIA H100"),
         ({"nccl": "2"}, [], "node1: nccl is 2, elsewhere not there"),
         ({}, ["shared memory is full"], "node1: shared memory is full"),
     ],

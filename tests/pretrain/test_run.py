@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
-from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
 from pretrain.status import read_status
@@ -157,15 +155,3 @@ def test_the_quickstart_learns(tmp_path):
     last = json.loads((tmp_path / "run/summary.json").read_text())["last_validation"]
     assert last["pair_loss"] < 0.49
     assert last["pair_auc"] > 0.6
-
-
-def test_a_run_goes_on_where_auto_is_another_precision(settings, monkeypatch):
-    """On another machine, or with a later version, once it is told which one the run has."""
-    settings |= {"max_steps": 2, "eval_pairs": 0, "precision": "auto"}
-    capabilities = {"avx512_bf16": True}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    done = run_here(settings)
-    capabilities.clear()
-    with pytest.raises(KinspanError, match="--output_dir"):
-        run_here(settings)
-    assert run_here({**settings, "precision": "bf16"}) == done

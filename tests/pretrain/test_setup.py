@@ -6,7 +6,6 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,9 +14,6 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.setup import (
-    MUST_MATCH_ACROSS_RANKS,
-    _check_same_everywhere,
-    find_unused_flags,
     plan_schedule,
 )
 from tests.chaos.starts import free_port
@@ -134,43 +130,6 @@ def test_settings_may_change_until_the_first_checkpoint(known, tmp_path):
             set_up_alone(PretrainConfig(**known, **changed))
 
 
-def test_a_run_keeps_the_micro_batch_that_was_chosen(known, monkeypatch, tmp_path):
-    for chosen in (7, 3):
-        monkeypatch.setattr("pretrain.setup.choose_micro_batch", lambda *_, chosen=chosen: chosen)
-        assert set_up_alone(PretrainConfig(**known)).layout.micro == 7
-        (tmp_path / "run/checkpoints/step-00000001").mkdir(parents=True, exist_ok=True)
-    assert set_up_alone(PretrainConfig(**known, micro_batch_size=5)).layout.micro == 5
-
-
-@pytest.mark.parametrize("name", [*MUST_MATCH_ACROSS_RANKS, "deepspeed"])
-def test_ranks_agree_on_settings_that_may_change_and_that_collectives_follow_from(name, monkeypatch, tmp_path):
-    alike = SimpleNamespace(
-        config=PretrainConfig(),
-        deepspeed_settings={},
-        facts={"identity": {}},
-        schedule=None,
-        folder=tmp_path,
-    )
-    _check_same_everywhere(alike)
-    monkeypatch.setattr("pretrain.setup.gather", lambda value: [value, value | {name: "else"}])
-    with pytest.raises(KinspanError, match=f"rank 1 would train another run: its {name} is else"):
-        _check_same_everywhere(alike)
-
-
-def test_the_token_loss_follows_from_the_family(make_model, tiny_corpus, tmp_path):
-    def started(family, **settings):
-        out = tmp_path / f"{family}-{len(settings)}"
-        known = {"corpus": str(tiny_corpus), "model": str(make_model(family)), "output_dir": str(out)}
-        return set_up_alone(PretrainConfig(**known, **settings))
-
-    electra = started("electra")
-    assert electra.facts["token_loss"] == "rtd"
-    assert len(electra.train_stream.batch(0, 4).noise)
-    assert (electra.folder / "generator/config.json").exists()
-    assert started("electra", token_loss="mlm").facts["token_loss"] == "mlm"
-    assert started("bert").facts["token_loss"] == "mlm"
-
-
 def test_a_run_is_named_by_its_generators_weights_not_by_where_they_lie(make_model, tiny_corpus, tmp_path):
     def identity(generator):
         known = {"corpus": str(tiny_corpus), "model": str(discriminator), "generator": str(generator)}
@@ -190,20 +149,6 @@ def test_a_run_is_named_by_its_generators_weights_not_by_where_they_lie(make_mod
 def test_a_fresh_pair_head_first_predicts_the_share_of_positives(known):
     classifier = set_up_alone(PretrainConfig(**known, objective="ssp+nsp")).model.classifier.classifier
     assert torch.sigmoid(classifier.bias).item() == pytest.approx(0.35)
-
-
-@pytest.mark.parametrize(
-    ("given", "token_loss", "note"),
-    [
-        ({"decay_share": 0.5}, "mlm", "--decay_share"),
-        ({"mlm_probability": 0.0, "mlm_weight": 0.1}, "mlm", "no token is masked: --mlm_weight"),
-        ({"adapter": "lora", "mlm_probability": 0.3, "rtd_weight": 9.0}, "none", "--rtd_weight and --mlm_probability"),
-    ],
-)
-def test_settings_that_do_nothing_beside_the_others_are_named(given, token_loss, note):
-    (said,) = find_unused_flags(PretrainConfig(**given), token_loss)
-    assert said.startswith("ignored")
-    assert said.endswith(note)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
 from objectives.rtd import mask_for_generator
-from pretrain import step
 from pretrain.batches import make_largest_batch, make_micro_batches
 from pretrain.engine.layout import Layout
 from pretrain.modeling.electra import load_replaced_token_model
@@ -73,21 +72,6 @@ def test_a_mixture_of_corpora_has_one_gradient_however_it_is_cut(
     cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world))
     assert torch.allclose(stats, cut_stats, rtol=1e-6)
     assert (cut - whole).norm() / whole.norm() <= 1e-6
-
-
-def test_the_whole_gradient_is_that_of_the_mean_losses(make_model, tiny_corpus, make_stream):
-    model, _ = load_model(str(make_model()), seed=3)
-    model.eval()
-    stream = make_stream(tiny_corpus, masking=True)
-    _, ours = gradient(model, stream, Layout(SIZE, 4, 2))
-    batch = stream.batch(2 * SIZE, SIZE)
-    pair, vocabulary = model.logits(step.to_tensors(batch, torch.device("cpu")))
-    pair_loss = torch.nn.functional.binary_cross_entropy_with_logits(pair, torch.from_numpy(batch.labels).float())
-    mlm_loss = torch.nn.functional.cross_entropy(vocabulary, torch.from_numpy(batch.masked_labels))
-    model.zero_grad()
-    (pair_loss + mlm_loss).backward()
-    reference = torch.cat([p.grad.double().flatten() for p in model.parameters()])
-    assert (ours - reference).norm() / reference.norm() <= 1e-6
 
 
 def test_the_weights_of_the_losses_reach_the_gradient(make_model, tiny_corpus, make_stream):

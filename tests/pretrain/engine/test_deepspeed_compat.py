@@ -1,8 +1,5 @@
 """Updates decided on the device, against DeepSpeed's, and that the host waits for none; paths for DeepSpeed."""
 
-import glob
-import os
-import re
 from collections import Counter
 
 import pytest
@@ -12,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pretrain.checkpoints.writer import full_weights
 from pretrain.config import PretrainConfig
 from pretrain.engine import engine as engines
-from pretrain.engine.deepspeed_compat import clip_on_device, measure_norm, nan_guard, plain_path
 from tests.pretrain.steps import start_engine, take_step
 
 
@@ -75,35 +71,3 @@ def test_the_host_waits_for_no_micro_batch_and_no_update(stage, precision, confi
     assert not operators.waits
     assert "_fused_adamw_" in operators.names
     assert not result.skipped
-
-
-def test_clipping_scales_to_the_norm_and_never_up():
-    rows = [torch.full((3, 4), 2.0), torch.full((5,), 2.0)]
-    norm = measure_norm(rows)
-    assert float(norm) == pytest.approx(2 * 17**0.5)
-    clip_on_device(rows, norm, 0.0)
-    clip_on_device(rows, norm, 100.0)
-    assert all((row == 2.0).all() for row in rows)
-    clip_on_device(rows, norm, 1.0)
-    assert float(measure_norm(rows)) == pytest.approx(1.0, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("sums", "expected"), [([3.0, 0.0], 1.0), ([float("nan"), 1.0], None), ([1.0, float("inf")], None)]
-)
-def test_a_sum_that_is_not_finite_makes_the_factor_nan(sums, expected):
-    factor = nan_guard(torch.tensor(sums))
-    assert factor.isnan() if expected is None else factor == expected
-
-
-@pytest.mark.parametrize("name", ["runs [3]", "c++ (1)", "a*b?", "plain"])
-def test_a_plain_path_survives_wildcards_and_regular_expressions(name, tmp_path):
-    folder = tmp_path / name
-    folder.mkdir()
-    (folder / "mp_rank_00.pt").write_text("here")
-    with plain_path(folder) as plain:
-        (found,) = glob.glob(f"{plain}/mp_rank_*.pt")
-        assert re.match(f"{plain}/mp_rank_([0-9]+)", found)
-        (plain / "written").touch()
-    assert not plain.exists()
-    assert sorted(os.listdir(folder)) == ["mp_rank_00.pt", "written"]

@@ -1,7 +1,6 @@
 """The real DeepSpeed engine, in this process."""
 
 import gc
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,8 +16,6 @@ from pretrain.engine.engine import start_distributed
 from pretrain.step import try_largest
 from tests.cases import mark_slow
 from tests.pretrain.steps import set_up_alone, start_engine, take_step
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_guard_ends_a_run_that_overflows_not_deepspeed():

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pretrain.engine.layout import Layout, cut_evenly
 
-sizes = st.integers(1, 500)
 lengths = st.lists(st.one_of(st.integers(1, 9), st.integers(1, 500)), max_size=60)
 
 
@@ -25,15 +24,6 @@ def test_a_short_batch_is_cut_whole_into_as_many_micro_batches_as_a_full_one(siz
         assert all(one[1] == other[0] for one, other in pairwise(spans))
         assert max(end - start for start, end in spans) <= layout.largest
     assert layout.micro_batches(0) == layout.micro_batches(0, size)
-
-
-@given(sizes, sizes, st.integers(1, 40))
-def test_micro_batches_keep_to_their_size_and_ranks_to_one_number_of_steps(size, micro, world):
-    layout = Layout(size, micro, world)
-    for rank in range(world):
-        spans = layout.micro_batches(rank)
-        assert len(spans) == layout.accumulation
-        assert all(0 <= end - start <= micro for start, end in spans)
 
 
 @given(lengths, st.integers(1, 20))

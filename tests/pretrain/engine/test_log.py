@@ -11,7 +11,6 @@ from tensorboard.summary.writer import event_file_writer
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.engine.log import Log, WandbBoard
-from tests.pretrain.steps import read_curve
 
 
 def steps(folder):
@@ -81,18 +80,6 @@ def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch, caplog):
     assert steps(tmp_path) == [(10, "train"), (20, "train"), (30, "train")]
 
 
-def test_tensorboard_shows_one_curve_over_kills(open_log, tmp_path):
-    """Steps that are repeated stand once, with the value that holds, and in order."""
-    for first_step, last_step, value in ((0, 40, 1.0), (20, 60, 2.0), (30, 50, 3.0)):
-        log = open_log(first_step)  # the one before was never closed: killed
-        for step in range(first_step + 10, last_step + 1, 10):
-            log.write(step, "train", {"loss": value})
-            log.write(step, "validation", {"loss": value})
-    expected = [(10, 1.0), (20, 1.0), (30, 2.0), (40, 3.0), (50, 3.0)]
-    assert read_curve(tmp_path, "loss/train") == expected
-    assert read_curve(tmp_path, "loss/validation") == expected
-
-
 @pytest.fixture
 def wandb(monkeypatch):
     """Stands in for the package; ``inits`` and ``rows`` are what it was given."""
@@ -111,17 +98,6 @@ def test_wandb_sees_one_run_for_all_starts(wandb, open_log, tmp_path):
     assert [init["id"] for init in wandb.inits] == 2 * [wandb.inits[0]["id"]]
     assert {init["resume"] for init in wandb.inits} == {"allow"}
     assert wandb.rows == [{"step": step, "train/loss": 3.0} for step in (10, 20)]
-
-
-def test_training_goes_on_where_wandb_fails(wandb, tmp_path, caplog):
-    def fail(row):
-        raise RuntimeError("the service is gone")
-
-    board = WandbBoard(tmp_path, "mine", {})
-    wandb.run.log, wandb.run.finish = fail, lambda: fail({})
-    board.write(10, "train", {"loss": 1.0})
-    board.close()
-    assert caplog.text.count("the service is gone") == 2
 
 
 def test_wandb_that_cannot_be_used_is_refused(wandb, tmp_path, monkeypatch):

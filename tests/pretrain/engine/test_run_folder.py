@@ -1,6 +1,5 @@
 """Whose an output folder is: one live run at a time, and none that differs; a dead run is not in the way."""
 
-import fcntl
 import json
 import os
 import signal
@@ -52,27 +51,3 @@ def test_a_live_run_is_respected_and_a_killed_one_taken_over(tmp_path):
     holder.wait()
     with lock_folder(tmp_path):
         assert f"process {os.getpid()}" in (tmp_path / "lock").read_text()
-
-
-def test_a_refused_run_leaves_no_folder_and_another_keeps_its_own(tmp_path):
-    for name in ("refused", "kept"):
-        with lock_folder(tmp_path / name):
-            (tmp_path / name / "run.json").touch()
-            if name == "refused":
-                (tmp_path / name / "run.json").unlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept"]
-
-
-def test_a_lock_that_was_made_anew_meanwhile_is_locked_itself(tmp_path, monkeypatch):
-    """Between opening and locking, the run before removes the file, and a third one makes another: which all lock."""
-    flock, path = fcntl.flock, tmp_path / "lock"
-
-    def lock_late(file, how):
-        monkeypatch.setattr(fcntl, "flock", flock)
-        path.rename(tmp_path / "removed")
-        path.touch()
-        flock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", lock_late)
-    with lock_folder(tmp_path):
-        assert f"process {os.getpid()}" in path.read_text()

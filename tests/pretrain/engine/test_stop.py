@@ -9,8 +9,6 @@ import time
 import psutil
 import pytest
 
-from pretrain.engine.stop import listen_for_stop
-
 pytestmark = pytest.mark.timeout(120)
 WAIT = """
 import os, sys, time
@@ -35,12 +33,6 @@ def test_a_signal_asks_and_a_second_one_ends_at_once(number):
     assert process.poll() is None
     process.send_signal(number)
     assert process.wait(timeout=5) == 128 + number
-
-
-def test_hours_end():
-    with listen_for_stop(max_hours=1e-9) as request:
-        assert request.wanted()
-        assert request.reason == "--max_hours 1e-09 are over"
 
 
 SHELL = ["sh", "-c", '"$@"; exit $?', "wrapper"]

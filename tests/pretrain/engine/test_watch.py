@@ -1,6 +1,5 @@
 """A rank that dies, stalls or falls silent is named; one that merely takes its time is not."""
 
-import os
 import subprocess
 import sys
 
@@ -44,18 +43,6 @@ def look(watches, clock, seconds=1.0):
     for other in watches[1:]:
         assert other.look() is None
     return watches[0].look()
-
-
-def test_the_rank_that_others_wait_for_is_named(three, clock, tmp_path):
-    for number, rank in enumerate(three):
-        rank.enter("step 5, forward of micro-batch 0")
-        if number != 1:
-            rank.enter("step 5, backward of micro-batch 0")
-    assert look(three, clock) is None
-    verdicts = [look(three, clock, 20) for _ in range(6)]
-    assert verdicts[:5] == [None] * 5
-    assert verdicts[5].startswith(f"rank 1 (process {os.getpid()} on ")
-    assert "step 5, forward of micro-batch 0" in verdicts[5]
 
 
 def test_ranks_that_come_further_are_left_alone_and_so_are_patient_places(three, clock):
@@ -106,19 +93,3 @@ def test_a_machine_that_is_lost_while_the_others_leave_is_named(three, clock):
     clock[0] += SILENCE + 1
     assert "rank 0" in three[1].look()
     assert "has given no sign of life" in three[0].look()
-
-
-def test_a_verdict_reaches_every_rank(three, clock, monkeypatch, capfd):
-    ended = []
-    monkeypatch.setattr(watch.os, "_exit", ended.append)
-    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
-    verdict = "rank 1 has stalled"
-    three[2].end(verdict)
-    for other in three[:2]:
-        other.talk()
-    assert three[0].look() == verdict
-    assert three[1].look() == verdict
-    assert ended == [watch.STATUS]
-    stacks = three[2].folder / watch.STACKS / "rank-2.txt"
-    assert "test_a_verdict_reaches_every_rank" in stacks.read_text()
-    assert "rank 1 has stalled" in capfd.readouterr().err

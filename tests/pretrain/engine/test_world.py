@@ -1,13 +1,9 @@
 """The world as each launcher describes it. The variables were recorded from ranks that the launchers started."""
 
-import os
-from types import SimpleNamespace
-
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from pretrain.engine import world as world_module
-from pretrain.engine.world import World, adopt_world, expand_counts, find_first_host, read_world
+from pretrain.engine.world import World, expand_counts, find_first_host, read_world
 
 # Slurm 22.05: srun, the last of seven tasks on three machines.
 SRUN = {
@@ -71,26 +67,6 @@ def test_a_task_of_srun_is_a_rank_and_the_first_machine_is_where_they_meet():
 
 
 @pytest.mark.parametrize(
-    ("machines", "asked", "kept"), [("1", "29500", False), ("1", "29501", True), ("2", "29500", True)]
-)
-def test_two_runs_of_deepspeed_on_one_machine_meet_at_different_ports(machines, asked, kept, monkeypatch):
-    """DeepSpeed's launcher gives 29500 to both. All ranks of one choose the same, whatever starts each of them."""
-
-    def choose(*above):
-        parents = [SimpleNamespace(pid=pid, cmdline=lambda words=words: words.split()) for pid, words in above]
-        monkeypatch.setattr(world_module.psutil, "Process", lambda: SimpleNamespace(parents=lambda: parents))
-        return read_world({**DEEPSPEED, "CROSS_SIZE": machines, "MASTER_PORT": asked}).port
-
-    one, other = (50, "python -u -m deepspeed.launcher.launch"), (60, "python -u -m deepspeed.launcher.launch")
-    ports = [choose(one), choose((70, "python wrapper.py"), one), choose((71, "python wrapper.py"), one), choose(other)]
-    if kept:
-        assert ports == [asked] * 4
-    else:
-        assert ports[0] == ports[1] == ports[2]
-        assert len({asked, ports[0], ports[3]}) == 3
-
-
-@pytest.mark.parametrize(
     ("variables", "text"),
     [
         ({"RANK": "x"}, "RANK"),
@@ -119,13 +95,3 @@ def test_a_world_that_cannot_be_is_one_line(variables, text):
 def test_lists_of_machines(text, host):
     assert find_first_host(text) == host
     assert expand_counts("8(x2),4,1(x3)") == [8, 8, 4, 1, 1, 1]
-
-
-def test_what_torch_reads_is_set_once(monkeypatch):
-    """A second call, by a second run in this process, changes nothing."""
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    alone = adopt_world()
-    assert (alone.size, os.environ["WORLD_SIZE"], os.environ["MASTER_ADDR"]) == (1, "1", "127.0.0.1")
-    port = os.environ["MASTER_PORT"]
-    assert adopt_world().port == port
