@@ -41,11 +41,10 @@ class Cell:
 WHAT = (("ssp", "mlm"), ("all", "mlm"), ("ssp", "rtd"), ("all", "rtd"))
 
 
-def all_cells(elastic: bool = False) -> list[Cell]:
+def all_cells() -> list[Cell]:
     """Every stage, world size, objective and token loss; three ranks for some of them."""
     cells = [Cell(stage, world, *what) for stage in range(4) for world in (2, 1) for what in WHAT[:3]]
-    cells += [Cell(2, 2, *WHAT[3]), Cell(3, 2, *WHAT[3]), Cell(2, 3, *WHAT[0]), Cell(3, 3, *WHAT[1])]
-    return [cell for cell in cells if cell.world > 1] if elastic else cells
+    return [*cells, Cell(2, 2, *WHAT[3]), Cell(3, 2, *WHAT[3]), Cell(2, 3, *WHAT[0]), Cell(3, 3, *WHAT[1])]
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,13 @@ class Materials:
     """Folders that runs read and no trial changes."""
 
     folder: Path
-    dropout: bool = True
 
     @property
     def corpus(self) -> Path:
         return self.folder / "corpus/corpus"
 
     def model(self, token_loss: str) -> Path:
-        return self.folder / f"{FAMILIES[token_loss]}{'' if self.dropout else '-without-dropout'}"
+        return self.folder / FAMILIES[token_loss]
 
     def make(self) -> None:
         """Writes what is not there yet."""
@@ -78,10 +76,9 @@ class Materials:
         from tests.pretrain.conftest import OWN, SMALL
 
         tokenizer = load_tokenizer(default_model())
-        off = {} if self.dropout else {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         for loss, family in FAMILIES.items():
             tokenizer.save_pretrained(str(self.model(loss)))
-            config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **SMALL, **OWN[family], **off)
+            config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **SMALL, **OWN[family])
             config.save_pretrained(str(self.model(loss)))
 
     def settings(self, cell: Cell, output: Path, **changes: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import tempfile
-from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,18 +32,13 @@ MOST_KILLS = 6  # of a run, which is then left to end
 LAUNCHERS = ("deepspeed", "hand", "hand")  # drawn at random
 
 
-class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    pass
-
-
 def read_flags() -> Namespace:
-    parser = ArgumentParser(description=DESCRIPTION, formatter_class=_Formatter, allow_abbrev=False)
+    parser = ArgumentParser(description=DESCRIPTION, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--short", action="store_true", help="A few of each part.")
     parser.add_argument("--kills", type=int, default=200, help="Kills in all.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="Parts to run.")
     parser.add_argument("--seed", type=int, default=1, help="Of moments, signals and ranks.")
     parser.add_argument("--work", type=Path, help="Folder for everything. Default: one in the temporary folder.")
-    parser.add_argument("--elastic", action="store_true", help="Change the number of ranks at each start, too.")
     return parser.parse_args()
 
 
@@ -73,7 +68,7 @@ def run_trials(options: Namespace, work: Path) -> Iterator["trials.Trial"]:
     from tests.chaos import injected, trials
     from tests.chaos.materials import all_cells
 
-    arena = trials.Arena(work, ("hand",) if options.short else LAUNCHERS, options.elastic)
+    arena = trials.Arena(work, ("hand",) if options.short else LAUNCHERS)
     if options.short:
         arena.steps = 20
     arena.materials.make()
@@ -82,7 +77,7 @@ def run_trials(options: Namespace, work: Path) -> Iterator["trials.Trial"]:
         return
     number = killed = 0
     while "kills" in options.only and killed < options.kills:
-        yield (trial := trials.kills(arena, number, options.seed, all_cells(options.elastic), MOST_KILLS))
+        yield (trial := trials.kills(arena, number, options.seed, all_cells(), MOST_KILLS))
         number, killed = number + 1, killed + sum(start.struck for start in trial.starts)
     for part in options.only:
         for make in injected.PARTS.get(part, ()):

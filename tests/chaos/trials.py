@@ -14,7 +14,6 @@ from .starts import Outcome, Start
 LIMIT = 240.0  # seconds of one start, on a machine that does other things too
 VICTIM = "tests/chaos/victim.py"
 ENDED, STOPPED, WATCHDOG, REFUSED = 0, 75, 70, 2
-TOLERANCE = 1e-5  # of losses, where the number of ranks changes on the way
 
 
 @dataclass
@@ -46,14 +45,13 @@ class Arena:
 
     folder: Path
     launchers: tuple[str, ...] = ("deepspeed", "hand")
-    elastic: bool = False
     steps: int = SETTINGS["max_steps"]
     logs: int = 0
     starting: float = 12.0  # seconds that a start takes, as the last reference did
 
     @property
     def materials(self) -> Materials:
-        return Materials(self.folder / "materials", dropout=not self.elastic)
+        return Materials(self.folder / "materials")
 
     def start(self, cell: Cell, run: Path, launcher: str, entry: str = "launch/pretrain.py", **changes: Any) -> Start:
         self.logs += 1
@@ -64,7 +62,7 @@ class Arena:
 
     def reference(self, cell: Cell) -> Path:
         """The folder of a run of this cell that nothing happened to."""
-        run = self.folder / f"reference{'-elastic' if self.elastic else ''}" / str(cell)
+        run = self.folder / "reference" / str(cell)
         if not (run / "summary.json").exists():
             shutil.rmtree(run, ignore_errors=True)
             outcome = self.start(cell, run, self.launchers[-1]).wait(None, LIMIT * 2)
@@ -106,8 +104,7 @@ def finish(
     check_end(trial, outcome, "the last start")
     if trial.expect(not any(outcome.statuses), f"the last start ended with {outcome.statuses}: {outcome.errors}"):
         trial.expect((run / "summary.json").exists(), "there is no summary.json")
-        tolerance = TOLERANCE if arena.elastic else 0.0
-        trial.wrong += differences(reference, run, tolerance)
+        trial.wrong += differences(reference, run)
     return outcome
 
 
@@ -124,8 +121,6 @@ def kills(arena: Arena, number: int, seed: int, cells: list[Cell], most: int) ->
             launcher = "deepspeed"
         fault = random_fault(rng, launcher, cell.world, kind, arena.starting)
         in_background = rng.random() < 0.5
-        if arena.elastic:
-            cell = Cell(cell.stage, rng.choice((1, 2, 3)), cell.objective, cell.token_loss)
         before = len(trial.starts)
         outcome = arena.start(cell, run, launcher, async_checkpoints=in_background).wait(fault, LIMIT)
         trial.starts.append(outcome)

@@ -14,12 +14,10 @@ import pytest
 from data_pipeline.browse import decode_pairs
 from data_pipeline.corpus import Corpus, Shard, make_schema, map_shard
 from data_pipeline.sampling.anchors import open_block
-from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.pairs import EASY
 from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sampling.texts import (
-    find_block_groups,
     find_bodies,
     find_groups,
     find_linked,
@@ -147,12 +145,6 @@ def test_negatives_are_any_other_question_alike_and_new_in_every_epoch(forum, ma
     assert np.mean([epochs[0][a] == epochs[1][a] for a in epochs[0]]) < 0.2
 
 
-@pytest.mark.parametrize("name", ["title_body", "title_answer", "duplicate"])
-def test_a_corpus_without_questions_is_refused(tiny_corpus, make_stream, name):
-    with pytest.raises(TooFewDocuments, match=OBJECTIVES[name].remedy):
-        make_stream(tiny_corpus, objective=name)
-
-
 def list_texts(view):
     """The tokens of each text of a view."""
     starts = view.sentence_starts
@@ -220,12 +212,6 @@ def test_no_negative_is_of_the_group_of_the_anchor_and_other_draws_stay(linked_f
     before = freely.sample(block, anchors, bits).texts[1].paragraph[:, 1]
     assert np.array_equal(drawn != before, group[before] == group[anchors])
     assert (drawn != before).any()
-
-
-def test_links_connect_whatever_their_direction(linked_forum):
-    block, group = open_linked(linked_forum, OBJECTIVES["duplicate"])
-    located = list(zip(block.shard_number.tolist(), find_block_groups(block).tolist(), strict=True))
-    assert len(set(located)) == len(set(zip(located, group.tolist(), strict=True))) == len(set(group.tolist()))
 
 
 def test_a_link_leads_to_a_question_of_its_own_file(tmp_path, helpers):

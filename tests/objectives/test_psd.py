@@ -57,15 +57,6 @@ def test_each_of_the_nearest_of_other_documents_is_as_likely(tools, anchor, b, w
     tools.as_likely((drawn[n] for n in likely), [1] * len(likely))
 
 
-def test_freely_drawn_negatives_are_any_paragraphs_of_other_documents_alike(tools):
-    these = tools.sampled("psd", block_of_lengths(np.random.default_rng(1), 8, 5), repeat=1000, sampling="paper")
-    rows = these.block.document[these.a.paragraph[:, 0]] == 3
-    drawn = Counter(these.b.paragraph[rows, 1:].ravel().tolist())
-    outside = [p for p in range(40) if p // 5 != 3]
-    assert set(drawn) == set(outside)
-    tools.as_likely((drawn[p] for p in outside), [1] * len(outside))
-
-
 @pytest.mark.parametrize("sampling", ["matched", "paper"])
 def test_documents_of_one_paragraph_give_negatives_and_no_anchors(tools, sampling):
     lonely = [[[900 + d] * 2] for d in range(10)]

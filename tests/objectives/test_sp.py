@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
+from data_pipeline.sampling.pairs import EASY, HARD
 
 
 def paragraphs_of(counts, first=0):
@@ -73,15 +73,6 @@ def test_hard_negatives_are_drawn_by_how_likely_they_would_give_such_an_a(even, 
         drawn = Counter(map(tuple, (even.b.paragraph[rows, 1:3] % 6).tolist()))
         assert set(drawn) == set(both)
         tools.as_likely((drawn[pair] for pair in both), both.values())
-
-
-def test_freely_drawn_negatives_lose_one_to_three_sentences_whatever_a_has(tools):
-    these = tools.sampled("sp", EVEN, repeat=300, sampling="paper")
-    size, removed = these.a.end - these.a.start, these.b.hole_end - these.b.hole_start
-    long = (these.b.end >= 4) & (these.kinds != POSITIVE)
-    for s in (1, 2, 3):
-        counts = Counter(removed[long & (size == s)].tolist())
-        tools.as_likely((counts[k] for k in (1, 2, 3)), [1, 1, 1])
 
 
 def test_a_is_no_longer_than_what_another_paragraph_of_the_document_can_lose(tools):

@@ -11,15 +11,17 @@ from safetensors.torch import load_file
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
+from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.config import PretrainConfig
 from pretrain.engine.stop import Stopped
 from pretrain.modeling.adapters.folder import load_adapted, read_adapter
+from pretrain.modeling.adapters.model import load_adapter_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from tests.cases import mark_slow
 from tests.chaos.faults import Fault
 from tests.chaos.starts import Start
-from tests.pretrain.steps import ask_in_step, expect_equal_runs, read_log, read_weights
+from tests.pretrain.steps import ask_in_step, expect_equal_runs, read_log, read_weights, start_engine
 
 STAGES = ("zero0", "zero1", "zero2", "zero3")
 
@@ -109,9 +111,6 @@ def test_a_release_scores_as_the_trained_model(method, config, tmp_path, tiny_co
     assert adapter.part.name == "beer"
     card = (folder / "README.md").read_text()
     assert str(tmp_path) not in card + (folder / "kinspan.json").read_text()
-
-    from pretrain.modeling.adapters.model import load_adapter_model
-
     model, _ = load_adapter_model(run.model, method, 6, [], "beer", 1, ("sop",))
     assert not model.load_state_dict(trained, strict=False).unexpected_keys
     inputs = to_tensors(make_stream(tiny_corpus).batch(0, 5), torch.device("cpu"))
@@ -141,9 +140,6 @@ def test_a_fusion_is_trained_with_its_adapters_frozen(config, tmp_path):
 
 def test_a_checkpoint_of_another_base_is_refused(config, make_base):
     """Though the folder's other files say nothing of it: the checkpoint itself names its base."""
-    from pretrain.checkpoints.reader import load_checkpoint
-    from tests.pretrain.steps import start_engine
-
     pretrain(config())
     _, engine = start_engine(config("other", model=str(make_base(seed=8))))
     checkpoint = Path(config().output_dir) / "checkpoints/step-00000006"

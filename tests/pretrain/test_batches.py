@@ -18,16 +18,6 @@ def test_batches_do_not_depend_on_the_number_of_threads(num_workers, tiny_corpus
     feeder.close()
 
 
-def test_micro_batches_hold_the_share_in_order_and_near_equal_tokens(tiny_corpus, make_stream):
-    stream, layout = make_stream(tiny_corpus, masking=True), Layout(90, 16, 2)
-    batches = make_micro_batches(stream, layout, 1, 7)
-    start, end = layout.deal(stream.batch(7 * 90, 90).lengths)[1]
-    assert np.array_equal(np.concatenate([batch.index for batch in batches]), 7 * 90 + np.arange(start, end))
-    tokens = [batch.num_tokens for batch in batches]
-    assert len(tokens) == 3
-    assert max(tokens) - min(tokens) <= stream.batch(7 * 90, 90).lengths.max()
-
-
 def test_a_pinned_batch_gives_the_same_tensors(make_stream, tiny_corpus):
     batch = make_stream(tiny_corpus, masking=True).batch(3, 5)
     pinned = pin(batch)

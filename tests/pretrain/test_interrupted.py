@@ -267,18 +267,12 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config):
     assert [step for step, *_ in read_log(kept, "train", "step")][-1] == 6
 
 
-def test_a_run_under_way_is_not_cut_back_to_a_shorter_one(config, monkeypatch):
+@pytest.mark.parametrize(("begun", "changed"), [(WSD, {**WSD, "max_steps": 8}), ({}, {"max_steps": 16}), ({}, WSD)])
+def test_a_run_is_not_cut_back_and_a_triangular_one_not_continued(begun, changed, config, monkeypatch):
     with monkeypatch.context() as patch:
         ask_in_step(patch, 5)
         with pytest.raises(Stopped):
-            pretrain(config(**WSD, max_steps=12))
+            pretrain(config(**begun))
     with pytest.raises(KinspanError, match="--output_dir"):
-        pretrain(config(**WSD, max_steps=8))
+        pretrain(config(**changed))
     assert list_checkpoints(Path(config().output_dir) / "checkpoints")[0].name == "step-00000005"
-
-
-def test_a_triangular_run_is_not_continued(config):
-    pretrain(config(max_steps=4))
-    for changed in ({"max_steps": 8}, {**WSD, "max_steps": 4}):
-        with pytest.raises(KinspanError, match="--output_dir"):
-            pretrain(config(**changed))

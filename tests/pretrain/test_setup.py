@@ -79,15 +79,12 @@ def test_files_that_do_not_fit_are_refused_by_name(refused, shared, make_corpus,
     assert f"--model {tmp_path}" in refused(model=str(tmp_path))
 
 
-def test_output_that_cannot_be_written(refused, tmp_path):
+def test_output_that_cannot_be_written_or_holds_something_else(refused, tmp_path):
     (tmp_path / "file").write_text("")
     assert "--output_dir" in refused(output_dir=str(tmp_path / "file" / "run"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run/checkpoints").write_text("")
     assert "run/checkpoints" in refused()
-
-
-def test_output_that_holds_something_else(refused, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     assert "--output_dir" in refused(output_dir=str(tmp_path / "mine"))

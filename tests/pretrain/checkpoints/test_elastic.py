@@ -6,7 +6,6 @@ Run as a program, this file is one rank: of ``write_checkpoints`` or of ``hop``.
 import json
 import logging
 import shutil
-import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +27,7 @@ from pretrain.engine import engine as engines
 from pretrain.engine.engine import build_engine
 from pretrain.engine.schedule import Schedule
 from pretrain.step import start_count_reduction, train_step
+from tests.chaos.starts import free_port
 from tests.pretrain.steps import set_up_alone
 from tests.programs import run_programs
 
@@ -162,10 +162,7 @@ def check_replicas(module):
 
 def started(world, *arguments):
     """Runs this file as ``world`` ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "LOCAL_SIZE": str(world)}
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(world), "LOCAL_SIZE": str(world)}
     ranks = [group | {"PYTHONPATH": str(ROOT), "RANK": str(k), "LOCAL_RANK": str(k)} for k in range(world)]
     ended = run_programs([(__file__, *arguments)] * world, cwd=ROOT, timeout=1200, variables=ranks)
     for done in ended:

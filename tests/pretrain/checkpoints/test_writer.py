@@ -10,6 +10,7 @@ from pretrain.checkpoints import manifest, writer
 from pretrain.checkpoints.manifest import make_entry, write_manifest
 from pretrain.checkpoints.reader import find_newest, find_resumable
 from pretrain.checkpoints.writer import Writer
+from tests.chaos.faults import HARMS
 
 
 def seal(path):
@@ -26,17 +27,7 @@ def write(folder, step, text="weights"):
     return path
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-
-
-@pytest.mark.parametrize("harm", [cut, flip, lambda p: p.unlink(), lambda p: p.write_bytes(b"")])
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 @pytest.mark.parametrize("name", ["engine/rank0.pt", "state.json", "manifest.json"])
 def test_a_harmed_checkpoint_is_skipped_by_name_and_an_older_one_taken(harm, name, tmp_path):
     older, newer = write(tmp_path, 5), write(tmp_path, 10)

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tensorboard.summary.writer import event_file_writer
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.engine.log import Log, WandbBoard
@@ -19,9 +18,7 @@ def steps(folder):
 
 
 @pytest.fixture
-def open_log(tmp_path, monkeypatch):
-    # TensorBoard numbers a process's files, and reads those of one second by their names: number 10 before number 9
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+def open_log(tmp_path):
     logs = []
 
     def start(first_step=0, **options):
