@@ -89,3 +89,9 @@ def short_tokenizer() -> str:
     (folder / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in entries), encoding="utf-8")
     return str(folder)
+
+
+def write_file(path: Path, content: bytes | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path

@@ -55,10 +55,21 @@ def read_object(path: Path, advice: str) -> JsonObject:
     return value
 
 
+class SettingsLoader(yaml.SafeLoader):
+    """Refuses a key that is set twice, of which YAML keeps the last."""
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        keys = [str(key.value) for key, _ in node.value]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.YAMLError(f"{twice} is set twice")
+        return node
+
+
 def read_yaml(path: Path, named: str) -> Any:
     """Reads a YAML file. Raises KinspanError, which begins with ``named``, where it cannot be read."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), SettingsLoader)
     except OSError as error:
         raise KinspanError(f"{named} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # a date with a 13th month is a ValueError

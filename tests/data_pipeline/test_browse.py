@@ -2,7 +2,6 @@ import pytest
 
 from data_pipeline.browse import (
     decode_pairs,
-    format_pair,
     load_decoder,
     sample_documents,
     search_documents,
@@ -58,8 +57,3 @@ def test_pairs_are_shown_by_what_stands_in_their_documents(make_stream, tiny_cor
         assert pair["a"] in documents[pair["doc_id"]]
         if "without" not in pair["b_place"]:
             assert pair["b"] in documents[pair["b_doc_id"]]
-        head, a, text_a, b, text_b = format_pair(pair).splitlines()
-        assert head.startswith(f"pair {pair['index']}: sp, {pair['kind']}, label {pair['label']}, ")
-        assert a == f"  A: {pair['doc_id']} ({pair['title']}), {pair['place']}"
-        assert b == f"  B: {pair['b_doc_id']} ({pair['b_title']}), {pair['b_place']}"
-        assert (text_a.strip(), text_b.strip()) == (pair["a"], pair["b"])

@@ -2,14 +2,12 @@ import json
 import os
 import resource
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from data_pipeline import corpus as corpus_module
-from data_pipeline import tokenizers
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import hash_file
 from data_pipeline.corpus import Corpus, ShardInfo, fingerprint_corpus
@@ -53,11 +51,6 @@ def refused(match):
 def open_all(folder, **kwargs):
     corpus = Corpus(folder, **kwargs)
     return [corpus.shard(n) for n in range(len(corpus.manifest.shards))]
-
-
-def test_opening_reads_the_manifest_alone(copy):
-    shutil.rmtree(copy / "shards")
-    assert Corpus(copy).manifest.totals["documents"] == 60
 
 
 def test_a_folder_without_a_manifest_is_no_corpus(tmp_path):
@@ -202,12 +195,6 @@ def test_a_mark_does_not_hide_damage_that_keeps_size_and_time(copy):
         Corpus(copy).shard(1)
 
 
-def test_who_needs_a_shard_while_another_hashes_it_waits_for_the_mark(copy, hashed):
-    with ThreadPoolExecutor(4) as pool:  # a lock of the file holds threads apart as it does processes
-        list(pool.map(lambda corpus: corpus.shard(2), [Corpus(copy) for _ in range(4)]))
-    assert hashed == ["00002.arrow"]
-
-
 def test_where_there_is_no_room_for_a_mark_the_shard_is_good_even_so(copy, hashed):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as a full disk, it fails every write
@@ -217,10 +204,3 @@ def test_where_there_is_no_room_for_a_mark_the_shard_is_good_even_so(copy, hashe
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     Corpus(copy).shard(0)
     assert hashed == ["00000.arrow"] * 2
-
-
-def test_another_models_tokenizer_is_refused_and_both_are_named(tiny_corpus, helpers):
-    corpus = Corpus(tiny_corpus)
-    corpus.check_tokenizer(tokenizers.fingerprint_tokenizer(helpers.tokenizer(tiny_corpus / "tokenizer")), "any")
-    with refused(f"{tiny_corpus}.*roberta-base"):
-        corpus.check_tokenizer("0" * 64, "roberta-base")

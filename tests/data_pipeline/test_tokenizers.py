@@ -72,15 +72,6 @@ def test_a_saved_tokenizer_gives_the_same_ids_and_fingerprint(tokenizer, tmp_pat
     assert ids(again, text) == ids(tokenizer, text)
 
 
-def test_equal_tokenizers_have_equal_fingerprints(shared, helpers):
-    bert, minilm, default, roberta = (
-        tokenizers.fingerprint_tokenizer(helpers.tokenizer(p))
-        for p in (shared / BERT, shared / MINILM, default_model(), shared / ROBERTA)
-    )
-    assert bert == minilm == default
-    assert roberta != bert
-
-
 def test_cased_and_uncased_differ(helpers, tmp_path):
     from transformers import BertTokenizer
 
@@ -95,26 +86,6 @@ def test_cased_and_uncased_differ(helpers, tmp_path):
 def test_a_tokenizer_whose_ids_change_when_sentences_are_joined_is_refused():
     with pytest.raises(KinspanError, match="--tokenizer odd"):
         tokenizers.check_joins(lambda text: [len(text)], ["One.", "Two."], "odd")
-
-
-@pytest.mark.parametrize("files", [{}, {"config.json": "{}"}, {"tokenizer.json": "{broken"}])
-def test_a_folder_without_a_usable_tokenizer_is_a_one_line_error(tmp_path, files):
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    with pytest.raises(KinspanError, match=str(folder)):
-        tokenizers.load_tokenizer(str(folder))
-
-
-def test_word_continuations(tokenizer):
-    """Every word of letters is one that begins once."""
-    words = ["the", "unbelievably", "embarrassing", "Zuckermannian", "antidisestablishmentarianism"]
-    continues = tokenizers.find_continuations(tokenizer)
-    assert len(continues) == len(tokenizer)
-    for word in words:
-        pieces = continues[ids(tokenizer, word)].tolist()
-        assert pieces == [False] + [True] * (len(pieces) - 1)
 
 
 class Vocabulary(list):
@@ -134,22 +105,11 @@ def test_a_vocabulary_that_does_not_say_where_words_begin_is_an_error_of_one_lin
         tokenizers.find_continuations(letters)
 
 
-@pytest.mark.parametrize(
-    ("folder", "shown"),
-    [("minilm/model", "minilm"), ("wikiqa/best", "wikiqa"), ("wikiqa/seed-2/best", "wikiqa/seed-2"), ("docs", "docs")],
-)
-def test_a_folder_is_shown_by_what_tells_it_from_others(tmp_path, folder, shown):
-    (tmp_path / folder).mkdir(parents=True)
-    assert tokenizers.shorten_name(str(tmp_path / folder)) == shown
-    assert tokenizers.shorten_name("owner/name") == "owner/name"
-
-
-@pytest.mark.parametrize("kind", ["bert", "roberta", "mpnet"])
 @pytest.mark.parametrize("load", [tokenizers.load_tokenizer, tokenizers.load_tokenizer_as_it_is])
-def test_a_model_folder_without_a_tokenizer_is_refused(kind, load, tmp_path):
-    """transformers makes one of special tokens alone, for which every word is unknown."""
-    from transformers import AutoConfig
-
-    AutoConfig.for_model(kind).save_pretrained(tmp_path)
-    with pytest.raises(KinspanError, match=f"{tmp_path} has no tokenizer.json"):
+@pytest.mark.parametrize("files", [{}, {"config.json": '{"model_type": "mpnet"}'}, {"tokenizer.json": "{broken"}])
+def test_a_folder_without_a_usable_tokenizer_is_refused(load, files, tmp_path):
+    """For a configuration alone, transformers makes one of special tokens, for which every word is unknown."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(KinspanError, match=str(tmp_path)):
         load(str(tmp_path))

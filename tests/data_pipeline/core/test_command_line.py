@@ -101,7 +101,10 @@ def test_flags_override_a_file(text, argv, config, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "names"),
-    [("sizee: 3", "size"), ("size: many", "--size"), ("names: []", "--names"), ("- 1", ""), ("a: [", ""), ("\x00", "")],
+    [
+        *[("sizee: 3", "size"), ("size: many", "--size"), ("names: []", "--names"), ("- 1", ""), ("a: [", "")],
+        *[("\x00", ""), ("size: 3\nnames: [a]\nsize: 4", "size"), ("mixed: [{path: a, path: b}]", "path")],
+    ],
 )
 def test_a_file_that_cannot_be_meant_is_refused(text, names, tmp_path):
     (tmp_path / "c.yaml").write_text(text)

@@ -42,18 +42,3 @@ def test_offline_a_name_that_is_not_there_is_one_line_at_once(requests):
     requests.fail = OSError("no address")
     with pytest.raises(KinspanError, match="kinspan-no-such/tokenizer"):
         load_tokenizer("kinspan-no-such/tokenizer")
-
-
-def test_a_path_without_a_model_says_what_is_there(requests, tmp_path):
-    with pytest.raises(KinspanError, match="absent"):
-        hub.expect_hub(str(tmp_path / "absent"))
-    best = tmp_path / "tuned/seed-1/best"
-    best.mkdir(parents=True)
-    (best / "config.json").touch()
-    for folder in (tmp_path / "tuned", tmp_path / "tuned/seed-1"):
-        with pytest.raises(KinspanError, match=str(best)):
-            hub.expect_hub(str(folder))
-    (tmp_path / "run/checkpoints").mkdir(parents=True)
-    with pytest.raises(KinspanError, match="kinspan release --run_dir"):
-        hub.expect_hub(str(tmp_path / "run"))
-    assert requests.asked == []

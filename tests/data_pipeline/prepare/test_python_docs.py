@@ -63,6 +63,10 @@ def read_documents() -> list[Document]:
         "Examples\n--------\nThe secret example is here, and it is for the reader.\n\n>>> secret\n",
         "Example:\n    The secret example is here, and it is for the reader.\n",
         "secret : int, optional\n    Whether.\n",
+        f"Parameters\n----------\nlimit : int, optional\n    Secret. {MORE}\n",
+        f"Args:\n    limit (`int`, *optional*, defaults to 3): Secret. {MORE}\n",
+        f":param limit: Secret. {MORE}\n",
+        f"Returns\n-------\nint\n    Secret. {MORE}\n",
         ":type secret: int\n:rtype: secret\n",
         "+--------+--------+\n| secret | secret |\n+--------+--------+\n",
         "=======  =======\nsecret   secret\n=======  =======\n",
@@ -76,9 +80,6 @@ def test_what_is_no_prose_is_dropped(code):
     result = " ".join(paragraphs_of(f"{PROSE}\n\n{code}\n"))
     assert PROSE in result
     assert "secret" not in result.lower()
-
-
-LINES = [">>> secret(1)", "... secret", "secret", "", PROSE, "    " + MORE]
 
 
 @given(st.text(st.sampled_from("ab .:-=`*_|>[]()<>\n\n    {}\\#'\"~+1"), max_size=200))
@@ -103,20 +104,6 @@ def test_markup_is_taken_off():
         "Return a pkg.Reader of the path that is not closed. See the guide or"
         " the manual for what it does with a Closer and its close."
     ]
-
-
-@pytest.mark.parametrize(
-    "described",
-    [
-        "Parameters\n----------\nlimit : int, optional\n    {}\n",
-        "Args:\n    limit (`int`, *optional*, defaults to 3): {}\n",
-        ":param limit: {}\n",
-        "Returns\n-------\nint\n    {}\n",
-        "Attributes:\n    limit: {}\n",
-    ],
-)
-def test_descriptions_of_parameters_go(described):
-    assert paragraphs_of(f"{PROSE}\n\n{described.format(MORE)}") == [PROSE]
 
 
 @pytest.mark.parametrize(
@@ -169,22 +156,16 @@ def test_a_document_is_named_after_its_module(small_world):
     assert [document.id for document in documents_of(package)] == ["package"]
 
 
-def test_a_text_stands_once_in_the_corpus(small_world):
+def test_a_text_stands_once_in_the_corpus_whatever_name_is_in_it(small_world):
     module(small_world, f'"""{PROSE}"""\ndef f():\n    """{PROSE}\n\n    {MORE}"""', "a.py")
     module(small_world, f'"""{PROSE}"""', "b.py")
     module(small_world, f'"""{MORE.replace("A second", "A   second")}"""', "c.py")
-    (document,) = read_documents()
-    assert document.id == "a"
-    assert " ".join(document.paragraphs) == f"{PROSE} {MORE}"
-
-
-def test_texts_that_differ_by_a_name_count_as_one(small_world):
-    template = (
-        "The {0} is a model that reads texts of any length there is. It can be used with {0}Config, as of version {1}."
-    )
-    module(small_world, f'"""{template.format("Bert", 1)}"""', "a.py")
-    module(small_world, f'"""{template.format("RobertaXL", 22)}"""', "b.py")
-    assert [document.id for document in read_documents()] == ["a"]
+    named = "The {0} is a model that reads texts of any length there is. It is used with {0}Config, as of version {1}."
+    module(small_world, f'"""{named.format("Bert", 1)}"""', "d.py")
+    module(small_world, f'"""{named.format("RobertaXL", 22)}"""', "e.py")
+    documents = read_documents()
+    assert [document.id for document in documents] == ["a", "d"]
+    assert " ".join(documents[0].paragraphs) == f"{PROSE} {MORE}"
 
 
 @pytest.mark.parametrize("name", ["textwrap", "statistics", "asyncio.locks", "unittest.mock"])

@@ -1,13 +1,11 @@
 """Rejected input is counted and named, and beyond a share of the bytes it is refused."""
 
 import gzip
-import zipfile
 
 import pytest
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.plan import InputTask
-from data_pipeline.prepare.read import ReadTally, refuse_rejected
 from data_pipeline.prepare.readers import find_parts, lines, parse_record, read_records, reader, registry, text
 from tests.synthetic import short_tokenizer
 
@@ -28,23 +26,6 @@ def run(folder, helpers, tmp_path):
         return helpers.prepare([folder], short_tokenizer(), tmp_path / name, **options)
 
     return prepare
-
-
-@pytest.mark.parametrize(
-    ("size", "max_rejected", "is_refused"), [(90, 0.02, False), (150, 0.02, True), (150, 0.04, False), (1, 0, True)]
-)
-def test_the_share_of_the_bytes_counts_and_the_largest_loss_is_named(size, max_rejected, is_refused):
-    read, more = ReadTally(), ReadTally()
-    read.count(10_000 - 2 * size)
-    read.reject("small", 0, "why small")
-    more.reject("large", size, "why large")
-    more.reject("large", size, "again")
-    read.add(ReadTally(**vars(more)))
-    assert (read.records, read.rejected, read.bytes) == (4, 3, 10_001)
-    if not is_refused:
-        return refuse_rejected(read, max_rejected)
-    with pytest.raises(KinspanError, match=r"--max_rejected .*large: why large"):
-        refuse_rejected(read, max_rejected)
 
 
 # prepare ------------------------------------------------------------------------------------------------------------
@@ -110,14 +91,12 @@ def fail_to_open(name):
 
 def test_what_could_not_be_read_is_read_by_the_next_command(run, folder, monkeypatch):
     (folder / "2.txt").write_text(DOCUMENT * 40)
-    with zipfile.ZipFile(folder / "more.zip", "w") as archive:
-        archive.writestr("page.md", DOCUMENT.replace("book", "page") * 40)
     with monkeypatch.context() as patch:
         patch.setattr(registry, "open_file", fail_to_open("2.txt"))
         with pytest.raises(KinspanError, match="--max_rejected"):
             run()
     result = run()
-    assert result.manifest.totals["documents"] == 62
+    assert result.manifest.totals["documents"] == 61
     assert result.manifest.fingerprint == run("whole").manifest.fingerprint
 
 
@@ -161,10 +140,3 @@ def test_a_long_text_is_cut_and_nothing_is_lost(tmp_path, small_pieces, between,
     assert all(document.is_part for document in documents)
     assert len({document.id for document in documents}) == len(documents) >= len(content) / 2500
     assert [p.strip() for document in documents for p in document.paragraphs if p.strip()] == words
-
-
-def test_a_long_text_beside_others_is_part_of_the_corpus(run, folder, small_pieces, tmp_path):
-    (folder / "book.txt").write_text("\n\n".join(PARAGRAPH.format(k) for k in range(300)))
-    result = run()
-    cut = result.tally.counts["documents cut off a longer text"]
-    assert result.manifest.totals["documents"] == 60 + cut - result.tally.counts["documents too short"] > 80

@@ -4,9 +4,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -25,7 +28,7 @@ class Faults:
     """
 
     def __init__(self, app: Callable) -> None:
-        self.app = app
+        self.app, self.url = app, ""
         self.reset()
 
     def reset(self) -> None:
@@ -72,98 +75,85 @@ def _send(body: bytes, fault: str | None) -> Iterator[bytes]:
         yield body
 
 
-class _Quiet(WSGIRequestHandler):
+class QuietHandler(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:
         pass
 
 
-class Server:
-    """A server on a port of its own, in a thread, as long as the block lasts."""
-
-    def __init__(self, app: Callable) -> None:
-        self.faults = Faults(app)
-        self.server = make_server("127.0.0.1", 0, self.faults, threaded=True, request_handler=_Quiet)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def __enter__(self) -> "Server":
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.server.shutdown()
+@contextmanager
+def serve(app: Callable) -> Iterator[Faults]:
+    """Serves the application on a port of its own, in a thread, as long as the block lasts."""
+    faults = Faults(app)
+    server = make_server("127.0.0.1", 0, faults, threaded=True, request_handler=QuietHandler)
+    faults.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield faults
+    server.shutdown()
 
 
+@dataclass
 class Place:
     """A store that a test can fill: ``url = place.put(folder)``."""
 
-    def __init__(self, faults: Faults | None, put: Callable[[Path], str]) -> None:
-        self.faults, self.put = faults, put
+    faults: Faults | None
+    put: Callable[[Path], str]
 
 
 @pytest.fixture(scope="session")
-def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Faults, Path]]:
     root = tmp_path_factory.mktemp("http")
 
     def app(environ: dict[str, Any], start_response: Callable) -> list[bytes]:
         path = root / environ["PATH_INFO"].lstrip("/")
-        if not path.is_file():
-            start_response("404 Not Found", [("Content-Length", "0")])
-            return [b""]
-        content = path.read_bytes()
-        start_response("200 OK", [("Content-Length", str(len(content)))])
+        content = path.read_bytes() if path.is_file() else b""
+        start_response("200 OK" if path.is_file() else "404 Not Found", [("Content-Length", str(len(content)))])
         return [content]
 
-    with Server(app) as server:
-        yield server, root
+    with serve(app) as faults:
+        yield faults, root
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[Server]:
+def s3_server() -> Iterator[Faults]:
     moto = pytest.importorskip("moto.server")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in S3_VARIABLES.items():
             patch.setenv(name, value)
-        with Server(moto.DomainDispatcherApplication(moto.create_backend_app)) as server:
-            patch.setenv("AWS_ENDPOINT_URL", server.url)
-            _s3_client(server).create_bucket(Bucket=BUCKET)
-            yield server
-
-
-def _s3_client(server: Server) -> Any:
-    import boto3
-
-    return boto3.client("s3", endpoint_url=server.url)
+        with serve(moto.DomainDispatcherApplication(moto.create_backend_app)) as faults:
+            patch.setenv("AWS_ENDPOINT_URL", faults.url)
+            boto3.client("s3").create_bucket(Bucket=BUCKET)
+            yield faults
 
 
 _numbers = iter(range(1_000_000))
 
 
 @pytest.fixture
-def http(http_server: tuple[Server, Path]) -> Place:
-    server, root = http_server
-    server.faults.reset()
+def http(http_server: tuple[Faults, Path]) -> Place:
+    faults, root = http_server
+    faults.reset()
 
     def put(folder: Path) -> str:
         name = f"{folder.name}-{next(_numbers)}"
         (root / name).symlink_to(folder)
-        return f"{server.url}/{name}"
+        return f"{faults.url}/{name}"
 
-    return Place(server.faults, put)
+    return Place(faults, put)
 
 
 @pytest.fixture
-def s3(s3_server: Server) -> Place:
-    s3_server.faults.reset()
-    client = _s3_client(s3_server)
+def s3(s3_server: Faults) -> Place:
+    s3_server.reset()
+    client = boto3.client("s3")
 
     def put(folder: Path) -> str:
         name = f"{folder.name}-{next(_numbers)}"
         for path in (p for p in folder.rglob("*") if p.is_file()):
             client.upload_file(str(path), BUCKET, f"{name}/{path.relative_to(folder)}")
-        s3_server.faults.reset()
+        s3_server.reset()
         return f"s3://{BUCKET}/{name}"
 
-    return Place(s3_server.faults, put)
+    return Place(s3_server, put)
 
 
 @pytest.fixture

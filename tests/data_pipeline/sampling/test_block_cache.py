@@ -1,9 +1,7 @@
 import threading
 
-import numpy as np
 import pytest
 
-from data_pipeline.sampling.anchors import open_block
 from data_pipeline.sampling.block_cache import BlockCache
 
 SECONDS = 20  # after which a test has failed
@@ -49,26 +47,3 @@ def test_a_block_that_could_not_be_built_ahead_is_left_to_who_asks_for_it():
         pass
     cache.fetch_ahead("a", fail)
     assert not tried.acquire(timeout=0.2)
-
-
-def test_the_next_block_is_built_by_another_thread_while_the_present_one_is_used(tiny_corpus, make_stream, monkeypatch):
-    masked = make_stream(tiny_corpus, seed=3, masking=True, block_anchors=60)
-    built, alike = [], [masked.batch(first, 5) for first in range(0, masked.epoch_pairs, 5)]
-
-    def note(corpus, shards, *rest):
-        built.append((shards, threading.get_ident()))
-        return open_block(corpus, shards, *rest)
-
-    monkeypatch.setattr("data_pipeline.sampling.stream.open_block", note)
-    fresh = make_stream(tiny_corpus, seed=3, masking=True, block_anchors=60)
-    [whole] = fresh.orders.values()
-    expected = list(dict.fromkeys(segment.shards for segment in whole.segments(0, whole.epoch_anchors)))
-    assert len(expected) >= 3
-    for number, batch in enumerate(alike):
-        assert np.array_equal(fresh.batch(5 * number, 5).input_ids, batch.input_ids)
-        if number == 0:
-            assert [shards for shards, _ in built] == expected[:1]  # the beginning of a block needs no other
-    assert [shards for shards, _ in built][: len(expected)] == expected
-    assert [thread == threading.get_ident() for _, thread in built[: len(expected)]] == [True] + [False] * (
-        len(expected) - 1
-    )

@@ -96,34 +96,6 @@ def test_a_range_may_be_cut_anywhere(mixed, first, count, data):
     assert_equal(concatenate(parts), mixed.batch(first, count))
 
 
-def pairs_of(stream, part, first, count):
-    """Index, kind and where both texts are, of the part's pairs among these examples."""
-    pairs = []
-    for rows in stream.pairs(first, count):
-        if rows.part == part:
-            shards = [rows.block.shards[n].document_id(0) for n in rows.block.shard_number[rows.texts[0].paragraph]]
-            texts = [
-                (rows.block.paragraph[s.paragraph[k]], s.start[k], s.end[k])
-                for k in range(len(shards))
-                for s in rows.texts
-            ]
-            pairs += zip(rows.index.tolist(), rows.kinds.tolist(), shards, texts[::2], texts[1::2], strict=True)
-    return pairs
-
-
-@pytest.mark.parametrize("first", [0, 777])
-def test_each_parts_pairs_are_those_of_the_objective_alone(any_corpus, make_stream, first):
-    corpus = Corpus(any_corpus)  # one, so that both read the same shards
-    mixed, how = make_stream(corpus, objective=MIXED, block_anchors=500), parse_mixture(MIXED)
-    for part, name in enumerate(how.names):
-        alone = make_stream(corpus, objective=name, block_anchors=500)
-        begin, end = how.own_pairs(part, first, first + 1000)
-        here, there = pairs_of(mixed, part, first, 1000), pairs_of(alone, 0, begin, end - begin)
-        assert len(here) > 200
-        assert [x[1:] for x in here] == [x[1:] for x in there]
-        assert [x[0] for x in here] == how.index_of(part, np.array([x[0] for x in there])).tolist()
-
-
 def test_two_corpora_of_one_shape_are_not_drawn_alike(make_corpus, make_stream):
     """Draws are keyed by the corpus: both the order of anchors and the places of sentences differ."""
     starts = []
@@ -231,12 +203,6 @@ def test_an_objective_of_ones_own_gives_pairs_of_a_corpus_that_does_not_know_it(
         assert np.array_equal(a == b, rows.kinds == POSITIVE)
         assert (rows.block.num_sentences[rows.texts[0].paragraph] >= 3).all()
     assert_equal(concatenate([stream.batch(0, 77), stream.batch(77, 123)]), stream.batch(0, 200))
-
-
-@pytest.mark.parametrize("wrong", [{"num_draws": 5}, {"pairs_per_anchor": 1}, {"max_length": 0}])
-def test_an_objective_with_a_number_that_cannot_be_is_an_error(wrong):
-    with pytest.raises(KinspanError, match=f"objective ssp: {next(iter(wrong))}"):
-        replace(OBJECTIVES["ssp"], **wrong)
 
 
 def sample_three_texts(*given):

@@ -29,13 +29,7 @@ def test_every_anchor_comes_once_an_epoch(shards, seed, block_anchors, epoch):
     assert sorted(s for block in blocks for s in block) == [k for k, (a, _) in enumerate(shards) if a]
     expected = [(block, k) for block in blocks for k in range(sum(shards[s][0] for s in block))]
     assert sorted(seen) == sorted(expected)
-
-
-@given(SHARDS, st.integers(0, 2**32), BLOCK, st.integers(0, 10**12))
-def test_every_block_has_two_documents(shards, seed, block_anchors, first):
-    order = order_of(shards, seed, block_anchors)
-    for segment in order.segments(first, 2 * order.epoch_anchors):
-        assert sum(shards[s][1] for s in segment.shards) >= 2
+    assert all(sum(shards[s][1] for s in block) >= 2 for block in blocks)  # documents
 
 
 @given(SHARDS, BLOCK, st.integers(0, 10**12), st.integers(1, 100), st.data())

@@ -38,15 +38,9 @@ def test_bounded_is_about_uniform(bound):
     assert (np.abs(seen - expected) < 5 * np.sqrt(expected)).all()
 
 
-@given(st.one_of(st.integers(1, 70), st.integers(1, 5000)), SEEDS)
+@given(st.one_of(st.integers(1, 70), st.sampled_from([255, 256, 257, 5000, 65_535, 65_536, 65_537])), SEEDS)
 def test_permute_is_a_bijection(size, seed):
     images = permute(np.arange(size), size, make_philox_key(seed, "order"))
-    assert np.array_equal(np.sort(images), np.arange(size))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 255, 256, 257, 65_535, 65_536, 65_537])
-def test_permute_is_a_bijection_around_powers_of_two(size):
-    images = permute(np.arange(size), size, make_philox_key(11, "order"))
     assert np.array_equal(np.sort(images), np.arange(size))
 
 

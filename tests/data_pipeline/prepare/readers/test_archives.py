@@ -12,6 +12,7 @@ import pytest
 
 from data_pipeline.prepare.document import Unreadable
 from data_pipeline.prepare.readers import archives, compression, read_records
+from tests.synthetic import write_file
 
 TEXT = b"A first paragraph.\n\nAnd a second one."
 
@@ -58,14 +59,9 @@ FILES = {
 }
 
 
-def written(path, content):
-    path.write_bytes(content)
-    return path
-
-
 @pytest.mark.parametrize("name", PACKED)
 def test_the_files_of_an_archive_are_read(tmp_path, read, name):
-    path = written(tmp_path / name, PACKED[name](FILES))
+    path = write_file(tmp_path / name, PACKED[name](FILES))
     documents, (broken,), _ = read(path)
     assert [d.id for d in documents] == ["deep/one.txt", "x", "two.txt"]
     assert documents[0].paragraphs == ["A first paragraph.", "And a second one."]
@@ -78,7 +74,7 @@ def test_the_files_of_an_archive_are_read(tmp_path, read, name):
 def test_an_archive_that_is_cut_off_says_so(tmp_path, name, share):
     files = {f"{k}.txt": bytes(str(k**5) * 2000, "ascii") for k in range(20)}
     content = PACKED[name](files)
-    path = written(tmp_path / name, content[: int(share * len(content))])
+    path = write_file(tmp_path / name, content[: int(share * len(content))])
     *_, last = read_records(path)
     assert isinstance(last.content, Unreadable)
 
@@ -87,7 +83,7 @@ def test_a_tar_that_is_cut_between_its_files_or_damaged_says_so(tmp_path):
     """Python's own module takes either for the end of the archive."""
     content = tar({"a.txt": TEXT, "b.txt": TEXT})
     for damaged in (content[:1024], content[:1024] + b"x" * 512 + content[1536:], content[:1100]):
-        first, last = read_records(written(tmp_path / "a.tar", damaged))
+        first, last = read_records(write_file(tmp_path / "a.tar", damaged))
         assert first.content == TEXT
         assert "the tar is cut or damaged" in str(last.content)
 
@@ -97,7 +93,7 @@ def test_openwebtext_is_a_tar_of_compressed_tars(tmp_path, read):
         f"openwebtext/urlsf_subset0{k}-1_data.xz": lzma.compress(tar({f"000{k}-{n}.txt": TEXT for n in range(3)}))
         for k in range(2)
     }
-    documents, rejected, _ = read(written(tmp_path / "openwebtext.tar.xz", lzma.compress(tar(subsets))))
+    documents, rejected, _ = read(write_file(tmp_path / "openwebtext.tar.xz", lzma.compress(tar(subsets))))
     assert not rejected
     assert [d.id for d in documents] == [f"000{k}-{n}.txt" for k in range(2) for n in range(3)]
 
@@ -106,7 +102,7 @@ def test_archives_in_archives_end_somewhere(tmp_path):
     content, name = TEXT, "a.txt"
     for depth in range(archives.MAX_DEPTH + 2):
         content, name = zipped({name: content}), f"{depth}.zip"
-    (record,) = read_records(written(tmp_path / "outer.zip", content))
+    (record,) = read_records(write_file(tmp_path / "outer.zip", content))
     assert isinstance(record.content, Unreadable)
 
 
@@ -122,11 +118,9 @@ def test_a_bomb_is_bounded(tmp_path, monkeypatch, name):
         "a.jsonl.bz2": bz2.compress,
         "a.txt.xz": lzma.compress,
         "a.jsonl.zst": zstandard.ZstdCompressor().compress,
-        "a.zip": lambda content: zipped({"a.txt": content}),
-        "a.7z": lambda content: seven_zipped({"a.txt": content}),
-        "a.tar.gz": lambda content: gzip.compress(tar({"a.txt": content})),
     }
-    (record,) = read_records(written(tmp_path / name, pack[name](zeros)))
+    content = pack[name](zeros) if name in pack else PACKED[name]({"a.txt": zeros})
+    (record,) = read_records(write_file(tmp_path / name, content))
     assert isinstance(record.content, Unreadable)
     assert "when it is decompressed" in str(record.content)
 
@@ -138,7 +132,7 @@ def test_links_in_archives_are_not_followed_and_are_named(tmp_path, read):
             info = tarfile.TarInfo(name)
             info.type, info.linkname = kind, "/etc/passwd"
             archive.addfile(info)
-    _, _, omitted = read(written(tmp_path / "a.tar", held.getvalue()))
+    _, _, omitted = read(write_file(tmp_path / "a.tar", held.getvalue()))
     assert omitted == 2 * ["a link in an archive"]
 
     (tmp_path / "link.txt").symlink_to("/etc/passwd")

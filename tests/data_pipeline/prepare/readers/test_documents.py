@@ -11,144 +11,71 @@ import pytest
 from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
 from data_pipeline.prepare.readers.documents import join_lines
 from data_pipeline.prepare.readers.text import PARAGRAPH_SENTENCES
+from tests.synthetic import write_file
 
 FIRST = "The reader goes through the file once, and keeps what it finds in memory."
 SECOND = "A second pass is not needed when the index is complete, which it mostly is."
 
 
-def written(path, content):
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
 # Markdown -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        "## Secret",
-        "Secret\n------",
-        "```python\nsecret\n```",
-        "    secret = 1",
-        "| secret | secret |\n|---|---|\n| secret | secret |",
-        "<div>secret</div>",
-        "![secret](secret.png)",
+NO_PROSE = {
+    "a.md": [
+        *["## Secret", "Secret\n------", "```python\nsecret\n```", "    secret = 1", "<div>secret</div>"],
+        *["| secret | secret |\n|---|---|\n| secret | secret |", "![secret](secret.png)", "<!-- secret -->"],
         "[secret]: https://secret.example",
-        "<!-- secret -->",
     ],
-)
-def test_what_is_no_prose_in_markdown_goes(tmp_path, read, block):
-    (document,), _, _ = read(written(tmp_path / "a.md", f"# Title\n\n{FIRST}\n\n{block}\n\n{SECOND}\n"))
+    "a.rst": [
+        *["Secret\n------", ">>> secret", ".. [1] secret", ".. image:: secret.png", ".. include:: /etc/passwd"],
+        *[".. code-block:: python\n\n   secret = 1", ".. module:: secret\n   :synopsis: secret", ":Author: secret"],
+        *["+------+------+\n|secret|secret|\n+------+------+", ".. toctree::\n\n   secret"],
+    ],
+}
+TITLES = {"a.md": "# Title", "a.rst": "=====\nTitle\n====="}
+
+
+@pytest.mark.parametrize(("name", "block"), [(name, block) for name, blocks in NO_PROSE.items() for block in blocks])
+def test_what_is_no_prose_in_marked_up_text_goes(tmp_path, read, name, block):
+    (document,), _, _ = read(write_file(tmp_path / name, f"{TITLES[name]}\n\n{FIRST}\n\n{block}\n\n{SECOND}\n"))
     assert document.title == "Title"
     assert document.paragraphs == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize(
+    ("text", "paragraphs"),
+    [
+        ("See :func:`~os.path.join`, :ref:`a link <secret>` and ``code``.", ["See os.path.join, a link and code."]),
+        ("Some |sub| text.\n\n.. |sub| replace:: substituted", ["Some substituted text."]),
+        (".. function:: secret(a)\n   :module: secret\n\n   Joins paths.\n\n   :param a: secret", ["Joins paths."]),
+        (".. versionadded:: 3.2\n   It was added.", ["It was added."]),
+        (".. note:: A note that begins at once.\n\n   And goes on.", ["A note that begins at once.", "And goes on."]),
+        ("* One item.\n* Two items::\n\n      secret", ["One item.", "Two items:"]),
+        ("secret\n   A definition of it.", ["A definition of it."]),
+        (".. unknown-thing:: secret\n   :option: secret\n\n   Its content.", ["Its content."]),
+        ("No heading. `Broken <", ["No heading. `Broken <"]),
+    ],
+)
+def test_the_prose_of_restructured_text(tmp_path, read, text, paragraphs):
+    (document,), _, _ = read(write_file(tmp_path / "plain.rst.gz", gzip.compress(text.encode())))
+    assert (document.title, [" ".join(p.split()) for p in document.paragraphs]) == ("plain.rst", paragraphs)
 
 
 def test_markup_within_markdown_is_taken_off(tmp_path, read):
     text = "---\ntitle: x\n---\nA *b* **c** `d` [e](f)\nand [g] &amp; <https://h.example>.\n\n"
     text += "- One.\n- Two.\n\n> Quoted.<br>Again.\n"
-    (document,), _, _ = read(written(tmp_path / "notes.md", text))
+    (document,), _, _ = read(write_file(tmp_path / "notes.md", text))
     assert document.paragraphs == ["A b c d e and [g] & https://h.example.", "One.", "Two.", "Quoted. Again."]
-    (second,), _, _ = read(written(tmp_path / "hugo.md", text.replace("---", "+++")))
+    (second,), _, _ = read(write_file(tmp_path / "hugo.md", text.replace("---", "+++")))
     assert second.paragraphs == document.paragraphs
     assert document.title == "notes"
-
-
-RST = """
-============
- The title
-============
-
-:Author: secret
-
-.. module:: secret
-   :synopsis: secret
-
-Text with :func:`~os.path.join`, :ref:`a link <secret>`, ``code`` and |sub| text [1]_.
-
-.. |sub| replace:: substituted
-
-.. function:: secret(a, *b)
-   :module: secret
-
-   Joins paths, as the function does.
-
-   :param a: secret
-   :returns: secret
-
-.. versionadded:: 3.2
-   It was added with some words.
-
-.. note:: A note that begins at once.
-
-   And goes on.
-
-Secret
-------
-
-* One item.
-* Two items::
-
-      secret
-
-+------+------+
-|secret|secret|
-+------+------+
-
-secret
-   A definition of it.
-
->>> secret
-
-.. toctree::
-
-   secret
-
-.. image:: secret.png
-
-.. include:: /etc/passwd
-
-.. code-block:: python
-
-   secret = 1
-
-.. [1] secret
-
-.. unknown-thing:: secret
-   :option: secret
-
-   Content of an unknown directive.
-"""
-
-
-def test_the_prose_of_restructured_text(tmp_path, read):
-    (document,), _, _ = read(written(tmp_path / "a.rst", RST))
-    assert document.title == "The title"
-    assert [" ".join(paragraph.split()) for paragraph in document.paragraphs] == [
-        "Text with os.path.join, a link, code and substituted text .",
-        "Joins paths, as the function does.",
-        "It was added with some words.",
-        "A note that begins at once.",
-        "And goes on.",
-        "One item.",
-        "Two items:",
-        "A definition of it.",
-        "Content of an unknown directive.",
-    ]
-    (document,), _, _ = read(written(tmp_path / "plain.rst.gz", gzip.compress(b"No heading. `Broken <\n")))
-    assert (document.title, document.paragraphs) == ("plain.rst", ["No heading. `Broken <"])
 
 
 def test_the_pages_of_a_book_and_the_slides_of_a_talk(tmp_path, read):
     page = "<html><body><p>" + f"{FIRST} {SECOND} " * 4 + "</p></body></html>"
     with zipfile.ZipFile(tmp_path / "a.epub", "w") as archive:
-        for name, content in {
-            "mimetype": "x",
-            "META-INF/container.xml": "<x/>",
-            "a.opf": "<x/>",
-            "a.css": "p {}",
-        }.items():
-            archive.writestr(name, content)
+        for name in ("mimetype", "META-INF/container.xml", "a.opf", "a.css"):
+            archive.writestr(name, "<x/>")
         archive.writestr("one.xhtml", page)
     documents, rejected, _ = read(tmp_path / "a.epub")
     assert FIRST in documents[0].paragraphs[0]
@@ -163,25 +90,12 @@ def test_the_pages_of_a_book_and_the_slides_of_a_talk(tmp_path, read):
 
 @pytest.mark.parametrize("content", ['[{"text": "One."}, {"text": "Two."}, 3]', '{"text": "One."}'])
 def test_json_of_a_list_or_of_one_object(tmp_path, read, content):
-    documents, rejected, _ = read(written(tmp_path / "a.json", content))
+    documents, rejected, _ = read(write_file(tmp_path / "a.json", content))
     assert [d.paragraphs for d in documents] == [["One."], ["Two."]][: content.count("text")]
     assert len(rejected) == content.count("3")
 
 
 # Word and PDF -------------------------------------------------------------------------------------------------------
-
-
-def test_the_paragraphs_of_a_word_file(tmp_path, read):
-    docx = pytest.importorskip("docx")
-    made = docx.Document()
-    made.add_heading("Heading", 1)
-    made.add_paragraph(FIRST)
-    made.add_table(1, 1).cell(0, 0).text = "secret"
-    made.add_paragraph(SECOND, style="List Bullet")
-    made.save(tmp_path / "a.docx")
-    (document,), rejected, _ = read(tmp_path / "a.docx")
-    assert not rejected
-    assert document.paragraphs == [FIRST, SECOND]
 
 
 def test_fields_and_tracked_changes_of_a_word_file_are_part_of_its_sentences(tmp_path, read):
@@ -190,6 +104,9 @@ def test_fields_and_tracked_changes_of_a_word_file_are_part_of_its_sentences(tmp
     from docx.oxml.ns import nsdecls
 
     made = docx.Document()
+    made.add_heading("Heading", 1)
+    made.add_table(1, 1).cell(0, 0).text = "secret"
+    made.add_paragraph(SECOND, style="List Bullet")
     paragraph = made.add_paragraph("See")
     for xml in (
         "<w:fldSimple {} w:instr='REF x'><w:r><w:t> table 3</w:t></w:r></w:fldSimple>",
@@ -202,7 +119,7 @@ def test_fields_and_tracked_changes_of_a_word_file_are_part_of_its_sentences(tmp
     made.element.body.insert(0, parse_xml(block))
     made.save(tmp_path / "a.docx")
     (document,), _, _ = read(tmp_path / "a.docx")
-    assert document.paragraphs == [FIRST, "See table 3 on page 7, Ann."]
+    assert document.paragraphs == [FIRST, SECOND, "See table 3 on page 7, Ann."]
 
 
 def make_pdf(lines):
@@ -227,7 +144,7 @@ def make_pdf(lines):
 
 def test_the_lines_of_a_pdf_become_paragraphs(tmp_path, read):
     lines = ["The reader goes through the file once, and keeps", "what it finds in memory.", "A second pass is not"]
-    (document,), rejected, _ = read(written(tmp_path / "a.pdf", make_pdf(lines)))
+    (document,), rejected, _ = read(write_file(tmp_path / "a.pdf", make_pdf(lines)))
     assert not rejected
     assert document.paragraphs == [" ".join(lines[:2]), lines[2]]
 
@@ -248,26 +165,26 @@ def test_rows_of_delimited_files_are_documents(tmp_path, read, suffix, delimiter
     held = io.StringIO()
     writer = csv.writer(held, delimiter=delimiter)
     writer.writerows([["id", "extra", "text"], ["1", "x", f"{FIRST}\n\n{SECOND}"], ["2", "y", f'"{FIRST}", he said.']])
-    documents, rejected, _ = read(written(tmp_path / f"a{suffix}", "\ufeff" + held.getvalue()))
+    documents, rejected, _ = read(write_file(tmp_path / f"a{suffix}", "\ufeff" + held.getvalue()))
     assert not rejected
     assert [(d.id, d.paragraphs) for d in documents] == [("1", [FIRST, SECOND]), ("2", [f'"{FIRST}", he said.'])]
 
 
 def test_rows_between_two_quotation_marks_of_a_table_without_quoting_are_not_one_document(tmp_path, read):
     rows = ["id\ttext", "1\tOne.", '2\t"Two, he said.', "3\tThree.", "4\tFour.", '5\tFive."', "6\tSix."]
-    documents, (reason,), _ = read(written(tmp_path / "a.tsv", "\r\n".join(rows)))
+    documents, (reason,), _ = read(write_file(tmp_path / "a.tsv", "\r\n".join(rows)))
     assert [d.id for d in documents] == ["1", "6"]
     assert reason.startswith("4 rows are one here")
-    documents, rejected, _ = read(written(tmp_path / "b.tsv", 'id\ttext\n1\t"A line,\nand a\ttab\nin it."\n'))
+    documents, rejected, _ = read(write_file(tmp_path / "b.tsv", 'id\ttext\n1\t"A line,\nand a\ttab\nin it."\n'))
     assert (len(documents), rejected) == (1, [])
-    documents, (reason,), _ = read(written(tmp_path / "c.tsv", 'id\ttext\n1\tOne.\n2\t"Two", he said.\n'))
+    documents, (reason,), _ = read(write_file(tmp_path / "c.tsv", 'id\ttext\n1\tOne.\n2\t"Two", he said.\n'))
     assert len(documents) == 1
     assert "line 3: its quotation marks do not pair up" in reason
 
 
 def test_broken_rows_are_rejected_one_by_one(tmp_path, read):
     content = b"text,id\nOne,1\n\nToo,many,columns\nCaf\xe9,3\nLast,4\n\n"
-    documents, rejected, _ = read(written(tmp_path / "a.csv", content))
+    documents, rejected, _ = read(write_file(tmp_path / "a.csv", content))
     assert [d.id for d in documents] == ["1", "4"]
     assert rejected == ["the row has 3 columns, and the first row 2", "not UTF-8"]
 
@@ -297,11 +214,11 @@ def test_a_saved_data_set_is_read(saved, read):
 def test_a_data_set_by_its_name_is_streamed(tmp_path):
     """A name on the hub and a folder are loaded by the same call; a folder needs no network."""
     (tmp_path / "set").mkdir()
-    written(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n{"text": "Two.", "id": "b"}\n')
+    write_file(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n{"text": "Two.", "id": "b"}\n')
     records = read_records(f"hf:{tmp_path}/set")
     assert [d.id for record in records for d in parse_record(record)] == ["a", "b"]
     (before,), *_ = find_input_files([f"hf:{tmp_path}/set"])
-    written(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n')
+    write_file(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n')
     assert find_input_files([f"hf:{tmp_path}/set"])[0] != [before]  # else the old corpus would count as this one
 
 
@@ -311,7 +228,7 @@ def test_a_data_set_by_its_name_is_streamed(tmp_path):
 def test_sentences_of_a_book_become_paragraphs_and_chapters(tmp_path, read):
     lines = [f"this is sentence number {k} ." for k in range(2 * PARAGRAPH_SENTENCES + 1)]
     text = "\n".join(["chapter 1", *lines, "chapter two", "it goes on , does n't it ?", "", "a new paragraph ."])
-    documents, rejected, _ = read(written(tmp_path / "books_large_p1.txt", text + "\n"))
+    documents, rejected, _ = read(write_file(tmp_path / "books_large_p1.txt", text + "\n"))
     assert not rejected
     assert [len(d.paragraphs) for d in documents] == [3, 2]
     assert documents[0].paragraphs[0].startswith("this is sentence number 0. this is sentence number 1.")

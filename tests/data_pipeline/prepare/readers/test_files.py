@@ -1,21 +1,16 @@
 """Which files an input names, and which are left out with a word."""
 
-import gzip
 import os
+import re
 import zipfile
 
 import pytest
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.readers import find_input_files, find_reader, registry
+from tests.synthetic import write_file
 
 JSONL = b'{"text": "x"}\n'
-
-
-def written(path, content):
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(content)
-    return path
 
 
 @pytest.fixture
@@ -33,10 +28,11 @@ def names(files, tree):
 
 def test_a_folder_is_searched_through_for_known_formats(tree):
     for name in ("logo.svg", "deep/logo.svg", "style.css", ".git/config", "Makefile"):
-        written(tree / name, b"")
+        write_file(tree / name, b"")
+    (tree / "deep/gone.jsonl").symlink_to(tree / "never.jsonl")
     result = find_input_files([str(tree)])
     assert names(result.files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
-    assert names([file for file, _ in result.unknown], tree) == ["deep/notes.odt", "e.xls"]
+    assert names([file for file, _ in result.unknown], tree) == ["deep/gone.jsonl", "deep/notes.odt", "e.xls"]
     assert result.passed_over == {".svg": 2, ".css": 1, "config": 1, "Makefile": 1}
 
 
@@ -52,41 +48,31 @@ def test_linked_folders_are_read_once(tree, tmp_path_factory):
     assert names(files, tree) == ["a.jsonl.gz", "aside/more.txt", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
 
 
-def test_links_to_nothing_are_unknown_files(tree):
-    (tree / "deep/gone.jsonl").symlink_to(tree / "never.jsonl")
-    result = find_input_files([str(tree)])
-    assert names([file for file, _ in result.unknown], tree) == ["deep/gone.jsonl", "deep/notes.odt", "e.xls"]
-
-
 def test_globs_are_expanded_and_each_file_comes_once(tree):
     files, *_ = find_input_files([f"{tree}/*.jsonl*", f"{tree}/deep/../b.jsonl", f"{tree}/**/c.txt"])
     assert names(files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/er/c.txt"]
 
 
+@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    "name",
     [
-        ("nowhere.jsonl", "no such file"),
-        ("*.nothing", "no such file"),
-        ("e.xls", "not a known format"),
-        ("deep/notes.odt", "not a known format"),
-        ("empty", "no file in this folder is of a known format"),
+        *["nowhere.jsonl", "*.nothing", "e.xls", "deep/notes.odt", "empty"],
+        *["memory://bucket/none.jsonl", "memory:///bucket/deep/c.odt", "nothing://bucket/a.jsonl"],
     ],
 )
-def test_an_input_that_cannot_be_used_is_a_one_line_error_that_names_it(tree, name, reason):
+def test_an_input_that_cannot_be_used_is_named(tree, name):
     (tree / "empty").mkdir()
-    with pytest.raises(KinspanError, match=reason) as error:
-        find_input_files([str(tree / "b.jsonl"), str(tree / name)])
-    assert "\n" not in str(error.value)
-    assert name in str(error.value)
+    with pytest.raises(KinspanError, match=re.escape(name)):
+        find_input_files([str(tree / "b.jsonl"), name if "://" in name else str(tree / name)])
 
 
 # What a name stands for ---------------------------------------------------------------------------------------------
 
 
 def test_a_change_of_a_file_beside_it_or_of_its_reader_is_one_of_the_file(tmp_path):
-    written(tmp_path / "Posts.xml", b"")
-    links = written(tmp_path / "PostLinks.xml", b"")
+    write_file(tmp_path / "Posts.xml", b"")
+    links = write_file(tmp_path / "PostLinks.xml", b"")
     (tmp_path / "mine.py").write_text(READER)
     for changed, name in ((links, f"{tmp_path}/Posts.xml"), (tmp_path / "mine.py", f"{tmp_path}/mine.py:{links}")):
         before = find_input_files([name])
@@ -127,7 +113,7 @@ def test_a_reader_of_the_users_own_takes_what_follows_its_name(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_reader.py").write_text(READER)
     (tmp_path / "data").mkdir()
-    written(tmp_path / "data/a.xyz", b"abc")
+    write_file(tmp_path / "data/a.xyz", b"abc")
     files, unknown, _ = find_input_files(["my_reader.py:data"])
     assert [f.name for f in files] == ["my_reader.py:data/a.xyz"]
     assert not unknown
@@ -148,7 +134,7 @@ def test_a_reader_that_cannot_be_used_is_a_one_line_error(tmp_path, content):
 
 def test_files_beside_those_that_are_read_are_not_skipped(tmp_path):
     for name in ("Posts.xml", "PostLinks.xml", "Users.xml", "Comments.xml.xz", "data-0.arrow", "state.json"):
-        written(tmp_path / name, b"")
+        write_file(tmp_path / name, b"")
     files, unknown, _ = find_input_files([str(tmp_path)])
     assert names(files, tmp_path) == ["Posts.xml", "data-0.arrow"]
     assert not unknown
@@ -160,8 +146,8 @@ def test_files_beside_those_that_are_read_are_not_skipped(tmp_path):
 
 def test_what_systems_leave_in_folders_is_no_input(tmp_path, read):
     for name in (".DS_Store", "._a.jsonl", "__MACOSX/._a.zip", "._b.jsonl.gz", "Thumbs.db", "desktop.ini"):
-        written(tmp_path / name, b"\x00\x05\x16\x07")
-    written(tmp_path / "a.jsonl", b'{"text": "A line."}\n')
+        write_file(tmp_path / name, b"\x00\x05\x16\x07")
+    write_file(tmp_path / "a.jsonl", b'{"text": "A line."}\n')
     files, unknown, _ = find_input_files([str(tmp_path)])
     assert names(files, tmp_path) == ["a.jsonl"]
     assert not unknown
@@ -211,22 +197,7 @@ def test_urls_are_files_folders_and_patterns():
     assert find("memory://bucket/a.jsonl") == ["memory:///bucket/a.jsonl"]
     assert find("memory://bucket") == ["memory:///bucket/a.jsonl", "memory:///bucket/deep/b.jsonl"]
     assert find("memory://bucket/*/*.jsonl") == ["memory:///bucket/deep/b.jsonl"]
-
-
-@pytest.mark.usefixtures("store")
-def test_what_is_behind_urls_is_read_and_refused_like_local_files():
     (file,), *_ = find_input_files(["memory://bucket/deep/b.jsonl"])
     assert file.size == 2 * len(JSONL)
     assert file.modified
     assert len(list(registry.read_records(file.name))) == 2
-    for url, reason in (
-        ("memory://bucket/none.jsonl", "no such file"),
-        ("memory://bucket/deep/c.odt", "not a known format"),
-        ("nothing://bucket/a.jsonl", "cannot be reached"),
-    ):
-        with pytest.raises(KinspanError, match=reason) as error:
-            find_input_files([url])
-        assert "\n" not in str(error.value)
-
-
-CONTENT = {"/a.jsonl": JSONL * 40, "/b.jsonl.gz": gzip.compress(JSONL * 40), "/unknown.jsonl": JSONL * 40}

@@ -41,22 +41,15 @@ def test_groups_are_the_connected_components():
         assert all((result[a] == result[b]) == (component[int(a)] == component[int(b)]) for a in result for b in result)
 
 
-def test_links_of_two_lines_with_one_id_all_count(tmp_path, read):
-    """Sampling takes the three for one group; the first link was forgotten, and its question could be held out."""
-    path = tmp_path / "desk.jsonl"
-    lines: list[dict] = [{"id": "a"}, {"id": "twice", "links": ["a"]}, {"id": "twice", "links": ["b"]}, {"id": "b"}]
-    path.write_text("".join(json.dumps({"title": "t", "text": "b", **line}) + "\n" for line in lines))
-    documents, _, _ = read(f"questions:{path}")
-    assert {(d.group or d.id) for d in documents} == {"a"}
-
-
 def test_questions_of_a_help_desk_come_with_their_group(tmp_path, read):
     """Links lead up and down the file; what is broken, or has neither id nor links, is on its own."""
     path = tmp_path / "desk.jsonl"
     lines = [{"id": 1, "links": []}, {"links": [1]}, {"id": 5.0, "links": ["gone"]}, {"id": "x", "links": [5]}]
     lines += [{"id": "alone"}, {"id": "bad", "links": [[1]]}, {}]
+    lines += [{"id": "a"}, {"id": "twice", "links": ["a"]}, {"id": "twice", "links": ["b"]}, {"id": "b"}]
     text = "".join(json.dumps({"title": "t", "text": "b", **line}) + "\n" for line in lines)
     path.write_text('{"links": broken\n' + text + '"links"\n')
     documents, rejected, _ = read(f"questions:{path}")
-    assert [(d.group or d.id) for d in documents] == ["1", "1", "gone", "gone", "alone", "desk.jsonl:8"]
+    groups = [(d.group or d.id) for d in documents]
+    assert groups == ["1", "1", "gone", "gone", "alone", "desk.jsonl:8", "a", "a", "a", "a"]
     assert len(rejected) == 3

@@ -67,45 +67,26 @@ def test_row_groups_of_parquet_are_parts(tmp_path, monkeypatch, read, read_in_pa
 
 
 @pytest.mark.parametrize("size", [50, 777, 10**6])
-def test_pages_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_in_parts, size):
-    path = tmp_path / "a.xml"
-    path.write_bytes(b"".join(dump_of(40)))
+@pytest.mark.parametrize("level", [None, 1, 9], ids=["plain", "fast", "best"])
+def test_pages_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_in_parts, size, level):
+    """Compressed, a dump has streams of ten pages."""
+    head, *pages, foot = dump_of(40)
+    streams = [head, *(b"".join(pages[k : k + 10]) for k in range(0, 40, 10)), foot]
+    path = tmp_path / ("wiki-pages-articles-multistream.xml.bz2" if level else "a.xml")
+    path.write_bytes(b"".join(bz2.compress(stream, level) if level else stream for stream in streams))
     monkeypatch.setattr(lines, "PART_BYTES", size)
-    (documents, rejected, _), _ = read_in_parts(path)
+    (documents, rejected, _), count = read_in_parts(path)
+    assert count > 1 or size > 777
     assert not rejected
     assert [d.id for d in documents] == [str(k) for k in range(40)]
     assert documents == read(path)[0]
 
 
-@pytest.mark.parametrize(("size", "level"), [(120, 9), (1000, 9), (1000, 1), (10**6, 9)])
-def test_streams_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_in_parts, size, level):
-    head, *pages, foot = dump_of(50)
-    streams = [head, *(b"".join(pages[k : k + 10]) for k in range(0, 50, 10)), foot]
-    path = tmp_path / "wiki-pages-articles-multistream.xml.bz2"
-    path.write_bytes(b"".join(bz2.compress(stream, level) for stream in streams))
-    monkeypatch.setattr(lines, "PART_BYTES", size)
-    (documents, rejected, _), count = read_in_parts(path)
-    assert count > 1 or size > 1000
-    assert not rejected
-    assert [d.id for d in documents] == [str(k) for k in range(50)]
-    assert documents == read(path)[0]
-
-
-@pytest.mark.parametrize("keep", [0.5, 0.97])
+@pytest.mark.parametrize("keep", [0.5, 0.97, None], ids=["half", "nearly", "between streams"])
 def test_a_multistream_dump_that_is_cut_off_says_so(tmp_path, read_in_parts, keep):
-    head, *pages, foot = dump_of(50)
-    whole = b"".join(map(bz2.compress, [head, *pages, foot]))
-    path = tmp_path / "multistream.xml.bz2"
-    path.write_bytes(whole[: int(keep * len(whole))])
+    streams = [bz2.compress(text) for text in dump_of(50)]
+    whole, path = b"".join(streams), tmp_path / "multistream.xml.bz2"
+    path.write_bytes(whole[: int(keep * len(whole)) if keep else -len(streams[-1])])
     (documents, rejected, _), _ = read_in_parts(path)
     assert 0 < len(documents) < 51
     assert "cut off" in rejected[-1]
-
-
-def test_a_multistream_dump_that_is_cut_between_streams_says_so(tmp_path, read_in_parts):
-    head, *pages, _ = dump_of(5)
-    path = tmp_path / "multistream.xml.bz2"
-    path.write_bytes(b"".join(map(bz2.compress, [head, *pages])))
-    (documents, (reason,), _), _ = read_in_parts(path)
-    assert len(documents) == 5
-    assert "cut off" in reason

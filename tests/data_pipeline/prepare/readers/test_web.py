@@ -4,8 +4,7 @@ import gzip
 
 import pytest
 
-from data_pipeline.prepare.document import Unreadable
-from data_pipeline.prepare.readers import read_records, reader
+from tests.synthetic import write_file
 
 TEXT = "The reader goes through the page once, from its start to its end. It keeps what it finds in memory for a while."
 PAGE = f"""<html><head><title>The title</title><script>secret()</script></head><body>
@@ -15,11 +14,6 @@ PAGE = f"""<html><head><title>The title</title><script>secret()</script></head><
 <pre><code>secret = call()</code></pre>
 <p>{TEXT.replace("reader", "editor")}</p></article>
 <footer>Copyright secret</footer></body></html>""".encode()
-
-
-def written(path, content):
-    path.write_bytes(content)
-    return path
 
 
 def crawl(pages, kind="response", head="HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"):
@@ -39,7 +33,7 @@ def crawl(pages, kind="response", head="HTTP/1.1 200 OK\r\nContent-Type: text/ht
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_the_main_text_of_a_page_is_kept(tmp_path, read, suffix):
-    path = written(tmp_path / f"page.html{suffix}", gzip.compress(PAGE) if suffix else PAGE)
+    path = write_file(tmp_path / f"page.html{suffix}", gzip.compress(PAGE) if suffix else PAGE)
     (document,), _, _ = read(path)
     assert document.title == "The title"
     assert [p for p in document.paragraphs if "once" in p] == [
@@ -61,7 +55,7 @@ def test_the_main_text_of_a_page_is_kept(tmp_path, read, suffix):
 def test_the_pages_of_a_crawl_are_documents_named_by_their_address(tmp_path, read, name, pack):
     """Not compressed, compressed as a whole, and compressed record by record."""
     records = crawl([PAGE, PAGE]) + crawl([b"x"], "request")
-    documents, rejected, omitted = read(written(tmp_path / name, pack(records)))
+    documents, rejected, omitted = read(write_file(tmp_path / name, pack(records)))
     assert [d.id for d in documents] == ["https://x.example/0", "https://x.example/1"]
     assert not rejected
     assert omitted == ["a record of the kind request"]
@@ -71,32 +65,12 @@ def test_other_answers_are_counted_by_what_they_are(tmp_path, read):
     image = crawl([b"x"], head="HTTP/1.1 200 OK\r\nContent-Type: Image/PNG\r\n\r\n")
     missing = crawl([PAGE], head="HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\r\n")
     untyped = crawl([PAGE], head="HTTP/1.1 200 OK\r\n\r\n")
-    _, _, omitted = read(written(tmp_path / "a.warc", b"".join(image + missing + untyped)))
+    _, _, omitted = read(write_file(tmp_path / "a.warc", b"".join(image + missing + untyped)))
     assert omitted == [
         "not HTML but image/png",
         "an answer with another status than 200",
         "not HTML but of no stated type",
     ]
-
-
-def test_a_crawl_that_is_broken_or_cut_off_says_so(tmp_path):
-    records = crawl([PAGE] * 3)
-    *_, last = read_records(written(tmp_path / "c.warc", records[0] + b"rubbish\r\nmore\r\n\r\n" + records[1]))
-    assert isinstance(last.content, Unreadable)
-    content = b"".join(records)
-    for end in (len(content) // 2, len(content) - 50):
-        *_, last = read_records(written(tmp_path / "a.warc", content[:end]))
-        assert isinstance(last.content, Unreadable)
-    *_, last = read_records(written(tmp_path / "b.warc.gz", gzip.compress(content)[:-30]))
-    assert isinstance(last.content, Unreadable)
-
-
-def test_a_huge_page_is_rejected_in_bounded_memory(tmp_path, monkeypatch, read):
-    monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 10_000)
-    content = b"".join(crawl([PAGE, b"<p>x</p>" * 10_000, PAGE]))
-    documents, (reason,), _ = read(written(tmp_path / "a.warc", content))
-    assert len(documents) == 2
-    assert "larger than" in reason
 
 
 @pytest.mark.parametrize(
@@ -113,7 +87,7 @@ def test_a_huge_page_is_rejected_in_bounded_memory(tmp_path, monkeypatch, read):
 )
 def test_real_crawls_are_read_and_what_is_broken_is_counted(shared, tmp_path, read, name, documents, rejected, omitted):
     source = shared / "data/raw/warc/test/data" / name
-    path = written(tmp_path / name.removesuffix(".bad"), source.read_bytes())
+    path = write_file(tmp_path / name.removesuffix(".bad"), source.read_bytes())
     result = read(path)
     assert tuple(map(len, result)) == (documents, rejected, omitted)
     assert all(d.paragraphs[0].startswith(("This domain is", "Management of the DNS")) for d in result[0])
