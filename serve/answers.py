@@ -1,4 +1,4 @@
-"""Answers to be searched, from a table, a data set, a forum's dump or a forum's corpus."""
+"""Answers to be searched, from a table, a data set, documents or a forum."""
 
 import hashlib
 import logging
@@ -8,9 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from data_pipeline.browse import ShownDocument, load_decoder, show_document
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.corpus import Corpus
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG, read_input
@@ -39,12 +37,7 @@ ID_BYTES = 8  # of the hash that stands for an id
 
 
 class Answer(NamedTuple):
-    """Holds an answer as people read it; unknown fields are empty.
-
-    id:       distinct; an answer with the id of an older one replaces it
-    question: the question that it was given to
-    title:    of the document that it is from
-    """
+    """Holds an answer, the question that it was given to, and its document's title; unknown fields are empty."""
 
     id: str
     text: str
@@ -55,12 +48,6 @@ class Answer(NamedTuple):
 
 def read_answers(source: str, columns: dict[str, str], all_answers: bool = False) -> list[Answer]:
     """Reads the answers that ``--answers`` names, without those that have no text.
-
-    source:  a table with a row for each answer; ``NAME=PLACE`` for the candidates of a data set, of all its splits;
-             ``forum=DUMP`` for the accepted answers of a forum; the folder of a corpus of questions, likewise;
-             ``documents=PLACE`` for the paragraphs of documents, and the answers of a forum; a folder in BEIR's form
-    columns: the table's names of fields, if they are not among COLUMNS
-    all_answers: of a forum, take the answers that were not accepted too
 
     Raises KinspanError if the source cannot be read, an id has two answers, or no answer is left.
     """
@@ -81,11 +68,8 @@ def read_answers(source: str, columns: dict[str, str], all_answers: bool = False
 
 
 def stream_answers(source: str, columns: dict[str, str], all_answers: bool) -> Iterator[Answer]:
-    """Yields the answers of a source of ``read_answers`` as they are read, empty and repeated ones too.
-
-    Half a surrogate pair, which UTF-8 cannot hold, becomes a question mark.
-    """
-    for answer in _open_source(source, columns, all_answers):
+    """Yields the answers of a source of ``read_answers`` as they are read, empty and repeated ones too."""
+    for answer in _open_source(source, columns, all_answers):  # half a surrogate pair becomes a question mark
         yield Answer._make(text.encode("utf-8", "replace").decode() for text in answer)
 
 
@@ -102,11 +86,9 @@ def _open_source(source: str, columns: dict[str, str], all_answers: bool) -> Ite
         return _take_answers(read_questions([place], MAX_REJECTED_WITHOUT_FLAG), all_answers)
     if name:
         return _read_data_set(source)
-    if beir or not Path(source).is_dir():
-        return _read_table(beir or Path(source), columns)
-    if not (Path(source) / "manifest.json").is_file():
-        raise KinspanError(f"{source}: this folder has no {CORPUS} of BEIR's form, and no manifest.json of a corpus")
-    return _take_answers(_read_corpus(Path(source)), all_answers)
+    if Path(source).is_dir() and not beir:
+        raise KinspanError(f"{source}: this folder has no {CORPUS} of BEIR's form")
+    return _read_table(beir or Path(source), columns)
 
 
 def name_by_hash(text: str, heading: str) -> str:
@@ -211,15 +193,7 @@ def _read_documents(place: str) -> Iterator[Answer]:
     return iter(answers)
 
 
-def _read_corpus(folder: Path) -> Iterator[ShownDocument]:
-    corpus, decoder = Corpus(folder), load_decoder(folder)
-    for number in range(len(corpus.manifest.shards)):
-        shard = corpus.shard(number)
-        for row in range(len(shard.held_out)):
-            yield show_document(shard, row, decoder)
-
-
-def _take_answers(questions: Iterable[ForumQuestion | ShownDocument], all_answers: bool) -> Iterator[Answer]:
+def _take_answers(questions: Iterable[ForumQuestion], all_answers: bool) -> Iterator[Answer]:
     """Yields the accepted answers of a forum's questions, by the id of their question; or all of them."""
     unanswered = left_out = 0
     for question in questions:

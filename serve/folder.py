@@ -99,10 +99,7 @@ def list_files(data: Path, ignored: str) -> dict[str, tuple[int, str]]:
 
 
 def check_files(folder: Path, manifest: Manifest) -> Path:
-    """Returns the folder of the files, whose hashes are read once per machine.
-
-    Raises KinspanError, naming the file, if one is missing or damaged.
-    """
+    """Returns the folder of the files, after checking their hashes once per machine."""
     for name, (size, digest) in manifest.files.items():
         path = folder / manifest.data / name
         if not path.is_file() or path.stat().st_size != size:

@@ -69,10 +69,7 @@ class Index:
         return Answer(*(self.texts.column(name)[int(row)].as_py() for name in Answer._fields))
 
     def find_nearest(self, queries: np.ndarray, k: int, exact: bool = False) -> list[RankedRows]:
-        """Returns the k nearest answers of each query ``[q, dimension]``.
-
-        exact: all vectors are compared, also if there is an approximate index
-        """
+        """Returns the k nearest answers of each query ``[q, dimension]``. ``exact``: without the approximate index"""
         if self.graph is None or exact:
             return find_exactly(self.matrix, queries, k)
         return [self.graph.find(query, k) for query in queries]
@@ -114,11 +111,7 @@ class Graph:
 
 
 def find_exactly(matrix: np.ndarray, queries: np.ndarray, k: int) -> list[RankedRows]:
-    """Returns the k rows of the highest product with each query.
-
-    matrix:  ``[n, dimension]`` float16
-    queries: ``[q, dimension]`` float32
-    """
+    """Returns the k rows of ``matrix``, float16, of the highest product with each of ``queries``, float32."""
     vectors, wanted = torch.from_numpy(matrix), torch.from_numpy(np.ascontiguousarray(queries)).T
     products = torch.empty(len(matrix), len(queries))
     step = max(1, BLOCK_BYTES // (4 * matrix.shape[1]))

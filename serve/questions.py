@@ -1,10 +1,13 @@
-"""Questions as they are searched, and files of questions with ids. It imports no torch, which takes seconds."""
+"""Settings of a search, and questions. It imports no torch, which takes seconds."""
 
 import logging
 import unicodedata
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
 from finetune.data.tables import lacks_names, read_nameless_tsv, read_table
 from finetune.evaluation.trec import QRELS, QUERIES, find_beir_file, is_trec_id, read_beir_qrels
 
@@ -18,11 +21,31 @@ BEIR_ID = "_id"
 IDS, TEXTS = ("id", BEIR_ID, "question_id", "query_id", "qid"), ("question", "query", "text")
 
 
-def clean_question(question: str) -> str:
-    """Returns the question on one line, without control characters, and no longer than MAX_QUESTION.
+@dataclass
+class SearcherFlags:
+    """Flags of kinspan search and kinspan serve."""
 
-    Raises KinspanError if nothing is left.
-    """
+    index: str = setting(REQUIRED)
+    """Folder of an index, as kinspan index writes it."""
+    cross_encoder: str | None = setting(None, is_model=True)
+    """The re-ranker: a release, a ranker, or any other model that kinspan rank takes."""
+    rerank_k: int = setting(RERANKED, NOT_BELOW_0, needs="cross_encoder")
+    """Candidates that the cross-encoder ranks."""
+    blend: bool = setting(False, needs="cross_encoder")
+    """Rank what the cross-encoder reads by the sum of reciprocal ranks of its order and the first stage's: better if it
+    was trained on little."""
+    first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting("bi_encoder")
+    """Finds the candidates; fusion adds up reciprocal ranks of the two."""
+    model: str | None = setting(None, is_model=True)
+    """The bi-encoder of the index, if its folder has moved."""
+    max_length: int | None = setting(None, ABOVE_0, needs="cross_encoder")
+    """Most tokens of a question with an answer, for the cross-encoder. Without it: those of its training."""
+    precision: Literal["fp32", "bf16"] = setting("fp32", needs="cross_encoder")
+    """Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."""
+
+
+def clean_question(question: str) -> str:
+    """Returns the question on one line, without control characters, and no longer than MAX_QUESTION."""
     text = question[: 2 * MAX_QUESTION].encode("utf-8", "replace").decode()
     text = " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in text).split())[:MAX_QUESTION]
     if not text:

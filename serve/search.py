@@ -51,13 +51,7 @@ MAX_CHARS = 50  # of a token: texts are cut to this many times the most tokens b
 
 @dataclass(frozen=True)
 class Hit:
-    """An answer that a search returns.
-
-    question: that it was given to; "" if unknown
-    title:    of the document that it is from; "" if there is none
-    score:    that it was ranked by: of the cross-encoder or the blend, or else of the first stage
-    scores:   of each stage that gave it one, by BI_ENCODER, BM25, FUSION, CROSS_ENCODER and BLEND
-    """
+    """An answer that a search returns: the score that it is ranked by, and those of all stages that gave it one."""
 
     id: str
     text: str
@@ -70,24 +64,14 @@ class Hit:
 
 @dataclass
 class Answered:
-    """Holds the results for a batch of questions.
-
-    hits:    of each question, the best first
-    timings: milliseconds of each stage for the whole batch: "encode", "nearest", "words", "rerank", "read" and "total"
-    """
+    """Holds the hits of each question of a batch, the best first, and the milliseconds of each stage."""
 
     hits: list[list[Hit]]
     timings: dict[str, float] = field(default_factory=dict)
 
 
 class ReRanker:
-    """A sequence classifier that reads each question together with its candidates.
-
-    max_length: most tokens of a question with an answer; None: the model's own
-    precision:  "bf16" is faster where the processor computes in it, and rounds
-
-    Raises KinspanError if there is no such model, or it is a bi-encoder.
-    """
+    """A sequence classifier that reads each question together with its candidates."""
 
     def __init__(self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32") -> None:
         if kinds.find_kind(name_or_dir) == kinds.BI_ENCODER:
@@ -121,15 +105,7 @@ def make_candidates(questions: Sequence[str], candidates: Sequence[Sequence[str]
 
 
 class Searcher:
-    """An index, its bi-encoder, and a cross-encoder if there is one, ready to answer.
-
-    index:         folder of an index
-    cross_encoder: a release, a ranker or any sequence classifier of one or two labels
-    model:         the bi-encoder, if its folder has moved since the index was built
-    precision:     of the cross-encoder
-    max_length:    most tokens of a question with an answer, for the cross-encoder; None: the model's own
-    blend:         rank what the cross-encoder reads by the reciprocal ranks of its order and the first stage's, which
-                   limits the damage by a weak cross-encoder
+    """An index, its bi-encoder, and a cross-encoder if there is one, ready to answer; SearcherFlags has the settings.
 
     Raises KinspanError for what is missing or damaged, or if the model is not the one of the index.
     """
@@ -162,8 +138,7 @@ class Searcher:
         """Answers a batch of questions, each by at most k answers.
 
         rerank_k:    number of candidates that the cross-encoder ranks, above the others; 0 leaves it out
-        first_stage: finds the candidates: BI_ENCODER, BM25, or FUSION, the reciprocal rank fusion of both (Cormack,
-                     Clarke and Büttcher, 2009)
+        first_stage: finds the candidates: BI_ENCODER, BM25, or FUSION, the reciprocal rank fusion of both
         candidates:  of the first stage; at least k and rerank_k
         exact:       compare all vectors, also if the index has an approximate one
 
@@ -242,10 +217,7 @@ class Searcher:
 
 
 def fuse(lists: Sequence[RankedRows], k: int) -> RankedRows:
-    """Reciprocal rank fusion: each list gives a row 1 / (FUSION_RANK + rank); the k rows of the highest sums.
-
-    Of rows of equal sums, the earlier one of the earlier list comes first.
-    """
+    """Returns the k rows of the highest sums over lists of 1 / (FUSION_RANK + rank); of equal sums the earlier one."""
     sums: dict[int, float] = {}
     for rows, _ in lists:
         for rank, row in enumerate(rows.tolist(), 1):
@@ -264,9 +236,8 @@ def _timed(answered: Answered, stage: str) -> Iterator[None]:
 def search_all(
     search: Callable[[Sequence[str], int], Answered], questions: Mapping[str, str], k: int, skip_same_id: bool
 ) -> Iterator[tuple[str, list[Hit]]]:
-    """Yields each question's id with at most k hits, the best first.
+    """Yields each question's id with at most k hits of ``search``.
 
-    search:       ``Searcher.search`` for questions and k
     skip_same_id: an answer with the id of the question is left out, as in BEIR, where some questions are texts too
     """
     names = list(questions)

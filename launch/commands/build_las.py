@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.core.command_line import parse
-from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import AT_LEAST_2, FROM_0_TO_1, FROM_0_TO_BELOW_1, REQUIRED, setting
+from data_pipeline.core.settings import AT_LEAST_2, FROM_0_TO_1, REQUIRED, setting
 from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
 from finetune.data.builders.forum import CANDIDATES, KINDS, SPLITS, build_forum_set, read_questions
 
 log = logging.getLogger(__name__)
+SHARES = {"dev": 0.15, "test": 0.15}  # of the questions
 
 DESCRIPTION = """Builds a data set of answer selection from a forum, as LAS was made (Rücklé et al., 2019).
 
@@ -24,7 +24,7 @@ kinspan evaluate read as files=FOLDER. What a question's candidates are:
   duplicate     the question that it is a duplicate of, and similar ones; titles and bodies of both
 Duplicates come into one split, and the answers of one are never wrong candidates of another. A hash of the forum's name
 (its dump's folder or archive) and of the question's number decides its split. To keep dev and test out of a corpus of
-the same forum, give kinspan prepare --validation_share both shares added up: the same hash decides there."""
+the same forum, give kinspan prepare --validation_share 0.3: the same hash decides there."""
 
 EPILOG = """examples:
   kinspan data las --input beer.stackexchange.com.7z --output_dir data/las-beer
@@ -42,22 +42,15 @@ class BuildLasConfig:
     candidates: int = setting(CANDIDATES, AT_LEAST_2)
     """Candidates of a question, the right one among them."""
     max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
-    dev_share: float = setting(0.15, FROM_0_TO_BELOW_1)
-    """Share of the questions that are for dev."""
-    test_share: float = setting(0.15, FROM_0_TO_BELOW_1)
-    """Share of the questions that are for test."""
 
 
 def main() -> Iterator[str]:
     config = parse(BuildLasConfig, DESCRIPTION, EPILOG)
-    shares = {"dev": config.dev_share, "test": config.test_share}
-    if sum(shares.values()) >= 1:
-        raise KinspanError("--dev_share and --test_share: together they must be below 1")
     questions = read_questions(config.input, config.max_rejected)
     yield f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer"
     if not any(question.links for question in questions):
         log.warning("which questions are duplicates is unknown: a dump has links in PostLinks.xml, beside Posts.xml")
-    counts = build_forum_set(questions, config.kind, Path(config.output_dir), shares, config.candidates)
+    counts = build_forum_set(questions, config.kind, Path(config.output_dir), SHARES, config.candidates)
     yield ", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS)
     count = sum(bool(KINDS[config.kind].finds(question)) for question in questions)
     if count < config.candidates:

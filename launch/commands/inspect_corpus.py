@@ -1,8 +1,7 @@
 """Shows a corpus: its counts, documents at random, or those that hold a text."""
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 
 from data_pipeline import browse
@@ -22,8 +21,7 @@ the corpus has examples of what was dropped."""
 EPILOG = """examples:
   kinspan show corpus --corpus corpora/docs
   kinspan show corpus --corpus corpora/docs --sample 3 --seed 7
-  kinspan show corpus --corpus corpora/docs --search 'steam engine' --count 5
-  kinspan show corpus --corpus corpora/docs --sample 3 --json"""
+  kinspan show corpus --corpus corpora/docs --search 'steam engine' --count 5"""
 
 SHOWN_SOURCES = 20
 
@@ -43,8 +41,6 @@ class InspectCorpusConfig:
     """Most documents that --search shows."""
     seed: int = setting(1, SEEDS, needs="sample")
     """Of --sample."""
-    json: bool = setting(False)
-    """Print one JSON object per line."""
 
 
 def main() -> Iterator[str]:
@@ -53,7 +49,7 @@ def main() -> Iterator[str]:
         raise KinspanError("--sample and --search: give one of them")
     corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
     if config.sample is None and config.search is None:
-        yield json.dumps(_count(corpus)) if config.json else _format_counts(corpus)
+        yield _format_counts(corpus)
         return
     decoder = browse.load_decoder(corpus.folder)
     rows: Iterable[tuple[Shard, int]]
@@ -64,8 +60,7 @@ def main() -> Iterator[str]:
         if not rows:
             raise KinspanError(f"--search {config.search}: no document of {corpus.folder} has this text")
     for shard, row in rows:
-        document = browse.show_document(shard, row, decoder)
-        yield json.dumps(asdict(document), ensure_ascii=False) if config.json else _format_document(document)
+        yield _format_document(browse.show_document(shard, row, decoder))
 
 
 def _count(corpus: Corpus) -> dict[str, object]:

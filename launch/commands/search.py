@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from textwrap import fill, shorten
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
+from data_pipeline.core.settings import ABOVE_0, setting
 from serve.folder import read_manifest
-from serve.questions import CANDIDATES, RERANKED, keep_judged, read_questions
+from serve.questions import CANDIDATES, SearcherFlags, keep_judged, read_questions
 
 if TYPE_CHECKING:
     from serve.search import Answered, Hit
@@ -40,29 +40,6 @@ WIDTH, SHOWN = 100, 600  # characters of a line, and of an answer
 SHOWN_HITS, RUN_HITS = 3, 1000  # answers to a question
 TAG = "kinspan"  # the system's name in a run
 NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-encoder"}  # of stages, as shown
-
-
-@dataclass
-class SearcherFlags:
-    """Flags of commands that search an index: this, and kinspan serve."""
-
-    index: str = setting(REQUIRED)
-    """Folder of an index, as kinspan index writes it."""
-    cross_encoder: str | None = setting(None, is_model=True)
-    """The re-ranker: a release, a ranker, or any other model that kinspan rank takes."""
-    rerank_k: int = setting(RERANKED, NOT_BELOW_0, needs="cross_encoder")
-    """Candidates that the cross-encoder ranks."""
-    blend: bool = setting(False, needs="cross_encoder")
-    """Rank what the cross-encoder reads by the sum of reciprocal ranks of its order and the first stage's: better if it
-    was trained on little."""
-    first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting("bi_encoder")
-    """Finds the candidates; fusion adds up reciprocal ranks of the two."""
-    model: str | None = setting(None, is_model=True)
-    """The bi-encoder of the index, if its folder has moved."""
-    max_length: int | None = setting(None, ABOVE_0, needs="cross_encoder")
-    """Most tokens of a question with an answer, for the cross-encoder. Without it: those of its training."""
-    precision: Literal["fp32", "bf16"] = setting("fp32", needs="cross_encoder")
-    """Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."""
 
 
 @dataclass

@@ -6,7 +6,7 @@ from pathlib import Path
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import Range, setting
-from launch.commands.search import SearcherFlags
+from serve.questions import SearcherFlags
 
 DESCRIPTION = """Answers questions from an index that kinspan index made, over HTTP, as long as it runs.
 

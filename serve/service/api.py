@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,8 +16,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CollectorRegistry
 from prometheus_fastapi_instrumentator import Instrumentator
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -69,23 +70,6 @@ class SearchResponse(BaseModel):
     total: float = Field(description="Milliseconds from the question's arrival to its answer.")
 
 
-class Problem(BaseModel):
-    """A reason why a request was not answered."""
-
-    detail: str
-
-
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    401: {"model": Problem, "description": "The token is missing or wrong."},
-    404: {"model": Problem, "description": "There is none of that name."},
-    413: {"model": Problem, "description": "The request is too large."},
-    422: {"model": Problem, "description": "The question is empty, too long or no text, or a setting is out of range."},
-    429: {"model": Problem, "description": "Too many questions are waiting; Retry-After says when to ask again."},
-    503: {"model": Problem, "description": "The service ran out of memory."},
-    504: {"model": Problem, "description": "The question was not answered in time."},
-}
-
-
 def make_app(
     service: Service,
     queue: SearchQueue,
@@ -122,7 +106,7 @@ def make_app(
     metrics.expose(app, include_in_schema=False, dependencies=guards)
     app.add_middleware(BodyLimit)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-    app.add_middleware(SecurityHeaders)
+    app.add_middleware(BaseHTTPMiddleware, dispatch=_add_headers)
     return app
 
 
@@ -153,7 +137,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_search(routes: APIRouter, service: Service, queue: SearchQueue) -> None:
-    @routes.post("/search", response_model=SearchResponse, responses=REFUSALS, tags=["search"])
+    @routes.post("/search", response_model=SearchResponse, tags=["search"])
     async def search(question: Question) -> Response:
         """Finds answers."""
         arrived = time.perf_counter()
@@ -220,21 +204,12 @@ async def _send_page(name: str, request: Request) -> Response:
     return FileResponse(PAGES / name)
 
 
-class SecurityHeaders:
+async def _add_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
     """Adds HEADERS to each answer, unless a route has set its own."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_completed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self.app(scope, receive, send_completed)
+    response = await call_next(request)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
 
 
 class BodyLimit:

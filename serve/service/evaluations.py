@@ -29,11 +29,7 @@ Kind = TypeVar("Kind")
 
 
 class EvaluatedQuery(NamedTuple):
-    """A question of a set.
-
-    right: ids of its right answers
-    hits:  the results of each model, the best first: ids, each with its score, or None if it is unknown
-    """
+    """A question, the ids of its right answers, and each model's results: ids, with their scores if known."""
 
     id: str
     text: str
@@ -57,11 +53,7 @@ class _Question(BaseModel):
 
 @dataclass(frozen=True)
 class LoadedEvaluation:
-    """An evaluation in memory.
-
-    summary: the answer of GET /evaluations about it
-    body:    the answer of GET /evaluations/{name}, as JSON: its questions, too
-    """
+    """An evaluation in memory; ``summary`` answers GET /evaluations, and ``body`` GET /evaluations/{name}."""
 
     summary: dict[str, object]
     body: bytes

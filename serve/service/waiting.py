@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from data_pipeline.matching import locate_words
 from finetune.evaluation.bm25 import stem_words
 
-from ..questions import RERANKED
+from ..questions import SearcherFlags
 from ..search import Hit, Searcher
 
 logger = logging.getLogger(__name__)
@@ -24,18 +24,10 @@ logger = logging.getLogger(__name__)
 TOGETHER, TOGETHER_RERANKED = 16, 4
 
 
-@dataclass(frozen=True)
-class Service:
-    """Holds the settings of a service: those of a Searcher and of its search, and its own."""
+@dataclass
+class Service(SearcherFlags):
+    """Holds the settings of a service. ``first_stage`` is for questions that name none."""
 
-    index: str
-    cross_encoder: str | None = None
-    model: str | None = None
-    precision: str = "fp32"
-    max_length: int | None = None
-    blend: bool = False
-    first_stage: str = "bi_encoder"  # for questions that name none
-    rerank_k: int = RERANKED
     examples: str | None = None  # file of questions to pick from, one a line; without it, questions of the index
     evaluation: Sequence[str] = ()  # folders
     token: str | None = None  # that every caller must send; None: anyone may ask

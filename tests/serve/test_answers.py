@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import pytest
 
@@ -128,21 +127,6 @@ def test_a_forum_gives_its_accepted_answers_or_all(tmp_path):
     found = {(answer.text, answer.question) for answer in answers if answer != accepted}
     assert found == {("Buy another.", "The printer is offline"), ("Clean it.", "The mouse is stuck")}
     assert len({answer.id for answer in answers}) == 3
-
-
-def test_so_does_its_corpus(tmp_path, helpers):
-    from tests.synthetic import short_tokenizer
-
-    options = {"validation_share": 0.0, "duplicates": "keep"}
-    helpers.prepare([questions(tmp_path)], short_tokenizer(), tmp_path / "corpus", **options)
-    (answer,) = read(tmp_path / "corpus")
-    assert answer.text == "switch it off and on again."
-    assert answer.question == "The printer is offline"
-    every = read(tmp_path / "corpus", all_answers=True)
-    assert {each.text for each in every} == {"buy another.", answer.text, "clean it."}
-    shutil.rmtree(tmp_path / "corpus/tokenizer")
-    with pytest.raises(KinspanError, match="tokenizer"):
-        read(tmp_path / "corpus")
 
 
 def test_a_folder_in_the_form_of_beir(tmp_path):

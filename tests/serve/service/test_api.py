@@ -221,8 +221,6 @@ def test_pages_run_nothing_of_others(start):
         assert "http" not in client.get(path).text.decode().replace("<!doctype html>", "")
     for path in ("/docs", "/static/%2e%2e/%2e%2e/search.py", "/static/index.html"):
         assert client.get(path).status == 404
-    described = client.get("/openapi.json").json
-    assert {"200", "401", "413", "422", "429", "503", "504"} <= set(described["paths"]["/search"]["post"]["responses"])
 
 
 def test_metrics_count_what_was_asked(start):
