@@ -92,11 +92,8 @@ CASES = [(corpus, name, kind) for name in NEGATIVES for corpus in CORPORA[name] 
 IDS = [f"{corpus}-{name}-{KINDS[kind]}" for corpus, name, kind in CASES]
 
 
-# 0.03: with 50,000 pairs chance gives 0.005 or so to the first. A classifier is fitted on some 75 documents of the
-# smallest corpus and tested on as many, of which no two pairs of one are independent: up to 0.02 was seen where
-# there is nothing to be learned.
-
-
+# 0.03: a classifier is fitted on some 75 documents of the smallest corpus and tested on as many, of which no two pairs
+# of one are independent: up to 0.02 was seen where there is nothing to be learned.
 @pytest.mark.parametrize(("corpus", "name", "kind"), CASES, ids=IDS)
 def test_lengths_alone_tell_positives_from_negatives_no_better_than_chance(lengths, corpus, name, kind):
     assert abs(auc_of_classifier(*rows_of(*lengths(corpus, name), kind)) - 0.5) < 0.03

@@ -92,7 +92,7 @@ def test_output_that_cannot_be_written_or_holds_something_else(refused, tmp_path
 
 
 def test_a_warmup_of_epochs_is_the_same_for_every_length_that_a_run_may_have():
-    """Of 10.5 updates an epoch, half an epoch was 6 updates of one epoch, and 5 of two."""
+    """Of 10.5 updates an epoch, half an epoch is 5 updates, of however many epochs."""
     config = PretrainConfig(lr_schedule="wsd", warmup_epochs=0.5, global_batch_size=10)
     lengths = {epochs: math.ceil(epochs * 10.5) for epochs in (1.0, 2.0, 3.0)}
     warmups = [plan_schedule(replace(config, max_epochs=n), total, 105).warmup for n, total in lengths.items()]

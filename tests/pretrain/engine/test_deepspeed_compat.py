@@ -1,4 +1,4 @@
-"""Updates decided on the device, against DeepSpeed's, and that the host waits for none; paths for DeepSpeed."""
+"""Updates decided on the device, against DeepSpeed's, and that the host waits for none."""
 
 from collections import Counter
 

@@ -41,15 +41,14 @@ def test_a_resumed_run_takes_later_lines_back(open_log, tmp_path):
     assert steps(tmp_path) == [(10, "train"), (10, "validation"), (20, "train")]
 
 
-def test_damaged_lines_are_left_out_and_told(open_log, tmp_path, caplog):
+def test_damaged_lines_are_left_out(open_log, tmp_path):
     good = json.dumps({"step": 5, "split": "train"})
     (tmp_path / "metrics.jsonl").write_text(f'{good}\n{{"step": 6, "spl\n[1]\n{good[:9]}')
     open_log(10)
     assert steps(tmp_path) == [(5, "train")]
-    assert "2 damaged line(s) left out" in caplog.text
 
 
-def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch, caplog):
+def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch):
     log = open_log()
     log.write(10, "train", {"loss": 1.0})
 
@@ -72,7 +71,6 @@ def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch, caplog):
         patch.setattr(Path, "open", lambda path, mode="r", **k: Full(whole(path, mode, **k)))
         log.write(20, "train", {"loss": 2.0})
     assert steps(tmp_path) == [(10, "train")]
-    assert "No space left on device" in caplog.text
     log.write(30, "train", {"loss": 3.0})
     assert steps(tmp_path) == [(10, "train"), (20, "train"), (30, "train")]
 

@@ -30,10 +30,7 @@ def test_a_run_goes_on_in_its_own_folder(begun):
     for identity in ({"seed": 2}, {}, {"seed": 1, "more": True}):
         with pytest.raises(KinspanError, match="--output_dir"):
             holds_this_run(begun, {"identity": identity})
-
-
-def test_a_run_of_another_version_is_refused(begun):
-    (begun / RUN).write_text(json.dumps(RECORD))
+    (begun / RUN).write_text(json.dumps(RECORD))  # as another version
     with pytest.raises(KinspanError, match=RUN):
         holds_this_run(begun, RECORD)
 
