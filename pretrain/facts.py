@@ -1,4 +1,4 @@
-"""Collects the facts of run.json: the run's identity, and facts for its release. They hold no local path."""
+"""Collects the content of run.json: the run's identity, and facts for its release; no local paths."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,11 +38,11 @@ def collect_facts(
     validation: PairStream | None,
     schedule: Schedule,
 ) -> JsonObject:
-    """Returns the identity of the run, its settings, and facts for its release. ``fingerprint``: of initial weights"""
+    """Returns the run's identity, settings, and facts for its release. ``fingerprint``: hash of the initial weights"""
     hub_name = find_hub_name(config.model)
     paths = ["corpus", "model", "output_dir", "deepspeed_config", "cache_dir", "adapters"]
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
-    same = identity(
+    run_identity = identity(
         config,
         model_weights=fingerprint,
         deepspeed=deepspeed_settings,
@@ -50,9 +50,9 @@ def collect_facts(
         own_objectives=hash_own_sources(mixture),
         corpus_content=identify_corpora(mixture, sources),
     )
-    del same["precision"]  # the resolved precision counts: a run of "auto" goes on as "bf16" where auto is that
+    del run_identity["precision"]  # what counts is precision_used: "auto" may resume as the "bf16" that it meant
     return {
-        "identity": same,
+        "identity": run_identity,
         "settings": {k: v for k, v in as_dict(config).items() if k not in paths},
         "model": {"name": Path(hub_name or model_name).name, "fingerprint": fingerprint, "hub_name": hub_name},
         "zero_stage": zero_stage(deepspeed_settings),
@@ -73,15 +73,15 @@ def collect_facts(
 
 
 def _count_documents(validation: PairStream, num_pairs: int) -> int:
-    held_out: dict[int, int] = {}  # of each corpus, over its objectives
-    for number, order in validation.orders.items():
-        part = validation.mixture.parts[number]
+    held_out: dict[int, int] = {}  # by corpus: the most that any of its objectives uses
+    for index, order in validation.orders.items():
+        part = validation.mixture.parts[index]
         held_out[part.source] = max(held_out.get(part.source, 0), sum(order.documents))
     return min(sum(held_out.values()), num_pairs)
 
 
 def _list_objectives(mixture: Mixture) -> list[JsonObject]:
-    """Returns each objective's facts for a model card, over all corpora."""
+    """Returns the facts of each objective, over all corpora, for the model card."""
     total = sum(mixture.weights)
     return [
         {

@@ -1,4 +1,4 @@
-"""Checks all hosts before a long run: differences, room on disks, the network, and two training steps."""
+"""Checks all hosts before a long run: differences between them, disk space, the network, and two training steps."""
 
 import faulthandler
 import hashlib
@@ -37,16 +37,16 @@ from pretrain.setup import Setup, set_up
 from pretrain.step import start_count_reduction, train_step, try_largest
 
 logger = logging.getLogger(__name__)
-TIME_LIMIT = 900.0  # seconds for everything: loading a model from the hub, or compiling, takes minutes
+TIME_LIMIT = 900.0  # seconds for all checks: loading a model from the hub, or compiling, takes minutes
 SOURCES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")
 LIBRARIES = ("torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")
 PER_HOST = ("cache_dir", "local_rank")  # settings that may differ between hosts or ranks
-MIN_OUTPUT = 1e9  # bytes
-# NCCL and gloo use some ten megabytes for each pair of ranks; a container has 64 MB unless --shm-size asks for more.
+MIN_DISK_SPACE = 1e9  # bytes that must be free where --output_dir is
+# NCCL and gloo use about 10 MB per pair of ranks; a container has 64 MB unless --shm-size asks for more.
 MIN_SHARED_MEMORY = 512e6  # bytes
-MIN_FREE_SHARE = 0.9  # of a GPU's memory: a GPU that no other process uses is empty but for its driver's context
-REDUCED = 1 << 20  # numbers in the timed all-reduce
-# A gigabit port carries 118 MB/s, one that has fallen back to 100 Mbit/s by a bad cable 12.
+MIN_FREE_SHARE = 0.9  # of a GPU's memory: on an unused GPU only the driver's context takes some
+NUM_REDUCED = 1 << 20  # numbers in the timed all-reduce
+# A gigabit port carries 118 MB/s; one that a bad cable limits to 100 Mbit/s carries 12.
 MIN_RATE = 30.0  # MB/s
 
 
@@ -60,13 +60,13 @@ class HostFacts:
 
 
 def preflight(config: PretrainConfig) -> list[str]:
-    """Returns the problems of this run, each a line with its host; the same on all ranks.
+    """Returns the problems found, one line each, with the host; all ranks call it, and get the same list.
 
-    All ranks call it. The output folder is left as it was. Raises KinspanError for settings that are refused, and ends
-    the process with its stacks after ``TIME_LIMIT``.
+    Leaves the output folder as it was. Raises KinspanError for invalid settings. After ``TIME_LIMIT`` the process
+    prints its stacks and ends.
     """
     output = Path(config.output_dir)
-    absent = [path for path in (output, *output.parents) if not path.exists()]
+    missing = [path for path in (output, *output.parents) if not path.exists()]
     faulthandler.dump_traceback_later(TIME_LIMIT, exit=True)
     try:
         check(config)
@@ -87,14 +87,14 @@ def preflight(config: PretrainConfig) -> list[str]:
         raise ranks.CommunicationFailure(error) from error
     finally:
         faulthandler.cancel_dump_traceback_later()
-        for folder in absent:
-            with suppress(OSError):  # it holds something, or another rank has removed it
+        for folder in missing:
+            with suppress(OSError):  # it is not empty, or another rank has removed it
                 folder.rmdir()
 
 
 def _collect_facts(config: PretrainConfig) -> HostFacts:
     settings = {f"--{name}": str(value) for name, value in asdict(config).items() if name not in PER_HOST}
-    shared = _find_versions() | settings
+    shared = _collect_versions() | settings
     problems = _check_disks(config.output_dir)
     if torch.cuda.is_available():
         shared["device"] = torch.cuda.get_device_name()
@@ -114,7 +114,7 @@ def _collect_facts(config: PretrainConfig) -> HostFacts:
     return HostFacts(socket.gethostname(), shared, problems)
 
 
-def _find_versions() -> dict[str, str]:
+def _collect_versions() -> dict[str, str]:
     digest = hashlib.sha256()
     for path in sorted(path for name in SOURCES for path in (PROJECT_ROOT / name).rglob("*.py")):
         digest.update(f"{path.relative_to(PROJECT_ROOT)}\n".encode() + path.read_bytes())
@@ -131,17 +131,17 @@ def _find_versions() -> dict[str, str]:
 
 def _check_disks(output_dir: str) -> list[str]:
     try:
-        places = {open_folder(output_dir): MIN_OUTPUT}
+        needed = {open_folder(output_dir): MIN_DISK_SPACE}
     except KinspanError as error:
         return [str(error)]
     if ranks.count() > 1:
-        places[Path("/dev/shm")] = MIN_SHARED_MEMORY
-    free = {place: shutil.disk_usage(place).free for place in places}
-    return [f"{place} has {free[place] / 1e9:.2f} GB free" for place, needed in places.items() if free[place] < needed]
+        needed[Path("/dev/shm")] = MIN_SHARED_MEMORY
+    free = {path: shutil.disk_usage(path).free for path in needed}
+    return [f"{path} has {free[path] / 1e9:.2f} GB free" for path, size in needed.items() if free[path] < size]
 
 
 def compare(facts: list[HostFacts]) -> list[str]:
-    """Returns the problems of each host, and each value that differs from that of most ranks."""
+    """Returns each host's problems, then each value that differs from that of most ranks."""
     lines = [f"{fact.host}: {problem}" for fact in facts for problem in fact.problems]
     for name in dict.fromkeys(name for fact in facts for name in fact.shared):
         usual = Counter(fact.shared.get(name, "not there") for fact in facts).most_common(1)[0][0]
@@ -152,8 +152,8 @@ def compare(facts: list[HostFacts]) -> list[str]:
 
 
 def _check_network(num_hosts: int) -> list[str]:
-    """Times the second of two all-reduces, each of which sends the numbers about twice."""
-    values = torch.zeros(REDUCED, device="cuda" if torch.cuda.is_available() else "cpu")
+    """Times the second of two all-reduces, which send each number about twice; returns a problem if it is slow."""
+    values = torch.zeros(NUM_REDUCED, device="cuda" if torch.cuda.is_available() else "cpu")
     for _ in range(2):
         ranks.barrier()
         began = time.perf_counter()
@@ -166,7 +166,7 @@ def _check_network(num_hosts: int) -> list[str]:
 
 
 def _try_steps(config: PretrainConfig, output: Path) -> None:
-    """Trains for two steps in a folder that is removed again. Raises KinspanError for what the run would refuse."""
+    """Trains for two steps in a temporary folder. Raises KinspanError wherever the run would."""
     folder = output / f"{SHARED}preflight"
     try:
         setup = set_up(replace(config, output_dir=str(open_folder(folder / "run"))))
@@ -181,7 +181,7 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
 
 
 def _time_step(setup: Setup) -> tuple[float, int]:
-    """Returns the seconds and the tokens of the second of two steps."""
+    """Runs two steps; returns the seconds that the second took, and its number of tokens."""
     config = setup.config
     try:
         engine = build_engine(setup.model, setup.deepspeed_settings, config.learning_rate, config.weight_decay)

@@ -1,4 +1,4 @@
-"""Reads where a run stands from its log, its checkpoints and its lock alone, without torch."""
+"""Reads the status of a run from its log, checkpoints and lock alone, without torch."""
 
 import fcntl
 import time
@@ -12,12 +12,12 @@ from pretrain.engine.log import format_time, read_metrics
 
 COMPLETE, RUNNING, STOPPED = "complete", "running", "not running"
 EXIT_STATUS = {COMPLETE: 0, RUNNING: 3, STOPPED: 75}
-SHOWN = ("loss", "pair_loss", "pair_auc", "pair_mrr", "mlm_loss", "rtd_loss")  # of the last validation
+SHOWN = ("loss", "pair_loss", "pair_auc", "pair_mrr", "mlm_loss", "rtd_loss")  # shown of the last validation
 
 
 @dataclass(frozen=True)
 class Status:
-    """A run as its folder shows it: ``step`` is that of the last line of the log, ``checkpoint`` that of the newest."""
+    """Describes a run. ``step`` is the last one logged, ``checkpoint`` the step of the newest checkpoint."""
 
     folder: str
     title: str
@@ -34,18 +34,18 @@ class Status:
 
 
 def read_status(folder: Path) -> Status:
-    """Returns where the run in the folder stands. Raises KinspanError where no run of kinspan pretrain is in it."""
+    """Returns the status of the run in the folder. Raises KinspanError if it holds no run of kinspan pretrain."""
     if not (folder / "run.json").is_file():
         loading = ": it is still loading" if is_locked(folder) else ""
         raise KinspanError(f"{folder}: there is no run (no run.json){loading}")
     facts = read_object(folder / "run.json", "delete the folder")
     try:
-        return _read(folder, facts)
+        return _make_status(folder, facts)
     except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as error:
         raise KinspanError(f"{folder} holds no run of kinspan pretrain, or its log is damaged") from error
 
 
-def _read(folder: Path, facts: JsonObject) -> Status:
+def _make_status(folder: Path, facts: JsonObject) -> Status:
     total, lines = int(facts["total_steps"]), read_metrics(folder)
     last, validation = (
         next((line for line in reversed(lines) if line["split"] == split), {}) for split in ("train", "validation")
@@ -70,36 +70,36 @@ def _read(folder: Path, facts: JsonObject) -> Status:
 
 
 def is_locked(folder: Path) -> bool:
-    """Returns whether a live process holds the folder's lock. Between machines this is as good as the storage's."""
+    """Returns whether a live process holds the folder's lock; across machines only if the storage supports locks."""
     try:
         with (folder / "lock").open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # there is no lock, or the storage has none
+    except OSError:  # there is no lock file, or the storage has no locks
         return False
     return False
 
 
 def find_checkpoint(folder: Path) -> tuple[int, float] | None:
-    """Returns step and time of the newest checkpoint that has a manifest; its files are not read."""
+    """Returns step and modification time of the newest checkpoint that has a manifest, without reading its files."""
     checkpoints = []
     for manifest in (folder / "checkpoints").glob("step-*/manifest.json"):
-        with suppress(OSError, ValueError):  # it has just been removed, or is no checkpoint
+        with suppress(OSError, ValueError):  # it has just been removed, or its name has no step
             checkpoints.append((int(manifest.parent.name.removeprefix("step-")), manifest.stat().st_mtime))
     return max(checkpoints, default=None)
 
 
 def format_status(status: Status) -> str:
-    """Formats the status as lines, the state first."""
-    share, age = 100 * status.step / max(status.total_steps, 1), status.checkpoint_age
+    """Formats the status as lines of text."""
+    percent, age = 100 * status.step / max(status.total_steps, 1), status.checkpoint_age
     rows = {
         "state": status.state,
-        "progress": f"step {status.step:,} of {status.total_steps:,} ({share:.0f}%)",
+        "progress": f"step {status.step:,} of {status.total_steps:,} ({percent:.0f}%)",
         "tokens": f"{status.tokens:,}, {status.tokens_per_second:,.0f} per second",
         "time left": "not known" if status.seconds_left is None else format_time(status.seconds_left),
         "checkpoint": "none yet" if age is None else f"step {status.checkpoint:,}, {format_time(age)} old",
         "skipped": f"{status.skipped_steps:,} update(s) that were not finite",
         "validation": "  ".join(f"{name} {value:.4f}" for name, value in status.validation.items()) or "none yet",
     }
-    return "\n".join([f"{status.folder}: {status.title}", *(f"  {name:<11}{text}" for name, text in rows.items())])
+    return "\n".join([f"{status.folder}: {status.title}", *(f"  {name:<11}{value}" for name, value in rows.items())])

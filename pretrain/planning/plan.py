@@ -153,7 +153,7 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     steps = _count_steps(config, stream, max_length * sequences)
     masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
     counter = FlopCounter(model)
-    flops = 6.0 * (counter.at_tokens + masked * counter.at_masked)  # per token
+    flops = 6.0 * (counter.token_parameters + masked * counter.masked_parameters)  # per token
     flops += counter.count_attention(lengths.astype(np.float64)) / float(lengths.sum())
     if epoch_pairs and (epochs := steps * config.global_batch_size / epoch_pairs) > MANY_EPOCHS:
         notes.append(f"warning: {epochs:,.0f} epochs of so small a corpus: shorten the run, or add text")

@@ -93,9 +93,9 @@ def test_flops_of_a_generator_and_a_discriminator(make_model, tiny_corpus, make_
     batch = make_stream(tiny_corpus, masking=True).batch(0, 8)
     squares = (np.diff(batch.starts).astype(float) ** 2).sum()
     sides = [(24 * h + 2 * (4 * h * h + 2 * h * i), 12 * 2 * h) for h, i in ((32, 64), (16, 32))]
-    at_tokens = sum(encoder for encoder, _ in sides) + 32 * 32 + 32
-    at_masked = 16 * 24 + 24 * model.config.vocab_size
-    expected = 6 * (at_tokens * batch.num_tokens + at_masked * len(batch.masked_labels))
+    token_parameters = sum(encoder for encoder, _ in sides) + 32 * 32 + 32
+    masked_parameters = 16 * 24 + 24 * model.config.vocab_size
+    expected = 6 * (token_parameters * batch.num_tokens + masked_parameters * len(batch.masked_labels))
     assert FlopCounter(model)(batch) == pytest.approx(expected + sum(a for _, a in sides) * squares)
 
 
@@ -120,7 +120,7 @@ def test_matrices_are_counted_as_often_as_tokens_pass_them(family, make_model, t
     linear = sum(count for name, count in global_batch.items() if name in (torch.ops.aten.addmm, torch.ops.aten.mm))
     pooler = 2 * 32 * 32 if family in ("bert", "albert") else 0
     rows = batch.num_tokens + -batch.num_tokens % ROUND_TO
-    assert 2 * rows * FlopCounter(model).at_tokens + pooler == linear
+    assert 2 * rows * FlopCounter(model).token_parameters + pooler == linear
 
 
 def falling(count, noise=0.02):
