@@ -113,13 +113,8 @@ def test_changed_steps_are_other_rules(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        "1 / 0",
-        "",
-        "STEPS = [1]",
-        MINE.replace("shouting", "tables"),
-        MINE.replace("p.isupper()", "p.nothing()"),
-        MINE.replace("[p for p in ps if not p.isupper()]", "None"),
-        None,
+        *["1 / 0", "", "STEPS = [1]", MINE.replace("shouting", "tables"), None],
+        *[MINE.replace("p.isupper()", "p.nothing()"), MINE.replace("[p for p in ps if not p.isupper()]", "None")],
     ],
 )
 def test_steps_that_cannot_be_used_are_a_one_line_error(tmp_path, content):

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,9 +27,18 @@ def test_sentences_lose_no_letter(text):
         assert all(s and s == s.strip() for s in sentences)
 
 
-def test_sentences_are_split_where_a_reader_would():
-    paragraph = "Dr. Smith paid 3.50 for it. Was it worth that? He said so!"
-    assert split_sentences(paragraph) == ["Dr. Smith paid 3.50 for it.", "Was it worth that?", "He said so!"]
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["Dr. Smith paid 3.50 for it.", "Was it worth that?", "He said so!"],
+        *[["春天来了。", "花开了吗？", "开了！"], ["彼は「本当ですか。」と言った。", "私は笑った。"]],
+        *[["ذهب الرجل إلى السوق.", "هل عاد؟", "نعم عاد."], ["האיש הלך לשוק.", "הוא חזר בערב.", "כולם שמחו."]],
+        *[["यह एक वाक्य है।", "यह दूसरा वाक्य है।"], ["မြို့သည် ကြီးသည်။", "မြစ်သည် ရှည်သည်။"]],
+    ],
+)
+def test_sentences_are_split_where_a_reader_would(sentences):
+    space = "" if sentences[0].endswith("。") else " "
+    assert split_sentences(space.join(sentences)) == sentences
 
 
 LENGTHS = st.lists(st.integers(0, 90), max_size=8)

@@ -148,14 +148,6 @@ def test_what_cannot_be_read_gives_nothing(tmp_path, content):
     assert gc.isenabled()
 
 
-def test_a_document_is_named_after_its_module(small_world):
-    plain = module(small_world, f'"""{PROSE}"""', "package/part/thing.py")
-    package = module(small_world, f'"""{PROSE}"""', "package/__init__.py")
-    name = "package.part.thing"
-    assert documents_of(plain) == [Document(name, name, [PROSE], "python-docs")]
-    assert [document.id for document in documents_of(package)] == ["package"]
-
-
 def test_a_text_stands_once_in_the_corpus_whatever_name_is_in_it(small_world):
     module(small_world, f'"""{PROSE}"""\ndef f():\n    """{PROSE}\n\n    {MORE}"""', "a.py")
     module(small_world, f'"""{PROSE}"""', "b.py")
@@ -168,9 +160,10 @@ def test_a_text_stands_once_in_the_corpus_whatever_name_is_in_it(small_world):
     assert " ".join(documents[0].paragraphs) == f"{PROSE} {MORE}"
 
 
-@pytest.mark.parametrize("name", ["textwrap", "statistics", "asyncio.locks", "unittest.mock"])
+@pytest.mark.parametrize("name", ["textwrap", "statistics", "asyncio.locks", "unittest.mock", "logging"])
 def test_the_standard_library_has_prose(name):
-    path = STDLIB.joinpath(*name.split(".")).with_suffix(".py")
+    path = STDLIB.joinpath(*name.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     (document,) = documents_of(path)
     assert document.id == name
     assert sum(map(len, document.paragraphs)) > 500

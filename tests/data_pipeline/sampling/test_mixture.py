@@ -56,17 +56,6 @@ def test_every_index_is_one_pair_of_one_part(how, first, count):
     assert sorted(indices) == list(range(first, first + count))
 
 
-@given(mixtures(), st.integers(0, 10))
-def test_a_cycle_holds_each_parts_share_and_the_share_of_positives(how, cycle):
-    length = how.turn * sum(how.weights)
-    positives = 0
-    for part, (objective, weight) in enumerate(zip(how.objectives, how.weights, strict=True)):
-        first, end = how.own_pairs(part, cycle * length, (cycle + 1) * length)
-        assert end - first == weight * how.turn
-        positives += (end - first) // objective.pairs_per_anchor
-    assert how.positive_share == pytest.approx(positives / length)
-
-
 # Streams --------------------------------------------------------------------------------------------------
 
 MIXED = "ssp:2+psd:1+nsp:1"

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,12 +70,6 @@ def test_epochs_and_seeds_differ():
     assert anchors_of(order, 300, 300) != epoch
     assert anchors_of(order_of(shards, 2, 100), 0, 300) != epoch
     assert anchors_of(order_of(shards, 1, 100), 0, 300) == epoch
-
-
-def test_anchors_are_mixed_within_a_block():
-    order = order_of([(1000, 10)])
-    anchors = np.concatenate([s.anchors for s in order.segments(0, 1000)])
-    assert abs(np.corrcoef(anchors, np.arange(1000))[0, 1]) < 0.1
 
 
 @pytest.mark.parametrize("documents", [(0,), (1,), (1, 0, 0)])

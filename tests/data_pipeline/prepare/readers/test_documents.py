@@ -9,7 +9,6 @@ import datasets
 import pytest
 
 from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
-from data_pipeline.prepare.readers.documents import join_lines
 from data_pipeline.prepare.readers.text import PARAGRAPH_SENTENCES
 from tests.synthetic import write_file
 
@@ -143,18 +142,10 @@ def make_pdf(lines):
 
 
 def test_the_lines_of_a_pdf_become_paragraphs(tmp_path, read):
-    lines = ["The reader goes through the file once, and keeps", "what it finds in memory.", "A second pass is not"]
+    lines = ["The reader goes through the file once, and re-", "members what it finds.", "A second pass is not"]
     (document,), rejected, _ = read(write_file(tmp_path / "a.pdf", make_pdf(lines)))
     assert not rejected
-    assert document.paragraphs == [" ".join(lines[:2]), lines[2]]
-
-
-def test_hyphens_at_line_ends_are_mended():
-    lines = ["This is the first of the long lines of a para-", "graph that goes on to the end of the next one", "here."]
-    assert join_lines(lines) == [
-        "This is the first of the long lines of a paragraph that goes on to the end of the next one here."
-    ]
-    assert join_lines([]) == []
+    assert document.paragraphs == ["The reader goes through the file once, and remembers what it finds.", lines[2]]
 
 
 # Tables -------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
+from data_pipeline.prepare.cleaning import Rules, Tally, clean
 from data_pipeline.prepare.readers import read_records, reader
 from data_pipeline.prepare.readers.compression import open_decompressed
 
@@ -88,23 +88,6 @@ def test_a_pdf_or_rtf_under_another_name_is_no_text(tmp_path, read, start):
     documents, (reason,), _ = read(tmp_path / "a.txt")
     assert not documents
     assert "PDF or RTF" in reason
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("春天来了。花开了吗？开了！", 3),
-        ("彼は「本当ですか。」と言った。私は笑った。", 2),
-        ("ذهب الرجل إلى السوق. هل عاد؟ نعم عاد.", 3),
-        ("האיש הלך לשוק. הוא חזר בערב. כולם שמחו.", 3),
-        ("यह एक वाक्य है। यह दूसरा वाक्य है।", 2),
-        ("မြို့သည် ကြီးသည်။ မြစ်သည် ရှည်သည်။", 2),
-    ],
-)
-def test_sentences_of_other_scripts(text, count):
-    sentences = split_sentences(text)
-    assert len(sentences) == count
-    assert "".join("".join(sentences).split()) == "".join(text.split())
 
 
 def test_a_file_that_vanishes_is_unreadable(tmp_path):
