@@ -126,22 +126,10 @@ def main() -> Iterator[str]:
     if not config.output_dir and config.input != [PYTHON_DOCS]:
         raise KinspanError("--output_dir is missing: name the folder to write the corpus to")
     output = config.output_dir or str(default_corpus_folder(load_tokenizer(tokenizer)))
-    result = prepare(
-        inputs,
-        tokenizer,
-        output,
-        OBJECTIVES,
-        rules,
-        config.num_workers,
-        config.shard_tokens,
-        config.licence,
-        max_rejected=config.max_rejected,
-        duplicates=config.duplicates,
-        boilerplate=config.boilerplate,
-        decontaminate=_read_test_sentences(config.decontaminate),
-        executor=config.executor,
-        sbatch=config.sbatch,
-    )
+    names = ("num_workers", "shard_tokens", "licence", "max_rejected", "duplicates", "boilerplate")
+    options = {name: getattr(config, name) for name in (*names, "executor", "sbatch")}
+    sentences = _read_test_sentences(config.decontaminate)
+    result = prepare(inputs, tokenizer, output, OBJECTIVES, rules, decontaminate=sentences, **options)
     if result.reused:
         yield f"{output} already holds this corpus: nothing to do"
     else:

@@ -133,11 +133,7 @@ def find_peak_tflops(precision: str) -> float | None:
 
 
 class Clock:
-    """Measures the time and work of training steps between two lines of the log, without validation and saving.
-
-    count_flops: returns the floating-point operations of a batch
-    peak:        peak TFLOP/s of one device, if known
-    """
+    """Measures the time and work of training steps between two lines of the log, without validation and saving."""
 
     def __init__(self, count_flops: Callable[[Batch], float], peak: float | None) -> None:
         self.count_flops, self.peak = count_flops, peak

@@ -29,14 +29,9 @@ MAX_SAMPLES, SAMPLE_CHARS = 3, 200  # of texts that a rule dropped
 
 @dataclass(frozen=True)
 class Rules:
-    """Decides which paragraphs and documents are kept, and how many documents are held out for validation.
+    """Decides which paragraphs and documents are kept, and how many documents are held out: flags of kinspan prepare.
 
-    min_paragraph_chars: after white space was folded; as in Di Liello et al., like the next
-    min_document_chars:  of the kept paragraphs together
-    validation_share:    of the documents, by a hash
-    languages:           codes of ISO 639, such as en; empty keeps all
-    title_texts:         keep titles as texts, as those of questions always are, for title_sentence
-    steps_hash:          computed from the files of ``clean_with``: changed steps make another corpus
+    ``steps_hash`` is of the files of ``clean_with``: changed steps make another corpus.
     """
 
     min_paragraph_chars: int = 60
@@ -61,9 +56,7 @@ class Rules:
 class Tally:
     """Counts what was read, kept and dropped, and why. The tallies of chunks add up.
 
-    sources: the documents of each
-    samples: for each rule, named as its count is, the dropped texts of the smallest hash: however the input was cut
-             into chunks, they are the same
+    ``samples`` are a rule's dropped texts of the smallest hash: the same however the input was cut into chunks.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -131,12 +124,9 @@ def split_sentences(paragraph: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """A rule of cleaning.
+    """A rule of cleaning: ``apply`` returns the cleaned paragraphs of a document, and leaves its argument as it is.
 
-    name:      for --skip_step, and in counts
-    does:      a description for people
-    apply:     returns the cleaned paragraphs of a document; it must not change the list that it is given
-    for_posts: whether it also cleans forum posts, which keep their form and length
+    ``for_posts``: whether it also cleans forum posts, which keep their form and length.
     """
 
     name: str

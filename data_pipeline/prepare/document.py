@@ -8,8 +8,6 @@ class Document:
     """A document before cleaning. Readers of forums give more than the first four.
 
     id:            unique in its source; with the text it decides whether the document is held out for validation
-    title:         shown to people; may be empty
-    source:        the file or collection that the document came from
     accepted:      the number of the accepted answer; None where there is none
     links:         ids of the documents that this one refers to
     group:         a name shared by all documents that links connect; "" where there are no links

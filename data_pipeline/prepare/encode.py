@@ -107,11 +107,7 @@ def hash_text(document: Document, paragraphs: list[int]) -> int:
 
 
 class Encoder:
-    """Encodes chunks of records, without ``transformers``, which is slow to import.
-
-    wide:      whether token ids need more than 16 bits
-    benchmark: sentences whose documents are dropped
-    """
+    """Encodes chunks of records, without ``transformers``, which is slow to import."""
 
     def __init__(self, tokenizer_json: str, name: str, rules: Rules, wide: bool, benchmark: Benchmark | None) -> None:
         self.tokenizer = Tokenizer.from_str(tokenizer_json)

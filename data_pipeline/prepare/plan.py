@@ -33,11 +33,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class InputTask:
-    """Pieces that a task reads in this order.
-
-    key:  names its output: a hash of the pieces, and of all settings that decide the output
-    size: estimated bytes of text
-    """
+    """Pieces that a task reads; its ``key`` is a hash of them and of all settings that decide its output."""
 
     key: str
     size: int
@@ -103,11 +99,7 @@ def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buc
 class PreparePlan:
     """Settings of a run, and the folders of its stages, for all of its processes and machines.
 
-    folder:      of unfinished work
-    settings:    of the manifest
-    fingerprint: of the tokenizer
-    vocabulary:  its number of tokens
-    unknown:     its id of unknown text; None where there is none
+    ``fingerprint``, ``vocabulary`` and ``unknown``, the id of unknown text, are of the tokenizer.
     """
 
     folder: Path

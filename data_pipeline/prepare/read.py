@@ -34,11 +34,7 @@ Parse = Callable[[Record], list[Document]]
 
 @dataclass
 class ReadTally:
-    """Counts records and bytes. The tallies of tasks add up.
-
-    losses: rejected bytes and the first reason, of the files that lost most
-    unread: whether another try might read more
-    """
+    """Counts records and bytes, and the losses of files with their first reasons; ``unread``: try again."""
 
     records: int = 0
     bytes: int = 0

@@ -38,12 +38,7 @@ Work = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Stage:
-    """Numbered tasks.
-
-    work:  does the task of a number; it is pickled for each task, so large data lie in files that it names
-    names: of each task's input, for errors
-    sizes: of each task, in any unit: the largest go first
-    """
+    """Numbered tasks, the largest of ``sizes`` first. ``work`` is pickled for each: large data lie in files."""
 
     title: str
     work: Work

@@ -22,13 +22,6 @@ EPILOG = """examples:
   kinspan data asnq --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output_dir asnq \\
       --num_workers 16"""
 
-MEANING = {
-    1: "neither in the long answer nor with the short one",
-    2: "with the short answer's words, outside",
-    3: "in the long answer, without the short one",
-    4: "in the long answer, with the short one",
-}
-
 
 @dataclass
 class BuildAsnqConfig:
@@ -48,12 +41,12 @@ def format_tally(name: str, tally: QuestionTally) -> str:
     lines = [f"--{name}"]
     lines += [f"  questions: {reason:<52} {count:>12,}" for reason, count in tally.outcomes.items() if count]
     splits = list(tally.labels)
-    lines.append(f"  {'label':<53}" + "".join(f"{split:>14}" for split in (*splits, f"TANDA {name}")))
+    lines.append(f"  {'label':<20}" + "".join(f"{split:>14}" for split in (*splits, f"TANDA {name}")))
     for label in LABELS:
         counts = [tally.labels[split][label] for split in splits] + [PAPER_GRADE_COUNTS[name][label]]
-        lines.append(f"  {label}  {MEANING[label]:<50}" + "".join(f"{count:>14,}" for count in counts))
+        lines.append(f"  {label:<20}" + "".join(f"{count:>14,}" for count in counts))
     questions = [tally.questions[split] for split in splits] + [ASNQ.paper_counts[name, RAW][TANDA][0]]
-    lines.append(f"  {'questions':<53}" + "".join(f"{count:>14,}" for count in questions))
+    lines.append(f"  {'questions':<20}" + "".join(f"{count:>14,}" for count in questions))
     if rejected := tally.read.rejected:
         sizes = f"{tally.read.rejected_bytes:,} of {tally.read.bytes:,} bytes"
         lines.append(f"  {rejected:,} lines could not be parsed ({sizes}); the first: {tally.first_rejected}")

@@ -24,13 +24,11 @@ DESCRIPTION = """Encodes answers once, by a bi-encoder, into a folder that kinsp
 
 Answers: documents=PLACE for the paragraphs of documents in any form that kinspan prepare --input takes, and for all
 answers of a forum; a table (.jsonl, .tsv, .csv, .parquet) with a column text (or answer), and optionally id, question,
-title and url; forum=DUMP or forum=questions:FILE.jsonl for the accepted answers of a forum; the folder of a corpus of
-questions, likewise; a data set such as insuranceqa=FOLDER or files=FOLDER, for its candidates; a folder in BEIR's form;
-or a .tsv file of ids and texts without column names. Only the texts are searched; the rest is shown with them.
+title and url; forum=DUMP or forum=questions:FILE.jsonl for accepted answers; the candidates of a data set, such as
+insuranceqa=FOLDER; a folder in BEIR's form; or a .tsv file of ids and texts.
 
-The same command again continues an index that was cut short. --add and --remove change one, without encoding anything
-twice: an answer whose id is there replaces the older one. A killed command leaves the index as it was. With
---output_dir alone, the command shows the size and settings of an index."""
+The same command again continues an index that was cut short. --add and --remove change one: an answer whose id is there
+replaces the older one. With --output_dir alone, the command shows the size and settings of an index."""
 
 EPILOG = """examples:
   kinspan index --answers solved.jsonl --output_dir index

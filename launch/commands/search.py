@@ -25,8 +25,6 @@ DESCRIPTION = """Prints the best answers to questions, from an index that kinspa
 The bi-encoder, BM25 or both, fused, find 100 candidates; with --cross_encoder the first --rerank_k of them are ranked
 again by a model that reads question and answer together.
 
-Each answer begins with its id: of a paragraph, the id or file name of its document and a number, as in manual.pdf#3.
-
 --questions reads questions with ids from a file: a table with columns id and question (or query, or text), a .tsv file
 of ids and questions alone, or a folder in BEIR's form. --run writes a TREC run, for kinspan evaluate and any
 other tool. --json prints a line of JSON for each question."""

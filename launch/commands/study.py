@@ -13,6 +13,7 @@ from data_pipeline.core.files import find_file
 from data_pipeline.core.settings import REQUIRED, setting
 from finetune.data.registry import expect_data
 from finetune.training.config import SPEC
+from launch.commands.transfer_matrix import read_names
 
 DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of kinspan finetune with its seeds, and
 prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's
@@ -73,10 +74,9 @@ def parse_overrides(settings: list[str]) -> dict[str, object]:
 
 def parse_names(texts: list[str], content: str) -> dict[str, str]:
     """Parses ``["corpus=corpora/docs"]``. Raises KinspanError for a name that is not in the study's file."""
-    names = {name: value for name, _, value in (text.partition("=") for text in texts)}
-    for name, value in names.items():
-        if not name.isidentifier() or not value or f"${name}" not in content:
-            raise KinspanError(f"--where {name}={value}: write NAME=VALUE, where $NAME stands in the study's file")
+    names = read_names("where", texts)
+    if missing := [name for name in names if f"${name}" not in content]:
+        raise KinspanError(f"--where {missing[0]}: the study's file has no ${missing[0]}")
     return names
 
 

@@ -51,10 +51,7 @@ def main() -> None:
 
 
 def name_runs(corpora: list[str]) -> dict[str, str]:
-    """Returns the corpus of each run by the name of its folder, the last part of the corpus's path.
-
-    Raises KinspanError if two would share a folder.
-    """
+    """Returns the corpus of each run by the name of its folder, the last part of the corpus's path."""
     names = [Path(show_address(source.path).rstrip("/")).name for source in parse_sources(corpora)]
     for name, count in Counter(names).items():
         if count > 1 or name in ("", ".."):
@@ -98,9 +95,8 @@ def plan_runs(config: pretraining.PretrainConfig, task: str | None) -> dict[str,
 def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
     """Trains and releases each adapter that is not there yet; resumes a run that was interrupted.
 
-    In one process, a corpus that cannot be trained on is left out; several ranks stop at it together, because they
-    could not agree on what comes next. A signal or --max_hours stops the whole sequence. Raises KinspanError in the
-    end if an adapter was left out.
+    A corpus that cannot be trained on is left out, and refused in the end; several ranks stop at it, because they
+    could not agree on what comes next.
     """
     from pretrain.engine.device import return_freed_memory  # torch takes seconds to import
 

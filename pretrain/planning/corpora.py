@@ -108,10 +108,7 @@ def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
 
 
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
-    """Returns the mixture as it is validated, and a note of each part whose held-out documents give no pairs.
-
-    Parts keep their numbers. Raises TooFewDocuments where no part can be validated.
-    """
+    """Returns the mixture as it is validated, with all its numbers, and notes of parts without held-out pairs."""
     lacks = [_find_lack(part, "validation") for part in mixture.parts]
     if all(lacks):
         raise TooFewDocuments(f"held out: {lacks[0]}")
@@ -144,12 +141,7 @@ def open_corpora(
     load_tokenizer: "Callable[[], PreTrainedTokenizerBase]",
     verify: bool = True,
 ) -> list[Corpus]:
-    """Returns the corpus of each of ``list_paths(sources)``, or the default one if none is named.
-
-    load_tokenizer: gives the one for which the default corpus is built at its first use
-
-    Raises KinspanError where a corpus cannot be opened, or their tokenizers differ.
-    """
+    """Returns the corpora, or the default one, built for ``load_tokenizer()``. All must share a tokenizer."""
     if not sources:
         return [Corpus(default_corpus(load_tokenizer()), verify)]
     corpora = [Corpus(path, verify, cache) for path in list_paths(sources)]
@@ -163,10 +155,7 @@ def open_corpora(
 def open_corpora_for_tokenizer(
     tokenizer: "PreTrainedTokenizerBase", sources: Sequence[Source], cache: CacheSettings, verify: bool = True
 ) -> list[Corpus]:
-    """Returns the corpora for a model with this tokenizer, see ``open_corpora``.
-
-    Raises KinspanError where a corpus was prepared with another one.
-    """
+    """Returns the corpora for a model with this tokenizer. Raises KinspanError where one was prepared with another."""
     corpora = open_corpora(sources, cache, lambda: tokenizer, verify)
     fingerprint, name = tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
     for corpus in corpora:
@@ -175,10 +164,7 @@ def open_corpora_for_tokenizer(
 
 
 def default_corpus_folder(tokenizer: "PreTrainedTokenizerBase") -> Path:
-    """Returns the folder of the default corpus in the user's cache, named by its sources' versions and the tokenizer.
-
-    It is the documentation of Python and of the pinned packages.
-    """
+    """Returns the default corpus's folder in the user's cache, named by its sources' versions and the tokenizer."""
     from data_pipeline.prepare.readers.python_docs import format_versions  # what prepares needs an extra
 
     stamp = f"{format_versions()} {tokenizers.fingerprint_tokenizer(tokenizer)}"

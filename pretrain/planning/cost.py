@@ -28,12 +28,8 @@ def compute_states(
 ) -> tuple[float, float]:
     """Returns the bytes of P parameters with AdamW on each of N GPUs, and in the machine's memory for that GPU.
 
-    Rajbhandari et al., 2020, "ZeRO", section 3. Stage 0 keeps weights, gradients and moments whole on every GPU, 16 P
-    bytes. Stage 1 divides the moments and the fp32 master copy among the GPUs, stage 2 the gradients too, and stage 3
-    the weights too.
-
-    offload: gradients, master copy and moments lie in the machine's memory
-    frozen:  number of further parameters that are not trained, and have weights alone
+    Rajbhandari et al., 2020, "ZeRO", section 3. Stage 1 divides the moments and the fp32 master copy among the GPUs,
+    stage 2 the gradients too, and stage 3 the weights too. ``frozen`` parameters have weights alone.
     """
     whole, share = float(parameters), parameters / gpus
     weights = BYTES[precision] * (share + frozen / gpus if stage == 3 else whole + frozen)
@@ -67,13 +63,7 @@ def estimate_activations(
 def estimate_update(
     flops: float, encoder: "PreTrainedConfig", parameters: int, peak: float, count: int, network: float
 ) -> float:
-    """Estimates the seconds of an update in bf16 with ZeRO 1.
-
-    flops:   of the whole update
-    peak:    FLOP/s of a GPU in bf16
-    count:   number of GPUs
-    network: GB/s between machines
-    """
+    """Estimates the seconds of an update in bf16 with ZeRO 1. ``peak``: FLOP/s of each of ``count`` GPUs"""
     utilisation = UTILISATION.get(encoder.model_type, OF_OTHERS) * min(1.0, encoder.hidden_size / WIDTH)
     speed = NVLINK if count <= NODE else network
     sent = SENT * parameters * (count - 1) / count / (speed * 1e9)

@@ -75,13 +75,7 @@ BUILT_IN: dict[str, tuple[str, dict[str, float]]] = {  # family and config of mo
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Holds what a run of these settings would be.
-
-    sequences:   number of sequences in a pair: one, or for a bi-encoder each of its texts
-    pair_tokens: mean number of tokens in a pair
-    epoch_pairs: None where the corpus is not there
-    flops:       floating-point operations per token, forward and backward
-    """
+    """Holds what a run would be: ``sequences`` and mean tokens of a pair, ``flops`` per token, forward and backward."""
 
     config: PretrainConfig
     token_loss: str

@@ -1,6 +1,5 @@
 """The console command: it lists every entry, and runs them under its own name."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -31,14 +30,6 @@ def test_it_lists_every_entry(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["kinspan", "--version"])
     kinspan.show(kinspan.run_command())
     assert capsys.readouterr().out == f"kinspan {version('kinspan')}\n"
-
-
-def test_help_of_a_command_has_its_name(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["kinspan", "show", "pairs", "--help"])
-    with pytest.raises(SystemExit) as end:
-        kinspan.show(kinspan.run_command())
-    assert end.value.code == 0
-    assert capsys.readouterr().out.startswith("usage: kinspan show pairs ")
 
 
 @pytest.mark.parametrize(
@@ -73,11 +64,6 @@ def test_an_output_that_nobody_reads_any_more_is_no_success(monkeypatch):
     with pytest.raises(SystemExit) as end:
         kinspan.run(write)
     assert end.value.code == 141  # as of any program that writes to such a pipe
-
-
-def test_the_installed_script_calls_it():
-    module, _, function = PROJECT["project"]["scripts"]["kinspan"].partition(":")
-    assert getattr(importlib.import_module(module), function) is kinspan.main
 
 
 def test_every_file_of_the_packages_is_installed():

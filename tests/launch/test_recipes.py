@@ -71,18 +71,6 @@ def test_has_the_numbers_of_appendix_b(name):
         assert (config.model, config.token_loss) == ("roberta-base", "mlm")
 
 
-@pytest.mark.parametrize("name", [*PAPER, *ABLATIONS])
-def test_its_cost_is_told_for_the_tokens_that_it_has(name):
-    """docs/cluster.md: updates, tokens per pair and all tokens, in billions."""
-    lines = (ROOT / "docs/cluster.md").read_text(encoding="utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    (row,) = [row for row in rows if row and name in row[0].split(", ")]
-    config, updates, per_pair = read(name), int(row[1].replace(",", "")), float(row[2])
-    assert updates == config.max_steps
-    assert per_pair <= config.max_length
-    assert float(row[3].removesuffix(" B")) == round(updates * config.global_batch_size * per_pair / 1e9)
-
-
 @pytest.mark.parametrize("name", MULTICQA)
 def test_multicqa_has_the_numbers_of_its_appendix(name):
     config = read(name)

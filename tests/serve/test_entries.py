@@ -69,17 +69,6 @@ def test_from_answers_to_a_question(tmp_path, run, bi_encoder, cross_encoder, an
     assert re.search(r"encode .* ms, nearest .*, words .*, rerank ", ranked)
 
 
-def test_documents_are_shown_by_their_titles_and_ids(tmp_path, run, bi_encoder, tiny_documents):
-    path = tmp_path / "docs.jsonl"
-    path.write_text("".join(json.dumps(document) + "\n" for document in tiny_documents[:5]))
-    given = ("--model", bi_encoder, "--answers", f"documents={path}")
-    run(index, *given, "--output_dir", tmp_path / "index")
-    document = tiny_documents[2]
-    found = run(search, "--index", tmp_path / "index", "--first_stage", "bm25", document["paragraphs"][0])
-    assert re.search(rf"^ 1\. {document['id']}#1  \(BM25 .*\n    title: {document['title']}\n", found, re.MULTILINE)
-    assert "question:" not in found
-
-
 @pytest.fixture
 def built(tmp_path, run, bi_encoder, answers):
     """A folder in BEIR's form, and an index of it."""

@@ -26,13 +26,7 @@ _STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "up
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to read, in the state in which it was found.
-
-    name:     a path or a URL, with the reader's name before it where the input names one
-    size:     in bytes, as it is stored
-    modified: the time of its last change, or a store's stamp
-    called:   names it in the ids of its documents, see ``reader.Record``
-    """
+    """A file to read: its name, perhaps behind a reader's, stored bytes, last change, and name in documents' ids."""
 
     name: str
     size: int
@@ -41,11 +35,7 @@ class InputFile:
 
 
 class InputFiles(NamedTuple):
-    """Files of an input.
-
-    unknown:     files in folders that cannot be read, with the reason
-    passed_over: numbers of files in folders, by suffix, that are no documents, such as pictures
-    """
+    """Files of an input; those of its folders that cannot be read, with the reason; and counts of pictures etc."""
 
     files: list[InputFile]
     unknown: list[tuple[InputFile, str]]
@@ -66,7 +56,6 @@ def find_input_files(inputs: list[str]) -> InputFiles:
         key, name = split_prefix(given)
         if given == PYTHON_DOCS:
             files[given] = InputFile(given, python_docs.SOURCE_BYTES, python_docs.format_versions())
-            python_docs.warn_of_versions()
             continue
         if key == tables.HUB:
             if not name:

@@ -182,10 +182,7 @@ def _parse_thread(record: Record, keep_code: bool) -> list[Document]:
 
 
 def extract_paragraphs(html: str, keep_code: bool) -> list[str]:
-    """Extracts the paragraphs of a post. Headings and tables go; code within a sentence stays.
-
-    keep_code: whether blocks of code are kept, each as a paragraph
-    """
+    """Extracts the paragraphs of a post. Headings and tables go; code in a sentence stays, blocks by ``keep_code``."""
     from lxml.html import HTMLParser, document_fromstring
 
     if not html.strip():

@@ -17,10 +17,7 @@ def split_bytes(name: str, size: int, may_be_cut: bool = False) -> list[FilePart
 
 
 def read_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields the lines that are not blank, each with its number, or in later parts with its first byte.
-
-    A line belongs to the part in which it begins, and comes as Rejected above MAX_RECORD_BYTES.
-    """
+    """Yields the lines that are not blank and begin in the part, by number, or in later parts by their first byte."""
     with open_source(source) as file:
         begin, end = (part.begin, part.end) if part and not is_compressed(source.name) else (0, None)
         for number, (at, line) in enumerate(cut_lines(file, begin, end), 1):

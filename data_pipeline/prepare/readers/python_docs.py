@@ -11,7 +11,6 @@ import ast
 import gc
 import hashlib
 import inspect
-import logging
 import re
 import sys
 import sysconfig
@@ -24,8 +23,6 @@ from pathlib import Path
 from data_pipeline.prepare.document import Document
 
 from .reader import FilePart, Reader, SourceFile
-
-logger = logging.getLogger(__name__)
 
 SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
 SOURCE_BYTES = 40_000_000  # about how much work it is to read, as bytes of other formats
@@ -63,13 +60,6 @@ def format_versions() -> str:
     """Lists the versions that the corpus is read from."""
     python = ".".join(map(str, sys.version_info[:3]))
     return "; ".join([f"python {python}", *(f"{name} {version}" for name, version in find_versions().items())])
-
-
-def warn_of_versions() -> None:
-    """Logs which packages are of another version than those of the published figures."""
-    for name, version in find_versions().items():
-        if version != (pin := read_pins()[name]):
-            logger.info(f"the published figures of the default corpus are of {name} {pin}, not {version or 'missing'}")
 
 
 def find_source_files(number: int) -> list[Path]:

@@ -23,9 +23,8 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Record:
-    """A raw record of a file: bytes, a row as a dictionary, a Document, or Rejected.
+    """A raw record of a file, which in an archive is named ``ARCHIVE::FILE``.
 
-    file:   a path or URL; a file inside an archive is named ``ARCHIVE::FILE``
     line:   the record's number in its file, from 1; in later parts of a file the byte at which it begins
     called: the file's name in ids of its documents, with folders where other inputs have the same; "" without any
     """
@@ -48,12 +47,9 @@ class Record:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file to read: on a disk, behind a URL, or inside an archive.
+    """A file to read, on a disk, behind a URL, or inside an archive, whose links are not followed.
 
-    open:        opens its bytes as they are stored, from the start
-    find_beside: finds another file of the same folder by its name
-    size:        in bytes, as it is stored; 0 where it is not known
-    is_link:     whether it is a link in an archive, which is not followed
+    ``find_beside`` finds another file of the same folder by its name; an unknown ``size`` is 0.
     """
 
     name: str

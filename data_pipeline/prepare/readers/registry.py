@@ -179,10 +179,7 @@ def open_input(name: str, size: int = 0) -> SourceFile:
 
 
 def read_records(name: str | Path, part: FilePart | None = None, called: str = "", size: int = 0) -> Iterator[Record]:
-    """Yields the raw records of a file or a part; of an archive, those of the files in it.
-
-    Where the file cannot be read on, the last record is Unreadable, and counts for the whole file.
-    """
+    """Yields the raw records of a file, a part or an archive. Where it cannot be read on, the last is Unreadable."""
     yield from _read_source(open_input(str(name), size), part, called)
 
 

@@ -3,13 +3,11 @@
 import re
 import shutil
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-import serve
 from serve.answers import Answer
 from serve.questions import BI_ENCODER, CROSS_ENCODER
 from serve.search import Answered, Hit
@@ -225,13 +223,3 @@ def test_phones_need_no_scrolling_sideways(page, site, path):
     page.goto(site + path)
     page.wait_for_selector("article, .model")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_pages_load_nothing_from_elsewhere():
-    pages = Path(serve.__file__).parent / "pages"
-    own = [pages / "index.html", pages / "evaluate.html", *(pages / "static").glob("*")]
-    for path in own:
-        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacent|eval\(", text), path
-        assert path.suffix != ".html" or not re.search(r"style=|<style|<script(?![^>]* src=)|\son\w+=", text), path
-        assert len(text.splitlines()) < 400, path
