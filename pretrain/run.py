@@ -158,7 +158,7 @@ class Pretraining(LoopState):
             schedule=schedule,
             progress=PretrainProgress(world_size=world, window=[0.0] * len(setup.model.sum_names)),
             request=request,
-            most_skips=config.max_skipped_steps,
+            max_skips=config.max_skipped_steps,
         )
         if config.compile:
             compile_encoders(setup.model.encoders)

@@ -116,7 +116,7 @@ def _train(
             schedule=plan.schedule,
             progress=FitProgress(world_size=ranks.world),
             request=request,
-            most_skips=config.max_skipped_steps,
+            max_skips=config.max_skipped_steps,
             stage=stage,
             seed=seed,
             folder=folder,

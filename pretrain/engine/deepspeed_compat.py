@@ -1,8 +1,8 @@
-"""All that depends on how DeepSpeed is made inside: its private attributes, its pickles, and repairs of its bugs.
+"""Everything that depends on DeepSpeed's internals: its private attributes, its pickles, and fixes of its bugs.
 
 ``deepspeed`` is imported inside the functions, because it takes seconds.
 
-Updates whose loss or gradient is not finite are skipped whole, on all ranks, and counted: one update calls
+Updates whose loss or gradient is not finite are skipped on all ranks, and counted: each update calls
 ``nan_guard`` on each micro-batch's sums before its backward pass, ``guard_update`` before the engine's last step,
 and ``read_outcome`` after it. Norm, clipping and skipping stay on the device, so that the host waits for none of them.
 """
@@ -60,13 +60,13 @@ class Engine(Protocol):
 
 
 def silence_start() -> None:
-    """Keeps DeepSpeed from saying, on every rank, what it found and loads. Called before ``deepspeed`` is imported."""
+    """Keeps DeepSpeed from logging on every rank what it detects. Must be called before ``deepspeed`` is imported."""
     for name in ("DeepSpeed", "DeepSpeedPySpy"):
         logging.getLogger(name).addFilter(lambda record: not record.getMessage().startswith(STARTING))
 
 
 def silence_memory_reports() -> None:
-    """Keeps DeepSpeed's optimizer for bf16 from printing its memory in twenty lines while it is built."""
+    """Keeps DeepSpeed's optimizer for bf16 from printing twenty lines on memory while it is built."""
     from deepspeed.runtime import bf16_optimizer
 
     bf16_optimizer.see_memory_usage = lambda *_, **__: None
@@ -81,19 +81,19 @@ def skip_operator_builds() -> None:
 
 
 def disable_overflow_error(engine: Engine) -> None:
-    """Lets a run survive many overflows in a row in fp16: the training loop counts skipped updates itself."""
+    """Lets a run in fp16 survive many overflows in a row: the training loop counts skipped updates itself."""
     optimizer = engine.optimizer
     if hasattr(getattr(optimizer, "loss_scaler", None), "raise_error_at_min_scale"):
         optimizer.loss_scaler.raise_error_at_min_scale = False
 
 
 def skip_lone_reduction(engine: Engine) -> None:
-    """Keeps DeepSpeed without ZeRO from averaging the gradients of a lone rank, which changes no bit."""
+    """Keeps DeepSpeed without ZeRO from averaging the gradients of a single rank, which would change no bit."""
     engine.buffered_allreduce_fallback = lambda *_, **__: None
 
 
 def release_engine(engine: Engine) -> None:
-    """Gives back the memory of an engine, once its run is over: DeepSpeed's hooks keep it alive."""
+    """Frees the memory of an engine whose run is over: DeepSpeed's hooks would keep it alive."""
     engine.destroy()
     optimizer = engine.basic_optimizer
     updated = (parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -103,7 +103,7 @@ def release_engine(engine: Engine) -> None:
 
 
 def read_overflow(engine: Engine) -> bool:
-    """Returns whether ZeRO has skipped the last update; drops its gradient, to which offload would add the next."""
+    """Returns whether ZeRO skipped the last update; drops its gradient, to which offload would add the next one."""
     optimizer = engine.optimizer
     if optimizer.overflow and getattr(optimizer, "cpu_offload", False):
         optimizer.averaged_gradients = dict.fromkeys(optimizer.averaged_gradients)
@@ -111,21 +111,21 @@ def read_overflow(engine: Engine) -> bool:
 
 
 def measure_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Returns the norm of all gradients, float64 ``[]``; row by row on a processor, for fp32's precision."""
+    """Returns the norm of all gradients, float64 ``[]``; on a CPU row by row, for the sake of precision."""
     if gradients[0].device.type != "cpu":
         return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)).double())
     rows = [torch.linalg.vector_norm(g, dim=-1).double() for g in gradients]
     return torch.stack([row.square().sum() for row in rows]).sum().sqrt()
 
 
-def clip_on_device(gradients: list[torch.Tensor], norm: torch.Tensor, most: float) -> None:
-    """Scales the gradients down where their norm is above ``most``; never with 0."""
-    if most > 0:
-        torch._foreach_mul_(gradients, (most / (norm + EPSILON)).clamp(max=1.0).float())
+def clip_on_device(gradients: list[torch.Tensor], norm: torch.Tensor, max_norm: float) -> None:
+    """Scales the gradients down to ``max_norm`` if their norm is larger; 0: never."""
+    if max_norm > 0:
+        torch._foreach_mul_(gradients, (max_norm / (norm + EPSILON)).clamp(max=1.0).float())
 
 
 def update_on_device(engine: Engine) -> None:
-    """Has bf16 with ZeRO 1 compute norm and clipping on the device, to equal results; ZeRO 2 and 3 stay as they are."""
+    """Makes bf16 with ZeRO 1 compute norm and clipping on the device, with equal results; ZeRO 2 and 3 stay."""
     from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
     engine.clip_fp32_gradients = lambda: None  # guard_update has clipped them
@@ -137,22 +137,22 @@ def update_on_device(engine: Engine) -> None:
 
 @torch.no_grad()
 def _add_gradients(optimizer: Any, clear_lp_grads: bool = False) -> None:
-    """Adds the gradients of a micro-batch to their sums, a group's at once, and gives back their memory."""
-    for number, group in enumerate(optimizer.bf16_groups):
-        if any(parameter.grad is None for parameter in group):  # not reached by this loss
-            for place, parameter in enumerate(group):
-                optimizer._update_hp_grad(parameter, number, place, clear_lp_grads)
+    """Adds the gradients of a micro-batch to their sums, group by group, and frees their memory."""
+    for group_index, group in enumerate(optimizer.bf16_groups):
+        if any(parameter.grad is None for parameter in group):  # this loss does not reach it
+            for index, parameter in enumerate(group):
+                optimizer._update_hp_grad(parameter, group_index, index, clear_lp_grads)
         else:
             flat = torch.cat([parameter.grad.reshape(-1) for parameter in group])
-            optimizer.fp32_groups_actual_gradients_flat[number].add_(flat)
-            optimizer.fp32_groups_has_gradients[number] = [True] * len(group)
+            optimizer.fp32_groups_actual_gradients_flat[group_index].add_(flat)
+            optimizer.fp32_groups_has_gradients[group_index] = [True] * len(group)
         for parameter in group:
             parameter.grad = None
 
 
 @torch.no_grad()
 def _step(optimizer: Any) -> None:
-    """Makes an update. torch's fused AdamW leaves everything as it was where ``found_inf`` is 1."""
+    """Makes an update, in which torch's fused AdamW changes nothing if ``found_inf`` is 1."""
     sums = [
         total.view_as(parameter)
         for group, totals in zip(optimizer.bf16_groups, optimizer.fp32_groups_gradients, strict=True)
@@ -179,7 +179,7 @@ def nan_guard(sums: torch.Tensor) -> torch.Tensor:
 def guard_update(engine: Engine) -> torch.Tensor | None:
     """Clips, and has fused AdamW skip the next update if the gradient is not finite; returns the gradient's norm.
 
-    Under ZeRO it does nothing and returns None, because DeepSpeed looks for itself.
+    Under ZeRO it does nothing and returns None, because DeepSpeed checks that itself.
     """
     if engine.zero_optimization():
         return None
@@ -207,15 +207,15 @@ def read_outcome(engine: Engine, norm: torch.Tensor | None) -> tuple[torch.Tenso
 def without_updates(engine: Engine) -> Iterator[None]:
     """In the block, ``engine.step()`` updates nothing; afterwards gradients and counters are as they were before.
 
-    DeepSpeed's sums of gradients go, since they may hold NaN; after NaN in those of ZeRO 3 it skips the first update.
+    DeepSpeed's sums of gradients are cleared, as they may hold NaN; after NaN in ZeRO 3's it skips the first update.
     """
     micro_steps, optimizer = engine.micro_steps, engine.optimizer
     engine.set_gradient_accumulation_boundary(False)
     yield
     engine.zero_grad()
     optimizer.zero_grad()
-    for sums in ("all_grad_tensors", "averaged_gradients"):
-        getattr(optimizer, sums, {}).clear()
+    for name in ("all_grad_tensors", "averaged_gradients"):
+        getattr(optimizer, name, {}).clear()
     engine.micro_steps = micro_steps
     engine._is_gradient_accumulation_boundary = None
 
@@ -237,7 +237,7 @@ def capture_files(engine: Engine, tag: str, without_frozen: bool = False) -> Jso
         is_decoupled=lambda: False,
         preserves_storage_sharing=lambda: True,
     )
-    engine._copy_recovery_script = lambda folder: None  # DeepSpeed would put a program among the data
+    engine._copy_recovery_script = lambda folder: None  # DeepSpeed would copy a script into the checkpoint
     try:
         options = {"exclude_frozen_parameters": True} if without_frozen else {}
         engine.save_checkpoint(".", tag=tag, save_latest=False, **options)
@@ -268,14 +268,14 @@ def restricted_unpickling() -> Iterator[None]:
 @contextmanager
 def plain_path(folder: Path) -> Iterator[Path]:
     """Yields a symlink to ``folder`` without glob characters, which DeepSpeed does not escape."""
-    with tempfile.TemporaryDirectory(prefix="kinspan-") as place:
-        link = Path(place) / "folder"
+    with tempfile.TemporaryDirectory(prefix="kinspan-") as temporary:
+        link = Path(temporary) / "folder"
         link.symlink_to(folder.resolve())
         yield link
 
 
 def load_sharded_checkpoint(engine: Engine, folder: Path, tag: str, without_frozen: bool = False) -> bool:
-    """Loads what ``capture_files`` of as many ranks gave; False where DeepSpeed finds nothing to load."""
+    """Loads what ``capture_files`` returned on as many ranks; returns False if DeepSpeed finds nothing to load."""
     options: dict[str, object] = {"custom_load_fn": load_without_frozen} if without_frozen else {}
     with plain_path(folder) as plain, redirect_stdout(io.StringIO()), restricted_unpickling():
         path, _ = engine.load_checkpoint(str(plain), tag=tag, **options)
@@ -283,14 +283,14 @@ def load_sharded_checkpoint(engine: Engine, folder: Path, tag: str, without_froz
 
 
 def write_universal_checkpoint(folder: Path, source: str, target: str) -> None:
-    """Runs DeepSpeed's converter on ``folder/source``, in this process, where unpickling is restricted."""
+    """Converts ``folder/source`` by DeepSpeed's converter, in this process, where unpickling is restricted."""
     from deepspeed.checkpoint import ds_to_universal
 
-    silence = io.StringIO()
+    output = io.StringIO()
     options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True}
-    with plain_path(folder) as plain, redirect_stdout(silence), redirect_stderr(silence), restricted_unpickling():
-        places = {"input_folder": str(plain / source), "output_folder": str(plain / target)}
-        ds_to_universal.main(Namespace(**places, **options, inject_missing_state=True))
+    with plain_path(folder) as plain, redirect_stdout(output), redirect_stderr(output), restricted_unpickling():
+        paths = {"input_folder": str(plain / source), "output_folder": str(plain / target)}
+        ds_to_universal.main(Namespace(**paths, **options, inject_missing_state=True))
 
 
 def load_without_frozen(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
@@ -298,14 +298,14 @@ def load_without_frozen(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> N
     trained = {name for name, parameter in dst.named_parameters() if parameter.requires_grad}
     keys = dst.load_state_dict(src, strict=False)
     if wrong := sorted(trained & set(keys.missing_keys) | set(keys.unexpected_keys)):
-        raise RuntimeError(f"the checkpoint is of other parameters, such as {wrong[0]}")
+        raise RuntimeError(f"the checkpoint has other parameters, such as {wrong[0]}")
 
 
 def load_universal_checkpoint(engine: Engine, folder: Path, tag: str, without_frozen: bool = False) -> bool:
-    """Loads what ``write_universal_checkpoint`` wrote to ``folder/tag``; False where DeepSpeed finds nothing to load.
+    """Loads what ``write_universal_checkpoint`` wrote; returns False if DeepSpeed finds nothing to load.
 
-    Two mistakes of DeepSpeed are repaired: under ZeRO 3 all parameter groups get the settings, and the one count of
-    steps, of the first; and the count comes back on the host, while fused AdamW wants it beside the parameters.
+    Fixes two bugs of DeepSpeed: under ZeRO 3 all parameter groups get the settings and the step count of the first one;
+    and the count is loaded to the host, while fused AdamW needs it on the parameters' device.
     """
     optimizer = engine.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]

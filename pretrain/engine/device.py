@@ -1,4 +1,4 @@
-"""The device that a rank computes on, its memory, and the numbers that it computes with."""
+"""The device that a rank computes on, its memory, and the precision of computation."""
 
 import ctypes
 import os
@@ -15,9 +15,9 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memo
 
 
 def claim_device(local_rank: int, allow_cpu: bool) -> None:
-    """Makes this rank's GPU the current one, before anything else uses a GPU; refuses a processor despite GPUs."""
+    """Selects this rank's GPU, before anything else uses one. Raises KinspanError if GPUs exist but are unusable."""
     if not any(name in os.environ for name in ALLOCATOR):
-        os.environ[ALLOCATOR[0]] = "expandable_segments:True"  # lengths differ from batch to batch
+        os.environ[ALLOCATOR[0]] = "expandable_segments:True"  # batches differ in length, which would fragment memory
     if not torch.cuda.is_available():
         if not allow_cpu and os.environ.get(VISIBLE) not in ("", "-1") and list_gpus():
             raise KinspanError(f"--allow_cpu: torch for CUDA {torch.version.cuda} cannot use this machine's GPUs")
@@ -31,12 +31,12 @@ def claim_device(local_rank: int, allow_cpu: bool) -> None:
 
 
 def list_gpus() -> list[str]:
-    """Returns the devices of NVIDIA's GPUs that the system shows."""
+    """Returns the paths of the NVIDIA devices in /dev."""
     return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def name_device() -> str:
-    """Returns such as "NVIDIA H100 80GB HBM3" or "processor, 2 thread(s)"."""
+    """Returns a name such as "NVIDIA H100 80GB HBM3" or "processor, 2 thread(s)"."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"processor, {torch.get_num_threads()} thread(s)"
@@ -48,22 +48,22 @@ def set_product_precision(tf32: bool, deterministic: bool) -> None:
         torch.set_float32_matmul_precision("high" if tf32 and not deterministic else "highest")
 
 
-def choose_precision(wanted: str, zero_stage: int) -> str:
-    """Returns "fp32", "bf16" or "fp16"; ``wanted`` may also be "auto", which is resolved for this machine.
+def choose_precision(requested: str, zero_stage: int) -> str:
+    """Returns "fp32", "bf16" or "fp16"; ``requested`` may also be "auto", which is resolved for this machine.
 
     Without ZeRO, DeepSpeed never scales the loss in fp16, and gives no access to an fp32 copy of bf16 weights.
     """
     on_gpu = torch.cuda.is_available()
     if not zero_stage:
-        if wanted in ("bf16", "fp16"):
-            raise KinspanError(f"--precision {wanted} needs ZeRO 1 or higher: use ds_configs/zero1.json")
+        if requested in ("bf16", "fp16"):
+            raise KinspanError(f"--precision {requested} needs ZeRO 1 or higher: use ds_configs/zero1.json")
         return "fp32"
-    if wanted == "auto":
+    if requested == "auto":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else _has_bf16_processor()
         return "bf16" if has_bf16 else "fp32"
-    if wanted == "fp16" and not on_gpu:
+    if requested == "fp16" and not on_gpu:
         raise KinspanError("--precision fp16 needs a GPU: use bf16 or fp32 here")
-    return wanted
+    return requested
 
 
 def _has_bf16_processor() -> bool:
@@ -81,14 +81,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class OutOfMemory(KinspanError):
-    """Raised when memory ran out. ``pairs``: in a micro-batch;  ``length``: most tokens in a pair"""
+    """Raised when memory ran out. ``pairs``: number in a micro-batch; ``length``: maximum tokens in a pair"""
 
     def __init__(self, pairs: int, length: int) -> None:
-        super().__init__(f"--micro_batch_size {pairs}: out of memory with so many pairs of {length} tokens")
+        super().__init__(f"--micro_batch_size {pairs}: out of memory with this many pairs of {length} tokens")
 
 
 def return_freed_memory() -> None:
-    """Has glibc give freed memory back to the system: batches differ in shape, and a process would grow."""
+    """Makes glibc return freed memory to the system: batches differ in shape, so that the process would grow."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim and not torch.cuda.is_available():
         trim(0)

@@ -23,8 +23,8 @@ from pretrain.engine.device import claim_device
 from pretrain.engine.layout import Layout
 from pretrain.engine.world import adopt_world
 
-HIGH_RATE = 5e-4  # of all weights of a pre-trained encoder
-ALIGNED = 8  # a GPU reads 8 numbers of two bytes at once, where they begin at a multiple of 16 bytes
+HIGH_RATE = 5e-4  # a learning rate too high for all weights of a pre-trained encoder
+ALIGNED = 8  # a GPU reads 8 numbers of two bytes at once if they begin at a multiple of 16 bytes
 SET_BY_FLAGS = (
     *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
     *("gradient_clipping", "optimizer", "scheduler", "bf16"),
@@ -32,7 +32,7 @@ SET_BY_FLAGS = (
 
 
 def read_deepspeed_config(name: str) -> JsonObject:
-    """Reads the JSON file of that name, in this folder or beside the packages; DeepSpeed checks the rest itself."""
+    """Reads the JSON file of that name, see ``find_file``. Raises KinspanError for what DeepSpeed does not check."""
     path = find_file(name)
     if path is None:
         raise KinspanError(f"--deepspeed_config {name}: no such file")
@@ -92,7 +92,7 @@ def group_parameters(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 
 
 def puts_odd_sizes_last() -> bool:
-    """Returns whether ZeRO gets parameters of odd sizes last: a GPU reads slowly what lies behind them."""
+    """Returns whether ZeRO's flat buffers have parameters of odd sizes last: a GPU reads those behind them slowly."""
     return torch.cuda.is_available()
 
 
@@ -101,9 +101,9 @@ def start_distributed(allow_cpu: bool = False) -> None:
     silence_start()
     import deepspeed
 
-    # DeepSpeed calls collectives by deprecated names, and each rank would warn of each
+    # DeepSpeed calls collectives by deprecated names, of which each rank would warn
     warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
-    # Its barriers name no device: they take this rank's own, see claim_device
+    # Its barriers name no device, and so use the current one, which claim_device has set
     warnings.filterwarnings("ignore", category=UserWarning, message=r"barrier\(\): using the device")
     world = adopt_world()
     claim_device(world.local_rank, allow_cpu)
@@ -114,11 +114,11 @@ def start_distributed(allow_cpu: bool = False) -> None:
         deepspeed.init_distributed(verbose=False)
     except torch.distributed.DistNetworkError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise KinspanError(f"the ranks do not meet at {address} (--master_port): {quote_error(error)}") from error
+        raise KinspanError(f"the ranks cannot connect at {address} (--master_port): {quote_error(error)}") from error
     if ranks.is_distributed():  # the groups must be made in the same order on all ranks
         ranks.process_group("control"), ranks.process_group("writer")
     elif torch.cuda.is_available():
-        # A group of one rank takes the device of its first sum, and without one says that it guesses
+        # A group of one rank uses the device of its first reduction; without one torch warns that it guesses
         torch.distributed.all_reduce(torch.zeros(1, device="cuda"))
 
 
@@ -145,6 +145,6 @@ def build_engine(model: torch.nn.Module, settings: JsonObject, learning_rate: fl
 
 
 def set_learning_rate(engine: Engine, rate: float) -> None:
-    """Sets the rate of the next update."""
+    """Sets the learning rate of the next update."""
     for group in engine.optimizer.param_groups:
         group["lr"] = rate

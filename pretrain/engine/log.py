@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
-MOST_STEPS = 1 << 53  # that a sound file can hold
+MAX_STEP = 1 << 53  # a line with a larger step is damaged
 WANDB_ID = "wandb_id"  # file in the run's folder
-WANDB_SECONDS = 20  # that the end of a run waits for W&B: launchers give 30 after a signal
+WANDB_SECONDS = 20  # seconds to wait for W&B at the end: launchers kill a run 30 s after a signal
 
 
 class Log:
-    """Writes metrics.jsonl, TensorBoard and the screen. Rank 0 alone has a log.
+    """Writes metrics.jsonl, TensorBoard and the screen. Only rank 0 has one.
 
     A resumed run removes the lines after its checkpoint, so that each step is logged once; TensorBoard's files are
-    written anew from the lines that are left. Training goes on where the log cannot be written: lines of metrics.jsonl
-    are kept and written with the next ones.
+    rewritten from the remaining lines. If the log cannot be written, training continues, and the lines are kept and
+    written with the next ones.
 
-    first_step: that of the checkpoint, or 0
+    first_step: the step of the checkpoint that the run resumes from, or 0
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
-    board:      gets every line, too
+    board:      also gets every line
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Log:
         if self.board:
             self.board.write(step, split, values)
         shown = [text.format(values[name]) for name, text in FORMATS.items() if name in values]
-        seconds, made = time.monotonic() - self.began, step - self.first_step
-        if split == "train" and made > 0 and seconds:
-            shown.append(f"{made / seconds:.3g} steps/s")
-            shown.append(f"{format_time((self.total_steps - step) * seconds / made)} left")
+        seconds, num_steps = time.monotonic() - self.began, step - self.first_step
+        if split == "train" and num_steps > 0 and seconds:
+            shown.append(f"{num_steps / seconds:.3g} steps/s")
+            shown.append(f"{format_time((self.total_steps - step) * seconds / num_steps)} left")
         log.info("step %d/%d  %-10s %s", step, self.total_steps, split, "  ".join(shown))
 
     def _write_lines(self) -> None:
@@ -122,7 +122,7 @@ class Log:
 
 
 def cut_log(path: Path, step: int, undone: tuple[str, ...] = ()) -> None:
-    """Cuts a metrics.jsonl after a step, and that step's lines of the splits ``undone``."""
+    """Removes the lines after a step from a metrics.jsonl, and those of this step whose split is in ``undone``."""
 
     def is_kept(line: JsonObject) -> bool:
         return 0 < step >= line["step"] and not (line["step"] == step and line["split"] in undone)
@@ -130,8 +130,8 @@ def cut_log(path: Path, step: int, undone: tuple[str, ...] = ()) -> None:
     write_atomically(path, "".join(line for line in complete_lines(path) if is_kept(json.loads(line))))
 
 
-# Of the figures that the screen shows, those first that move from the beginning. Accuracy and F1 of pairs are in
-# metrics.jsonl alone: they stay where always saying "negative" puts them for long, while the AUC already grows.
+# The figures on the screen, those that change from the first steps on first. Pair accuracy and F1 are in metrics.jsonl
+# alone: for long they stay at the values of always predicting "negative", while the AUC already grows.
 FORMATS = {
     "loss": "loss {:.3f}",
     "pair_auc": "AUC {:.3f}",
@@ -160,28 +160,28 @@ def format_time(seconds: float) -> str:
 
 
 def read_metrics(folder: Path) -> list[JsonObject]:
-    """Returns the sound lines of a run's metrics.jsonl, parsed."""
+    """Returns the undamaged lines of a run's metrics.jsonl, parsed."""
     return [json.loads(line) for line in complete_lines(folder / METRICS)]
 
 
 def complete_lines(path: Path) -> list[str]:
-    """Returns the sound lines of a metrics.jsonl. A killed run may have left half a line at the end."""
+    """Returns the undamaged lines of a metrics.jsonl. A killed run may have left half a line at the end."""
     if not path.exists():
         return []
     lines = path.read_bytes().splitlines(keepends=True)
-    return [line.decode("utf-8") for line in lines if line.endswith(b"\n") and _is_sound(line)]
+    return [line.decode("utf-8") for line in lines if line.endswith(b"\n") and _is_valid(line)]
 
 
-def _is_sound(line: bytes) -> bool:
+def _is_valid(line: bytes) -> bool:
     try:
-        entry = json.loads(line.decode("utf-8"))  # json's own decoding takes what UTF-8 does not have
-        return isinstance(entry["step"], int) and 0 <= entry["step"] <= MOST_STEPS and isinstance(entry["split"], str)
+        entry = json.loads(line.decode("utf-8"))  # json.loads would also decode invalid UTF-8
+        return isinstance(entry["step"], int) and 0 <= entry["step"] <= MAX_STEP and isinstance(entry["split"], str)
     except (ValueError, LookupError, TypeError, RecursionError):
         return False
 
 
 class WandbBoard:
-    """The run in Weights & Biases, one for all starts. Training goes on where W&B fails later."""
+    """Logs to one run in Weights & Biases, also after restarts. If W&B fails later, training continues."""
 
     def __init__(self, folder: Path, project: str, settings: Mapping[str, Any]) -> None:
         try:
@@ -198,21 +198,21 @@ class WandbBoard:
                 config=dict(settings),
                 settings=wandb.Settings(console="off", silent=True, login_timeout=60, finish_timeout=WANDB_SECONDS),
             )
-            self.run.define_metric("step")  # W&B's own counter cannot be set back
+            self.run.define_metric("step")  # W&B's own step counter cannot go back
             self.run.define_metric("*", step_metric="step")
-        except Exception as error:  # wandb's own kinds are not all exported
+        except Exception as error:  # wandb does not export all of its exceptions
             raise KinspanError(f"--wandb {project}: Weights & Biases cannot be used: {quote_error(error)}") from error
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Sends the figures of a split after ``step`` updates; a step repeated after a restart has the same ones."""
+        """Sends the figures of a split after ``step`` updates; a step repeated after a restart has the same figures."""
         try:
             self.run.log({"step": step, **{f"{split}/{name}": value for name, value in values.items()}})
         except Exception as error:
-            log.warning("step %d does not reach Weights & Biases (%s): training goes on", step, quote_error(error))
+            log.warning("step %d cannot be sent to Weights & Biases (%s): training goes on", step, quote_error(error))
 
     def close(self) -> None:
-        """Waits until W&B has all lines, or WANDB_SECONDS; it keeps the others in the run's folder."""
+        """Waits up to WANDB_SECONDS for W&B to send all figures; it keeps the others in the run's folder."""
         try:
             self.run.finish()
         except Exception as error:
-            log.warning("Weights & Biases has not got everything: %s", quote_error(error))
+            log.warning("Weights & Biases did not receive all figures: %s", quote_error(error))

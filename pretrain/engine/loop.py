@@ -1,4 +1,4 @@
-"""Training loops, of pre-training and fine-tuning: progress, sums for the log, skipped updates, stopping."""
+"""The training loop of pre-training and fine-tuning: progress, sums for the log, skipped updates, stopping."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ class Progress:
 
     odd_sizes_last: the order of the parameters in the optimizer, see engine.puts_odd_sizes_last
     window: the sums of all ranks since the last line of the log
-    due:    this step was not measured yet, although it was due, because the run was asked to stop
+    due:    validation is due at this step, but was put off because the run was asked to stop
     """
 
     step: int = 0
@@ -44,7 +44,7 @@ class Outcome:
     """Results of an update, on the device: nothing here waits for it.
 
     sums:      float64, this rank's sums for the log; zeros where the update was skipped
-    grad_norm: of the global gradient; it is read only when it is logged
+    grad_norm: norm of the global gradient, read only when it is logged
     skipped:   bool ``[]``, the same on all ranks
     """
 
@@ -67,10 +67,10 @@ class CheckpointWriter(Protocol):
 class LoopState(ABC):
     """The state of a training loop.
 
-    most_skips: this many skipped updates in a row end the run
+    max_skips:  this many skipped updates in a row end the run
     resumed_at: the step of the checkpoint that was loaded; None where the run began anew
-    skips:      of each update that is not yet counted in ``progress``, whether it was skipped
-    metrics:    None on all ranks but the first
+    skips:      for each update not yet counted in ``progress``, its step, and on the device whether it was skipped
+    metrics:    None on all ranks but rank 0
     window:     float64 on the device, this rank's sums since the last line of the log
     """
 
@@ -80,7 +80,7 @@ class LoopState(ABC):
     schedule: Schedule
     progress: Progress
     request: StopRequest
-    most_skips: int
+    max_skips: int
     resumed_at: int | None = None
     skips: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     metrics: Log | None = None
@@ -91,7 +91,7 @@ class LoopState(ABC):
         """Logs that this update was skipped."""
 
     def count_update(self, outcome: Outcome) -> None:
-        """Counts an update that was made, without waiting for it."""
+        """Adds up the results of an update, without waiting for the device."""
         self.window += outcome.sums
         self.skips.append((self.progress.step, outcome.skipped))
         self.progress.step += 1
@@ -99,7 +99,7 @@ class LoopState(ABC):
             self.metrics.step()
 
     def stop(self, saved: bool) -> None:
-        """Raises Stopped, after a checkpoint if this step is not ``saved``, which notes that validation is due."""
+        """Raises Stopped. If this step is not ``saved``, first writes a checkpoint, in which validation is due."""
         step = self.progress.step
         if not saved:
             self.progress.due = True
@@ -111,7 +111,7 @@ class LoopState(ABC):
         raise Stopped
 
     def save(self) -> None:
-        """Writes a checkpoint. Afterwards rank 0 holds the sums of all ranks, so that a resumed run rounds alike."""
+        """Writes a checkpoint. Then rank 0 holds the sums of all ranks, as it will after resuming, to round alike."""
         note_place(f"the checkpoint of step {self.progress.step}", patient=True)
         self.progress.window = ranks.sum_over_ranks(self.window).tolist()
         self.count_skips()
@@ -125,14 +125,14 @@ class LoopState(ABC):
             self.window.zero_()
 
     def sum_window(self, names: tuple[str, ...]) -> dict[str, float]:
-        """Returns the sums of all ranks since the last line of the log, by name; they begin anew."""
+        """Returns the sums of all ranks since the last line of the log, by name, and resets them."""
         sums = ranks.sum_by_name(self.window, names)
         self.window.zero_()
         self.count_skips()
         return sums
 
     def count_skips(self) -> None:
-        """Counts the updates that were skipped. Raises KinspanError after ``most_skips`` of them in a row."""
+        """Counts the updates that were skipped. Raises KinspanError after ``max_skips`` of them in a row."""
         progress, skips, self.skips = self.progress, self.skips, []
         flags = torch.stack([skipped for _, skipped in skips]).tolist() if skips else []  # one wait for the device
         for (step, _), skipped in zip(skips, flags, strict=True):
@@ -140,6 +140,6 @@ class LoopState(ABC):
             progress.skipped += skipped
             if skipped:
                 self.warn_skipped(step)
-            if progress.skipped_in_row >= self.most_skips:
+            if progress.skipped_in_row >= self.max_skips:
                 steps = f"in {progress.skipped_in_row} steps in a row, up to step {step}"
                 raise KinspanError(f"--learning_rate: no loss or gradient was finite {steps}")

@@ -1,7 +1,7 @@
 """Communication between the ranks.
 
-Objects and counts travel over gloo groups of our own, so that no rank waits for its device; sums of tensors that lie on
-the device travel over the default group.
+Objects and counts are exchanged over separate gloo groups, so that no rank waits for its device; tensors on the device
+are summed over the default group.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from data_pipeline.core.errors import KinspanError, quote_error
 
 Value = TypeVar("Value")
-TIMEOUT = timedelta(hours=24)  # so long because the watchdog notices a stalled rank much earlier, and names it
+TIMEOUT = timedelta(hours=24)  # long, because the watchdog notices a stalled rank much earlier, and names it
 
 
 def is_distributed() -> bool:
@@ -30,12 +30,12 @@ def count() -> int:
 
 @cache
 def process_group(name: str) -> dist.ProcessGroup:
-    """Returns the gloo group of that name, which all ranks make together: "control", or "writer" for its thread."""
+    """Returns the gloo group of that name, which all ranks make together: "control", or "writer" for checkpoints."""
     return dist.new_group(backend="gloo", timeout=TIMEOUT)
 
 
 def barrier() -> None:
-    """Waits until all ranks have come here."""
+    """Waits until all ranks have called this."""
     if is_distributed():
         dist.barrier(group=process_group("control"))
 
@@ -49,7 +49,7 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
 
 
 def start_sum(values: list[int]) -> Callable[[], list[int]]:
-    """Begins to sum each of the numbers over all ranks, and returns what waits for the sums, without the device."""
+    """Starts to sum each value over all ranks; returns a function that waits for the sums, not for the device."""
     total = torch.tensor(values, dtype=torch.int64)
     work = dist.all_reduce(total, group=process_group("control"), async_op=True) if is_distributed() else None
 
@@ -95,21 +95,21 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
 def make_first_on_each_machine(local_rank: int, make: Callable[[], Value]) -> Value:
     """Calls ``make`` on the first rank of each machine, then on the others; all ranks raise the KinspanError of any."""
     made: list[Value] = []
-    for turn in (True, False):
+    for is_first in (True, False):
         failure = None
-        if (local_rank == 0) == turn:
+        if (local_rank == 0) == is_first:
             try:
                 made.append(make())
             except KinspanError as error:
                 failure = str(error)
-        for text in gather(failure):
-            if text:
-                raise KinspanError(text)
+        for message in gather(failure):
+            if message:
+                raise KinspanError(message)
     return made[0]
 
 
 def is_communication_failure(error: BaseException) -> bool:
-    """Returns whether an error is that of a collective: another rank may have ended, or the network failed."""
+    """Returns whether a collective raised this error: another rank may have ended, or the network failed."""
     text = str(error).lower()
     return (
         not isinstance(error, KinspanError)

@@ -1,6 +1,6 @@
-"""The output folder of a run: checks that it can be written and is this run's, and makes it this run's.
+"""The output folder of a run: checks that it is writable and free or this run's, claims it, and locks it.
 
-    run.json        what makes it this run (its identity), written when the run claims the folder
+    run.json        the run's identity and facts, written when the run claims the folder
     checkpoints/    see pretrain.checkpoints.writer
     summary.json    written last of all: the run is complete
     lock            held by the run that uses the folder
@@ -25,18 +25,18 @@ from pretrain.engine import ranks
 
 LOCK, RUN = "lock", "run.json"
 SUMMARY, CHECKPOINTS = "summary.json", "checkpoints"
-SHARED = ".shared-"  # how the file begins by which ranks find that they share the output folder
+SHARED = ".shared-"  # prefix of the files by which ranks check that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
-FORMAT = 3  # of such a folder; grows when a run under way would draw or count differently
+FORMAT = 3  # version of the folder; raised when a resumed run would draw or count differently
 
 
 def open_folder(name: str | Path) -> Path:
-    """Returns the output folder, made where there is none. Raises KinspanError where it cannot be written."""
+    """Makes the output folder if it is missing, and returns it. Raises KinspanError if it is not writable."""
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for place in filter(Path.exists, (folder, folder / CHECKPOINTS)):
-            with tempfile.TemporaryFile(dir=place):
+        for path in filter(Path.exists, (folder, folder / CHECKPOINTS)):
+            with tempfile.TemporaryFile(dir=path):
                 pass
     except OSError as error:
         raise KinspanError(f"--output_dir {error.filename or folder} cannot be written: {error.strerror}") from error
@@ -44,7 +44,7 @@ def open_folder(name: str | Path) -> Path:
 
 
 def check_shared(folder: Path) -> None:
-    """Raises KinspanError on all ranks where one of them does not see what rank 0 writes into the folder."""
+    """Raises KinspanError on all ranks if one of them does not see what rank 0 writes into the folder."""
     name = ranks.broadcast_from_rank_0(lambda: f"{SHARED}{secrets.token_hex(8)}")
     ranks.broadcast_from_rank_0(lambda: (folder / name).touch())
     seen = ranks.gather((folder / name).exists())
@@ -54,13 +54,13 @@ def check_shared(folder: Path) -> None:
 
 
 def holds_this_run(folder: Path, record: JsonObject) -> bool:
-    """Returns whether the folder holds this run, with a checkpoint or complete; False where it is free.
+    """Returns whether the folder holds this run, complete or with a checkpoint. Raises KinspanError if it holds others.
 
-    record: of run.json: the identity, under the key "identity" or by itself
+    record: the content of run.json: the run's identity, or facts with the identity under the key "identity"
     """
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
-        _refuse_difference(path, record)
+        _check_same_run(path, record)
         return True
     names = {p.name for p in folder.iterdir() if not p.name.startswith(SHARED)} if folder.is_dir() else set()
     if not path.exists() and names - {RUN + ".tmp", LOCK}:
@@ -69,7 +69,7 @@ def holds_this_run(folder: Path, record: JsonObject) -> bool:
 
 
 def claim_folder(folder: Path, record: JsonObject) -> bool:
-    """Makes the folder this run's where it is free, by writing ``record``; returns whether it was."""
+    """Claims the folder if it is free, by writing ``record`` to run.json; returns whether it was free."""
     if holds_this_run(folder, record):
         return False
     write_record(folder, record)
@@ -81,14 +81,14 @@ def write_record(folder: Path, record: JsonObject) -> None:
     write_atomically(folder / RUN, json.dumps(record | {"format": FORMAT}, indent=1) + "\n")
 
 
-def _refuse_difference(path: Path, record: JsonObject) -> None:
-    kept = read_object(path, ADVICE)
-    if kept.pop("format", None) != FORMAT:
+def _check_same_run(path: Path, record: JsonObject) -> None:
+    stored = read_object(path, ADVICE)
+    if stored.pop("format", None) != FORMAT:
         raise KinspanError(f"{path} is damaged or of another version of kinspan: {ADVICE}")
-    theirs = kept.get("identity") if "identity" in record else kept
+    theirs = stored.get("identity") if "identity" in record else stored
     if not isinstance(theirs, dict):
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
-    ours = json.loads(json.dumps(record.get("identity", record)))  # as it would be read back
+    ours = json.loads(json.dumps(record.get("identity", record)))  # with the types that JSON gives back
     for key in ours | theirs:
         if theirs.get(key) != ours.get(key):
             change = f"its {key} is {str(theirs.get(key))[:200]}, not {str(ours.get(key))[:200]}"
@@ -99,15 +99,15 @@ def _refuse_difference(path: Path, record: JsonObject) -> None:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Keeps other runs off ``folder`` while the block runs; rank 0 holds the lock for all ranks.
 
-    The system releases the lock of a process that has died. Where the folder holds no run in the end, as after a
-    refusal, the lock goes, and so does an empty folder. Raises KinspanError where a live run holds it.
+    The system releases the lock of a process that has died. If the folder holds no run at the end, the lock file is
+    removed, and then the folder if it is empty. Raises KinspanError if a live run holds the lock.
     """
-    locked: list[IO[str]] = []
-    ranks.broadcast_from_rank_0(lambda: locked.append(_lock_file(folder / LOCK)))
+    lock_files: list[IO[str]] = []
+    ranks.broadcast_from_rank_0(lambda: lock_files.append(_lock_file(folder / LOCK)))
     try:
         yield
     finally:
-        for file in locked:
+        for file in lock_files:
             if not (folder / RUN).exists():
                 (folder / LOCK).unlink(missing_ok=True)
                 if not any(folder.iterdir()):
@@ -128,8 +128,8 @@ def _lock_file(path: Path) -> IO[str]:
         holder = " ".join(file.read(200).split()) or "another process"
         raise KinspanError(f"--output_dir {path.parent} is in use by {holder}, which may still be stopping") from error
     except OSError:
-        pass  # the storage has no locks, but checkpoints are whole or absent even so
-    # The run before may have removed the file in the meantime, and another one may have made it anew
+        pass  # the storage has no locks; even so no checkpoint is ever incomplete
+    # The last run may have removed the file meanwhile, and another one may have created it anew
     if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
         file.close()
         return _lock_file(path)

@@ -8,8 +8,8 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, BETWEEN_0_AND_1, NOT_BELOW_0, setting
 
 Shape = Literal["triangular", "wsd", "cosine", "constant"]
-OPEN_ENDED = ("wsd", "constant")  # a longer run begins as a shorter one does, and so can go on from it
-OPEN_ENDED_WARMUP = 50  # updates; a share of the whole would differ between the two
+OPEN_ENDED = ("wsd", "constant")  # a longer run begins like a shorter one, and so can continue it
+OPEN_ENDED_WARMUP = 50  # updates; a share of all updates would depend on the length
 
 
 @dataclass
@@ -74,12 +74,12 @@ class Schedule:
             return self.peak
         if self.shape == "wsd":
             return self.peak * (1 - math.sqrt(max(0, step - self.decay_start) / (self.total - self.decay_start)))
-        left = max(0.0, (self.total - step) / max(1, self.total - self.warmup))
-        return self.peak * (left if self.shape == "triangular" else (1 - math.cos(math.pi * left)) / 2)
+        remaining = max(0.0, (self.total - step) / max(1, self.total - self.warmup))
+        return self.peak * (remaining if self.shape == "triangular" else (1 - math.cos(math.pi * remaining)) / 2)
 
     @property
     def decay_start(self) -> int:
-        """Returns the first update of a wsd's decay; the end of another schedule."""
+        """Returns the first update of the decay of wsd; ``total`` for other shapes."""
         return self.total - (math.ceil(self.decay_share * self.total) if self.shape == "wsd" else 0)
 
 
@@ -89,9 +89,9 @@ def make_schedule(
     """Returns the schedule of these settings over ``total`` updates.
 
     warmup: updates; None: a tenth of all, or ``OPEN_ENDED_WARMUP``
-    given:  the flag and value that the warm-up follows from, where that is not --warmup_steps
+    given:  the flag and value that the warm-up follows from, if it is not --warmup_steps
 
-    Raises KinspanError where warm-up and decay leave no update at the peak.
+    Raises KinspanError if warm-up and decay leave no update at the peak.
     """
     if warmup is None:
         warmup = OPEN_ENDED_WARMUP if config.lr_schedule in OPEN_ENDED else total // 10

@@ -14,11 +14,11 @@ import psutil
 
 from pretrain.engine.world import DEEPSPEED_VARIABLE
 
-STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this run ended
+STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command resumes the run
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-REPEAT_SECONDS = 2.0  # a signal that comes sooner again is the first one, which the launcher passes on to its ranks
-# Each launcher sets one of its own for ranks: DeepSpeed's, torch's, and accelerate's, which starts a process alone too.
-VARIABLES = (DEEPSPEED_VARIABLE, "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
+REPEAT_SECONDS = 2.0  # a signal repeated within this time is the first one, passed on by the launcher
+# DeepSpeed's, torch's and accelerate's launchers set one of these for their ranks; the last also for a single process.
+LAUNCHER_VARIABLES = (DEEPSPEED_VARIABLE, "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 
 
 class Stopped(SystemExit):
@@ -29,7 +29,7 @@ class Stopped(SystemExit):
 
 
 class StopRequest:
-    """Keeps why this process was asked to stop: ``reason``, None as long as nobody asked."""
+    """Holds the reason why this process was asked to stop; None if it was not."""
 
     def __init__(self, max_hours: float | None) -> None:
         self.reason: str | None = None
@@ -55,10 +55,10 @@ class StopRequest:
         is_first = self.reason is None
         self.ask(name)
         if is_first and os.environ.get("RANK", "0") == "0":
-            os.write(2, f"{name}: ending with a checkpoint, after a step or two; once more ends at once\n".encode())
+            os.write(2, f"{name}: ending with a checkpoint, after a step or two; a second one ends at once\n".encode())
 
 
-_listening: list[StopRequest] = []  # the request of the outermost block that runs now
+_listening: list[StopRequest] = []  # the request of the active ``listen_for_stop``, if any
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
     handlers = {}
     if threading.current_thread() is threading.main_thread():  # Python allows signal handlers nowhere else
         handlers = {number: signal.signal(number, request.on_signal) for number in SIGNALS}
-    if any(name in os.environ for name in VARIABLES):
+    if any(name in os.environ for name in LAUNCHER_VARIABLES):
         launchers = find_launchers(psutil.Process())  # before the block begins, so that no death in it is missed
         threading.Thread(target=_watch_launchers, args=(launchers, request.ask, done), daemon=True).start()
     _listening.append(request)
@@ -85,7 +85,7 @@ def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
 
 
 def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None], done: threading.Event) -> None:
-    """Asks for a stop once a launcher is gone. DeepSpeed's dies of a SIGTERM at once and leaves its ranks running."""
+    """Asks for a stop once a launcher is gone. DeepSpeed's exits at once on SIGTERM, and its ranks run on."""
     while launchers and all(map(_is_running, launchers)):
         if done.wait(1.0):
             return
@@ -93,26 +93,25 @@ def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None]
 
 
 def find_launchers(rank: psutil.Process) -> list[psutil.Process]:
-    """Returns the processes without which a launched rank is an orphan; none where the launcher has died already.
+    """Returns the processes of the rank's launcher; none if the launcher has died already.
 
-    It is the nearest Python process above the rank; where torch's launcher is called as a library, the one that
-    multiprocessing knows. DeepSpeed's was mostly started by the command ``deepspeed``, which users signal: it is
-    watched too.
+    The launcher is the nearest Python ancestor; if torch's is called as a library, the parent that multiprocessing
+    knows. The command ``deepspeed`` is returned with the launcher that it started, because users signal the command.
     """
-    above = rank.parents()
+    ancestors = rank.parents()
     if caller := multiprocessing.parent_process():
-        return [process for process in above if process.pid == caller.pid]
-    number = next((number for number, process in enumerate(above) if _runs_python(process)), None)
-    if number is None:
+        return [process for process in ancestors if process.pid == caller.pid]
+    index = next((index for index, process in enumerate(ancestors) if _runs_python(process)), None)
+    if index is None:
         return []
-    parent = above[number + 1 : number + 2] if DEEPSPEED_VARIABLE in os.environ else []
-    return [above[number], *filter(_runs_python, parent)]
+    parent = ancestors[index + 1 : index + 2] if DEEPSPEED_VARIABLE in os.environ else []
+    return [ancestors[index], *filter(_runs_python, parent)]
 
 
 def _runs_python(process: psutil.Process) -> bool:
     try:
         return Path(process.exe()).name.startswith("python")
-    except psutil.Error:  # it has just ended, or belongs to another user, who is not the one that started the rank
+    except psutil.Error:  # it has just ended, or belongs to another user, and so did not start the rank
         return False
 
 

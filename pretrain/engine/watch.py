@@ -1,8 +1,8 @@
-"""A watchdog in each rank: notices ranks that died, fell silent or hang, names them, writes stacks, ends all with 70.
+"""A watchdog in each rank: detects ranks that died, fell silent or hang, names them, writes stacks, and ends all ranks.
 
-Each rank has one key in the process group's store, its heartbeat: how many places training has come to, and the last.
-One thread publishes it and reads others', and hangs if rank 0 does, which keeps the store. A second thread judges them
-and never waits. Should Python itself hang, ``faulthandler`` writes the stacks and ends the process.
+Each rank publishes a heartbeat in the process group's store: how many places in the training code it has entered, and
+the last one. One thread publishes it and reads those of others; it hangs if rank 0, which holds the store, does. A
+second thread judges them and never waits. If Python itself hangs, ``faulthandler`` writes stacks and ends the process.
 """
 
 import faulthandler
@@ -24,12 +24,12 @@ from pretrain.engine import ranks
 from pretrain.engine.stop import Stopped
 
 STATUS = 70  # EX_SOFTWARE of sysexits.h
-BEAT = 1.0  # seconds between two heartbeats, and between two looks at them
+BEAT = 1.0  # seconds between two heartbeats, and between two checks
 SILENCE = 60.0  # seconds without a heartbeat after which a rank counts as dead
 FAREWELL = 4.0  # seconds that the other ranks get to write their stacks before the first one ends
 SETTING_UP = "the set-up"  # ranks may exit here (set-up errors) without counting as dead
-STACKS = "stacks"  # the folder in the run's folder where stacks are written
-VERDICT = "verdict"
+STACKS = "stacks"  # subfolder of the run's folder
+VERDICT = "verdict"  # key in the store
 
 
 @dataclass
@@ -37,10 +37,10 @@ class Heartbeat:
     """Describes a rank to the others.
 
     machine: ranks with the same value see each other's processes
-    number:  of this heartbeat
-    places:  number of places that training has come to
+    number:  number of this heartbeat
+    places:  number of places that training has entered
     place:   the last of them
-    patient: training may stay there without end
+    patient: training may stay there for any time
     """
 
     rank: int
@@ -57,10 +57,10 @@ class Heartbeat:
 
 
 class Watch:
-    """Watches all ranks from one. The training loop calls ``enter``, the threads call the other methods.
+    """Watches the other ranks from this one. The training loop calls ``enter``, the threads call the other methods.
 
-    stall_seconds: the longest time in which no rank enters a new place before they count as stalled
-    store:         the key-value store that all ranks reach; None where this rank is alone
+    stall_seconds: the ranks count as stalled if none enters a new place for this long
+    store:         the key-value store that all ranks share; None for a single rank
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Watch:
         self.folder, self.stall_seconds, self.store = folder, stall_seconds, store
         self.beat = Heartbeat(rank, socket.gethostname(), name_machine(), os.getpid())
         self.listens_to = [r for r in range(world) if r != rank] if rank == 0 else [0]
-        self.heard = {rank: self.beat}
-        self.heard_at = dict.fromkeys([rank, *self.listens_to], time.monotonic())
+        self.beats = {rank: self.beat}
+        self.beat_times = dict.fromkeys([rank, *self.listens_to], time.monotonic())
         self.places: list[int] = []
-        self.moved = time.monotonic()
+        self.last_progress = time.monotonic()
         self.left = False
         self.verdict: str | None = None
 
     def enter(self, place: str, patient: bool = False) -> None:
-        """Notes that training has come to ``place``. ``patient``: it may stay there without end"""
+        """Notes that training has reached ``place``. ``patient``: it may stay there for any time"""
         self.beat.place, self.beat.patient, self.beat.places = place, patient, self.beat.places + 1
 
     def talk(self) -> None:
@@ -92,37 +92,37 @@ class Watch:
             for rank in self.listens_to:
                 if self.store.check([f"heartbeat/{rank}"]):
                     beat = Heartbeat(**json.loads(self.store.get(f"heartbeat/{rank}")))
-                    if beat != self.heard.get(rank):
-                        self.heard[rank], self.heard_at[rank] = beat, time.monotonic()
+                    if beat != self.beats.get(rank):
+                        self.beats[rank], self.beat_times[rank] = beat, time.monotonic()
 
     def look(self) -> str | None:
-        """Returns what is wrong by what was heard so far, or None."""
+        """Returns what is wrong according to the heartbeats read so far, or None."""
         faulthandler.dump_traceback_later(max(SILENCE, self.stall_seconds), exit=True, file=2)  # unless called again
         return self.verdict or self.judge(time.monotonic())
 
     def judge(self, now: float) -> str | None:
-        """Returns which rank has died or fallen silent, or on rank 0 that all stall; while leaving, silence alone."""
+        """Returns a verdict if a rank died or fell silent, or on rank 0 if all stall; while leaving, only if silent."""
         for rank in self.listens_to:
-            beat = self.heard.get(rank)
-            is_here = beat and beat.machine == self.beat.machine and beat.place != SETTING_UP
-            if beat and is_here and not self.left and not is_alive(beat.process):
+            beat = self.beats.get(rank)
+            is_local = beat and beat.machine == self.beat.machine and beat.place != SETTING_UP
+            if beat and is_local and not self.left and not is_alive(beat.process):
                 return f"{beat} has died, at {beat.place}"
-            if now - self.heard_at[rank] > SILENCE:
+            if now - self.beat_times[rank] > SILENCE:
                 seen = f"has given no sign of life for {SILENCE:.0f} s, as seen from {self.beat.host}"
                 return f"{beat or f'rank {rank}'} {seen}; it was at {beat.place if beat else SETTING_UP}"
         return self.judge_places(now) if self.beat.rank == 0 and not self.left else None
 
     def judge_places(self, now: float) -> str | None:
-        """Returns that no rank has entered a place for too long: the others wait for the one with the fewest places."""
-        beats = list(self.heard.values())
+        """Returns a verdict if no rank enters new places. It names the last rank, for which the others wait."""
+        beats = list(self.beats.values())
         places = [beat.places for beat in beats]
         if places != self.places or any(beat.patient for beat in beats):
-            self.places, self.moved = places, now
-        if now - self.moved <= self.stall_seconds:
+            self.places, self.last_progress = places, now
+        if now - self.last_progress <= self.stall_seconds:
             return None
         last = min(beats, key=lambda beat: beat.places)
         who = "every rank" if places.count(last.places) == len(beats) > 1 else str(last)
-        return f"{who} has stalled at {last.place}: no rank came further for {self.stall_seconds:g} s"
+        return f"{who} has stalled at {last.place}: no rank made progress for {self.stall_seconds:g} s"
 
     def end(self, verdict: str) -> None:
         """Publishes and prints the verdict, writes the stacks and ends the process; the other ranks do the same."""
@@ -151,7 +151,7 @@ class Watch:
         time.sleep(SILENCE + 2 * FAREWELL)
 
     def leave(self) -> None:
-        """Ends the watch, by all ranks together: the process of one that ended earlier would seem to have died."""
+        """Ends the watch on all ranks together, because a process that exits earlier would seem to have died."""
         self.left = True
         ranks.barrier()
 
@@ -160,7 +160,7 @@ _active: list[Watch] = []  # this process's watch
 
 
 def note_place(place: str, patient: bool = False) -> None:
-    """Notes in this process's watch, if there is one, that training has come to ``place``, see ``Watch.enter``."""
+    """Calls ``Watch.enter`` of this process's watch, if there is one."""
     for watch in _active:
         watch.enter(place, patient)
 
@@ -170,12 +170,12 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
     """Watches all ranks while the block runs. They enter it together."""
     store = None
     if ranks.is_distributed():
-        # torchrun's store may outlive its ranks: those that it starts again are not to read the last ones' verdict.
+        # torchrun's store may outlive its ranks: restarted ranks must not read the verdict on the last ones.
         name = ranks.broadcast_from_rank_0(lambda: f"watch/{uuid.uuid4()}")
         default = dist.distributed_c10d._get_default_store()
         store = dist.PrefixStore(name, default.clone())  # type: ignore[attr-defined]  # a connection for this thread
     watch, done = Watch(folder, rank, world, stall_seconds, store), threading.Event()
-    watch.heard = {beat.rank: beat for beat in ranks.gather(watch.beat)} | {rank: watch.beat}  # to name any by its host
+    watch.beats = {beat.rank: beat for beat in ranks.gather(watch.beat)} | {rank: watch.beat}  # to know all hosts
 
     def repeat(action: Callable[[], None]) -> None:
         while not done.wait(BEAT):
@@ -195,7 +195,7 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
         except Stopped:
             watch.leave()
             raise
-        watch.leave()  # not after an error: the other ranks are to notice that this one has ended
+        watch.leave()  # not after an error: the other ranks must notice that this one has ended
     finally:
         _active.clear()
         done.set()
@@ -204,12 +204,12 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
 
 
 def name_machine() -> str:
-    """Names the machine and its space of process numbers: containers may share a host name, but not these."""
+    """Returns a name of the machine and its process namespace; containers may share a host name, but not these."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return f"{socket.gethostname()} {os.getpid()}"  # as if each rank were on a machine of its own
+        return f"{socket.gethostname()} {os.getpid()}"  # then each rank counts as on another machine
 
 
 def is_alive(process: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which rank this process is, of how many, and where rank 0 is: the one place that reads the launchers' variables.
+"""Reads the launchers' variables: the rank of this process, the number of ranks, and the address of rank 0.
 
 | started by | it sets |
 |---|---|
@@ -7,7 +7,7 @@
 | srun, a task for each rank | SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST |
 | nobody | nothing: a world of one rank |
 
-It imports no torch, so that a command can refuse a world that cannot be at once.
+It does not import torch, so that a command can refuse impossible variables at once.
 """
 
 import os
@@ -22,17 +22,17 @@ import psutil
 
 from data_pipeline.core.errors import KinspanError
 
-DEFAULT_PORT = "29500"  # of the launchers
+DEFAULT_PORT = "29500"  # the default of all launchers
 LOOPBACK = "127.0.0.1"
 DEEPSPEED_VARIABLE = "CROSS_SIZE"
 LAUNCHER = "deepspeed.launcher.launch"
-# Ports that Linux does not give out by itself.
+# Linux never assigns these ports by itself.
 FIRST_PORT, NUM_PORTS = 10_000, 22_000
 COUNTS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 class World(NamedTuple):
-    """Holds where this rank is; rank 0 listens at host and port, which is None where there is but this rank."""
+    """Locates this rank, and rank 0, which listens at ``host`` and ``port``; a single rank may have no port."""
 
     rank: int = 0
     local_rank: int = 0
@@ -48,51 +48,51 @@ def read_launcher_variables() -> tuple[int, int, int]:
 
 
 def read_world(env: Mapping[str, str]) -> World:
-    """Returns the world of a process with these variables; those of a launcher count before those of ``srun``."""
+    """Returns the world that these environment variables describe; a launcher's take precedence over ``srun``'s."""
     if "RANK" in env:
         world = _read_launcher(env)
-    elif _count(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
+    elif _read_int(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
         world = _read_slurm(env)
     else:
         return World()
     if not 0 <= world.local_rank <= world.rank < world.size:
         raise KinspanError(
-            f"the launcher's variables cannot be: rank {world.rank} of {world.size}, local rank {world.local_rank}; "
+            f"the launcher's variables are invalid: rank {world.rank} of {world.size}, local rank {world.local_rank}; "
             "unset RANK, LOCAL_RANK and WORLD_SIZE, or give those of one launcher"
         )
     return world
 
 
 def _read_launcher(env: Mapping[str, str]) -> World:
-    size = _count(env, "WORLD_SIZE", 1)
-    local_size = _count(env, "LOCAL_WORLD_SIZE", _count(env, "LOCAL_SIZE", size))
+    size = _read_int(env, "WORLD_SIZE", 1)
+    local_size = _read_int(env, "LOCAL_WORLD_SIZE", _read_int(env, "LOCAL_SIZE", size))
     port = env.get("MASTER_PORT") or (DEFAULT_PORT if size > 1 else None)
     if env.get(DEEPSPEED_VARIABLE) == "1" and port == DEFAULT_PORT:
         port = _choose_port()
-    rank, local_rank = _count(env, "RANK", 0), _count(env, "LOCAL_RANK", 0)
+    rank, local_rank = _read_int(env, "RANK", 0), _read_int(env, "LOCAL_RANK", 0)
     return World(rank, local_rank, size, local_size, env.get("MASTER_ADDR") or LOOPBACK, port)
 
 
 def _read_slurm(env: Mapping[str, str]) -> World:
-    """Returns a task of ``srun`` as a rank; all meet at the first machine, at a port derived from the step."""
-    size = _count(env, "SLURM_STEP_NUM_TASKS", 1)
-    on_machines = expand_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
-    node = _count(env, "SLURM_NODEID", 0)
-    if node >= len(on_machines):
-        raise KinspanError(f"SLURM_NODEID is {node}, but SLURM_STEP_TASKS_PER_NODE has {len(on_machines)} machines")
+    """Returns the world of a task of ``srun``; rank 0 is on the first machine, its port depends on the job step."""
+    size = _read_int(env, "SLURM_STEP_NUM_TASKS", 1)
+    tasks_per_node = expand_counts(env.get("SLURM_STEP_TASKS_PER_NODE", str(size)))
+    node = _read_int(env, "SLURM_NODEID", 0)
+    if node >= len(tasks_per_node):
+        raise KinspanError(f"SLURM_NODEID is {node}, but SLURM_STEP_TASKS_PER_NODE has {len(tasks_per_node)} machines")
     host = env.get("MASTER_ADDR") or find_first_host(env.get("SLURM_STEP_NODELIST", "")) or LOOPBACK
-    if host == LOOPBACK and len(on_machines) > 1:
+    if host == LOOPBACK and len(tasks_per_node) > 1:
         raise KinspanError(
             "srun started tasks on several machines, and SLURM_STEP_NODELIST does not name the first: add a line "
             "before srun: export MASTER_ADDR=$(scontrol show hostnames | head -n 1)"
         )
-    step = f"{env.get('SLURM_JOB_ID')}.{env.get('SLURM_STEP_ID')}"
-    rank, local_rank = _count(env, "SLURM_PROCID", 0), _count(env, "SLURM_LOCALID", 0)
-    return World(rank, local_rank, size, on_machines[node], host, env.get("MASTER_PORT") or derive_port(step))
+    job_step = f"{env.get('SLURM_JOB_ID')}.{env.get('SLURM_STEP_ID')}"
+    rank, local_rank = _read_int(env, "SLURM_PROCID", 0), _read_int(env, "SLURM_LOCALID", 0)
+    return World(rank, local_rank, size, tasks_per_node[node], host, env.get("MASTER_PORT") or derive_port(job_step))
 
 
 def adopt_world() -> World:
-    """Sets the variables that torch and DeepSpeed read, in this process, as ``read_world`` says; returns that."""
+    """Sets this process's variables for torch and DeepSpeed to the values of ``read_world``, and returns these."""
     world = read_world(os.environ)
     os.environ |= {
         "RANK": str(world.rank),
@@ -107,7 +107,7 @@ def adopt_world() -> World:
 
 
 def find_first_host(hosts: str) -> str:
-    """Returns the first name in a list of Slurm's: gpu01 of ``gpu[01-03,07],login``."""
+    """Returns the first host in a node list of Slurm: gpu01 in ``gpu[01-03,07],login``."""
     return re.sub(r"\[(\d+)[^]]*\]", r"\1", hosts).partition(",")[0]
 
 
@@ -117,18 +117,18 @@ def expand_counts(text: str) -> list[int]:
 
 
 def derive_port(name: str) -> str:
-    """Returns a port that everybody who knows the name derives alike."""
+    """Returns a port that depends on the name alone, so that all ranks derive the same one."""
     return str(FIRST_PORT + zlib.crc32(name.encode()) % NUM_PORTS)
 
 
 def _choose_port() -> str:
-    """Returns a port by the launcher's process number, for DeepSpeed's launcher gives the same one to all runs."""
-    above = psutil.Process().parents()
-    launcher = next((process for process in above if LAUNCHER in process.cmdline()), None)
+    """Derives a port from the process id of DeepSpeed's launcher, which gives all runs the same port."""
+    ancestors = psutil.Process().parents()
+    launcher = next((process for process in ancestors if LAUNCHER in process.cmdline()), None)
     if launcher is None:
         return DEFAULT_PORT
     name = str(launcher.pid)
-    with suppress(OSError):  # containers may share ports, but not this
+    with suppress(OSError):  # containers may share ports, but not this namespace
         name += os.readlink("/proc/self/ns/pid")
     return derive_port(name)
 
@@ -139,7 +139,7 @@ def _free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def _count(env: Mapping[str, str], name: str, default: int) -> int:
+def _read_int(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name)
     if text is None:
         return default
