@@ -126,7 +126,6 @@ class StudyContext:
     transfer: str | None = None
     pretrain: StageRunner | None = None
     where: Mapping[str, str] = field(default_factory=dict)
-    bm25: bool = True
 
 
 @dataclass(frozen=True)
@@ -360,7 +359,7 @@ def _summarize_set(context: StudyContext, done: list[tuple[PlannedRow, Settings]
     measured = load_data(first).measured[-1]
     shown, metrics = choose_metrics(first.loss), list_metrics(first)
     figures = [read_figures(row.config, measured.split) for row in rows]
-    untrained = {BM25: score_bm25(measured)} if context.bm25 else {}
+    untrained = {BM25: score_bm25(measured)}
     if context.study.zero_shot:
         untrained[ZERO_SHOT] = score_answers(rows[0].start, measured)
     of_untrained = {name: compute_question_metrics(measured, scores, metrics) for name, scores in untrained.items()}
@@ -383,7 +382,6 @@ def _summarize_set(context: StudyContext, done: list[tuple[PlannedRow, Settings]
         "questions": measured.num_questions,
         "pairs": measured.num_pairs,
         "metrics": list(shown),
-        "bm25": ABOUT if context.bm25 else None,
         "rows": lines,
     }
 
@@ -440,7 +438,7 @@ def _format_table(table: Settings) -> list[str]:
         lines += textwrap.wrap(f"95% intervals of {TITLES[metrics[0]]} over questions: {cells}", WIDTH)
     tested = sum(row["p"] is not None for row in rows)
     lines += [f"corrected: the greater p, by Holm's method for {tested} rows against the first"] if tested > 1 else []
-    lines += [table["bm25"]] if table["bm25"] else []
+    lines.append(ABOUT)
     by_name = {row["name"]: row for row in rows}
     for row in rows:
         name, seeds = row["name"], row.get("seeds", 0)

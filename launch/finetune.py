@@ -8,8 +8,9 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from data_pipeline.core.command_line import parse
+from data_pipeline.core.settings import list_unused
 from finetune.data.registry import expect_data
-from finetune.training.config import FinetuneConfig, check, find_unused_flags
+from finetune.training.config import FinetuneConfig, check
 from launch.kinspan import run
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def main() -> str:
     config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
     check(config)
     expect_data(config.data, config.train_data, config.transfer)
-    for note in find_unused_flags(config):
+    for note in list_unused(config):
         log.warning(note)
     from finetune.training.experiment import format_results, run_experiment  # after the flags: torch takes seconds
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 from unicodedata import normalize
 
 import numpy as np
@@ -94,7 +93,13 @@ class AnswerSet:
 
     def _take_rows(self, rows: np.ndarray) -> "AnswerSet":
         """Returns these rows of every column; the caller sets ``starts``."""
-        return replace(self, **{name: take_rows(getattr(self, name), rows) for name in COLUMNS})
+        return replace(
+            self,
+            answer_ids=self.answer_ids.take(pa.array(rows)),
+            answers=self.answers.take(pa.array(rows)),
+            labels=self.labels[rows],
+            grades=None if self.grades is None else self.grades[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -155,14 +160,3 @@ def resolve_pairs(pairs: np.ndarray, question_of: np.ndarray) -> tuple[np.ndarra
     beyond = pairs >= size
     rows = np.where(beyond, (pairs - size) % size, pairs)
     return np.where(beyond, (pairs - size) // size, question_of[rows]), rows
-
-
-# The fields of an AnswerSet that have a value for each candidate
-COLUMNS = ("answer_ids", "answers", "labels", "grades")
-
-
-def take_rows(column: Any, rows: np.ndarray) -> Any:
-    """Returns these rows of a column, which is a NumPy or Arrow array; None stays None."""
-    if column is None:
-        return None
-    return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))

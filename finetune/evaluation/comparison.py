@@ -51,23 +51,19 @@ def format_table(rows: list[dict[str, Any]]) -> str:
         lines.append(f"{row['name']:<{width}}{''.join(figures)}  {low:.4f} to {high:.4f}")
     others = [row for row in rows if row["against_first"]]
     if others:
-        tests = "p of the paired randomisation test over questions"
+        about = "p of the paired randomisation test over questions"
         if len(others) > 1:
-            tests += f", corrected by Holm's method for {len(others)} comparisons"
+            about += f", corrected by Holm's method for {len(others)} comparisons"
         lines += [
             "",
-            f"against {rows[0]['name']}: difference ({tests})",
+            f"against {rows[0]['name']}: difference ({about})",
             " " * width + "".join(f"  {title.strip():<22}" for title in titles.values()).rstrip(),
         ]
     for row in others:
-        cells = [format_difference(row["against_first"][metric]) for metric in titles]
+        tests = [row["against_first"][metric] for metric in titles]
+        cells = [f"{test['difference']:+.4f} ({format_p(test['corrected'])})" for test in tests]
         lines.append(f"{row['name']:<{width}}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
     return "\n".join(lines)
-
-
-def format_difference(test: dict[str, Any]) -> str:
-    """Returns the difference from the first system, and the corrected p in brackets."""
-    return f"{test['difference']:+.4f} ({format_p(test['corrected'])})"
 
 
 def format_mean(figure: Mapping[str, float | None]) -> str:

@@ -17,8 +17,6 @@ class FileFlags:
     """TREC run files, of which the first is the baseline."""
     qrels: str | None = setting(None)
     """The judgements: a TREC qrels file, or a folder or file in BEIR's form."""
-    per_question: str | None = setting(None)
-    """CSV file for the metrics of every question."""
 
 
 @dataclass
@@ -43,8 +41,6 @@ class ModelFlags:
     its training."""
     precision: Literal["fp32", "bf16"] = setting("fp32")
     """bf16 is faster, and rounds scores."""
-    no_bm25: bool = setting(False)
-    """Leave BM25 out."""
     output_dir: str | None = setting(None)
     """Folder for the predictions and the metrics of every question."""
 
@@ -73,9 +69,9 @@ class EvaluateConfig(ContaminationFlags, ModelFlags, FileFlags):
 CACHE = ("cache_dir", "cache_gb")
 # What is done, by the flag that asks for it: the flags that go with it, of which the first must be given.
 MODES = {
-    "run": ("qrels", "per_question", "metrics"),
+    "run": ("qrels", "metrics"),
     "contamination": ("data", "columns", "split", "eval_filter", *CACHE),
-    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "no_bm25", "metrics", "output_dir"),
+    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "metrics", "output_dir"),
 }
 
 

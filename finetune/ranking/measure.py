@@ -38,11 +38,10 @@ log = logging.getLogger(__name__)
 
 
 def measure_files(
-    runs: list[str], qrels: str, csv: str | None = None, *, metrics: Sequence[str] = METRICS, as_json: bool = False
+    runs: list[str], qrels: str, *, metrics: Sequence[str] = METRICS, as_json: bool = False
 ) -> Iterator[str]:
     """Measures TREC run files, of which the first is the baseline, by the judgements of ``qrels``.
 
-    csv:     file for the metrics of every question
     metrics: by our own names, or by those of ir_measures
     """
     judged = trec.read_qrels(Path(qrels))
@@ -53,8 +52,6 @@ def measure_files(
         with _naming(name):
             notes += [f"{name}: {note}" for note in trec.list_unshared(judged, scores)]
             systems[name] = measure_run(judged, scores, metrics)
-    if csv:
-        trec.write_lines(Path(csv), [format_per_question(systems, list(judged))])
     yield f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged"
     yield from _report(compare_systems(systems), notes, {"qrels": qrels, "questions": len(judged)}, as_json)
 
@@ -68,14 +65,12 @@ def measure_models(
     columns: str | None = None,
     max_length: int | None = None,
     precision: str = "fp32",
-    no_bm25: bool = False,
     metrics: Sequence[str] = METRICS,
     as_json: bool = False,
     output_dir: str | None = None,
 ) -> Iterator[str]:
     """Measures models, of which the first is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
 
-    no_bm25:    measure the models alone
     metrics:    by our own names, or by those of ir_measures
     output_dir: folder for the predictions and the metrics of every question
     """
@@ -88,7 +83,7 @@ def measure_models(
     place_of = {name_installed(model): model for model in models}
     if len(place_of) < len(models):
         raise KinspanError(f"--model {' '.join(models)}: two of them have one name here: give each once, by its folder")
-    names = [*place_of] if no_bm25 else [*place_of, BM25]
+    names = [*place_of, BM25]
     systems: dict[str, Figures] = {}
     for name, folder in zip(names, name_folders(names), strict=True):
         scores = score_bm25(data) if name == BM25 else _score(place_of[name], data, max_length, precision)
@@ -96,18 +91,18 @@ def measure_models(
             systems[name] = measure_answers(data, scores, metrics)
             if output:
                 trec.write_predictions(output / folder, data, scores, folder)
-    if not no_bm25:
-        notes.append(ABOUT)
+    notes.append(ABOUT)
     rows = compare_systems(systems)
     if output:
         trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
         notes.append(f"{output} has the predictions and per_question.csv")
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
     yield from _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
-    metric = list_metrics(rows)[0]
-    for row in rows:
-        if rows[-1]["name"] == BM25 and row[metric] < rows[-1][metric]:
-            figures = row["name"], metric, row[metric], split, rows[-1][metric], BM25
+    metric, *_ = list_metrics(rows)
+    *of_models, of_bm25 = rows
+    for row in of_models:
+        if row[metric] < of_bm25[metric]:
+            figures = row["name"], metric, row[metric], split, of_bm25[metric], BM25
             log.warning("%s: %s %.4f on %s is below %.4f of %s", *figures)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 import torch.nn.functional as F
+from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -70,27 +71,18 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
     model, _ = load_siamese_model(name_or_dir, FRESH_SEED + seed)  # its masked-LM head is not used
     if holds_no_weights(name_or_dir):
         log.info("%s holds no weights: the model starts from scratch", name_or_dir)
-    elif untrained := list_untrained_parts(name_or_dir):
+    elif find_kind(name_or_dir) == BI_ENCODER and (untrained := list_untrained_parts(load_bi_encoder(name_or_dir))):
         log.warning("%s is trained without %s", name_or_dir, ", ".join(untrained))
     return SiameseRanker(model.encoder)
 
 
-def list_untrained_parts(name_or_dir: str) -> list[str]:
-    """Returns the parts of a model of sentence-transformers that are not trained further: prompts, any other pooling
-    than the mean, and modules behind it."""
-    try:
-        model = load_bi_encoder(name_or_dir) if find_kind(name_or_dir) == BI_ENCODER else None
-    except KinspanError:  # its encoder can be trained all the same
-        return []
-    if model is None:
-        return []
-    modules = [type(module).__name__ for module in model]
+def list_untrained_parts(model: SentenceTransformer) -> list[str]:
+    """Returns what is not trained further: prompts, any other pooling than the mean, and modules behind it."""
+    modules = {type(module).__name__: module for module in model}
     lost = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize")]
-    if "Pooling" in modules and model[modules.index("Pooling")].pooling_mode != "mean":
-        lost.append(f"its pooling ({model[modules.index('Pooling')].pooling_mode})")
-    if find_prompt(model, QUERY) or find_prompt(model, ANSWER):
-        lost.append("its prompts")
-    return lost
+    if "Pooling" in modules and modules["Pooling"].pooling_mode != "mean":
+        lost.append(f"its pooling ({modules['Pooling'].pooling_mode})")
+    return [*lost, "its prompts"] if find_prompt(model, QUERY) or find_prompt(model, ANSWER) else lost
 
 
 @dataclass(frozen=True)

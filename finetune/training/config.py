@@ -1,6 +1,6 @@
 """Every setting of fine-tuning, with the checks that need nothing but the settings."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from data_pipeline.core.settings import (
@@ -11,8 +11,6 @@ from data_pipeline.core.settings import (
     REQUIRED,
     SEEDS_FROM_1,
     check_settings,
-    default_of,
-    list_unused,
     refuse_first,
     setting,
 )
@@ -23,15 +21,14 @@ SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=F
 CORPUS = "corpus"
 NEGATIVES = ("negatives_ratio", "negatives_per_question")  # one says what is drawn
 CONTRASTIVE = "contrastive"
-LISTED = ("pairwise", "listwise")  # losses of an answer with negatives of its question
 TEMPERATURE = 0.05  # that of pre-training, and sentence-transformers' scale of 20
 
 
 @dataclass
 class DataSettings:
-    """Chooses the data to train and measure on."""
+    """Chooses the data to train and measure on, and where training starts."""
 
-    GROUP = "data"
+    GROUP = "data and model"
 
     data: str = setting(REQUIRED, help=f"The target's data set: {SPEC}.", may_change=True)
     train_data: str | None = setting(None, may_change=True)
@@ -52,13 +49,6 @@ class DataSettings:
     """Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text. Without it:
     as many as --model was trained on, where its folder says so, or else 128."""
 
-
-@dataclass
-class ModelSettings:
-    """Chooses where training starts."""
-
-    GROUP = "model"
-
     model: str | None = setting(None, may_change=True, is_model=True)
     """Where fine-tuning starts: a release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, which
     is installed with this package."""
@@ -72,10 +62,9 @@ class ObjectiveSettings:
 
     GROUP = "objective"
 
-    loss: Literal["pointwise", "pairwise", "listwise", "contrastive"] = setting("pointwise")
-    """pointwise: cross-entropy of each pair; pairwise: each answer against negatives of its question (RankNet);
-    listwise: softmax over an answer and negatives of its question. These train a cross-encoder. contrastive trains a
-    bi-encoder: cross-entropy of each right answer among all answers of the batch."""
+    loss: Literal["pointwise", "contrastive"] = setting("pointwise")
+    """pointwise trains a cross-encoder: cross-entropy of each pair. contrastive trains a bi-encoder: cross-entropy of
+    each right answer among all answers of the batch."""
     own_negatives: int | None = setting(None, NOT_BELOW_0, needs="loss contrastive")
     """For contrastive: so many wrong candidates of each question join the answers of the batch, other ones in every
     epoch; where a question has fewer, other questions' candidates make up for them. Without it: none."""
@@ -83,8 +72,6 @@ class ObjectiveSettings:
     """For contrastive: what cosines are divided by. Without it 0.05; 1 is the plain cosine."""
     symmetric: bool = setting(False, needs="loss contrastive")
     """For contrastive: each answer also has to find its question among all questions of the batch."""
-    list_size: int = setting(8, used_with="loss pairwise listwise")
-    """For pairwise and listwise: most candidates in a list, which are an answer and negatives."""
     negatives_ratio: float | None = setting(None, ABOVE_0, needs="loss pointwise")
     """For pointwise: so many negatives for each right answer of the whole set, drawn anew in every epoch from the
     negatives of all questions alike, those without a right answer among them."""
@@ -96,8 +83,6 @@ class ObjectiveSettings:
     """With --negatives_per_question: where they are drawn from. candidates: those of the question, which a search may
     have found and are hard; corpus: all candidates of the training set but what is right, which are easy and need no
     pool. Without it: candidates."""
-    positive_weight: float = setting(1.0, ABOVE_0, needs="loss pointwise")
-    """For pointwise: weight of answers in the loss, against class imbalance."""
     transfer: str | None = setting(None, may_change=True)
     """TANDA: a data set to fine-tune on first, before --data. That is done once for all seeds; both steps stop early by
     the dev MAP of --data."""
@@ -110,7 +95,7 @@ class ObjectiveSettings:
 
 @dataclass
 class OptimisationSettings(OptimizerSettings):
-    """Sets the length and the rate."""
+    """Sets the length, the rate and the pairs of an update."""
 
     GROUP = "optimisation"
 
@@ -147,13 +132,6 @@ class OptimisationSettings(OptimizerSettings):
     """Learning rates that --search_folds tries; the default is that of the same appendix (its 5e-5 stands where 5e-6
     would be in order)."""
 
-
-@dataclass
-class BatchSettings:
-    """Sets the pairs of an update."""
-
-    GROUP = "batches"
-
     batch_size: int = setting(32, ABOVE_0)
     """Pairs in one update, over all ranks; for --loss contrastive questions with a right answer, all answers of which
     are compared with each question: more of them are harder."""
@@ -167,9 +145,9 @@ class BatchSettings:
 
 @dataclass
 class ValidationSettings:
-    """Sets when the model is measured."""
+    """Sets when the model is measured and saved, where, and when the runs stop."""
 
-    GROUP = "validation"
+    GROUP = "validation and checkpoints"
 
     eval_steps: int | None = setting(None, ABOVE_0)
     """Validate every this many updates. Without it: after every epoch."""
@@ -179,13 +157,6 @@ class ValidationSettings:
     """Stop when more validations than this in a row have not improved the dev MAP."""
     test_every_validation: bool = setting(False)
     """Also measure the test set at each validation, for stability curves (TANDA, figure 4)."""
-
-
-@dataclass
-class CheckpointSettings:
-    """Where the runs write to, and when they stop."""
-
-    GROUP = "checkpoints"
 
     transfer_dir: str | None = setting(None, may_change=True, used_with="transfer")
     """TANDA: folder of the transferred rankers, which the commands for several targets share. Without it:
@@ -211,16 +182,7 @@ class MonitoringSettings(GuardSettings):
 
 
 @dataclass
-class FinetuneConfig(
-    MonitoringSettings,
-    CheckpointSettings,
-    ValidationSettings,
-    BatchSettings,
-    OptimisationSettings,
-    ObjectiveSettings,
-    ModelSettings,
-    DataSettings,
-):
+class FinetuneConfig(MonitoringSettings, ValidationSettings, OptimisationSettings, ObjectiveSettings, DataSettings):
     """Settings of ``kinspan finetune``. Those with ``may_change`` may change when a run is resumed; any other change
     makes it another run.
     """
@@ -234,9 +196,7 @@ class FinetuneConfig(
 def check(config: FinetuneConfig) -> None:
     """Raises KinspanError, naming the flag, for settings that are out of range or do not go together."""
     check_settings(config)
-    is_contrastive, size = config.loss == CONTRASTIVE, config.list_size
-    sizes = config.search_batch_sizes if config.search_folds else [config.batch_size]
-    fewest = min(*sizes, config.transfer_batch_size or sizes[0])
+    is_contrastive = config.loss == CONTRASTIVE
     drawn = [f"--{name}" for name in NEGATIVES if getattr(config, name) is not None]
     seeds = " ".join(map(str, config.seed))
     refuse_first(
@@ -246,8 +206,6 @@ def check(config: FinetuneConfig) -> None:
                 f"--epochs {config.epochs}: needs --transfer",
             ),
             (len(set(config.seed)) < len(config.seed), f"--seed {seeds}: name each seed once"),
-            (config.loss in LISTED and size < 2, f"--list_size {size}: an answer and a negative are 2"),
-            (config.loss in LISTED and fewest < size, f"--list_size {size}: a batch has {fewest} pairs"),
             (len(drawn) > 1, f"{' and '.join(drawn)} say the same thing: give one of them"),
             (
                 not config.negative_labels or set(config.negative_labels) - {1, 2, 3},
@@ -265,21 +223,6 @@ def check(config: FinetuneConfig) -> None:
             ),
         ]
     )
-
-
-def find_unused_flags(config: FinetuneConfig) -> list[str]:
-    """Returns notes about flags that were given and do nothing beside the others."""
-    replaced = {
-        "--search_folds": ("batch_size", "learning_rate") if config.search_folds else (),
-        "--warmup_steps": ("warmup_share",) if config.warmup_steps is not None else (),
-    }
-    defaults = {declared.name: default_of(declared) for declared in fields(config)}
-    return list_unused(config) + [
-        f"ignored, as {flag} decides it: --{name}"
-        for flag, names in replaced.items()
-        for name in names
-        if getattr(config, name) != defaults[name]
-    ]
 
 
 def get_max_length(config: FinetuneConfig) -> int:

@@ -173,29 +173,25 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> JsonObject:
                 write_predictions(folder / split.split, split, scores, tag)
         return figures
 
-    def identify() -> list[object]:
-        if not all((folder / split.split / "qrels.txt").is_file() for split in data.measured):
-            (folder / "scores.json").unlink(missing_ok=True)
-        prints = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
-        return [*prints, hash_file(folder / SUMMARY)]
-
-    return _measure_once(folder / "scores.json", identify, measure)
+    prints = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
+    if not all((folder / split.split / "qrels.txt").is_file() for split in data.measured):
+        (folder / "scores.json").unlink(missing_ok=True)
+    return _measure_once(folder / "scores.json", [*prints, hash_file(folder / SUMMARY)], measure)
 
 
-def _measure_once(path: Path, identify: Callable[[], list[object]], measure: Callable[[], JsonObject]) -> JsonObject:
-    """Returns the results of ``measure`` that ``path`` keeps, or measures where ``identify`` has changed since.
+def _measure_once(path: Path, of: list[object], measure: Callable[[], JsonObject]) -> JsonObject:
+    """Returns the results of ``measure`` that ``path`` keeps, or measures on all ranks where it has others' or none.
 
-    ``identify`` is called on rank 0, and ``measure`` on all ranks or on none.
+    of: what decides the results
     """
 
-    def read() -> tuple[list[object], JsonObject]:
-        of = identify()
+    def read() -> JsonObject:
         with suppress(KinspanError):  # a file that is absent or damaged is written anew
             known = read_object(path, "")
-            return of, known if known.get("of") == of else {}
-        return of, {}
+            return known if known.get("of") == of else {}
+        return {}
 
-    of, known = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever
+    known = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever
     if not known:
         known = {"of": of, **measure()}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,17 +218,14 @@ def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> 
             log.warning("%s has no row: %s", START, error)
         return {name: compute_means(compute_question_metrics(data, values, metrics)) for name, values in scores.items()}
 
-    def identify() -> list[object]:
-        prints = [fingerprint_model(model), fingerprint_answers(data), fingerprint_ids(data)]
-        return [*prints, config.max_length, *metrics]
-
     log.info("for comparison, %s and %s on %s", BM25, START, data.split)
-    known = _measure_once(folder / BASELINES, identify, measure)
+    of = [fingerprint_model(model), fingerprint_answers(data), fingerprint_ids(data), config.max_length, *metrics]
+    known = _measure_once(folder / BASELINES, of, measure)
     return {name: figures for name, figures in known.items() if name != "of"}
 
 
 def log_better_baselines(results: JsonObject) -> None:
-    """Warns of each baseline that the mean of the seeds is below. ``results``: those of results.json, or empty."""
+    """Warns of each baseline that the mean of the seeds is below; ``results``: those of results.json."""
     for split, baselines in results.get("baselines", {}).items():
         metric = choose_metrics(results["settings"]["loss"])[0]
         mean = results[split][metric]["mean"]

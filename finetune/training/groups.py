@@ -111,36 +111,6 @@ def _draw_others(
     return drawn[~np.isin(drawn, known)][:count]
 
 
-def draw_lists(data: AnswerSet, seed: int, epoch: int, list_size: int) -> Groups:
-    """Draws a group per answer: the answer, and up to ``list_size - 1`` negatives of its question, new in each epoch.
-
-    A text that is right for the question is no negative, whatever its label. A question without an answer, or without
-    a negative, has no group. Raises KinspanError where no question has one.
-    """
-    random = make_generator(seed, epoch)
-    key = random.random(data.num_pairs)
-    groups = []
-    for rows in data.question_slices():
-        labels = data.labels[rows]
-        negatives = rows.start + np.flatnonzero(data.distinct.wrong[rows])
-        if len(negatives):
-            for answer in rows.start + np.flatnonzero(labels):
-                drawn = negatives[np.argsort(key[negatives])][: list_size - 1]
-                key[negatives] = random.random(len(negatives))  # for the question's next answer
-                groups.append(np.concatenate([[answer], drawn]))
-    if not groups:
-        raise KinspanError(f"{data.name} {data.split}: no question has both an answer and a negative: use pointwise")
-    groups = [groups[n] for n in random.permutation(len(groups))]
-    return Groups(np.concatenate(groups), np.cumsum([0] + [len(g) for g in groups]))
-
-
-def log_unlisted(data: AnswerSet) -> None:
-    """Logs how many questions ``draw_lists`` passes over, where it passes over any."""
-    wrong = np.bincount(data.question_of, weights=data.distinct.wrong, minlength=data.num_questions)
-    if count := int(((wrong == 0) | (data.positives == 0)).sum()):
-        log.warning("%s of %s questions lack a right or a wrong candidate: not trained on", count, data.num_questions)
-
-
 def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) -> Groups:
     """Draws a group per right answer: the answer, and so many other candidates that are wrong, drawn in each epoch.
 

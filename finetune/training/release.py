@@ -43,12 +43,6 @@ def find_ranker(source: Path) -> Path | None:
     return best
 
 
-def read_experiment(ranker: Path) -> dict[str, Any]:
-    """Returns the results of a ranker's experiment; empty where it is not complete, or lies elsewhere."""
-    results = ranker.resolve().parent.parent / RESULTS
-    return read_object(results, REPAIR) if results.is_file() else {}
-
-
 def release_ranker(
     source: Path, output: Path, overrides: CardOverrides | None = None, measured: Mapping[str, Any] | None = None
 ) -> Path:

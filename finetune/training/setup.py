@@ -29,11 +29,10 @@ from pretrain.engine.layout import Layout
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.limits import check_fits
 
-from .config import CONTRASTIVE, LISTED, TEMPERATURE, FinetuneConfig, get_max_length
+from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig, get_max_length
 from .contrast import SiameseTrainer
-from .groups import log_unlisted
-from .stages import FitPlan, TrainingStage, largest_group, plan_stage
-from .update import LOSSES, Loss, Trainer, pointwise
+from .stages import FitPlan, TrainingStage, plan_stage
+from .update import Trainer
 
 DEFAULT = "ds_configs/zero1.json"  # DeepSpeed's settings
 
@@ -78,8 +77,7 @@ class RankerSetup:
 def load_setup(stage: TrainingStage, seed: int, ranks: Ranks) -> RankerSetup:
     """Loads and checks everything that can be checked before training starts. Raises KinspanError."""
     config, plan = stage.config, plan_stage(stage, seed)
-    micro = max(1, min(plan.groups, config.micro_batch_size // largest_group(config)))
-    layout = Layout(plan.groups, micro, ranks.world)
+    layout = Layout(config.batch_size, min(config.batch_size, config.micro_batch_size), ranks.world)
     load = _load_bi_encoder if config.loss == CONTRASTIVE else _load_cross_encoder
     ranker, trainer, prepare, save = load(stage, seed, layout, ranks.rank)
     measured = {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
@@ -112,12 +110,7 @@ def _load_cross_encoder(
         pairs = encode(data)
         return lambda model, device, **options: score_pairs(model, pairs, device, **options)
 
-    if config.loss in LISTED:
-        log_unlisted(stage.train)
-    weighted = partial(pointwise, positive_weight=config.positive_weight)
-    loss: Loss = weighted if config.loss == "pointwise" else LOSSES[config.loss]
-    labels = stage.train.labels
-    trainer = Trainer(pairs=encode(stage.train), labels=labels, loss=loss, layout=layout, rank=rank, seed=seed)
+    trainer = Trainer(pairs=encode(stage.train), labels=stage.train.labels, layout=layout, rank=rank, seed=seed)
     return ranker, trainer, prepare, partial(save_ranker, ranker.classifier.config, tokenizer, length)
 
 

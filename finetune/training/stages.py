@@ -21,7 +21,7 @@ from pretrain.engine.schedule import Schedule, make_schedule
 from pretrain.release.folder import fingerprint_model
 
 from .config import CONTRASTIVE, CORPUS, FinetuneConfig
-from .groups import Groups, draw_examples, draw_lists, draw_negatives, draw_pairs, flip_labels
+from .groups import Groups, draw_examples, draw_negatives, draw_pairs, flip_labels
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class TrainingStage:
 # Settings whose change invalidates a finished transfer run
 TRANSFER_SETTINGS = (
     *("transfer_learning_rate", "transfer_epochs", "transfer_steps", "transfer_eval_steps", "transfer_negatives"),
-    *("max_length", "loss", "list_size", "positive_weight", "warmup_share", "warmup_steps", "weight_decay"),
+    *("max_length", "loss", "warmup_share", "warmup_steps", "weight_decay"),
     *("max_grad_norm", "patience", "precision", "deepspeed_config", "fresh_head", "lr_schedule", "decay_share"),
 )
 CONTRASTIVE_SETTINGS = ("own_negatives", "temperature", "symmetric")
@@ -205,12 +205,10 @@ def name_best(dev: str) -> str:
 class FitPlan:
     """The length of a stage.
 
-    groups:             in one update, over all ranks (see groups.py)
     epoch_steps, total: updates in an epoch, and in all
     schedule:           of the learning rate
     """
 
-    groups: int
     epoch_steps: int
     total: int
     schedule: Schedule
@@ -219,16 +217,10 @@ class FitPlan:
 def plan_stage(stage: TrainingStage, seed: int) -> FitPlan:
     """Returns the length of a stage. Raises KinspanError where its warm-up is longer, or it has no groups."""
     config = stage.config
-    groups = max(1, config.batch_size // largest_group(config))
-    epoch_steps = math.ceil(len(draw_groups(stage, seed, 0)) / groups)
+    epoch_steps = math.ceil(len(draw_groups(stage, seed, 0)) / config.batch_size)
     total = min(config.epochs * epoch_steps, config.max_steps or config.epochs * epoch_steps)
     warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
-    return FitPlan(groups, epoch_steps, total, make_schedule(config, config.learning_rate, total, warmup, stage.what))
-
-
-def largest_group(config: FinetuneConfig) -> int:
-    """Returns the most pairs of a group, as batch sizes count them: an example of a bi-encoder counts as one."""
-    return 1 if config.loss in ("pointwise", CONTRASTIVE) else config.list_size
+    return FitPlan(epoch_steps, total, make_schedule(config, config.learning_rate, total, warmup, stage.what))
 
 
 def draw_groups(stage: TrainingStage, seed: int, epoch: int) -> Groups:
@@ -238,9 +230,7 @@ def draw_groups(stage: TrainingStage, seed: int, epoch: int) -> Groups:
         return draw_examples(train, seed, epoch, config.own_negatives or 0)
     if config.negatives_per_question is not None:
         return draw_negatives(train, seed, epoch, config.negatives_per_question, config.negatives_from == CORPUS)
-    if config.loss == "pointwise":
-        return draw_pairs(train, seed, epoch, config.negatives_ratio)
-    return draw_lists(train, seed, epoch, config.list_size)
+    return draw_pairs(train, seed, epoch, config.negatives_ratio)
 
 
 def fingerprint_answers(data: AnswerSet) -> str:

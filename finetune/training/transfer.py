@@ -1,11 +1,9 @@
-"""Every source on every target, zero-shot: a file for each cell, a table and CSV.
+"""Every source on every target, zero-shot: a file for each cell, and a table.
 
 A cell that was measured is not measured again as long as model and data are the same, so that a matrix grows by the
 sources and targets that are new.
 """
 
-import csv
-import io
 import json
 import logging
 import re
@@ -111,13 +109,3 @@ def format_matrix(targets: list[Target], rows: Rows) -> str:
         marks = ["**" if value == top else "" for value, top in zip(values, best, strict=True)]
         lines.append([name, *(f"{mark}{cell}{mark}" for mark, cell in zip(marks, cells, strict=True))])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def format_csv(targets: list[Target], rows: Rows) -> str:
-    """Returns CSV with a line of each cell: source or baseline, target, metric, value."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["source", "target", "metric", "value"])
-    for name, values in rows.items():
-        writer.writerows([name, t.name, t.metric, round(v, 6)] for t, v in zip(targets, values, strict=True))
-    return text.getvalue()

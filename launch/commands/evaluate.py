@@ -22,7 +22,7 @@ Of several, each is tested against the first by a randomisation test, paired ove
 
 EPILOG = f"""examples:
   kinspan evaluate --run run.txt --qrels qrels.txt --metrics "MRR@10 P@5 R@100"
-  kinspan evaluate --run ours.txt theirs.txt --qrels qrels.txt --per_question questions.csv
+  kinspan evaluate --run ours.txt theirs.txt --qrels qrels.txt
   kinspan evaluate --model runs/wikiqa/seed-1/best --data wikiqa=data/WikiQACorpus
   kinspan evaluate --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output_dir compared
   kinspan evaluate --contamination corpora/docs --data wikiqa=data/WikiQACorpus
@@ -40,10 +40,10 @@ def main() -> Iterator[str]:
     from finetune.ranking.measure import measure_contamination, measure_files, measure_models  # after the flags
 
     if mode == "run":
-        return measure_files(config.run, str(config.qrels), config.per_question, metrics=metrics, as_json=config.json)
+        return measure_files(config.run, str(config.qrels), metrics=metrics, as_json=config.json)
     chosen = {name: getattr(config, name) for name in ("split", "eval_filter", "columns")} | {"as_json": config.json}
     if mode == "contamination":
         corpus = Corpus(str(config.contamination), cache=cache_settings(config))
         return measure_contamination(corpus, str(config.data), **chosen)
-    of_models = {name: getattr(config, name) for name in ("max_length", "precision", "no_bm25", "output_dir")}
+    of_models = {name: getattr(config, name) for name in ("max_length", "precision", "output_dir")}
     return measure_models(config.model, str(config.data), metrics=metrics, **chosen, **of_models)

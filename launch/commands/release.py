@@ -44,8 +44,7 @@ class ReleaseConfig:
 
 def main() -> str:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
-    from finetune.training.experiment import log_better_baselines
-    from finetune.training.release import find_ranker, read_experiment, release_ranker
+    from finetune.training.release import find_ranker, release_ranker
     from pretrain.release.card import CardOverrides
     from pretrain.release.release import push, release
 
@@ -58,7 +57,6 @@ def main() -> str:
     if ranker and config.average > 1:
         raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has one checkpoint, its best")
     if ranker:
-        log_better_baselines(read_experiment(ranker))
         release_ranker(ranker, output, stated)
     else:
         release(source, output, config.average, stated)

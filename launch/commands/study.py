@@ -46,8 +46,6 @@ class StudyConfig:
     """Folder that the runs and the results are written to."""
     set: list[str] = setting([])
     """NAME=VALUE: settings of kinspan finetune that replace the study's, but not a row's."""
-    no_bm25: bool = setting(False)
-    """Leave BM25 out of the tables."""
     json: bool = setting(False)
     """Print the tables as a line of JSON too, last."""
     where: list[str] = setting([])
@@ -98,7 +96,6 @@ def main() -> str | None:
         config.transfer,
         prepare_pretraining,
         parse_names(config.where, path.read_text(encoding="utf-8")),
-        not config.no_bm25,
     )
     results = run_study(context)
     if os.environ.get("RANK", "0") != "0":

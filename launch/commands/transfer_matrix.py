@@ -6,7 +6,6 @@ from typing import Literal
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import write_atomically
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
 
@@ -14,8 +13,7 @@ DESCRIPTION = """Ranks every target's questions by every source's model, zero-sh
 matrix of MultiCQA (Rücklé et al., 2020). Questions are those that papers measure on; of other data sets, those with a
 right and a wrong candidate.
 
-Writes OUTPUT_DIR/matrix.csv, and a file for each cell in OUTPUT_DIR/results: the same command again measures what is
-new or has changed."""
+Writes a file for each cell into OUTPUT_DIR/results: the same command again measures what is new or has changed."""
 
 EPILOG = f"""example:
   kinspan evaluate transfer --sources beer=releases/beer physics=releases/physics \\
@@ -32,7 +30,7 @@ class MatrixConfig:
     targets: list[str] = setting(REQUIRED)
     """Test sets, each NAME=SPEC, such as wikiqa=wikiqa=data/WikiQACorpus."""
     output_dir: str = setting(REQUIRED)
-    """Folder for the table and the cells."""
+    """Folder for the cells."""
     accuracy: list[str] = setting([])
     """Names of targets that are measured by P@1, beside InsuranceQA, which always is; the others by MAP."""
     split: Literal["test", "dev"] = setting("test")
@@ -49,10 +47,9 @@ def main() -> str:
 
     if taken := [name for name in sources if name in transfer.BASELINES]:
         raise KinspanError(f"--sources {taken[0]}: a baseline has this name")
-    folder = Path(config.output_dir)
+    cells = Path(config.output_dir) / "results"
     loaded = transfer.load_targets(targets, config.split, config.accuracy)
-    rows = transfer.measure_matrix(sources, loaded, folder / "results", config.max_length)
-    write_atomically(folder / "matrix.csv", transfer.format_csv(loaded, rows))
+    rows = transfer.measure_matrix(sources, loaded, cells, config.max_length)
     return transfer.format_matrix(loaded, rows)
 
 

@@ -150,7 +150,7 @@ def test_as2(place, run_here, tiny_documents):
     assert f"{figures['seeds'][0]['test']['map']:.4f}" in trec
     assert "test mean" in tune
     assert "transferred from asnq" in tanda
-    assert "answers weigh more" in studied
+    assert "four to an answer" in studied
     assert "BM25" in models
     assert len((place / "runs/ranked/ranking.jsonl").read_text().splitlines()) == 10
     assert "right answers" in contamination

@@ -155,7 +155,7 @@ def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
         ground / "nq.jsonl", [{"question_text": f"colour {k}", **page, "annotations": annotations} for k in range(4)]
     )
     settings = {k: v for k, v in FINETUNE.items() if k not in ("data", "model", "output_dir")}
-    rows = [{"name": "one"}, {"name": "two", "settings": {"loss": "listwise"}}]
+    rows = [{"name": "one"}, {"name": "two", "settings": {"patience": 1}}]
     (ground / "study.yaml").write_text(yaml.safe_dump({"title": "A study", "settings": settings, "rows": rows}))
     (ground / "mine").mkdir()
     (ground / "mine/thesis.tex").write_text("All is kin.")

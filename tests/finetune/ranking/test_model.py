@@ -14,7 +14,7 @@ from sentence_transformers.models import Pooling, Transformer
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from finetune.ranking.kinds import find_kind
+from finetune.ranking.kinds import find_kind, load_bi_encoder
 from finetune.ranking.model import load_model, score_answers
 from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.siamese import list_untrained_parts, load_siamese_ranker, save_siamese_ranker
@@ -202,11 +202,11 @@ def test_a_fine_tuned_bi_encoder_is_trained_further_on_as_many_tokens(made, tmp_
 
 
 def test_parts_of_a_bi_encoder_that_are_not_trained_further(bi_encoder):
-    assert list_untrained_parts(str(bi_encoder("plain"))) == []
+    assert list_untrained_parts(load_bi_encoder(str(bi_encoder("plain")))) == []
     folder = bi_encoder("odd", prompts={"query": "query: "})
     pooling = folder / "1_Pooling" / "config.json"
     pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode": "cls"}))
-    assert list_untrained_parts(str(folder)) == ["its pooling (cls)", "its prompts"]
+    assert list_untrained_parts(load_bi_encoder(str(folder))) == ["its pooling (cls)", "its prompts"]
 
 
 def test_a_bi_encoder_takes_its_own_length_and_counts_cut_pairs(bi_encoder, data):

@@ -10,7 +10,6 @@ from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet, resolve_pairs
 from finetune.training.groups import (
     draw_examples,
-    draw_lists,
     draw_negatives,
     draw_pairs,
     flip_labels,
@@ -39,7 +38,7 @@ def members(groups):
     "make",
     [
         lambda d, s, e: draw_pairs(d, s, e, 1.5),
-        lambda d, s, e: draw_lists(d, s, e, 3),
+        lambda d, s, e: draw_examples(d, s, e, 2),
         lambda d, s, e: draw_negatives(d, s, e, 2, False),
         lambda d, s, e: draw_negatives(d, s, e, 2, True),
     ],
@@ -98,7 +97,6 @@ def repeated():
 @pytest.mark.parametrize(
     ("draw", "wrong"),
     [
-        (lambda d, e: draw_lists(d, 1, e, 9), [{"no", "never"}, {"no idea"}, {"none", "never"}]),
         (lambda d, e: draw_negatives(d, 1, e, 9, False), [{"no", "never"}, {"no idea"}, {"none", "never"}]),
         (
             lambda d, e: draw_negatives(d, 1, e, 2, True),
@@ -169,22 +167,8 @@ def test_negatives_do_not_depend_on_other_questions(data, from_corpus):
         assert [[f"{alone.answers[r]}" for r in n] for n in theirs] == [[f"{data.answers[r]}" for r in n] for n in ours]
 
 
-@pytest.mark.parametrize("list_size", [2, 4, 50])
-def test_a_list_is_an_answer_and_negatives_of_its_question(data, list_size):
-    groups = draw_lists(data, 1, 0, list_size)
-    answers = []
-    for rows in members(groups):
-        questions = set(data.question_of[rows].tolist())
-        assert len(questions) == 1
-        assert data.labels[rows].sum() == 1
-        assert len(set(rows)) == len(rows) == 1 + min(list_size - 1, NEGATIVES[questions.pop()])
-        answers += [row for row in rows if data.labels[row]]
-    able = [row for row in np.flatnonzero(data.labels) if NEGATIVES[data.question_of[row]]]
-    assert sorted(answers) == able
-
-
 def test_some_and_longest_first(data):
-    groups = draw_lists(data, 1, 0, 4)
+    groups = draw_examples(data, 1, 0, 3)
     lengths = np.random.default_rng(0).integers(5, 60, data.num_pairs)
     batch = groups.order_longest_first(1, 2, lengths.__getitem__)
     assert sorted(batch.tolist()) == [1, 2]
@@ -214,5 +198,3 @@ def test_noise_flips_what_the_paper_says(pairs, share, flipped):
 def test_too_few_candidates_are_refused(data):
     with pytest.raises(KinspanError, match="--negatives_per_question"):
         draw_negatives(data, 1, 0, 17, True)
-    with pytest.raises(KinspanError, match="made train"):
-        draw_lists(data.take(np.array([1, 2])), 1, 0, 4)
