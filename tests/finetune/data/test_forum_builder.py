@@ -151,11 +151,3 @@ def test_the_entry_builds_what_launch_evaluate_reads(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "60 questions, 40 with an accepted answer" in done.stdout
     assert load_split(f"files={tmp_path / 'set'}", "test").num_questions > 0
-    assert "--candidates" not in done.stderr
-    few = run_program(*entry, "--input", name, *flags, cwd=tmp_path)
-    assert "--candidates 100" in few.stderr
-    text = tmp_path / "plain.jsonl"
-    text.write_text('{"title": "a", "text": "no question"}\n')
-    failed = run_program(*entry, "--input", text, *flags, cwd=tmp_path)
-    assert failed.returncode == 2
-    assert "no question but a document" in failed.stderr

@@ -55,13 +55,10 @@ def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
         ("", DOCUMENTS, "test.tsv"),
         ("1\tq\t7\tA\t0", None, "document_passages.json"),
         ("1\tq\t9\tA\t0", DOCUMENTS, "test.tsv line 2"),
-        ("1\tq\t7\tA\t0,5", DOCUMENTS, "test.tsv line 2"),
         ("1\tq\t7\tA\t", DOCUMENTS, "test.tsv line 2"),
         ("1\tq\t7\tA", DOCUMENTS, "test.tsv line 2"),
-        ("1\tq\t7\tA\t0", '{"7": ', "document_passages.json"),
         ("1\tq\t7\tA\t0", "[" * 100_000, "document_passages.json"),
         ("1\tq\t7\tA\t0", [], "document_passages.json"),
-        ("1\tq\t7\tA\t0", {"7": ["a"]}, "document_passages.json"),
         ("1\tq\t7\tA\t0", {"7": {"0": 3}}, "document_passages.json"),
     ],
 )

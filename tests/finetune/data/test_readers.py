@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.as2 import ASNQ, PAPER_GRADE_COUNTS
-from finetune.data.dataset import DI_LIELLO, TANDA, MissingSplit
-from finetune.data.filters import RAW, filter_questions
+from finetune.data.dataset import MissingSplit
+from finetune.data.filters import filter_questions
 from finetune.data.registry import PUBLIC, expect_data, load_split
 from finetune.evaluation.metrics import compute_means, compute_question_metrics
 from tests.finetune.data.rows import rows_of
@@ -163,11 +162,3 @@ def test_counts_are_the_papers(shared, name):
     for (split, mode), counts in PUBLIC[name].paper_counts.items():
         kept = filter_questions(data[split], mode)
         assert (kept.num_questions, kept.num_pairs) in counts.values()
-
-
-def test_the_papers_counts_of_asnq_agree_with_themselves():
-    """Its table of labels adds up, and the development set is the two halves."""
-    train, dev, test = (ASNQ.paper_counts[split, RAW] for split in ("train", "dev", "test"))
-    assert train[TANDA][1] == sum(PAPER_GRADE_COUNTS["train"].values())
-    assert dev[TANDA][1] == sum(PAPER_GRADE_COUNTS["dev"].values()) == dev[DI_LIELLO][1] + test[DI_LIELLO][1]
-    assert dev[TANDA][0] == dev[DI_LIELLO][0] + test[DI_LIELLO][0]

@@ -130,14 +130,6 @@ def test_a_run_is_written_as_it_is_ranked(tmp_path):
     ]
 
 
-def test_an_id_that_no_run_can_hold_leaves_the_file_as_it_was(tmp_path):
-    path = tmp_path / "run.txt"
-    path.write_text("before")
-    with pytest.raises(KinspanError, match=r"run.txt.*'a b'"):
-        trec.write_run(path, [("q", {"x": 1.0}), ("r", {"a b": 1.0})], "tag")
-    assert path.read_text() == "before"
-
-
 @pytest.mark.parametrize("scores", [{"a": 12.5, "b": -11.3}, {"a": 1.0, "b": 1.0}, {"a": 0.03, "b": 0.02}])
 def test_what_is_appended_ranks_below_in_its_order(scores):
     rest = [f"r{number}" for number in range(1000)]

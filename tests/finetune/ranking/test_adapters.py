@@ -62,11 +62,6 @@ def test_bottlenecks_are_not_fine_tuned_and_lora_is(make_adapter):
     check_plain(load_ranker(str(make_adapter("lora"))), "x")
 
 
-def test_a_fresh_head_is_refused(make_adapter):
-    with pytest.raises(KinspanError, match="--fresh_head"):
-        load_ranker(str(make_adapter("pfeiffer")), fresh_head=True)
-
-
 def test_a_run_knows_an_adapter_by_its_content_and_its_base(make_adapter, tmp_path):
     folder = make_adapter("pfeiffer")
     shutil.copytree(folder, tmp_path / "copy")

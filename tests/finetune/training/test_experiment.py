@@ -90,12 +90,6 @@ def test_a_ranker_that_no_update_improved_is_told_from_a_trained_one(config, tmp
     assert AS_STARTED not in two
 
 
-def test_seeds_that_are_named_join_in_one_table(config, trained):
-    assert [run["seed"] for run in run_experiment(replace(config, seed=[2]))["seeds"]] == [2]
-    assert [run["seed"] for run in run_experiment(config)["seeds"]] == [1, 2]
-    assert len(trained) == 2
-
-
 def test_a_test_set_that_changed_is_measured_anew(config, write_sets, trained):
     folder = write_sets(train=5, dev=4, test=4)
     config = replace(config, data=f"files={folder}", seeds=1)
@@ -202,13 +196,6 @@ def test_columns_are_of_the_set_that_has_them(config, tmp_path, sets):
     (asnq / "train.tsv").write_text("q\ta\t1\nq\tb\t4\n")
     config = replace(config, data=f"files={renamed}", columns="answer=passage", transfer=f"asnq={asnq}")
     assert load_data(config).train.num_pairs == 19
-    (asnq / "dev.tsv").write_text("s\ta\t1\ns\tb\t4\n")
-    (asnq / "test.tsv").write_text("r\ta\t1\nr\tb\t4\n")
-    swapped = replace(config, data=f"asnq={asnq}", transfer=f"files={renamed}")
-    targets = [f"asnq={asnq}", f"files={renamed}"]
-    assert list(load_data(replace(swapped, transfer_targets=targets)).transfer_devs) == ["asnq", "files"]
-    with pytest.raises(KinspanError, match="--columns"):
-        load_data(replace(swapped, transfer=f"asnq={asnq}"))
     with pytest.raises(KinspanError, match="--columns"):
         load_data(replace(config, columns="passage"))
 
