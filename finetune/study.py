@@ -151,7 +151,7 @@ class PlannedRow:
 
 
 def read_study(path: Path) -> Study:
-    """Reads a study's file. Raises KinspanError, naming the file and the row, where it says what it may not."""
+    """Reads a study's file. Raises KinspanError, naming the file and the row."""
     content = read_yaml(path, f"--study {path}")
     try:
         _check_keys("the study", content, STUDY_KEYS)
@@ -297,10 +297,7 @@ def _plan_stage(
 
 
 def fill_names(value: Any, names: Mapping[str, str]) -> Any:
-    """Returns a value of a study's file with each ``$name`` in its texts replaced.
-
-    Raises KinspanError for a name that was not given.
-    """
+    """Returns a value of a study's file with each ``$name`` in its texts replaced."""
     if isinstance(value, dict):
         return {key: fill_names(part, names) for key, part in value.items()}
     if isinstance(value, list):

@@ -16,7 +16,7 @@ from finetune.data.dataset import MissingSplit
 from finetune.data.files import DEV_SHARE, TEST_SHARE, split_off
 from finetune.data.files import NAME as FILES
 from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept, find_overlaps
-from finetune.data.registry import expect_data, load_split, parse_columns
+from finetune.data.registry import load_split, parse_columns
 from finetune.training.groups import make_generator
 
 log = logging.getLogger(__name__)
@@ -69,14 +69,6 @@ def locate_test(folder: Path) -> Path:
 def make_spec(given: str) -> str:
     """Returns the data set that ``--questions`` means: a path is ``files=``."""
     return given if "=" in given else f"{FILES}={given}"
-
-
-def expect_questions(given: str) -> None:
-    """Raises KinspanError where there are none; the command calls it before it imports torch, which takes seconds."""
-    spec = make_spec(given)
-    if spec.startswith(f"{FILES}=") and not Path(spec.partition("=")[2]).exists():
-        raise KinspanError(f"--questions {given}: there is no such file or folder")
-    expect_data(spec)
 
 
 def name_questions(given: str) -> str:

@@ -28,7 +28,7 @@ class SourceRow(NamedTuple):
     answer:      with its white space folded; None for a question alone, which may have no candidate
     label:       0 or 1, or ASNQ's grade
 
-    A file either has ids or does not: a reader gives None in all rows, or in none.
+    A reader gives None for an id in all rows, or in none.
     """
 
     line: int
@@ -124,9 +124,8 @@ def collect_answers(
     negative_grades: the labels are ASNQ's grades, of which POSITIVE_GRADE is positive and these are negative; other
                      candidates are left out. None: the labels are 0 and 1
 
-    White space in questions is folded to single spaces, as in a corpus; in ids it becomes "_", since a TREC file
-    separates its columns by white space. Where the file has no question ids, they are q1, q2, ...; where it has no
-    answer ids, they are the question's followed by -1, -2, ... in the order of a hash of the text. A question without
+    White space in questions is folded to single spaces, as in a corpus; in ids it becomes "_", for TREC's files. Where
+    the file has no question ids, they are q1, q2, ...; for answer ids see ``_make_answer_ids``. A question without
     candidates is left out; a candidate without text is kept.
     """
     gathered = Collector()

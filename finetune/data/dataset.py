@@ -27,6 +27,7 @@ class DataSet:
     paper_counts: by split and filter, the questions and pairs that each paper counts; pairs None: it does not say
     graded:       the labels are ASNQ's grades 1 to 4 instead of 0 and 1
     accuracy:     papers measure it by P@1, which they call accuracy, and not by MAP
+    unit:         the name of what rows are numbered by in messages
     measured_on:  the filter of the dev and test questions that papers measure on; None: they differ
     """
 
@@ -37,13 +38,14 @@ class DataSet:
     paper_counts: Mapping[tuple[str, str], Mapping[str, tuple[int, int | None]]] = field(default_factory=dict)
     graded: bool = False
     accuracy: bool = False
+    unit: str = "line"
     measured_on: str | None = None
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> AnswerSet:
         """Reads a split, see ``registry.load_split``."""
         path = find_split(f"{self.name}={folder}", folder, split, self.file_names(split))
         grades = negative_grades if self.graded else None
-        return collect_answers(self.name, split, f"{path} line", self.read(path), grades)
+        return collect_answers(self.name, split, f"{path} {self.unit}", self.read(path), grades)
 
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
@@ -60,8 +62,6 @@ def find_split(place: str, folder: Path, split: str, names: Sequence[str]) -> Pa
     """Returns the first of a split's files that exists. Raises MissingSplit, which begins with ``place``, for none."""
     if paths := find_files(folder, names):
         return paths[0]
-    if not folder.is_dir():
-        raise MissingSplit(f"{place}: there is no such folder")
     raise MissingSplit(f"{place}: no split {split}: looked for {', '.join(names)}")
 
 

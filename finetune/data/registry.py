@@ -52,8 +52,7 @@ def load_split(
 ) -> AnswerSet:
     """Returns one split of a data set, unfiltered, and logs what is left out of it.
 
-    columns:         for files= and hub=: how the columns question, answer, label, question_id and answer_id are called
-                     where they have other names
+    columns:         for files= and hub=: names of the columns that are called otherwise
     negative_labels: ASNQ's labels that count as negative (Garg et al., 2020, table 6); other candidates are left out
 
     Raises MissingSplit where the data set lacks it.

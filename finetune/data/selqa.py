@@ -28,7 +28,7 @@ def read_selqa(path: Path, split: str | None = None) -> Iterator[SourceRow]:
     """
     published = path.name.removeprefix("selqa-ass-").partition(".")[0]
     for number, record in enumerate(read_json(path, list), 1):
-        place = f"{path} question {number}"
+        place, name = f"{path} question {number}", f"{published}-{number}"
         check_fields(record, place, str, "question", "article", "section")
         check_fields(record, place, list, "candidates", "answers")
         candidates, answers = record["candidates"], record["answers"]
@@ -39,14 +39,7 @@ def read_selqa(path: Path, split: str | None = None) -> Iterator[SourceRow]:
         for position, text in enumerate(candidates):
             if not isinstance(text, str):
                 raise KinspanError(f"{place}: candidate {position} is no text: {text!r}")
-            yield SourceRow(
-                line=number,
-                question_id=f"{published}-{number}",
-                question=record["question"],
-                answer_id=None,
-                answer=normalise(text),
-                label=int(position in answers),
-            )
+            yield SourceRow(number, name, record["question"], None, normalise(text), int(position in answers))
 
 
 def choose_split(article: str) -> str:

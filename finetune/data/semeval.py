@@ -18,8 +18,7 @@ proportion.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from xml.etree.ElementTree import ParseError, XMLPullParser
+from xml.etree import ElementTree
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
@@ -33,7 +32,6 @@ LABELS = {"PerfectMatch": 1, "Relevant": 1, "Irrelevant": 0}
 PART_1, PART_2 = "SemEval2016-Task3-CQA-QL-train-part1.xml", "SemEval2016-Task3-CQA-QL-train-part2.xml"
 DEV = "SemEval2016-Task3-CQA-QL-dev.xml"
 TESTS = {2016: "SemEval2016-Task3-CQA-QL-test.xml", 2017: "SemEval2017-task3-English-test.xml"}
-TEXTS = ("OrgQSubject", "OrgQBody", "RelQSubject", "RelQBody")
 
 
 def read_semeval(path: Path) -> Iterator[SourceRow]:
@@ -48,39 +46,23 @@ def read_semeval(path: Path) -> Iterator[SourceRow]:
 
 
 def _read_questions(path: Path) -> Iterator[SourceRow]:
-    """Yields the rows of one file, line by line as the parser comes to them."""
-    parser: Any = XMLPullParser(("start", "end"))
-    texts: dict[str, str] = {}
-    asked, started = None, 0
     try:
-        for line, text in read_lines(path):
-            parser.feed(text + "\n")
-            for event, element in parser.read_events():
-                tag, named = element.tag, element.attrib
-                if event == "end" and tag in TEXTS:
-                    texts[tag] = "".join(element.itertext())
-                elif event == "start" and tag == "OrgQuestion":
-                    asked, texts = named.get("ORGQ_ID"), {}
-                elif event == "start" and tag == "RelQuestion":
-                    started, texts = line, {name: texts.get(name, "") for name in TEXTS[:2]}  # threads may follow
-                elif event == "end" and tag == "RelQuestion":
-                    yield _make_row(f"{path} line {started}", started, asked, named, texts)
-                elif event == "end" and tag == "OrgQuestion":
-                    asked = None
-                    element.clear()
-        parser.close()
-    except ParseError as error:
+        root = ElementTree.fromstring("\n".join(text for _, text in read_lines(path)))
+    except ElementTree.ParseError as error:
         raise KinspanError(f"{path} line {error.position[0]}: not XML: {error}") from error
+    threads = ((asked, related) for asked in root.iter("OrgQuestion") for related in asked.iter("RelQuestion"))
+    for number, (asked, related) in enumerate(threads, 1):
+        names, label = (asked.get("ORGQ_ID"), related.get("RELQ_ID")), related.get("RELQ_RELEVANCE2ORGQ", "")
+        if not all(names):
+            raise KinspanError(f"{path} RelQuestion {number}: it has no RELQ_ID, or its OrgQuestion no ORGQ_ID")
+        if label not in LABELS:  # files of the tests with -input in their names have no labels
+            raise KinspanError(f"{path} RelQuestion {number}: RELQ_RELEVANCE2ORGQ {label!r}: none of {[*LABELS]}")
+        question, answer = _join(asked, "OrgQSubject", "OrgQBody"), _join(related, "RelQSubject", "RelQBody")
+        yield SourceRow(number, names[0], question, names[1], answer, LABELS[label])
 
 
-def _make_row(place: str, line: int, asked: str | None, related: dict[str, str], texts: dict[str, str]) -> SourceRow:
-    name, label = related.get("RELQ_ID"), related.get("RELQ_RELEVANCE2ORGQ", "")
-    if not asked or not name:
-        raise KinspanError(f"{place}: RelQuestion has no RELQ_ID, or stands in no OrgQuestion with an ORGQ_ID")
-    if label not in LABELS:  # files of the tests with -input in their names have no labels
-        raise KinspanError(f"{place}: RELQ_RELEVANCE2ORGQ is {label!r}, none of {', '.join(LABELS)}")
-    question, answer = (normalise(" ".join(texts.get(part, "") for part in parts)) for parts in (TEXTS[:2], TEXTS[2:]))
-    return SourceRow(line, asked, question, name, answer, LABELS[label])
+def _join(element: ElementTree.Element, *parts: str) -> str:
+    return normalise(" ".join("".join(part.itertext()) for name in parts for part in element.iter(name)))
 
 
 def _make(year: int, num_test: int) -> DataSet:
@@ -97,6 +79,7 @@ def _make(year: int, num_test: int) -> DataSet:
         f"(as in version 3.2), and {TESTS[year]}, with labels. Texts are titles with bodies.",
         file_names=name_files,
         read=read_semeval,
+        unit="RelQuestion",
         paper_counts={
             ("train", RAW): {MULTICQA: (267, None), nakov: (267, 2669)},
             ("dev", RAW): {MULTICQA: (50, None), nakov: (50, 500)},

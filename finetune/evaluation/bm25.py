@@ -29,9 +29,7 @@ def stem_words(words: list[str]) -> list[str]:
 def cut_words(texts: Sequence[str], *, return_ids: bool = False) -> Any:
     """Returns the words of each text as BM25 compares them, see ``WORDS``; function words and single letters count.
 
-    Chinese, Japanese, Thai and other scripts that put no space between words are cut into pairs of characters.
-
-    return_ids: return the ids and the vocabulary that bm25s makes an index of
+    Scripts that put no space between words are cut into pairs of characters. return_ids: return what bm25s indexes
     """
     options = {"token_pattern": WORD, "stopwords": None, "stemmer": stem_words}
     return bm25s.tokenize(list(map(pair_up, texts)), return_ids=return_ids, show_progress=False, **options)

@@ -17,9 +17,8 @@ START = "the start"  # that a ranker was trained from
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
     """Returns a row for each system: its ``name``, the mean of each metric, ``interval`` and ``against_first``.
 
-    The latter has for each metric what ``significance.compare_rows`` returns for this system, whose p is corrected for
-    the number of systems; it is None for the first system itself. ``interval`` is the 95% interval of the first
-    metric's mean over questions. ``systems`` has the metrics by question, and ``seed`` is the randomisation test's.
+    The latter has for each metric what ``significance.compare_rows`` returns; it is None for the first system itself.
+    ``interval`` is the 95% interval of the first metric's mean. ``systems`` has the metrics by question.
     """
     metrics = list(next(iter(systems.values())))
     tests = {metric: compare_rows([f[metric][None] for f in systems.values()], seed) for metric in metrics}

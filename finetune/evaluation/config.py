@@ -20,10 +20,10 @@ class FileFlags:
 
 
 @dataclass
-class ModelFlags:
-    """Flags of measuring models."""
+class DataFlags:
+    """Flags of measuring models on a data set, and how much of it stands in a corpus."""
 
-    GROUP = "models on a data set"
+    GROUP = "models or a corpus, and a data set"
 
     model: list[str] = setting([], is_model=True)
     """Model folders or hub names, of which the first is the baseline."""
@@ -43,20 +43,12 @@ class ModelFlags:
     """bf16 is faster, and rounds scores."""
     output_dir: str | None = setting(None)
     """Folder for the predictions and the metrics of every question."""
-
-
-@dataclass
-class ContaminationFlags(CacheFlags):
-    """Flags of looking for test sentences in a corpus."""
-
-    GROUP = "contamination of a corpus by a data set"
-
     contamination: str | None = setting(None)
     """Corpus folder or address: how many sentences of --data stand in it?"""
 
 
 @dataclass
-class EvaluateConfig(ContaminationFlags, ModelFlags, FileFlags):
+class EvaluateConfig(CacheFlags, DataFlags, FileFlags):
     """Flags of ``kinspan evaluate``."""
 
     metrics: list[str] = setting([])
@@ -88,8 +80,6 @@ def check(config: EvaluateConfig) -> str:
     if MODES[mode][0] not in given:
         raise KinspanError(f"--{mode} needs --{MODES[mode][0]}; see --help")
     for flag in ("run", "model"):
-        names = getattr(config, flag)
-        for name in names:
-            if names.count(name) > 1:
-                raise KinspanError(f"--{flag} {name} is given twice")
+        if len(set(names := getattr(config, flag))) < len(names):
+            raise KinspanError(f"--{flag} {' '.join(names)}: give each once")
     return mode

@@ -78,8 +78,7 @@ def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str])
 def measure_retrieval(ranked: Sequence[Sequence[str]], right: Sequence[Collection[str]]) -> Figures:
     """Returns MRR and recall of every question, ``[Q]``; a question without a right answer counts 0.
 
-    ranked: of each question the ids of the answers that a search returned, the best first, none twice
-    right:  of each question the ids of its right answers
+    ranked: of each question the ids of the answers that a search returned, the best first; right: those of right ones
     """
     run = {str(q): {name: -float(rank) for rank, name in enumerate(ids)} for q, ids in enumerate(ranked)}
     return compute_run_metrics({str(q): dict.fromkeys(ids, 1) for q, ids in enumerate(right)}, run, RETRIEVAL_METRICS)

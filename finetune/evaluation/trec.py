@@ -123,10 +123,9 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
 
     tag: the system's name in run.txt
 
-    run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them. Scores are written so that
-    they read back unchanged. Each line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id,
-    text, score, label}]}``. Raises KinspanError for an id that is empty or has white space, for a score that is not
-    finite, and where the folder cannot be written.
+    run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them. Scores read back unchanged.
+    Each line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id, text, score, label}]}``.
+    Raises KinspanError for an id that is empty or has white space, and for a score that is not finite.
     """
     order = _write_run(folder, data, scores, tag)
     ids, labels = data.answer_ids.to_pylist(), data.labels.tolist()

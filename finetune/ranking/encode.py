@@ -140,10 +140,7 @@ def encode_pairs(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length
 
     Their ids equal ``tokenizer([question], [candidate], truncation="longest_first", max_length=max_length,
     split_special_tokens=True)``: a text that says ``[SEP]`` injects none. An empty candidate has its place between two
-    separators, as CrossEncoder has it; ``tokenizer(question, "")``, which is not given lists, would take it for none.
-
-    128 tokens are both papers' (Garg et al., 2020, section 5.2). Raises KinspanError where ``max_length`` leaves no
-    room for two texts.
+    separators, as CrossEncoder has it. Raises KinspanError where ``max_length`` leaves no room for two texts.
     """
     template = read_pair_template(tokenizer)
     if max_length < template.num_special + MIN_TEXT_TOKENS:

@@ -74,8 +74,6 @@ def load_model(name_or_dir: str, max_length: int | None = None, precision: str =
         embeddings; or a learned fusion of such models and BM25
     max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own
     precision:  "bf16" is taken only where the model's pairs can be packed; else it is fp32
-
-    Raises KinspanError where there is no such model.
     """
     kind = find_kind(name_or_dir)
     if kind == FUSION:

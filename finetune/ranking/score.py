@@ -61,7 +61,6 @@ def run_batches(
     Each rank makes as many forward passes as the others, because ZeRO 3 needs that; all ranks get all of ``out``.
 
     batches:   numbers of examples, each in one batch
-    what:      title of the progress bar
     precision: "fp32" is that of the weights; "bf16" is autocast over fp32 weights, which is faster and rounds
 
     Raises KinspanError where memory is short.

@@ -62,8 +62,6 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
     name_or_dir: any model whose encoder can be trained here: a bi-encoder, a release, another weights folder, a hub
                  name, or a folder with a config alone, from which training starts from scratch
     seed:        of fresh weights
-
-    Raises KinspanError where there is no such model.
     """
     silence_transformers()
     if is_adapter(name_or_dir):
@@ -154,7 +152,7 @@ def score_texts(
     texts: those of ``data``
     width: numbers of a vector
 
-    With several ranks each embeds its share, see score.run_batches. Raises KinspanError where memory is short.
+    With several ranks each embeds its share, see score.run_batches.
     """
     needed = np.unique(np.concatenate([texts.questions[data.question_of], texts.answers]))
     batches = list(group_by_length(texts.lengths, BATCH_TOKENS[device.type], needed))

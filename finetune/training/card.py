@@ -10,6 +10,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.evaluation.metrics import TITLES
+from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER
 from pretrain.release.card import CardOverrides, make_metadata, render_card
 from pretrain.release.folder import CARD, FACTS
 
@@ -18,7 +19,6 @@ from .stages import TrainingStage, name_transfer
 
 ABOUT = "ranker.json"  # beside a ranker's weights: what its card says
 HUB_NAMES = {"wikiqa": "microsoft/wiki_qa"}  # of data sets, on the hub
-CROSS_ENCODER, BI_ENCODER = "cross-encoder", "bi-encoder"
 # Of a ranker that was best at step 0: by its figures alone it passes for a trained one
 AS_STARTED = (
     "no update improved the dev MAP, so this is the starting model (a new head of a cross-encoder is random; a "

@@ -48,7 +48,6 @@ class DataSettings:
     max_length: int | None = setting(None, ABOVE_0)
     """Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text. Without it:
     as many as --model was trained on, where its folder says so, or else 128."""
-
     model: str | None = setting(None, may_change=True, is_model=True)
     """Where fine-tuning starts: a release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, which
     is installed with this package."""
@@ -131,7 +130,6 @@ class OptimisationSettings(OptimizerSettings):
     search_learning_rates: list[float] = setting([2e-6, 5e-5, 1e-5, 2e-5], ABOVE_0, used_with="search_folds")
     """Learning rates that --search_folds tries; the default is that of the same appendix (its 5e-5 stands where 5e-6
     would be in order)."""
-
     batch_size: int = setting(32, ABOVE_0)
     """Pairs in one update, over all ranks; for --loss contrastive questions with a right answer, all answers of which
     are compared with each question: more of them are harder."""
@@ -157,7 +155,6 @@ class ValidationSettings:
     """Stop when more validations than this in a row have not improved the dev MAP."""
     test_every_validation: bool = setting(False)
     """Also measure the test set at each validation, for stability curves (TANDA, figure 4)."""
-
     transfer_dir: str | None = setting(None, may_change=True, used_with="transfer")
     """TANDA: folder of the transferred rankers, which the commands for several targets share. Without it:
     --output_dir."""
@@ -201,22 +198,16 @@ def check(config: FinetuneConfig) -> None:
     seeds = " ".join(map(str, config.seed))
     refuse_first(
         [
-            (
-                config.epochs < (0 if config.transfer else 1),
-                f"--epochs {config.epochs}: needs --transfer",
-            ),
+            (config.epochs < (0 if config.transfer else 1), f"--epochs {config.epochs}: needs --transfer"),
             (len(set(config.seed)) < len(config.seed), f"--seed {seeds}: name each seed once"),
             (len(drawn) > 1, f"{' and '.join(drawn)} say the same thing: give one of them"),
             (
                 not config.negative_labels or set(config.negative_labels) - {1, 2, 3},
-                f"--negative_labels {config.negative_labels}: must be of 1, 2 and 3",
+                f"--negative_labels {config.negative_labels}: not of 1 to 3",
             ),
             (config.search_folds and config.transfer, "--search_folds does not go with --transfer"),
             (config.search_folds and is_contrastive, "--search_folds does not go with --loss contrastive"),
-            (
-                is_contrastive and config.fresh_head,
-                "--fresh_head: --loss contrastive has no head",
-            ),
+            (is_contrastive and config.fresh_head, "--fresh_head: --loss contrastive has no head"),
             (
                 is_contrastive and config.batch_size < 2 and not config.own_negatives,
                 "--batch_size 1: --loss contrastive has nothing to compare an answer with",

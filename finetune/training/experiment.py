@@ -89,9 +89,8 @@ def run_experiment(config: FinetuneConfig, baselines: bool = True) -> JsonObject
 
     baselines: measure BM25 and the base model too; a study has rows for them
 
-    Every rank runs this function, and all return the results. The same call again resumes. Raises KinspanError for
-    errors of the user, and Stopped (a SystemExit of status 75) where a signal or ``max_hours`` ended a run with a
-    checkpoint.
+    Run by every rank. The same call again resumes. Raises Stopped (a SystemExit of status 75) where a signal or
+    ``max_hours`` ended a run with a checkpoint.
     """
     check(config)
     with listen_for_stop(config.max_hours):
@@ -159,8 +158,6 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> JsonObject:
     """Returns the metrics of the folder's best ranker by split, and writes its predictions.
 
     tag: the system's name in the TREC run
-
-    Every rank runs this function, since each scores a share of the pairs.
     """
     data, config = experiment.data, experiment.config
 

@@ -57,9 +57,8 @@ def make_generator(seed: int, epoch: int) -> np.random.Generator:
 def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_ratio: float | None = None) -> Groups:
     """Draws pairs, each a group.
 
-    negatives_ratio: train on so many negatives for each right answer of the whole set, drawn anew in each epoch from
-        all negatives alike: most are of questions with many candidates, and some of questions without a right answer;
-        None: on all
+    negatives_ratio: so many negatives for each right answer of the whole set, drawn anew in each epoch from all
+        negatives alike, those of questions without a right answer too; None: all
     """
     random = make_generator(seed, epoch)
     rows = np.arange(data.num_pairs)
@@ -121,20 +120,15 @@ def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) ->
     answers = random.permutation(np.flatnonzero(data.labels))
     groups = np.empty((len(answers), 1 + own_negatives), dtype=np.int64)
     groups[:, 0] = answers
-    question_of = data.question_of
-    for group, question in zip(groups, question_of[answers], strict=True):
-        if not own_negatives:
-            break
+    for group, question in zip(groups, data.question_of[answers], strict=True):
         candidates = slice(int(data.starts[question]), int(data.starts[question + 1]))
         wrong = candidates.start + np.flatnonzero(data.distinct.wrong[candidates])
         drawn = random.permutation(wrong)[:own_negatives]
-        missing = own_negatives - len(drawn)
-        others = np.zeros(0, dtype=np.int64)
-        if missing:
+        if missing := own_negatives - len(drawn):
             known = np.union1d(data.distinct.which[candidates], data.distinct.find_right(question))
-            setting = f"--own_negatives {own_negatives}"
-            others = data.distinct.rows[_draw_others(random, known, missing, data, question, setting)]
-        group[1:] = np.concatenate([drawn, others])
+            others = _draw_others(random, known, missing, data, question, f"--own_negatives {own_negatives}")
+            drawn = np.concatenate([drawn, data.distinct.rows[others]])
+        group[1:] = drawn
     return Groups(groups.ravel(), np.arange(len(answers) + 1) * (1 + own_negatives))
 
 

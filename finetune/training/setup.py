@@ -21,10 +21,7 @@ from finetune.ranking.siamese import (
     save_siamese_ranker,
     score_texts,
 )
-from pretrain.engine.engine import (
-    read_deepspeed_config,
-    start_distributed,
-)
+from pretrain.engine.engine import read_deepspeed_config, start_distributed
 from pretrain.engine.layout import Layout
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.limits import check_fits
@@ -61,7 +58,6 @@ def join_ranks(config: FinetuneConfig) -> Ranks:
 class RankerSetup:
     """The parts of a run.
 
-    trainer:  of a cross-encoder or a bi-encoder
     measured: for each dev set, and "test" if it is measured at each validation, the answers and their scoring
     save:     writes weights to a folder, which others load as a ranker
     """

@@ -55,8 +55,7 @@ def train_ranker(stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) ->
     """Runs, or goes on with, one run in ``folder``, and returns its summary. The best ranker on each
     dev set lies in ``folder``, see ``stages.name_best``.
 
-    Run by every rank. Raises KinspanError for errors of the user, and Stopped (a SystemExit of status 75) where a
-    signal or ``max_hours`` ended the run with a checkpoint.
+    Run by every rank. Raises Stopped (status 75) where a signal or ``max_hours`` ended the run with a checkpoint.
     """
     config, record = stage.config, {**stage.identity, "seed": seed}
     if summary := _read_summary(folder, record):

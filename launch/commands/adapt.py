@@ -12,8 +12,8 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.settings import REQUIRED, setting
 from data_pipeline.prepare.readers.files import find_input_files
-from finetune.adapt.questions import expect_questions
-from finetune.data.registry import PUBLIC
+from finetune.adapt.questions import make_spec
+from finetune.data.registry import PUBLIC, expect_data
 from objectives import OBJECTIVES
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def main() -> str:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
     find_input_files(config.documents)  # first, since torch takes seconds to import
     if config.questions:
-        expect_questions(config.questions)
+        expect_data(make_spec(config.questions))
     from finetune.adapt.page import format_result
     from finetune.adapt.run import AdaptOptions, PipelineHooks, adapt, parse_budget
 

@@ -55,9 +55,7 @@ def build_asnq(
     max_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/read.py
 
     Questions stand in the order of the files, whatever the number of workers. A file is written whole or not at all.
-
-    Returns a QuestionTally for "train" and for "dev". Raises KinspanError, naming the flag or the file and line, for a
-    file that is missing or cannot be read or written, where no question is kept, and where too much is rejected.
+    Returns a QuestionTally for "train" and for "dev".
     """
     folder = Path(output)
     inputs = {flag: _find_inputs(flag, names) for flag, names in (("train", train), ("dev", dev)) if names}

@@ -129,9 +129,8 @@ def build_forum_set(
     A split whose share is 0 has no file; one of an earlier call is removed.
 
     kind:   of KINDS
-    shares: of "dev" and "test". Which questions they are is told by a hash of id and text: kinspan prepare with a
-            --validation_share of both together holds out the same ones
-    candidates: of a question, the right one among them
+    shares: of "dev" and "test", chosen by a hash of id and text: kinspan prepare with a --validation_share of both
+            together holds out the same ones
     """
     how, number = KINDS[kind], {question.id: n for n, question in enumerate(questions)}
     pool = np.array([bool(how.finds(question)) for question in questions])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from finetune.adapt.questions import expect_questions, load_questions, subsample_negatives
+from finetune.adapt.questions import load_questions, subsample_negatives
 from finetune.data.registry import load_split
 
 
@@ -83,8 +83,6 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     for given in (str(few), str(right), str(tmp_path / "empty"), f"wikiqa={tmp_path / 'empty'}"):
         with pytest.raises(KinspanError, match="--questions"):
             load_questions(given, None, tmp_path / "out")
-    with pytest.raises(KinspanError, match="--questions"):
-        expect_questions(str(tmp_path / "absent"))
     for split in ("train", "dev", "test"):
         write_file(tmp_path / f"{split}.jsonl", 20)
     (tmp_path / "train.jsonl").write_text('{"query": "a", "answer": "b", "label": 1}\n')
