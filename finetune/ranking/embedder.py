@@ -150,8 +150,7 @@ def _name_modules(model: SentenceTransformer) -> list[str]:
 def fingerprint_bi_encoder(name_or_dir: str) -> str:
     """Returns a hash of all files that decide its vectors: weights, tokenizer, pooling.
 
-    A model of the hub is named by its commit. Raises KinspanError where it is neither a folder nor on the hub or in its
-    cache.
+    A model of the hub is named by its commit. Raises KinspanError where there is no such model.
     """
     folder = Path(name_or_dir)
     if not folder.is_dir():

@@ -23,9 +23,7 @@ REPAIR = "the same kinspan finetune command again writes it anew"
 
 
 def find_ranker(source: Path) -> Path | None:
-    """Returns the folder of a ranker: ``source``, a seed's folder, or an experiment's, whose seed with the highest dev
-    MAP is taken. None where ``source`` is of no fine-tuning.
-    """
+    """Returns the ranker's folder: ``source``, or a seed's or an experiment's best by dev MAP; None of others."""
     for folder in (source, source / BEST):
         if (folder / ABOUT).is_file():
             return folder
