@@ -176,7 +176,7 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> JsonObject:
     return _measure_once(folder / "scores.json", [*prints, hash_file(folder / SUMMARY)], measure)
 
 
-def _measure_once(path: Path, of: list[object], measure: Callable[[], JsonObject]) -> JsonObject:
+def _measure_once(path: Path, of: Sequence[object], measure: Callable[[], JsonObject]) -> JsonObject:
     """Returns the results of ``measure`` that ``path`` keeps, or measures on all ranks where it has others' or none.
 
     of: what decides the results
