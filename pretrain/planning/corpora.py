@@ -1,4 +1,4 @@
-"""Mixes a run's corpora with objectives, opens them, compares tokenizers, and identifies them."""
+"""Opens a run's corpora, checks that their tokenizers agree, and combines them with objectives into a mixture."""
 
 import fcntl
 import hashlib
@@ -35,18 +35,18 @@ from .forums import choose_forums
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SOURCES_NAMED = 20  # of the corpora, the largest, in run.json and model cards
-MAX_TURNS = 1 << 16  # of the pattern by which turns are dealt to the parts
-MAX_PARTS = 1000  # each has figures of its own in the log
+SOURCES_NAMED = 20  # the largest sources are named in run.json and on model cards
+MAX_TURNS = 1 << 16  # bounds the length of the pattern by which a mixture orders its parts
+MAX_PARTS = 1000  # the log has figures for each
 
 
 def list_sources(config: DataSettings) -> tuple[Source, ...]:
-    """Returns the corpora that a config reads."""
+    """Returns the corpora of ``--corpus`` that ``--forums`` and ``--min_questions`` leave."""
     return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, cache_settings(config))
 
 
 def build_mixture(config: Any, sources: Sequence[Source]) -> Mixture:
-    """Returns the mixture that a config with the settings of PretrainConfig asks for."""
+    """Returns the mixture of a PretrainConfig, or of another config with its settings."""
     mixture = mix(sources, config.objective, config.sampling)
     if config.pair_loss == "contrastive":
         mixture = as_contrastive(mixture, config.own_negatives or 0)
@@ -54,13 +54,13 @@ def build_mixture(config: Any, sources: Sequence[Source]) -> Mixture:
 
 
 def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") -> Mixture:
-    """Returns the mixture of corpora and objectives; ``Mixture.read_from`` takes a corpus for each of ``list_paths``.
+    """Returns the mixture of the corpora's objectives; its ``read_from`` takes the corpora in ``list_paths``'s order.
 
     Each corpus has its share of the pairs, which its objectives divide by their weights.
 
-    objective: for corpora that name none, as parse_mixture reads it
+    objective: of corpora that name none, in the syntax of parse_mixture
 
-    Raises KinspanError where there is no such objective, one stands twice with a corpus, or the weights are too fine.
+    Raises KinspanError for an unknown objective, one named twice for a corpus, or weights with too large a sum.
     """
     sources = sources or (Source(""),)
     paths = list_paths(sources)
@@ -69,14 +69,14 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
     shares: list[Fraction] = []
     parts: list[MixturePart] = []
     for source in sources:
-        given = parse_mixture(source.objective or objective, sampling)
-        for part in given.parts:
-            shares.append(source.weight / total * Fraction(part.weight, sum(given.weights)))
+        from_source = parse_mixture(source.objective or objective, sampling)
+        for part in from_source.parts:
+            shares.append(source.weight / total * Fraction(part.weight, sum(from_source.weights)))
             parts.append(MixturePart(part.objective, source=paths.index(source.path)))
     keys = Counter((part.source, part.objective.name) for part in parts)
-    (number, name), most = keys.most_common(1)[0]
-    if most > 1:
-        raise KinspanError(f"--corpus {show_address(paths[number])}: {name} stands twice")
+    (source_index, name), count = keys.most_common(1)[0]
+    if count > 1:
+        raise KinspanError(f"--corpus {show_address(paths[source_index])}: {name} is named twice")
     if len(parts) > MAX_PARTS:
         raise KinspanError(f"--corpus: {len(parts)} parts of corpora and objectives, at most {MAX_PARTS} can be mixed")
     common = math.lcm(*(share.denominator for share in shares))
@@ -85,53 +85,53 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
     if sum(weights) > MAX_TURNS:
         raise KinspanError(f"--corpus and --objective: weights sum to {sum(weights):,}, at most {MAX_TURNS:,}")
     objectives_of = Counter(part.source for part in parts)
-    for place, (part, weight) in enumerate(zip(parts, weights, strict=True)):
+    for index, (part, weight) in enumerate(zip(parts, weights, strict=True)):
         name = names[part.source] if len(paths) > 1 else ""
         if name and objectives_of[part.source] > 1:
             name += f"/{part.objective.name}"
-        parts[place] = replace(part, weight=weight, name=name)
+        parts[index] = replace(part, weight=weight, name=name)
     return Mixture(tuple(parts))
 
 
 def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
-    """Returns a round robin without objectives that a corpus cannot train, and a note of each.
+    """Returns a round robin without the parts whose corpus gives no pairs, and a note on each of these.
 
-    If no objective can be trained, all stay, and opening a stream says what is missing.
+    If no part gives pairs, all are kept, and opening a stream raises the error.
     """
     if not mixture.batch:
         return mixture, []
     lacks = [_find_lack(part, "train") for part in mixture.parts]
     if all(lacks):
         return mixture, []
-    notes = [f"no turn for {name}: {lack}" for name, lack in zip(mixture.names, lacks, strict=True) if lack]
+    notes = [f"left out {name}: {lack}" for name, lack in zip(mixture.names, lacks, strict=True) if lack]
     return replace(mixture, parts=tuple(compress(mixture.parts, [not lack for lack in lacks]))), notes
 
 
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
-    """Returns the mixture as it is validated, with all its numbers, and notes of parts without held-out pairs."""
+    """Returns the mixture for validation, in which parts without held-out pairs have weight 0, and notes on these."""
     lacks = [_find_lack(part, "validation") for part in mixture.parts]
     if all(lacks):
         raise TooFewDocuments(f"held out: {lacks[0]}")
     parts = [replace(part, weight=0) if lack else part for part, lack in zip(mixture.parts, lacks, strict=True)]
-    without = compress(mixture.names, lacks)
-    return Mixture(tuple(parts)), [f"no validation of {name}: its held-out documents give no pairs" for name in without]
+    skipped = compress(mixture.names, lacks)
+    return Mixture(tuple(parts)), [f"no validation of {name}: its held-out documents give no pairs" for name in skipped]
 
 
 def _find_lack(part: MixturePart, split: str) -> str:
-    """Returns why a part has no pairs of a split, "" if it has; in a small forum negatives are tried."""
+    """Returns why a part gives no pairs of a split, or ""; in a small forum it tries to sample negatives."""
     assert part.corpus is not None
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     if sum(documents) < MIN_DOCUMENTS:
         return f"too few of its documents have {part.objective.needs}"
     if part.objective.view is None or sum(anchors) > MAX_WALKED:
         return ""
-    shards = tuple(number for number, count in enumerate(anchors) if count)
+    shards = tuple(shard for shard, count in enumerate(anchors) if count)
     block = open_block(part.corpus, shards, split, part.objective)
     random_bits = draw_random_bits(0, "trial", 0, len(block.anchors), part.objective.num_draws)
     try:
         part.objective.sample(block, block.anchors.astype(np.int64), random_bits)
     except KinspanError:
-        return "all of its documents go with one text, or are duplicates of one another: there are no negatives"
+        return "there are no negatives: all of its documents share one text or are duplicates"
     return ""
 
 
@@ -141,7 +141,7 @@ def open_corpora(
     load_tokenizer: "Callable[[], PreTrainedTokenizerBase]",
     verify: bool = True,
 ) -> list[Corpus]:
-    """Returns the corpora, or the default one, built for ``load_tokenizer()``. All must share a tokenizer."""
+    """Returns the corpora, or the default one, built with ``load_tokenizer()``. All must share a tokenizer."""
     if not sources:
         return [Corpus(default_corpus(load_tokenizer()), verify)]
     corpora = [Corpus(path, verify, cache) for path in list_paths(sources)]
@@ -155,7 +155,7 @@ def open_corpora(
 def open_corpora_for_tokenizer(
     tokenizer: "PreTrainedTokenizerBase", sources: Sequence[Source], cache: CacheSettings, verify: bool = True
 ) -> list[Corpus]:
-    """Returns the corpora for a model with this tokenizer. Raises KinspanError where one was prepared with another."""
+    """Returns the corpora for a model with this tokenizer. Raises KinspanError if one was prepared with another."""
     corpora = open_corpora(sources, cache, lambda: tokenizer, verify)
     fingerprint, name = tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
     for corpus in corpora:
@@ -164,15 +164,15 @@ def open_corpora_for_tokenizer(
 
 
 def default_corpus_folder(tokenizer: "PreTrainedTokenizerBase") -> Path:
-    """Returns the default corpus's folder in the user's cache, named by its sources' versions and the tokenizer."""
-    from data_pipeline.prepare.readers.python_docs import format_versions  # what prepares needs an extra
+    """Returns the default corpus's folder in the user's cache, named by its packages' versions and the tokenizer."""
+    from data_pipeline.prepare.readers.python_docs import format_versions  # preparing needs an extra
 
     stamp = f"{format_versions()} {tokenizers.fingerprint_tokenizer(tokenizer)}"
     return find_cache() / f"python-docs-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
 
 
 def default_corpus(tokenizer: "PreTrainedTokenizerBase") -> Path:
-    """Returns the folder of the default corpus, which one process builds at its first use while others wait."""
+    """Returns the folder of the default corpus, built at its first use, by one process at a time."""
     from data_pipeline.prepare.pipeline import prepare
     from data_pipeline.prepare.readers import PYTHON_DOCS
 
@@ -198,7 +198,7 @@ def identify_corpora(mixture: Mixture, sources: Sequence[Source]) -> str | list[
 
 
 def summarize_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, Any]:
-    """Returns the facts of the corpora that have a part: content, totals, the largest sources."""
+    """Returns the fingerprints, totals and largest sources of the corpora that a mixture reads."""
     manifests = {part.source: corpora[part.source].manifest for part in mixture.parts}
     sources = [source for manifest in manifests.values() for source in manifest.sources]
     largest = sorted(sources, key=lambda source: -source["documents"])[:SOURCES_NAMED]
@@ -207,10 +207,10 @@ def summarize_corpora(mixture: Mixture, corpora: Sequence[Corpus]) -> dict[str, 
         return {"fingerprint": first.fingerprint, "totals": first.totals, "sources": largest}
     parts: list[dict[str, Any]] = []
     totals: Counter[str] = Counter()
-    for number, manifest in sorted(manifests.items()):
-        of_corpus = [part for part in mixture.parts if part.source == number]
-        share = sum(part.weight for part in of_corpus) / sum(mixture.weights)
-        name = of_corpus[0].name.partition("/")[0]
+    for index, manifest in sorted(manifests.items()):
+        corpus_parts = [part for part in mixture.parts if part.source == index]
+        share = sum(part.weight for part in corpus_parts) / sum(mixture.weights)
+        name = corpus_parts[0].name.partition("/")[0]
         parts.append({"name": name, "share": share, "fingerprint": manifest.fingerprint, "totals": manifest.totals})
         totals.update(manifest.totals)
     joined = "\n".join(part["fingerprint"] for part in parts)

@@ -1,7 +1,7 @@
-"""Estimates the memory of training, by formula, and its hours on GPUs, by the utilisation that an H200 reached.
+"""Estimates the memory of training by formula, and its time from the utilisation measured on an H200.
 
-DeepSpeed's communication buckets, the CUDA context, the masked-LM loss's copies in fp32 (1 GB at most), and what the
-allocator loses to fragmentation are not counted.
+Not counted: DeepSpeed's communication buckets, the CUDA context, the masked-LM loss's copies in fp32 (1 GB at most) and
+fragmentation.
 """
 
 from collections.abc import Iterable
@@ -11,30 +11,30 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-MOMENTS = 8  # Adam's two, in fp32
-MASTER = 4  # the fp32 copy that ZeRO updates; fp32 runs have it, too
-DRAWING = 8  # the softmax and its padded copy, in fp32, for each entry of the vocabulary: see objectives/rtd.py
-ACCUMULATED = {"fp32": 4, "bf16": 4, "fp16": 2}  # gradients; pretrain.engine has those of bf16 added up in fp32
+MOMENTS = 8  # bytes per parameter of Adam's two moments, in fp32
+MASTER = 4  # bytes of the fp32 copy that ZeRO updates; fp32 runs have it, too
+DRAWING = 8  # bytes per entry of the vocabulary: the softmax and its padded copy in fp32, see modeling/electra.py
+ACCUMULATED = {"fp32": 4, "bf16": 4, "fp16": 2}  # bytes of a gradient; pretrain.engine sums those of bf16 in fp32
 
 # Shares of the peak in bf16, measured with base models in large micro-batches (benchmarks/RESULTS.md, "GPU")
 UTILISATION = {"electra": 0.29, "modernbert": 0.17}
-OF_OTHERS, WIDTH = 0.34, 768  # RoBERTa-base's; narrower models reach less in proportion: MiniLM's 384 0.19
-NODE, NVLINK = 8, 200.0  # GPUs of a machine, and GB/s between them
-SENT = 10  # bytes per parameter and update, not overlapped: gradients in fp32 twice, weights in bf16 once
+OTHER_UTILISATION, WIDTH = 0.34, 768  # RoBERTa-base's; narrower models reach less, in proportion to their hidden size
+NODE_GPUS, NVLINK = 8, 200.0  # GPUs per machine, and GB/s between them
+SENT_BYTES = 10  # per parameter and update, not overlapped: gradients in fp32 twice, weights in bf16 once
 
 
 def compute_states(
     parameters: int, stage: int, precision: str, gpus: int, offload: bool = False, frozen: int = 0
 ) -> tuple[float, float]:
-    """Returns the bytes of P parameters with AdamW on each of N GPUs, and in the machine's memory for that GPU.
+    """Returns the bytes of weights, gradients and AdamW's states: on each GPU, and in host memory for that GPU.
 
     Rajbhandari et al., 2020, "ZeRO", section 3. Stage 1 divides the moments and the fp32 master copy among the GPUs,
-    stage 2 the gradients too, and stage 3 the weights too. ``frozen`` parameters have weights alone.
+    stage 2 the gradients too, and stage 3 the weights too. ``frozen``: number of other parameters, with weights alone
     """
-    whole, share = float(parameters), parameters / gpus
-    weights = BYTES[precision] * (share + frozen / gpus if stage == 3 else whole + frozen)
-    optimizer = ACCUMULATED[precision] * (share if stage >= 2 else whole)
-    optimizer += (MASTER + MOMENTS) * share if stage else MOMENTS * whole
+    undivided, share = float(parameters), parameters / gpus
+    weights = BYTES[precision] * (share + frozen / gpus if stage == 3 else undivided + frozen)
+    optimizer = ACCUMULATED[precision] * (share if stage >= 2 else undivided)
+    optimizer += (MASTER + MOMENTS) * share if stage else MOMENTS * undivided
     return (weights, optimizer) if offload else (weights + optimizer, 0.0)
 
 
@@ -43,28 +43,28 @@ def estimate_activations(
 ) -> float:
     """Estimates the bytes that the backward pass of a micro-batch needs.
 
-    encoders: the configs of the encoders that run
+    encoders: configs of the encoders
     masked:   number of tokens that are projected onto the vocabulary
-    sampled:  replacements are drawn for the masked tokens, as replaced-token detection does
+    sampled:  whether replacements are drawn for the masked tokens, as in replaced-token detection
 
     Each token takes ``(8 h + 2 f) b + 2 h`` per layer, h being the hidden size, f the inner size and b the bytes of a
     number: Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.1,
     without the attention matrices, which flash attention does not keep. Each masked token takes ``V b`` for its logits
     over the V entries of the vocabulary, and ``8 V`` more where a replacement is drawn.
     """
-    size, layers, vocabulary = BYTES[precision], 0.0, 0
+    size, per_token, vocabulary = BYTES[precision], 0.0, 0
     for config in encoders:
-        each = (8 * config.hidden_size + 2 * config.intermediate_size) * size + 2 * config.hidden_size
-        layers += each * config.num_hidden_layers * getattr(config, "inner_group_num", 1)
+        per_layer = (8 * config.hidden_size + 2 * config.intermediate_size) * size + 2 * config.hidden_size
+        per_token += per_layer * config.num_hidden_layers * getattr(config, "inner_group_num", 1)
         vocabulary = config.vocab_size
-    return tokens * layers + masked * vocabulary * (size + (DRAWING if sampled else 0))
+    return tokens * per_token + masked * vocabulary * (size + (DRAWING if sampled else 0))
 
 
 def estimate_update(
     flops: float, encoder: "PreTrainedConfig", parameters: int, peak: float, count: int, network: float
 ) -> float:
     """Estimates the seconds of an update in bf16 with ZeRO 1. ``peak``: FLOP/s of each of ``count`` GPUs"""
-    utilisation = UTILISATION.get(encoder.model_type, OF_OTHERS) * min(1.0, encoder.hidden_size / WIDTH)
-    speed = NVLINK if count <= NODE else network
-    sent = SENT * parameters * (count - 1) / count / (speed * 1e9)
+    utilisation = UTILISATION.get(encoder.model_type, OTHER_UTILISATION) * min(1.0, encoder.hidden_size / WIDTH)
+    speed = NVLINK if count <= NODE_GPUS else network
+    sent = SENT_BYTES * parameters * (count - 1) / count / (speed * 1e9)
     return flops / (count * peak * utilisation) + sent

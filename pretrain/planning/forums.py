@@ -8,7 +8,7 @@ from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
 from data_pipeline.sources import Source, name_corpora
 
-# The three forums with most questions of each of StackExchange's six categories.
+# The three forums with the most questions in each of StackExchange's six categories.
 BALANCED = (
     *("ell", "gaming", "english", "serverfault", "superuser", "stackoverflow"),
     *("writers", "opensource", "workplace", "physics", "stats", "math"),
@@ -18,10 +18,10 @@ LARGEST = (
     *("stackoverflow", "math", "superuser", "serverfault", "tex", "unix", "physics", "stats", "electronics"),
     *("gis", "english", "salesforce", "wordpress", "magento", "sharepoint", "gaming", "dba", "drupal"),
 )
-OF_BENCHMARKS = ("askubuntu", "aviation", "travel", "cooking", "academia", "apple")  # section 5.1, note 8
+BENCHMARK_FORUMS = ("askubuntu", "aviation", "travel", "cooking", "academia", "apple")  # section 5.1, note 8
 SETS = {"balanced": BALANCED, "largest": LARGEST}
-# Parts of the name of a dump that do not tell whose it is: Cooking.meta.stackexchange.com_2024-04.7z is of cooking.
-OF_NO_FORUM = {"", "meta", "stackexchange", "com", "posts", "z", "dump", "corpus"}
+# Words in the name of a dump beside the forum's: Cooking.meta.stackexchange.com_2024-04.7z is of cooking.
+OTHER_WORDS = {"", "meta", "stackexchange", "com", "posts", "z", "dump", "corpus"}
 
 
 def choose_forums(
@@ -29,10 +29,10 @@ def choose_forums(
 ) -> tuple[Source, ...]:
     """Returns the corpora that ``--forums`` and ``--min_questions`` leave, in their order.
 
-    chosen: "balanced", "largest" or "all" (of those given, without the forums of the benchmarks and their metas); names
-            with commas, or names to leave out, each behind a minus; None: every corpus that is given
+    chosen: "balanced" or "largest", see SETS; "all", which leaves out the forums of the benchmarks and their metas;
+            names with commas, or names to leave out, each behind a minus; None: every corpus
 
-    Raises KinspanError where a forum that is named is not among the corpora, or there are none, or none is left.
+    Raises KinspanError if a named forum is not among the corpora, or no corpus is given, or none is left.
     """
     given = {"--forums": chosen, "--min_questions": min_questions}
     flags = " with ".join(f"{flag} {value}" for flag, value in given.items() if value)
@@ -51,7 +51,7 @@ def choose_forums(
 
 def _choose_names(chosen: str, names: list[str]) -> set[str]:
     if chosen == "all":
-        return {name for name in names if not is_of_benchmark(name)}
+        return {name for name in names if not is_benchmark_forum(name)}
     wanted = SETS.get(chosen) or tuple(filter(None, (name.strip() for name in chosen.split(","))))
     unwanted = {name[1:] for name in wanted if name.startswith("-")}
     wanted = tuple(name for name in wanted if not name.startswith("-"))
@@ -60,7 +60,7 @@ def _choose_names(chosen: str, names: list[str]) -> set[str]:
     return (set(wanted) or set(names)) - unwanted
 
 
-def is_of_benchmark(name: str) -> bool:
-    """Returns whether a folder is named after a forum of the benchmarks, or its meta."""
-    words = set(re.split("[^a-z]+", name.lower())) - OF_NO_FORUM
-    return len(words) == 1 and words <= set(OF_BENCHMARKS)
+def is_benchmark_forum(name: str) -> bool:
+    """Returns whether a folder is named after a forum of the benchmarks, or after the meta forum of one."""
+    words = set(re.split("[^a-z]+", name.lower())) - OTHER_WORDS
+    return len(words) == 1 and words <= set(BENCHMARK_FORUMS)

@@ -1,4 +1,4 @@
-"""Works out what a run's settings would do, without training, loading or writing anything (``--dry_run``)."""
+"""Plans a run for ``--dry_run``: its length, memory and time, without training, loading weights or writing files."""
 
 import math
 from dataclasses import dataclass
@@ -52,12 +52,12 @@ from .corpora import (
 )
 from .cost import compute_states, estimate_activations, estimate_update
 
-GPUS = (1, 8, 64)
-SHOWN = ("A100", "H100", "H200")
+GPU_COUNTS = (1, 8, 64)
+GPU_TYPES = ("A100", "H100", "H200")
 MANY_EPOCHS = 40
-SAMPLE = 20_000  # pairs whose lengths are counted
+SAMPLE = 20_000  # pairs whose mean length is measured
 ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
-BUILT_IN: dict[str, tuple[str, dict[str, float]]] = {  # family and config of models, for machines without the hub
+BUILT_IN: dict[str, tuple[str, dict[str, float]]] = {  # name -> family and config, if the hub is out of reach
     "roberta-base": (
         "roberta",
         {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
@@ -75,7 +75,10 @@ BUILT_IN: dict[str, tuple[str, dict[str, float]]] = {  # family and config of mo
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Holds what a run would be: ``sequences`` and mean tokens of a pair, ``flops`` per token, forward and backward."""
+    """Holds what a run would do. Per pair: ``sequences`` and mean tokens; per token: ``flops``, forward and backward.
+
+    epoch_pairs is None if a corpus is missing.
+    """
 
     config: PretrainConfig
     token_loss: str
@@ -105,7 +108,7 @@ class RunPlan:
         return self.step_tokens * self.steps
 
     def activations(self, pairs: int) -> float:
-        """Returns the estimated bytes of a micro-batch's backward pass."""
+        """Estimates the bytes that the backward pass of a micro-batch of ``pairs`` pairs needs."""
         tokens = pairs * self.sequences * self.max_length
         masked = round(tokens * self.config.mlm_probability) if self.token_loss != "none" else 0
         configs = [encoder.config for encoder in self.model.encoders]
@@ -113,14 +116,14 @@ class RunPlan:
 
 
 def make_plan(config: PretrainConfig) -> RunPlan:
-    """Returns the plan of these settings. Raises KinspanError for what the run itself would refuse."""
+    """Returns the plan of these settings. Raises KinspanError for settings that the run would refuse."""
     check(config)
     mixture = build_mixture(config, list_sources(config))
     settings = read_deepspeed_config(config.deepspeed_config)
-    stage, zero = zero_stage(settings), settings.get("zero_optimization", {})
+    stage, zero_settings = zero_stage(settings), settings.get("zero_optimization", {})
     notes: list[str] = []
     name = config.model or default_model()
-    model_config, built_in = _load_config(name, "--model", notes)
+    model_config, is_built_in = _load_config(name, "--model", notes)
     token_loss = choose_token_loss(config, name, model_config.model_type)
     config = disable_unused_masking(config, token_loss)
     notes += find_unused_flags(config, token_loss)
@@ -129,7 +132,7 @@ def make_plan(config: PretrainConfig) -> RunPlan:
         check_is_compilable(model.family, stage)
     max_length = config.max_length or mixture.max_length
     try:
-        tokenizer = None if built_in else tokenizers.load_tokenizer(name)
+        tokenizer = None if is_built_in else tokenizers.load_tokenizer(name)
     except KinspanError:
         if Path(name).is_dir():
             raise
@@ -138,7 +141,7 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     if tokenizer is not None:
         make_masking(config, token_loss, tokenizer)
     stream = _open_stream(config, tokenizer, mixture, max_length, notes)
-    lengths, epoch_pairs, maskable = np.full(1, max_length), None, 1.0  # tokens of sequences
+    lengths, epoch_pairs, maskable = np.full(1, max_length), None, 1.0  # lengths of sequences, in tokens
     if stream is not None:
         epoch_pairs = stream.epoch_pairs
         lengths = np.diff(stream.batch(0, min(SAMPLE, epoch_pairs)).starts)
@@ -150,8 +153,8 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     flops = 6.0 * (counter.token_parameters + masked * counter.masked_parameters)  # per token
     flops += counter.count_attention(lengths.astype(np.float64)) / float(lengths.sum())
     if epoch_pairs and (epochs := steps * config.global_batch_size / epoch_pairs) > MANY_EPOCHS:
-        notes.append(f"warning: {epochs:,.0f} epochs of so small a corpus: shorten the run, or add text")
-    on_gpu = {"auto": "bf16", "fp16": "fp16"} if stage else {}  # although this machine may not be able to run it
+        notes.append(f"warning: {epochs:,.0f} epochs: the corpus is small, so shorten the run or add text")
+    gpu_precision = {"auto": "bf16", "fp16": "fp16"} if stage else {}  # even if this machine has no such GPU
     return RunPlan(
         config=config,
         token_loss=token_loss,
@@ -162,16 +165,16 @@ def make_plan(config: PretrainConfig) -> RunPlan:
         steps=steps,
         schedule=plan_schedule(config, steps, epoch_pairs or 0),
         epoch_pairs=epoch_pairs,
-        precision=on_gpu.get(config.precision) or choose_precision(config.precision, stage),
+        precision=gpu_precision.get(config.precision) or choose_precision(config.precision, stage),
         zero_stage=stage,
-        offload="offload_optimizer" in zero or "offload_param" in zero,
+        offload="offload_optimizer" in zero_settings or "offload_param" in zero_settings,
         flops=flops,
         notes=notes,
     )
 
 
 def _load_config(name: str, flag: str, notes: list[str]) -> tuple[PreTrainedConfig, bool]:
-    """Returns a model's config, and whether it is a built-in one because the hub cannot be reached."""
+    """Returns a model's config, and whether it is the built-in one, for want of the hub."""
     try:
         return load_config(name, flag), False
     except KinspanError:
@@ -190,19 +193,19 @@ def _build_on_meta(
     mixture: Mixture,
     notes: list[str],
 ) -> TrainedModel:
-    """Returns the module to train on torch's meta device, which has shapes but no numbers."""
+    """Returns the module to train on torch's meta device, which holds shapes but no values."""
 
     def build(
-        auto: Any, part: str, head: str, flag: str = "--model", config: PreTrainedConfig | None = None
+        auto: Any, name_or_dir: str, head: str, flag: str = "--model", config: PreTrainedConfig | None = None
     ) -> tuple[nn.Module, list[str]]:
-        config = config or (model_config if part == name else _load_config(part, flag, notes)[0])
-        return build_fresh(auto, config, part, flag), []
+        config = config or (model_config if name_or_dir == name else _load_config(name_or_dir, flag, notes)[0])
+        return build_fresh(auto, config, name_or_dir, flag), []
 
     with torch.device("meta"):
         if not config.adapter:
             return load_trained(config, name, token_loss, mixture, build)[0]
-        beneath = [read_adapter(folder) for folder in config.adapters]
-        part = make_part(config.adapter, config.adapter_size, beneath, Path(config.output_dir).resolve().name)
+        fused = [read_adapter(folder) for folder in config.adapters]
+        part = make_part(config.adapter, config.adapter_size, fused, Path(config.output_dir).resolve().name)
         classifier = build_fresh(AutoModelForSequenceClassification, model_config, name)
         add_layers(classifier.base_model, part)
         return AdapterModel(classifier, part, "", mixture.names)
@@ -215,20 +218,20 @@ def _open_stream(
     max_length: int,
     notes: list[str],
 ) -> PairStream | None:
-    """Returns the pairs of the run; None, with a note, where a corpus is not there."""
+    """Returns the run's pairs; None, with a note, if a corpus is missing."""
     sources, cache = list_sources(config), cache_settings(config)
     folders = [Path(path) for path in list_paths(sources) if not is_remote(path)]
     if not sources:
         folders = [Path("the default corpus") if tokenizer is None else default_corpus_folder(tokenizer)]
     for folder in folders:
         if not (folder / "manifest.json").is_file():
-            notes.append(f"no corpus at {folder}: every pair is counted at its full length")
+            notes.append(f"no corpus at {folder}: every pair is assumed to have the maximum length")
             return None
     if tokenizer is not None:
         corpora = open_corpora_for_tokenizer(tokenizer, sources, cache, verify=False)
     else:
         corpora = open_corpora(sources, cache, lambda: None, verify=False)
-        notes.append("the model's tokenizer cannot be reached: not compared with the corpus's")
+        notes.append("the model's tokenizer cannot be loaded, so it is not compared with the corpus's")
     template = read_template(config, tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
@@ -239,7 +242,7 @@ def _count_steps(config: PretrainConfig, stream: PairStream | None, pair_tokens:
     if stream is not None:
         return count_steps(config, stream)
     if config.max_epochs is not None:
-        raise KinspanError(f"--max_epochs {config.max_epochs}: the corpus is not there")
+        raise KinspanError(f"--max_epochs {config.max_epochs}: the corpus is missing")
     if config.max_tokens is not None:
         return math.ceil(config.max_tokens / (pair_tokens * config.global_batch_size))
     return config.max_steps or 1000
@@ -264,22 +267,22 @@ def format_plan(plan: RunPlan) -> str:
 
 
 def _format_memory(plan: RunPlan) -> list[str]:
-    """Returns a table of gigabytes per GPU: parameters by stage of ZeRO, then a micro-batch's activations."""
-    lines = [f"{'GB per GPU, by formula; GPUs:':<34}" + "".join(f"{gpus:>10}" for gpus in GPUS)]
+    """Returns a table of gigabytes per GPU: training states for each ZeRO stage, then a micro-batch's activations."""
+    lines = [f"{'GB per GPU, by formula; GPUs:':<34}" + "".join(f"{gpus:>10}" for gpus in GPU_COUNTS)]
     frozen = sum(p.numel() for p in plan.model.parameters() if not p.requires_grad)
     for stage, offload in ((0, False), (1, False), (2, False), (3, False), (2, True), (3, True)):
         precision = "fp32" if stage == 0 else "bf16" if plan.config.precision == "auto" else plan.precision
         trained = plan.num_parameters - frozen
-        cells = [compute_states(trained, stage, precision, gpus, offload, frozen) for gpus in GPUS]
+        cells = [compute_states(trained, stage, precision, gpus, offload, frozen) for gpus in GPU_COUNTS]
         name = f"ZeRO {stage}{', offload' if offload else ''}, {precision}"
-        chosen = "  <- the settings'" if (stage, offload) == (plan.zero_stage, plan.offload) else ""
-        host = "  and of the host: " + " ".join(f"{of_host / 1e9:.2f}" for _, of_host in cells) if offload else ""
-        lines.append(f"{name:<34}" + "".join(f"{on_gpu / 1e9:>10.2f}" for on_gpu, _ in cells) + host + chosen)
+        chosen = "  <- these settings" if (stage, offload) == (plan.zero_stage, plan.offload) else ""
+        host_cells = "  and host memory: " + " ".join(f"{host / 1e9:.2f}" for _, host in cells) if offload else ""
+        lines.append(f"{name:<34}" + "".join(f"{gpu / 1e9:>10.2f}" for gpu, _ in cells) + host_cells + chosen)
     micro = plan.config.micro_batch_size or ON_PROCESSOR
-    largest = [Layout(plan.config.global_batch_size, micro, gpus).largest for gpus in GPUS]
+    largest = [Layout(plan.config.global_batch_size, micro, gpus).largest for gpus in GPU_COUNTS]
     lines.append(f"{'micro-batch, pairs':<34}" + "".join(f"{pairs:>10}" for pairs in largest))
     activations = "".join(f"{plan.activations(pairs) / 1e9:>10.2f}" for pairs in largest)
-    return [*lines, f"{'its activations, an estimate':<34}{activations}"]
+    return [*lines, f"{'activations, estimated':<34}{activations}"]
 
 
 def _format_time(plan: RunPlan) -> list[str]:
@@ -291,12 +294,12 @@ def _format_time(plan: RunPlan) -> list[str]:
     network, encoder = plan.config.network_gb_per_s, plan.model.encoders[0].config
     lines = [
         f"time       at the utilisation measured on an H200, {network:g} GB/s between machines of 8 GPUs",
-        f"{'GPUs:':<10}" + "".join(f"{gpus:>14}" for gpus in GPUS),
+        f"{'GPUs:':<10}" + "".join(f"{gpus:>14}" for gpus in GPU_COUNTS),
     ]
-    for gpu in SHOWN:
+    for gpu in GPU_TYPES:
         peak, flops = PEAK_TFLOPS[gpu] * 1e12, plan.flops * plan.step_tokens
         cells = []
-        for count in GPUS:
+        for count in GPU_COUNTS:
             seconds = plan.steps * estimate_update(flops, encoder, plan.num_parameters, peak, count, network)
             cells.append(f"{format_time(seconds):>14}")
         lines.append(f"{gpu:<10}" + "".join(cells))

@@ -13,11 +13,11 @@ from data_pipeline.sources import parse_sources
 from data_pipeline.tokenizers import read_pair_template
 from pretrain.config import PretrainConfig
 from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sources, mix_validation
-from pretrain.planning.forums import BALANCED, LARGEST, OF_BENCHMARKS, choose_forums
+from pretrain.planning.forums import BALANCED, BENCHMARK_FORUMS, LARGEST, choose_forums
 from tests.synthetic import short_tokenizer
 
 CACHE = CacheSettings(None, 1.0)
-EVERY = sorted({*BALANCED, *LARGEST, *OF_BENCHMARKS, "beer"})
+EVERY = sorted({*BALANCED, *LARGEST, *BENCHMARK_FORUMS, "beer"})
 GIVEN = parse_sources([f"forums/{name}.stackexchange.com" if len(name) % 2 else f"forums/{name}" for name in EVERY])
 
 

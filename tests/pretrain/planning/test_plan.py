@@ -50,7 +50,7 @@ def test_parameters_of_roberta_base():
     line = next(x for x in format_plan(plan).splitlines() if x.startswith("ZeRO 1, bf16"))
     assert line.split()[3:6] == [f"{x:.2f}" for x in gigabytes.values()]
     assert gigabytes[8] == pytest.approx((6 + 12 / 8) * plan.num_parameters / 1e9)
-    assert line.endswith("<- the settings'")
+    assert line.endswith("<- these settings")
 
 
 @pytest.mark.usefixtures("_no_hub")
