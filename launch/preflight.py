@@ -11,8 +11,6 @@ from data_pipeline.core.command_line import parse
 from launch.kinspan import run
 from pretrain.config import PretrainConfig
 
-NOT_READY = 2  # as for whatever else the user can mend
-
 DESCRIPTION = """Finds in a minute what would waste the first night of a long run: versions, settings, corpora or
 devices that differ between hosts, GPUs in use, full disks, a slow network, a batch that does not fit. It takes the
 flags of launch/pretrain.py, and the same launcher starts it on all hosts. Exit status 0: the run may start; 2: it may
@@ -33,7 +31,7 @@ def main() -> Iterator[str]:
     yield "\n".join([*problems, "NOT READY" if problems else "READY"])
     dist.destroy_process_group()
     if problems:
-        raise SystemExit(NOT_READY)
+        raise SystemExit(2)  # as for whatever else the user can mend
 
 
 if __name__ == "__main__":

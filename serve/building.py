@@ -74,8 +74,6 @@ def build_index(
 ) -> Manifest:
     """Encodes the answers into a new index; the same call continues one that was cut short.
 
-    precision: of the encoder, "fp32" or "bf16"; the vectors are kept in float16
-
     Raises KinspanError if the folder holds something else, or cannot be written.
     """
     model = BiEncoderFacts(

@@ -41,13 +41,7 @@ class IndexSettings(TypedDict):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Describes an index.
-
-    source: hash of the answers that it was first built from
-    data:   the name of the folder of its files
-    rows:   answers
-    files:  bytes and SHA-256 of each
-    """
+    """Describes an index: a hash of its first answers, the folder of its files, and each one's bytes and SHA-256."""
 
     model: BiEncoderFacts
     settings: IndexSettings

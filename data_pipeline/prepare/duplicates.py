@@ -151,10 +151,7 @@ def _make_signature_step(folder: str) -> "MinhashDedupSignature":
 
 
 def hash_shingles(words: list[str], size: int) -> np.ndarray:
-    """Hashes each run of ``size`` words: ``[N, 1]`` uint64. Words are hashed one by one, and runs by those hashes.
-
-    datatrove joins and hashes each run as text, which takes five times as long, and fails with xxhash 4.
-    """
+    """Hashes each run of ``size`` words: ``[N, 1]`` uint64, by the words' hashes: five times as fast as by text."""
     hashes = np.fromiter(map(_hash_word, words), dtype=np.uint64, count=len(words))
     runs = np.zeros(max(0, len(words) - size + 1), dtype=np.uint64)
     for k in range(size):

@@ -87,10 +87,7 @@ def name_split(document: Document, text: int) -> str:
 
 
 def make_key(document: Document, text: int) -> bytes:
-    """Returns the key by which documents are sorted: a hash of id, source and text.
-
-    Of a post, the first half is a hash of its group alone, so that a question and its duplicates stand side by side.
-    """
+    """Returns the hash by which documents are sorted; half of a post's is its group's, so that duplicates meet."""
     name = f"{document.id}\n{document.source}\n{text}".encode("utf-8", "replace")
     if not document.is_post:
         return hashlib.blake2b(name, digest_size=KEY_BYTES).digest()

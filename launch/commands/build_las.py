@@ -22,8 +22,8 @@ kinspan evaluate read as files=FOLDER. What a question's candidates are:
   title_answer  its accepted answer, and those of the questions that BM25 finds most similar: LAS
   title_body    its body, and those of similar questions
   duplicate     the question that it is a duplicate of, and similar ones; titles and bodies of both
-Duplicates come into one split, and the answers of one are never wrong candidates of another. A hash of the forum's name
-(its dump's folder or archive) and of the question's number decides its split. To keep dev and test out of a corpus of
+Duplicates come into one split, and the answers of one are never wrong candidates of another.
+To keep dev and test out of a corpus of
 the same forum, give kinspan prepare --validation_share 0.3: the same hash decides there."""
 
 EPILOG = """examples:

@@ -10,8 +10,7 @@ from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
 
 DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25 and TF-IDF: the
-matrix of MultiCQA (Rücklé et al., 2020). Questions are those that papers measure on; of other data sets, those with a
-right and a wrong candidate.
+matrix of MultiCQA (Rücklé et al., 2020).
 
 Writes a file for each cell into OUTPUT_DIR/results: the same command again measures what is new or has changed."""
 

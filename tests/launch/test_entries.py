@@ -1,6 +1,5 @@
 """The entries, run by their paths as users run them."""
 
-import json
 import os
 import re
 import shutil
@@ -80,15 +79,6 @@ def test_spawned_workers_find_the_packages(tmp_path, helpers):
         ROOT / "launch/prepare.py", "--input", documents, "--output_dir", output, "--num_workers", 1, cwd=tmp_path
     )
     assert "already holds this corpus" in again.stdout
-
-
-def test_inspect_pairs_as_json(tiny_corpus, tmp_path):
-    flags = ("--corpus", tiny_corpus, "--start", 7, "--count", 5, "--json")
-    done = run_program(*program_of("inspect_pairs"), *flags, cwd=tmp_path)
-    pairs = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [p["index"] for p in pairs] == [7, 8, 9, 10, 11]
-    assert all((p["kind"] == "positive") == (p["label"] == 1) for p in pairs)
-    assert all((p["doc_id"] == p["b_doc_id"]) == (p["kind"] != "easy") for p in pairs)
 
 
 REFUSED = [  # entry, arguments, and what the message must name

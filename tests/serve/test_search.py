@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.model import score_answers
 from serve.building import build_index
@@ -26,22 +25,6 @@ def index(tmp_path_factory, embedder, answers):
 @pytest.fixture(scope="module")
 def searcher(index, cross_encoder):
     return Searcher(index, str(cross_encoder), max_length=32)
-
-
-def test_what_the_models_cut_is_counted(index, cross_encoder, answers):
-    searcher = Searcher(index, str(cross_encoder), max_length=16)
-    tokenizer, longest = load_tokenizer(str(cross_encoder)), searcher.embedder.max_length
-    cut, texts = 0, [answer.text for answer in answers[:10]] + ["river"]
-    for number, question in enumerate(["river?", "what of a river of stone in the winter?"], 1):
-        searcher.cross_encoder.score([question], [texts])
-        cut += sum(len(ids) > 16 for ids in tokenizer([question] * 11, texts)["input_ids"])
-        assert (searcher.cross_encoder.model.num_cut, searcher.cross_encoder.model.num_pairs) == (cut, 11 * number)
-    assert 0 < cut < 22
-    searcher.search(["river " * longest, *QUESTIONS], rerank_k=0)
-    searcher.search(["river " * longest], rerank_k=0, first_stage=BM25)
-    of_questions, of_pairs = searcher.list_cuts()
-    assert f"longer than {longest} tokens: 1;" in of_questions
-    assert f"{cut} of 22 pairs" in of_pairs
 
 
 def test_candidates_come_in_the_order_of_the_cross_encoder(searcher, cross_encoder, answers):

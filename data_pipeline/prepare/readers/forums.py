@@ -258,10 +258,7 @@ def _parse_question(fields: Any) -> dict[str, Any]:
 
 
 def name_groups(links: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Returns the name of the group of each linked question; ``links`` are the questions that it duplicates.
-
-    The name is that of a member that duplicates nothing, or else of any; the first in the order of characters.
-    """
+    """Returns each linked question's group, named by its first member that duplicates nothing, or else by any."""
     leader: dict[str, str] = {}
 
     def find(member: str) -> str:
