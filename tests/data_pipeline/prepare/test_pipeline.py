@@ -131,8 +131,7 @@ def test_running_again_says_reused_and_changes_nothing(tmp_path, source, helpers
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*")} == before
 
 
-@pytest.mark.parametrize("part", ["shard", "manifest"])
-@pytest.mark.parametrize("keep", [None, -100])
+@pytest.mark.parametrize(("part", "keep"), [("shard", None), ("shard", -100), ("manifest", -100)])
 def test_preparing_again_mends_what_an_error_says_it_mends(tmp_path, source, good, helpers, part, keep):
     """The errors of a damaged corpus say "prepare the corpus again": that must help."""
     helpers.prepare([source], short_tokenizer(), tmp_path / "out", shard_tokens=3000)
