@@ -1,4 +1,4 @@
-"""The settings of a pre-training run; planning/checks.py says which go together."""
+"""The settings of a pre-training run; planning/checks.py checks how they are combined."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,43 +18,42 @@ from data_pipeline.core.settings import (
 from data_pipeline.sources import format_source
 from pretrain.engine.schedule import OPEN_ENDED, GuardSettings, OptimizerSettings
 
-LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # which a run may have one of
-# They may change, but must be the same on all ranks: their collectives follow from them.
+LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # a run may set one of these
+# These may change, but must be equal on all ranks, because the order of collectives depends on them.
 MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_steps")
-VALIDATION_SEED = 0  # of its order, spans and masks; it is not the run's, so that runs can be compared
+VALIDATION_SEED = 0  # of validation's order, spans and masks; equal for all seeds of training, to compare them
 
 
 @dataclass
 class DataSettings(CacheFlags):
-    """Selects the corpora, and how pairs are drawn from them."""
+    """Selects the corpora, and sets how pairs are drawn from them."""
 
     GROUP = "data"
 
     corpus: list[str] = setting([], may_change=True, as_text=format_source)
     """Corpus folder, written by kinspan prepare, or the address of a remote copy such as s3://bucket/wiki. Several are
-    mixed: PATH=WEIGHT PATH=WEIGHT,OBJECTIVE ..., where weights are numbers (3 and 1 are the same shares of the pairs as
-    0.75 and 0.25), and an objective stands for --objective. Without it: the documentation of Python and of the pinned
-    packages."""
+    mixed: PATH=WEIGHT PATH=WEIGHT,OBJECTIVE ..., where weights are relative (3 and 1 mean the same as 0.75 and 0.25),
+    and OBJECTIVE replaces --objective. Without it: the documentation of Python and of the pinned packages."""
     corpus_schedule: Literal["round_robin"] | None = setting(None)
-    """round_robin: each batch is of one corpus (and one of its objectives), in turn, whatever their sizes; a weight of
-    2 is two turns. An epoch is then as many batches as all have, at most 100,000 positives of each. Without it: every
-    batch has pairs of all, by their shares."""
+    """round_robin: each batch comes from one corpus (and one of its objectives), in turn, whatever their sizes; weight
+    2 means two turns. An epoch then has the batches of all corpora, with at most 100,000 positives from each.
+    Without it: every batch mixes pairs of all corpora by their weights."""
     forums: str | None = setting(None)
-    """Which of the corpora that --corpus names, by the names of their folders: balanced (18 StackExchange forums of six
-    categories), largest (18), all (without those of the benchmarks), names with commas (beer,physics), or names to
-    leave out (-beer,-physics). Without it: all that are named."""
+    """Which of the --corpus folders to use: balanced (18 StackExchange forums of six categories), largest (the 18
+    largest), all (except those of the benchmarks), names with commas (beer,physics), or names to leave out
+    (-beer,-physics). Without it: all folders."""
     min_questions: int | None = setting(None, NOT_BELOW_0)
     """Leave out corpora with fewer documents than this."""
     sampling: Literal["matched", "paper"] = setting("matched")
     """How long negatives are: matched to the positive, or drawn freely as in the paper (their length then gives the
     label away)."""
     max_length: int | None = setting(None, ABOVE_0)
-    """Most tokens of a pair. Without it: the objective's own (ssp: 128); of a mixture, the shortest."""
+    """Maximum number of tokens in a pair. Without it: the objective's default (ssp: 128); for a mixture the least."""
 
 
 @dataclass
 class ModelSettings:
-    """Selects the base model, and which of its weights are trained."""
+    """Selects the base model, and the weights that are trained."""
 
     GROUP = "model"
 
@@ -62,20 +61,20 @@ class ModelSettings:
     """Where training starts: a weights folder, a hub name (roberta-base), or a folder with only config and tokenizer
     (then from scratch). Without it: all-MiniLM-L6-v2, which is installed with this package."""
     generator: str = setting("1/3", may_change=True, is_model=True)
-    """For rtd: the generator's weights folder or hub name; or its size as a factor of --model's, such as 1/3 or 0.25,
-    and it starts from scratch."""
+    """For rtd: the generator's weights folder or hub name; or its size relative to --model, such as 1/3 or 0.25, and
+    then it starts from scratch."""
     embedding_sharing: Literal["none", "tied", "disentangled"] = setting("tied")
     """For rtd: generator and discriminator each have their own embeddings (none); they share them (tied); or the
     discriminator uses the generator's word table, which its loss does not change, plus a difference that it learns
     (disentangled)."""
     adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting(None)
     """Train an adapter beside the frozen --model, and the pair head, by the sentence-level loss alone: a bottleneck in
-    every layer (pfeiffer), LoRA of queries and values (lora; needs the package peft), or what weighs the bottlenecks of
-    --adapters (fusion). Checkpoints and releases hold a few megabytes, and not the model."""
+    every layer (pfeiffer), LoRA of queries and values (lora; needs the package peft), or attention over those of
+    --adapters (fusion). Checkpoints and releases hold only these few megabytes, not the model."""
     adapter_size: int | None = setting(None, ABOVE_0, needs="adapter")
-    """Width of the bottleneck (64 without it), or rank of LoRA (8)."""
+    """Width of the bottleneck (default: 64), or rank of LoRA (default: 8)."""
     adapters: list[str] = setting([], may_change=True, needs="adapter")
-    """Folders of released adapters of this --model, which a fusion weighs and leaves frozen."""
+    """Folders of released adapters of this --model, which a fusion combines and leaves frozen."""
 
 
 @dataclass
@@ -86,8 +85,8 @@ class ObjectiveSettings:
 
     objective: str = setting("ssp")
     """Sentence-level objective: ssp (do two spans come from the same paragraph?), sp (does a span come from this
-    paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; of titled documents
-    title_sentence; of questions title_body, title_answer, question_answer, duplicate, duplicate_question; a mixture
+    paragraph?), psd (do two paragraphs come from the same document?), nsp, sop, ict; for titled documents
+    title_sentence; for questions title_body, title_answer, question_answer, duplicate, duplicate_question; a mixture
     with whole-number weights such as ssp:2+sp:1+psd:1; all (ssp+sp+psd); or your own as my_module:my_objective."""
     token_loss: Literal["auto", "mlm", "rtd"] = setting("auto")
     """mlm is masked language modelling; rtd is ELECTRA's replaced-token detection, which also trains a generator; auto
@@ -99,21 +98,21 @@ class ObjectiveSettings:
     pair_weight: float = setting(1.0, NOT_BELOW_0)
     """Weight of the sentence-level loss; with 0 only the token loss is trained."""
     pair_loss: Literal["contrastive"] | None = setting(None)
-    """contrastive: train a bi-encoder. Each text is encoded alone, as the mean of its tokens; of all texts B of the
-    global batch, the one that belongs to A is to be the most similar. A pair is then an anchor's positive. Without it:
-    a cross-encoder, which reads A and B together and tells positives from negatives."""
+    """contrastive: train a bi-encoder. Each text is encoded alone, as the mean of its tokens; among all texts B of the
+    global batch, the one that belongs to A must be the most similar. A pair is then an anchor and its positive. Without
+    it: a cross-encoder, which reads A and B together and tells positives from negatives."""
     temperature: float | None = setting(None, ABOVE_0, needs="pair_loss")
-    """For contrastive: cosines are divided by this; 0.05 without it."""
+    """For contrastive: cosines are divided by this; default: 0.05."""
     symmetric: bool = setting(False, needs="pair_loss")
-    """For contrastive: of all texts A, find the one of each B as well."""
+    """For contrastive: also find, for each B, its own A among all texts A."""
     own_negatives: int | None = setting(None, ABOVE_0, needs="pair_loss")
-    """For contrastive: so many of the objective's own negatives of each anchor join the texts B, hard ones first; none
-    without it."""
+    """For contrastive: add this many of the objective's negatives for each anchor to the texts B, hard ones first.
+    Without it: none."""
     permute_pair_labels: bool = setting(False)
-    """A control for studies: permute the labels among each anchor's pairs, so that the pair loss stays in place and its
-    labels say nothing. Validation, and the accuracies and F1 of the log, go by the true labels."""
+    """A control for studies: permute the labels among each anchor's pairs, so that the pair loss is trained on
+    labels without meaning. Validation, and the accuracies and F1 in the log, use the true labels."""
     mlm_probability: float = setting(0.15, FROM_0_TO_BELOW_1)
-    """Share of tokens chosen for the token loss. 0: none, so that pairs alone are trained, on texts as they are."""
+    """Share of tokens chosen for the token loss. 0: none; then only pairs are trained, on unmasked texts."""
     whole_word_masking: bool = setting(False)
     """Choose whole words for the token loss, not single tokens."""
 
@@ -133,36 +132,36 @@ class OptimisationSettings(OptimizerSettings):
     learning_rate: float = setting(1e-4, NOT_BELOW_0)
     """Peak learning rate, see --lr_schedule."""
     warmup_steps: int | None = setting(None, NOT_BELOW_0)
-    """Updates until the peak. Default: a tenth of all; with wsd and constant 50, however long the run is."""
+    """Updates until the peak. Default: a tenth of all updates; with wsd and constant: 50."""
     warmup_epochs: float | None = setting(None, ABOVE_0)
-    """Instead of --warmup_steps, with --max_epochs: for how many of them the rate rises."""
+    """Instead of --warmup_steps, with --max_epochs: number of epochs in which the rate rises."""
     deepspeed_config: str = setting("ds_configs/zero1.json", may_change=True)
     """DeepSpeed's JSON file: one of ds_configs/zero0.json to zero3.json, ds_configs/offload.json, or your own."""
     seed: int = setting(1, SEEDS)
     """Seed of everything random: order, spans, masks, dropout, new weights."""
     compile: bool = setting(False, may_change=True)
-    """Compile the encoder with torch.compile, on GPUs; not with ZeRO 3. Losses are the same but for rounding and the
+    """Compile the encoder with torch.compile, on GPUs; not with ZeRO 3. Losses differ only by rounding and the
     random numbers of dropout."""
     tf32: bool = setting(True, may_change=True)
     """Multiply fp32 matrices in TF32 (10 bits of mantissa) on GPUs that have it, at up to eight times the speed; off
-    with --deterministic. It matters with --precision fp32."""
+    with --deterministic. Only matters with --precision fp32."""
     deterministic: bool = setting(False, may_change=True)
-    """Use only algorithms that give the same bits every time. On a GPU they are slower; on a CPU all do."""
+    """Use only algorithms that give the same bits every time. They are slower on a GPU; on a CPU nothing changes."""
 
 
 @dataclass
 class BatchSettings:
-    """Sets how the pairs of an update are dealt out."""
+    """Sets how the pairs of an update are divided."""
 
     GROUP = "batches"
 
     global_batch_size: int = setting(64, ABOVE_0)
     """Pairs in one update, over all ranks."""
     micro_batch_size: int | None = setting(None, ABOVE_0, may_change=True)
-    """Pairs in one forward pass of one rank; gradient accumulation follows from it. Without it: 32 on a processor, and
-    on a GPU the most that its memory holds with room, which is found once and kept by the run. Of several micro-batches
-    each has near-equal tokens, and so a few pairs more or less. A run may go on with another: the gradient is the same
-    but for rounding, and on a GPU for the random numbers of dropout, which there belong to micro-batches."""
+    """Pairs in one forward pass of one rank; gradient accumulation follows from it. Default: 32 on a CPU; on a GPU as
+    many as its memory holds with a reserve, measured once per run. Micro-batches are cut to near-equal tokens, and so
+    have a few pairs more or less. When it changes, gradients differ only by rounding and, on a GPU, by the random
+    numbers of dropout."""
     num_workers: int = setting(1, WORKERS, may_change=True)
     """Threads per rank that prepare batches ahead. The batches do not depend on it."""
 
@@ -181,7 +180,7 @@ class ValidationSettings:
 
 @dataclass
 class CheckpointSettings:
-    """Sets where the run writes to, the checkpoints that stay, and when it stops."""
+    """Sets where the run writes to, which checkpoints are kept, and when it stops."""
 
     GROUP = "checkpoints"
 
@@ -195,9 +194,9 @@ class CheckpointSettings:
     """Also keep for good the checkpoints of steps that are a multiple of this; 0: none."""
     async_checkpoints: bool | None = setting(None, may_change=True)
     """true: training goes on while a checkpoint is written, from a copy in host memory; false: training waits, which
-    costs less where the cores that write are those that train. Default: true on GPUs."""
+    is cheaper if the same cores write and train. Default: true on GPUs."""
     max_hours: float | None = setting(None, ABOVE_0, may_change=True)
-    """Stop after this many hours as at a signal, with a checkpoint and exit status 75: for the time limit of a batch
+    """Stop after this many hours as on a signal, with a checkpoint and exit status 75: for the time limit of a batch
     queue."""
 
 
@@ -215,7 +214,7 @@ class MonitoringSettings(GuardSettings):
     """Trace this many steps, after the first four, with torch.profiler: prints the slowest operators and writes
     trace.json.gz to the output folder."""
     wandb: str | None = setting(None, may_change=True)
-    """Project of Weights & Biases that the figures of the log go to as well; the package wandb must be installed.
+    """Also log to this project of Weights & Biases; the package wandb must be installed.
     WANDB_MODE=offline keeps them in the output folder."""
     dry_run: bool = setting(False, may_change=True)
     """Print what these settings would do (tokens, memory, time), and stop."""
@@ -236,10 +235,9 @@ class PretrainConfig(
     ModelSettings,
     DataSettings,
 ):
-    """Settings of ``kinspan pretrain``; those with ``may_change`` may change when a run resumes, any other makes it
-    another.
+    """Settings of ``kinspan pretrain``. Only those with ``may_change`` may change when a run resumes.
 
-    Sections stand last to first, which is how dataclasses order their fields.
+    The bases are in reverse order, because dataclasses put the fields of the last one first.
     """
 
     BASIC = (  # what --help shows
@@ -252,7 +250,7 @@ class PretrainConfig(
 
 
 def identity(config: PretrainConfig, **facts: object) -> JsonObject:
-    """Returns the settings and facts of a run that decide its numbers; without its length, if it may be continued."""
+    """Returns the settings and facts that decide a run's numbers; without its length if that may change."""
     settings = settings_of_identity(config)
     if config.lr_schedule in OPEN_ENDED:
         settings = {name: value for name, value in settings.items() if name not in LENGTHS}
@@ -260,6 +258,6 @@ def identity(config: PretrainConfig, **facts: object) -> JsonObject:
 
 
 def as_dict(config: PretrainConfig) -> JsonObject:
-    """Returns the settings for config.yaml and the summary, without those of a single start."""
-    of_one_start = ("local_rank", "dry_run", "tokens_per_second", "network_gb_per_s", "profile")
-    return {name: value for name, value in asdict(config).items() if name not in of_one_start}
+    """Returns the settings for config.yaml and the summary, without those that hold for one start only."""
+    transient = ("local_rank", "dry_run", "tokens_per_second", "network_gb_per_s", "profile")
+    return {name: value for name, value in asdict(config).items() if name not in transient}

@@ -1,4 +1,4 @@
-"""A pre-training run, from its settings to summary.json: set up, loop, end."""
+"""A pre-training run, from its settings to summary.json."""
 
 import atexit
 import json
@@ -47,14 +47,14 @@ from .step import GlobalBatch, start_count_reduction, train_step, try_largest
 log = logging.getLogger(__name__)
 WAIT, WARM_UP = 3, 1  # steps before those that --profile traces
 TRACE, TRACE_ROWS = "trace.json.gz", 15  # rows of the table of operators
-CURVE, CURVE_SECONDS = "curve.png", 60.0  # at least between two drawings
-FEW_TOKENS = 15_000  # of a micro-batch: with 12,000 RoBERTa-base had 69% of the speed that 49,000 had on an H200
+CURVE, CURVE_SECONDS = "curve.png", 60.0  # minimum between two drawings
+FEW_TOKENS = 15_000  # per micro-batch; on an H200, RoBERTa-base with 12,000 had 69% of its speed with 49,000
 
 
 def pretrain(config: PretrainConfig) -> JsonObject:
-    """Begins or resumes the run that ``config`` describes, and returns its summary; every rank but rank 0 returns {}.
+    """Begins or resumes the run that ``config`` describes, and returns its summary; {} on ranks other than 0.
 
-    All ranks call it. Raises KinspanError for what the user can mend, and Stopped (a SystemExit of status 75) where a
+    All ranks call it. Raises KinspanError for what the user can fix, and Stopped (a SystemExit of status 75) if a
     signal or ``max_hours`` ended the run after a checkpoint.
     """
     folder = begin(config)
@@ -69,7 +69,7 @@ def pretrain(config: PretrainConfig) -> JsonObject:
     except Stopped:
         _leave_at_exit()
         raise
-    except OSError as error:  # a full disk, where the run cannot go on without it
+    except OSError as error:  # such as a full disk
         raise KinspanError(f"{error.filename or folder} cannot be written: {quote_error(error)}") from error
     except RuntimeError as error:
         if ranks.is_communication_failure(error):
@@ -81,14 +81,14 @@ def pretrain(config: PretrainConfig) -> JsonObject:
 
 @cache
 def _leave_at_exit() -> None:
-    """Leaves the process group when the program ends: a second run in it needs the group."""
+    """Leaves the process group when the program ends, because a second run in it needs the group."""
     atexit.register(dist.destroy_process_group)
 
 
 def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> JsonObject:
     setup = None
     try:
-        note_place(SETTING_UP, patient=True)  # weights and shards may come from afar
+        note_place(SETTING_UP, patient=True)  # weights and shards may be remote
         setup = set_up(config)
         note_place("reading checkpoints", patient=True)
         checkpoint, summary = find_resumable(setup.folder / CHECKPOINTS), setup.folder / SUMMARY
@@ -98,7 +98,7 @@ def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> JsonObje
             log.info("this run is complete: see %s", summary)
             return read_object(summary, "delete it to have it written again") if setup.rank == 0 else {}
         run = Pretraining(setup, checkpoint, request)
-        with run.opened:
+        with run.resources:
             run.begin()
             run.train()
         return run.summarise()
@@ -112,10 +112,10 @@ def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> JsonObje
 
 @dataclass
 class PretrainProgress(Progress):
-    """The state of the loop in a checkpoint; the window is by ``sum_names`` of the model.
+    """The state of the loop in a checkpoint; the window is in the order of the model's ``sum_names``.
 
-    tokens: that were trained on so far, by all ranks
-    losses: of the last lines of the log, for metrics.is_spike
+    tokens: number of tokens trained on so far, by all ranks
+    losses: the last logged losses, for metrics.is_spike
     """
 
     tokens: int = 0
@@ -125,10 +125,10 @@ class PretrainProgress(Progress):
 class Pretraining(LoopState):
     """A run under way.
 
-    opened:      closes files and threads of the run
-    filler:      stands in for an empty micro-batch
+    resources:   closes files and threads of the run
+    filler:      replaces an empty micro-batch
     feeder:      makes the batches from ``progress.step`` on
-    next_counts: waits for the next step's batch to be counted, see step.start_count_reduction
+    next_counts: waits for the counts of the next batch, and returns it, see step.start_count_reduction
     """
 
     progress: PretrainProgress
@@ -137,13 +137,13 @@ class Pretraining(LoopState):
     next_counts: Callable[[], GlobalBatch]
 
     def __init__(self, setup: Setup, checkpoint: Path | None, request: StopRequest) -> None:
-        """Builds the engine and loads the checkpoint ``checkpoint``; without one the run begins anew."""
+        """Builds the engine, and loads the checkpoint if there is one."""
         config, schedule = setup.config, setup.schedule
-        self.setup, self.opened, self.curve_due = setup, ExitStack(), 0.0
+        self.setup, self.resources, self.curve_due = setup, ExitStack(), 0.0
         self.weights = LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight)
         counter = FlopCounter(setup.model)  # before the engine, which may divide the parameters among the ranks
         self.clock = Clock(counter, config.peak_tflops or find_peak_tflops(setup.facts["precision"]))
-        world = setup.layout.world  # the conversion needs memory: it comes before the engine
+        world = setup.layout.world  # the conversion needs memory, so it runs before the engine is built
         universal = convert_to_universal(checkpoint, world, setup.rank) if checkpoint else None
         super().__init__(
             rank=setup.rank,
@@ -171,7 +171,7 @@ class Pretraining(LoopState):
     def begin(self) -> None:
         """Tries the largest batch, opens log and feeder, and fetches the first batch."""
         setup, progress, config = self.setup, self.progress, self.setup.config
-        self.opened.callback(release_engine, self.engine)
+        self.resources.callback(release_engine, self.engine)
         note_place("trying the largest batch")
         try_largest(self.engine, setup.train_stream, setup.layout)
         log_start(setup, self.engine.module)
@@ -184,13 +184,13 @@ class Pretraining(LoopState):
             board = WandbBoard(setup.folder, config.wandb, setup.facts["settings"]) if config.wandb else None
             undone = ("validation",) if progress.due else ()
             self.metrics = Log(setup.folder, progress.step, self.schedule.total, "pre-training", undone, board)
-            self.opened.callback(self.metrics.close)
+            self.resources.callback(self.metrics.close)
             if config.profile:
-                self.profiler = self.opened.enter_context(make_profiler(config.profile, setup.folder))
+                self.profiler = self.resources.enter_context(make_profiler(config.profile, setup.folder))
         self.feeder = Feeder(
             setup.train_stream, setup.layout, self.rank, progress.step, config.num_workers, self.schedule.total
         )
-        self.opened.callback(self.feeder.close)
+        self.resources.callback(self.feeder.close)
         self.fetch_next(stopping=False)  # at least one step is trained before a stop
         self.feeder.waited = 0.0  # no step is under way yet
 
@@ -199,7 +199,7 @@ class Pretraining(LoopState):
         config, total = self.setup.config, self.schedule.total
         while True:
             step, began = self.progress.step, time.monotonic()
-            saved = step == self.resumed_at  # then its checkpoint was written after this step was measured
+            saved = step == self.resumed_at  # its checkpoint was written after validation at this step
             note_place(f"step {step}, counting tokens with the other ranks")
             global_batch = self.next_counts()
             if global_batch.stop:
@@ -214,13 +214,12 @@ class Pretraining(LoopState):
             self.take_step(global_batch)
             self.progress.wall_seconds += time.monotonic() - began
         if failure := self.writer.finish():
-            raise KinspanError(f"the last checkpoint could not be written ({failure}): mend that, then start it again")
+            raise KinspanError(f"the last checkpoint could not be written ({failure}): fix that, and start it again")
 
     def take_step(self, global_batch: GlobalBatch) -> None:
-        """Trains on a global batch. While it runs, the ranks count the next one's, and whether one of them is to
-        stop."""
+        """Trains on a global batch. Meanwhile the ranks count the next one, and whether one of them should stop."""
         step, setup = self.progress.step, self.setup
-        logged = (step + 1) % setup.config.log_steps == 0 or step + 1 == self.schedule.total
+        is_logged = (step + 1) % setup.config.log_steps == 0 or step + 1 == self.schedule.total
         rate = self.schedule.rate(step)
         set_learning_rate(self.engine, rate)
         self.clock.start()
@@ -236,23 +235,22 @@ class Pretraining(LoopState):
             step=step,
             weights=self.weights,
         )
-        if logged:
+        if is_logged:
             note_place(f"step {step}, waiting for the device")
-        self.clock.stop(global_batch, outcome.sums if logged else None)
+        self.clock.stop(global_batch, outcome.sums if is_logged else None)
         self.progress.tokens += global_batch.counts["num_tokens"]
         self.count_update(outcome)
         if self.profiler:
             self.profiler.step()
-        if logged:
+        if is_logged:
             self.write_log(rate, outcome)
 
     def fetch_next(self, stopping: bool) -> None:
-        """Takes the next batch from the feeder, and has the ranks begin to count it. ``stopping``: this one is to
-        stop"""
+        """Takes the next batch, and starts to count it on all ranks. ``stopping``: this rank should stop"""
         self.next_counts = start_count_reduction(self.feeder.next(), self.engine.module.losses, stopping)
 
     def write_log(self, rate: float, outcome: Outcome) -> None:
-        """Logs the figures since the last line, and warns of a loss that leapt."""
+        """Logs the figures since the last line, and warns of a spike in the loss."""
         sums, progress = self.sum_window(self.setup.model.sum_names), self.progress
         speed = self.clock.read(self.feeder.waited)
         return_freed_memory()
@@ -265,19 +263,19 @@ class Pretraining(LoopState):
         if self.metrics:
             self.metrics.write(progress.step, "train", values | speed)
         if is_spike(values["loss"], progress.losses):
-            log.warning("step %d: the loss leapt from %.3f to %.3f", progress.step, progress.losses[-1], values["loss"])
+            log.warning("step %d: the loss rose from %.3f to %.3f", progress.step, progress.losses[-1], values["loss"])
         progress.losses = [*progress.losses, values["loss"]][-KEPT_LOSSES:]
 
     def warn_skipped(self, step: int) -> None:
-        """Logs which examples were in an update that was skipped."""
+        """Logs which pairs the skipped update had."""
         setup, size = self.setup, self.setup.layout.size
         if self.metrics:
             values = {"skipped_steps": self.progress.skipped, "example": step * size, "count": size}
             self.metrics.write(step + 1, "skipped", values)
-        if setup.facts["precision"] != "fp16" or self.progress.skipped_in_row > 1:  # else fp16 looks for its scale
-            shown = f"--start {step * size} --count {size} --seed {setup.config.seed}"
+        if setup.facts["precision"] != "fp16" or self.progress.skipped_in_row > 1:  # else fp16 adapts its loss scale
+            flags = f"--start {step * size} --count {size} --seed {setup.config.seed}"
             log.warning(
-                "step %d: a loss or gradient was not finite, its update is skipped: kinspan show pairs %s", step, shown
+                "step %d: a loss or gradient was not finite, its update is skipped: kinspan show pairs %s", step, flags
             )
 
     def validate(self) -> None:
@@ -294,11 +292,11 @@ class Pretraining(LoopState):
             self.draw_curve()
         if is_last:
             last = [{"step": step, **figures}] if figures else []
-            for text in find_warnings({**setup.facts, "last_validation": last}):
-                log.warning("%s", text)
+            for warning in find_warnings({**setup.facts, "last_validation": last}):
+                log.warning("%s", warning)
 
     def draw_curve(self) -> None:
-        """Draws the curves of the log; training goes on where they cannot be written."""
+        """Draws the curves of the log; training continues if they cannot be written."""
         try:
             if draw_curve(read_metrics(self.setup.folder), OF_PRETRAINING, self.setup.folder / CURVE):
                 self.curve_due = time.monotonic() + CURVE_SECONDS
@@ -318,8 +316,8 @@ class Pretraining(LoopState):
         }
         lines = read_metrics(setup.folder)
         for split, name in (("train", "losses"), ("validation", "validation")):
-            of_split = [line for line in lines if line["split"] == split]
-            summary |= {f"first_{name}": next(iter(of_split), None), f"last_{name}": next(reversed(of_split), None)}
+            logged = [line for line in lines if line["split"] == split]
+            summary |= {f"first_{name}": next(iter(logged), None), f"last_{name}": next(reversed(logged), None)}
         summary |= {
             "wall_seconds": round(progress.wall_seconds, 1),
             "world_size": setup.layout.world,
@@ -335,7 +333,7 @@ class Pretraining(LoopState):
 
 
 def log_start(setup: Setup, module: torch.nn.Module) -> None:
-    """Logs what is trained on what. ``module``: the engine's, whose parameters may be divided among the ranks"""
+    """Logs model, batches and length of the run. ``module``: the engine's, whose parameters may be sharded"""
     layout, stream, facts = setup.layout, setup.train_stream, setup.facts
     parameters = sum(int(getattr(p, "ds_numel", p.numel())) for p in module.parameters()) / 1e6
     with_generator = " with its generator" if facts["token_loss"] == "rtd" else ""

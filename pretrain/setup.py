@@ -1,4 +1,4 @@
-"""Sets a run up, before it has an engine, with every check that can be made until then."""
+"""Sets up a run, except for its engine, and makes every check that needs none."""
 
 import logging
 import math
@@ -68,14 +68,14 @@ from .lengthen import change_length
 from .planning.checks import check, find_unused_flags
 
 log = logging.getLogger(__name__)
-HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss, 10 at first, then drowns a pair loss of .7
+HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss of 10 then outweighs a pair loss of 0.7
 
 
 @dataclass(kw_only=True)
 class Setup:
-    """A run before it has an engine.
+    """A run without its engine.
 
-    validation_stream:  None where no pairs are held out
+    validation_stream:  None if no pairs are held out
     facts:              run.json: the run's identity (see config.identity), and facts for its release
     """
 
@@ -110,13 +110,13 @@ def set_up(config: PretrainConfig) -> Setup:
     _set_numerics(config)
 
     model_name = config.model or default_model()
-    tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_names(model_name, local_rank))
+    tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_tokenizer(model_name, local_rank))
     corpora = make_first_on_each_machine(
         local_rank, lambda: open_corpora_for_tokenizer(tokenizer, sources, cache_settings(config))
     )
     mixture, notes = drop_untrainable(mixture.read_from(*corpora))
     token_loss = choose_token_loss(config, model_name, family)
-    masked = disable_unused_masking(config, token_loss)
+    masked_config = disable_unused_masking(config, token_loss)
     model, new_parts = make_first_on_each_machine(
         local_rank, lambda: load_trained(config, model_name, token_loss, mixture)
     )
@@ -127,25 +127,25 @@ def set_up(config: PretrainConfig) -> Setup:
     if config.compile:
         check_can_compile(model.family, stage)
 
-    template, masking = read_template(config, tokenizer), make_masking(masked, token_loss, tokenizer)
+    template, masking = read_template(config, tokenizer), make_masking(masked_config, token_loss, tokenizer)
     open_stream = partial(PairStream, template=template, max_length=max_length, masking=masking)
     train = open_stream(mixture, seed=config.seed, split="train", permute_labels=config.permute_pair_labels)
     validation = None
     if config.eval_pairs:
         try:
-            validated, unvalidated = mix_validation(mixture)
-            validation = open_stream(validated, seed=VALIDATION_SEED, split="validation")
-            notes += unvalidated
+            validation_mixture, left_out = mix_validation(mixture)
+            validation = open_stream(validation_mixture, seed=VALIDATION_SEED, split="validation")
+            notes += left_out
         except TooFewDocuments as error:
             notes.append(f"no validation: held-out documents give no pairs ({error})")
     schedule = plan_schedule(config, count_steps(config, train), train.epoch_pairs)
-    # On a GPU rows are padded inside attention in fp32, and where a family's own encode is used.
+    # On a GPU sequences are padded inside attention in fp32, and in families with a special encode function.
     padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
     micro = _find_micro_batch(config, model, train, precision, stage, world_size)
-    config, masked = (replace(settings, micro_batch_size=micro) for settings in (config, masked))
+    config, masked_config = (replace(settings, micro_batch_size=micro) for settings in (config, masked_config))
     layout = Layout(config.global_batch_size, micro, world_size, padded)
     facts = collect_facts(
-        masked,
+        masked_config,
         model_name=model_name,
         model=model,
         fingerprint=fingerprint,
@@ -172,7 +172,7 @@ def set_up(config: PretrainConfig) -> Setup:
         deepspeed_settings=complete_settings(deepspeed_settings, config.max_grad_norm, layout, precision),
         facts=facts,
     )
-    _check_same_everywhere(setup)
+    _check_same_on_all_ranks(setup)
     broadcast_from_rank_0(lambda: _claim(setup))
     for note in notes:
         log.info("%s", note)
@@ -181,7 +181,7 @@ def set_up(config: PretrainConfig) -> Setup:
 
 
 def _warn(config: PretrainConfig, model_name: str, new_parts: list[str]) -> None:
-    """Logs which defaults are used, and which settings are probably not meant."""
+    """Logs which defaults are used, and warns of settings that are probably mistakes."""
     if not config.corpus:
         log.info("no --corpus: it is the documentation of Python and of the pinned packages")
     if config.model is None:
@@ -198,35 +198,35 @@ def _set_numerics(config: PretrainConfig) -> None:
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing reads it
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no code reads it
 
 
 def _find_micro_batch(
     config: PretrainConfig, model: TrainedModel, train: PairStream, precision: str, stage: int, world: int
 ) -> int:
-    """Returns the pairs of a micro-batch: as given, as the run began with, or what fits."""
+    """Returns the number of pairs in a micro-batch: as set, as in the run so far, or as many as fit."""
     if config.micro_batch_size:
         return config.micro_batch_size
     folder = Path(config.output_dir)
 
-    def read_kept() -> JsonObject:
+    def read_settings() -> JsonObject:
         under_way = (folder / RUN).exists() and any((folder / CHECKPOINTS).glob("step-*"))
         return read_object(folder / RUN, ADVICE).get("settings", {}) if under_way else {}
 
     share = math.ceil(config.global_batch_size / world)
-    kept = broadcast_from_rank_0(read_kept).get("micro_batch_size")
-    return kept or choose_micro_batch(model, train, precision, stage, share)
+    earlier = broadcast_from_rank_0(read_settings).get("micro_batch_size")
+    return earlier or choose_micro_batch(model, train, precision, stage, share)
 
 
-def _check_same_everywhere(setup: Setup) -> None:
-    """Fails on all ranks if any rank's settings or files differ from rank 0's."""
+def _check_same_on_all_ranks(setup: Setup) -> None:
+    """Raises KinspanError on all ranks if the settings or files of any rank differ from rank 0's."""
     settings = {name: getattr(setup.config, name) for name in MUST_MATCH_ACROSS_RANKS}
     settings |= {"schedule": setup.schedule, "deepspeed": setup.deepspeed_settings}
-    everyone = gather(setup.facts["identity"] | settings)
-    for rank, theirs in enumerate(everyone):
-        for key, value in everyone[0].items():
-            if theirs[key] != value:
-                raise KinspanError(f"rank {rank} would train another run: its {key} is {theirs[key]}, not {value}")
+    all_facts = gather(setup.facts["identity"] | settings)
+    for rank, facts in enumerate(all_facts):
+        for key, value in all_facts[0].items():
+            if facts[key] != value:
+                raise KinspanError(f"rank {rank} would train another run: its {key} is {facts[key]}, not {value}")
     check_shared(setup.folder)
 
 
@@ -250,22 +250,22 @@ def disable_unused_masking(config: PretrainConfig, token_loss: str) -> PretrainC
     return replace(config, mlm_probability=0.0) if token_loss == "mlm" and not config.mlm_weight else config
 
 
-def _load_names(model_name: str, local_rank: int) -> tuple[PreTrainedTokenizerBase, str]:
+def _load_tokenizer(model_name: str, local_rank: int) -> tuple[PreTrainedTokenizerBase, str]:
     """Returns the tokenizer and family of the model; only the first rank of a machine asks the hub."""
     if local_rank:
         use_cache_alone()
-    family = load_config(model_name).model_type  # first: a tokenizer of an unknown kind of model says less
+    family = load_config(model_name).model_type  # first, because its error for an unknown kind of model is clearer
     return tokenizers.load_tokenizer(model_name), family
 
 
 def fingerprint_once_per_machine(model: TrainedModel, rank: int, local_rank: int) -> str:
-    """Returns a hash of the initial weights, computed by the first rank of each machine, where all must be equal."""
+    """Returns a hash of the initial weights, computed by each machine's first rank; they must be equal."""
     is_first = rank == 0 or local_rank == 0
-    everyone = gather(fingerprint_weights(model, *_list_configs(model).values()) if is_first else None)
-    for number, theirs in enumerate(everyone):
-        if theirs not in (None, everyone[0]):
-            raise KinspanError(f"--model: rank {number} starts from other weights than rank 0")
-    return str(everyone[0])
+    fingerprints = gather(fingerprint_weights(model, *_list_configs(model).values()) if is_first else None)
+    for index, fingerprint in enumerate(fingerprints):
+        if fingerprint not in (None, fingerprints[0]):
+            raise KinspanError(f"--model: rank {index} starts from other weights than rank 0")
+    return str(fingerprints[0])
 
 
 def check_lengths(
@@ -275,7 +275,7 @@ def check_lengths(
     tokenizer: PreTrainedTokenizerBase | None,
     max_length: int,
 ) -> None:
-    """Raises KinspanError unless model and generator embed the tokenizer's ids and pairs of this length."""
+    """Raises KinspanError unless model and generator can embed the tokenizer's ids and pairs of this length."""
     if tokenizer is not None and tokenizer.mask_token_id is None:
         raise KinspanError(f"--model {model_name}: its tokenizer has no mask token")
     names = {model.encoders[-1]: f"--model {model_name}"}
@@ -288,7 +288,7 @@ def check_lengths(
 def load_trained(
     config: PretrainConfig, model_name: str, token_loss: str, mixture: Mixture, load: Load = load_or_build
 ) -> tuple[TrainedModel, list[str]]:
-    """Loads the model that these settings train, each part by ``load``; returns it and notes on its new parts."""
+    """Loads the model that these settings train, each part by ``load``; returns it, and notes on parts that are new."""
     names, share = mixture.names, mixture.positive_share
     if config.adapter:
         name, shape = Path(config.output_dir).resolve().name, (config.adapter, config.adapter_size, config.adapters)
@@ -305,22 +305,21 @@ def load_trained(
 
 def read_template(config: ObjectiveSettings, tokenizer: PreTrainedTokenizerBase) -> tokenizers.PairTemplate:
     """Reads how the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone."""
-    read = tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template
-    return read(tokenizer)
+    reader = tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template
+    return reader(tokenizer)
 
 
 def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: PreTrainedTokenizerBase) -> MaskedLM | None:
-    """Returns the choice of tokens for the token loss, or None. Raises KinspanError where words are unknown to the
-    tokenizer."""
+    """Returns the masking for the token loss, if any. Raises KinspanError if the tokenizer cannot mask whole words."""
     if token_loss == "none":
         return None
-    words = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
-    masked = mask_for_generator if token_loss == "rtd" else MaskedLM
-    return masked(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, words)
+    continuations = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
+    make = mask_for_generator if token_loss == "rtd" else MaskedLM
+    return make(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, continuations)
 
 
 def count_steps(config: PretrainConfig, train: PairStream) -> int:
-    """Returns the number of updates of ``max_steps``, ``max_epochs`` or ``max_tokens``."""
+    """Returns the number of updates, from ``max_steps``, ``max_epochs`` or ``max_tokens``."""
     if config.max_epochs is not None:
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
@@ -329,7 +328,7 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 
 
 def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> Schedule:
-    """Returns the learning rate's schedule over ``total`` updates. Raises KinspanError where it does not fit."""
+    """Returns the learning rate's schedule over ``total`` updates. Raises KinspanError if the warm-up is too long."""
     warmup, given = config.warmup_steps, None
     if config.warmup_epochs is not None and config.max_epochs is not None:
         warmup = round(total * config.warmup_epochs / config.max_epochs)
@@ -340,10 +339,10 @@ def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> S
 
 
 def _claim(setup: Setup) -> None:
-    """Makes the output folder this run's, with the files of its release beside weights, unless it is already."""
+    """Claims the output folder and writes configs and tokenizer to it, unless it already is this run's."""
     is_new = claim_folder(setup.folder, setup.facts)
     if is_new:
-        shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # of settings without a checkpoint
+        shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # left by a run without a checkpoint
         for name, model_config in _list_configs(setup.model).items():
             (setup.folder / name).mkdir(exist_ok=True)
             model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
@@ -352,7 +351,7 @@ def _claim(setup: Setup) -> None:
         keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
     if not is_new:
         change_length(setup.folder, setup.facts, setup.schedule)
-        if not (setup.folder / SUMMARY).exists():  # settings that may change are now others
+        if not (setup.folder / SUMMARY).exists():  # settings with may_change may have changed
             write_record(setup.folder, setup.facts)
 
 
