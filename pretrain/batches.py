@@ -1,4 +1,4 @@
-"""Makes each rank's share of the global batches ahead of time, cut into micro-batches."""
+"""Makes each rank's share of the global batches ahead of time, and cuts it into micro-batches."""
 
 import copy
 import sys
@@ -25,28 +25,28 @@ from pretrain.planning.cost import compute_states
 
 TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
 
-# Seconds after which a thread that makes batches hands Python's lock to the one that starts a GPU's kernels. Python's
-# own 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
-SWITCH = 5e-5
-ON_PROCESSOR = 32  # pairs
-ROOM = 0.15  # of the free memory, left for messages between ranks and for what the allocator loses
-TRIED = (4, 12)  # pairs
-ALIGNED = 16  # bytes: where each array begins, so that it may be read as numbers of any type
+# Seconds after which a thread that makes batches releases the GIL to the one that launches GPU kernels. Python's
+# default of 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
+SWITCH_INTERVAL = 5e-5
+CPU_MICRO_BATCH = 32  # pairs
+MEMORY_RESERVE = 0.15  # share of the free memory, for messages between ranks and losses of the allocator
+TRIAL_SIZES = (4, 12)  # pairs
+ALIGNMENT = 16  # bytes: each array begins at a multiple, so that it can be viewed as any type
 
 
-def make_micro_batches(stream: PairStream, layout: Layout, rank: int, batch: int) -> list[Batch | None]:
+def make_micro_batches(stream: PairStream, layout: Layout, rank: int, index: int) -> list[Batch | None]:
     """Returns the rank's micro-batches of a global batch, of near-equal tokens; None for an empty one."""
     start, end = 0, layout.size
     if layout.world > 1:
-        start, end = layout.deal(stream.count_tokens(batch * layout.size, layout.size))[rank]
+        start, end = layout.deal(stream.count_tokens(index * layout.size, layout.size))[rank]
     if start == end:
         return [None] * layout.accumulation
-    share = stream.batch(batch * layout.size + start, end - start)
+    share = stream.batch(index * layout.size + start, end - start)
     return [share.cut(a, b) if b > a else None for a, b in layout.cut(share.lengths)]
 
 
 class Feeder:
-    """Makes the micro-batches of a rank, step after step up to ``end``, by threads ahead of time.
+    """Makes a rank's micro-batches in threads, ahead of time, step by step up to ``end``.
 
     waited: seconds that the training loop has waited for batches
     """
@@ -62,12 +62,12 @@ class Feeder:
     ) -> None:
         self.stream, self.layout, self.rank = stream, layout, rank
         self.waited, self.end = 0.0, end
-        device = torch.cuda.current_device() if torch.cuda.is_available() else None  # which is each thread's own
-        start = None if device is None else partial(torch.cuda.set_device, device)
-        self._switch = sys.getswitchinterval()
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None  # each thread must set it
+        initializer = None if device is None else partial(torch.cuda.set_device, device)
+        self._switch_interval = sys.getswitchinterval()
         if device is not None:
-            sys.setswitchinterval(SWITCH)
-        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches", initializer=start)
+            sys.setswitchinterval(SWITCH_INTERVAL)
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches", initializer=initializer)
         self._next = first_step
         self._pending: deque[Future[list[Batch | None]]] = deque()
         for _ in range(num_workers + 1):
@@ -84,7 +84,7 @@ class Feeder:
         return [batch and pin(batch) for batch in batches] if torch.cuda.is_available() else batches
 
     def next(self) -> list[Batch | None]:
-        """Returns the next step's micro-batches; None in place of an empty one. An empty list after the last step."""
+        """Returns the next step's micro-batches, None for an empty one; after the last step an empty list."""
         if not self._pending:
             return []
         began = time.perf_counter()
@@ -96,103 +96,103 @@ class Feeder:
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        sys.setswitchinterval(self._switch)
+        sys.setswitchinterval(self._switch_interval)
 
 
 @dataclass(frozen=True)
 class PinnedBatch(Batch):
-    """A batch whose arrays also lie one after another, at ``places``, in a pinned ``buffer`` of bytes."""
+    """A batch whose arrays are also in a pinned ``buffer`` of bytes, at these ``offsets``."""
 
     buffer: torch.Tensor
-    places: dict[str, int]
+    offsets: dict[str, int]
 
 
 def pin(batch: Batch) -> PinnedBatch:
-    """Copies a batch into pinned memory, in the thread that makes it and not in the one that launches kernels."""
-    places, end = {}, 0
+    """Copies a batch into pinned memory; called by the threads of ``Feeder``, so that training need not wait."""
+    offsets, end = {}, 0
     arrays = {name: array for name, array in batch.arrays.items() if name != "groups"}
     for name, array in arrays.items():
-        places[name] = end
-        end += -(-array.nbytes // ALIGNED) * ALIGNED
+        offsets[name] = end
+        end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     buffer = torch.empty(end, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
-    whole = buffer.numpy()
+    target = buffer.numpy()
     for name, array in arrays.items():
-        whole[places[name] : places[name] + array.nbytes] = array.view(np.uint8)
-    return PinnedBatch(**batch.arrays, buffer=buffer, places=places)
+        target[offsets[name] : offsets[name] + array.nbytes] = array.view(np.uint8)
+    return PinnedBatch(**batch.arrays, buffer=buffer, offsets=offsets)
 
 
 def to_tensors(batch: Batch, device: torch.device) -> Inputs:
-    """Returns a batch as a model's inputs, without ``groups``. Copying to a GPU does not wait for it."""
+    """Returns a batch as a model's inputs, without ``groups``; the copy to a GPU is asynchronous."""
     arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items() if name != "groups"}
     if device.type != "cpu":
         pinned = batch if isinstance(batch, PinnedBatch) else pin(batch)
-        whole = pinned.buffer.to(device, non_blocking=True)
-        spans = {name: (place, place + arrays[name].nbytes) for name, place in pinned.places.items()}
-        arrays = {name: whole[a:b].view(arrays[name].dtype) for name, (a, b) in spans.items()}
+        copied = pinned.buffer.to(device, non_blocking=True)
+        spans = {name: (offset, offset + arrays[name].nbytes) for name, offset in pinned.offsets.items()}
+        arrays = {name: copied[a:b].view(arrays[name].dtype) for name, (a, b) in spans.items()}
     longest = int((batch.starts[1:] - batch.starts[:-1]).max())
     return {**arrays, "max_length": longest}
 
 
-def make_largest_batch(stream: PairStream, pairs: int) -> Batch:
-    """Returns ``pairs`` pairs at full length; the number of masked tokens is a six-sigma upper bound."""
-    length, masking, sequences = stream.max_length, stream.masking, pairs * stream.per_pair
-    tokens = sequences * length
+def make_largest_batch(stream: PairStream, num_pairs: int) -> Batch:
+    """Returns pairs at full length; the number of masked tokens is a six-sigma upper bound."""
+    length, masking, num_sequences = stream.max_length, stream.masking, num_pairs * stream.per_pair
+    num_tokens = num_sequences * length
     probability = getattr(masking, "probability", 0.0)
-    spread = 6 if getattr(masking, "continues", None) is None else 12
-    masked = min(tokens, int(tokens * probability + spread * (tokens * probability) ** 0.5))
+    deviations = 6 if getattr(masking, "continues", None) is None else 12
+    num_masked = min(num_tokens, int(num_tokens * probability + deviations * (num_tokens * probability) ** 0.5))
     return Batch(
-        input_ids=np.full(tokens, stream.template.special[0][0], dtype=np.int32),
-        token_type_ids=np.zeros(tokens, dtype=np.int32),
-        position_ids=np.tile(np.arange(length, dtype=np.int32), sequences),
-        starts=np.arange(sequences + 1, dtype=np.int32) * length,
-        masked_positions=np.arange(masked, dtype=np.int64),
-        masked_labels=np.zeros(masked, dtype=np.int64),
-        noise=np.zeros(masked if masking is not None and masking.noise else 0),
-        labels=np.zeros(pairs, dtype=np.int8),
-        kinds=np.zeros(pairs, dtype=np.int8),
-        part=np.zeros(pairs, dtype=np.int16),
-        index=np.zeros(pairs, dtype=np.int64),
-        groups=np.zeros((sequences if stream.apart else 0, 2), dtype=np.int64),
+        input_ids=np.full(num_tokens, stream.template.special[0][0], dtype=np.int32),
+        token_type_ids=np.zeros(num_tokens, dtype=np.int32),
+        position_ids=np.tile(np.arange(length, dtype=np.int32), num_sequences),
+        starts=np.arange(num_sequences + 1, dtype=np.int32) * length,
+        masked_positions=np.arange(num_masked, dtype=np.int64),
+        masked_labels=np.zeros(num_masked, dtype=np.int64),
+        noise=np.zeros(num_masked if masking is not None and masking.noise else 0),
+        labels=np.zeros(num_pairs, dtype=np.int8),
+        kinds=np.zeros(num_pairs, dtype=np.int8),
+        part=np.zeros(num_pairs, dtype=np.int16),
+        index=np.zeros(num_pairs, dtype=np.int64),
+        groups=np.zeros((num_sequences if stream.apart else 0, 2), dtype=np.int64),
     )
 
 
-def average_tokens(stream: PairStream, pairs: int = 20_000) -> float:
-    """Returns the mean number of tokens in a pair, over the first ``pairs`` of the stream."""
-    pairs = min(pairs, stream.epoch_pairs)
-    return stream.batch(0, pairs).num_tokens / pairs
+def average_tokens(stream: PairStream, num_pairs: int = 20_000) -> float:
+    """Returns the mean number of tokens in a pair, over the first ``num_pairs`` of the stream."""
+    num_pairs = min(num_pairs, stream.epoch_pairs)
+    return stream.batch(0, num_pairs).num_tokens / num_pairs
 
 
-def choose_micro_batch(model: TrainedModel, stream: PairStream, precision: str, stage: int, most: int) -> int:
-    """Returns the pairs of a micro-batch, up to ``most``; on a GPU as many as its memory holds. All ranks call it."""
+def choose_micro_batch(model: TrainedModel, stream: PairStream, precision: str, stage: int, limit: int) -> int:
+    """Returns the pairs in a micro-batch, up to ``limit``; on a GPU as many as its memory holds. All ranks call it."""
     if not torch.cuda.is_available():
-        return min(ON_PROCESSOR, most)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    frozen = sum(p.numel() for p in model.parameters()) - trained
-    fixed, _ = compute_states(trained, stage, precision, ranks.count(), frozen=frozen)
-    torch.cuda.empty_cache()  # what the allocator keeps for itself would count as taken
+        return min(CPU_MICRO_BATCH, limit)
+    num_trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    num_frozen = sum(p.numel() for p in model.parameters()) - num_trained
+    fixed, _ = compute_states(num_trained, stage, precision, ranks.count(), frozen=num_frozen)
+    torch.cuda.empty_cache()  # else memory that the allocator caches would count as used
     free, _ = torch.cuda.mem_get_info()
-    fitting = fit_pairs(measure_passes(copy.deepcopy(model).to("cuda", DTYPES[precision]), stream), free - fixed, most)
+    size = fit_pairs(measure_passes(copy.deepcopy(model).to("cuda", DTYPES[precision]), stream), free - fixed, limit)
     torch.cuda.empty_cache()
-    return min(ranks.gather(fitting))
+    return min(ranks.gather(size))
 
 
-def fit_pairs(measure: Callable[[int], float], memory: float, most: int) -> int:
-    """Returns the most pairs, from 1 to ``most``, whose pass fits into ``memory`` bytes with room.
+def fit_pairs(measure: Callable[[int], float], memory: float, max_pairs: int) -> int:
+    """Returns how many pairs, from 1 to ``max_pairs``, fit into ``memory`` bytes with a reserve.
 
-    measure: the bytes that a pass of so many pairs takes at its peak, which two trials show to grow linearly
+    measure: returns the peak bytes of a pass with a number of pairs; they grow linearly, so two trials are enough
     """
-    few, more = TRIED
+    few, more = TRIAL_SIZES
     try:
-        least = measure(few)
-        each = (measure(more) - least) / (more - few)
+        few_bytes = measure(few)
+        bytes_per_pair = (measure(more) - few_bytes) / (more - few)
     except torch.OutOfMemoryError:
         return 1
-    return max(1, min(most, few + int(((1 - ROOM) * memory - least) / each)))
+    return max(1, min(max_pairs, few + int(((1 - MEMORY_RESERVE) * memory - few_bytes) / bytes_per_pair)))
 
 
 def measure_passes(model: TrainedModel, stream: PairStream) -> Callable[[int], float]:
-    """Measures on a GPU what a forward and backward pass of full pairs takes, the model's weights included."""
-    held = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())  # by others in this process
+    """Returns a function that measures the peak bytes of a pass of full pairs on a GPU, with the model's weights."""
+    others = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())  # bytes of other objects
 
     def measure(pairs: int) -> float:
         torch.cuda.reset_peak_memory_stats()
@@ -200,6 +200,6 @@ def measure_passes(model: TrainedModel, stream: PairStream) -> Callable[[int], f
         loss, _, outputs = model(**inputs, scales={loss.name: 0.0 for loss in model.losses})
         (loss + 0.0 * outputs.sum()).backward()
         model.zero_grad()
-        return torch.cuda.max_memory_allocated() - held
+        return torch.cuda.max_memory_allocated() - others
 
     return measure

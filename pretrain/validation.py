@@ -30,7 +30,7 @@ def run_model(
     engine.eval()
     for a, b in layout.cut(share.lengths[: end - first]):
         note_place(f"validation, pairs {first + a} to {first + b}")
-        # Where there is none, a pair runs that does not count: under ZeRO 3 all ranks must run the model
+        # For an empty micro-batch a pair runs that does not count: under ZeRO 3 all ranks must run the model
         batch = share.cut(a, b) if b > a else share.cut(0, 1)
         inputs = to_tensors(batch, engine.device)
         outputs = engine(**inputs, scales=dict.fromkeys(weights._fields, 1.0))
@@ -50,11 +50,11 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
 
-    pair_auc_hard, _easy: of the positives against that kind of negatives alone
-    X/pair_auc:           of part X of a mixture
-    layout:               of training, by which these pairs are cut too
+    pair_auc_hard, _easy: the positives against this kind of negatives alone
+    X/pair_auc:           part X of a mixture
+    layout:               the layout of training, by which these pairs are cut too
 
-    Raises KinspanError where a score is not finite.
+    Raises KinspanError if a score is not finite.
     """
     num_pairs, names = min(num_pairs, stream.epoch_pairs), engine.module.sum_names
     results = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts
@@ -72,19 +72,19 @@ def evaluate(
 
 
 def _compute_areas(scores: np.ndarray, kinds: np.ndarray, part: np.ndarray, parts: tuple[str, ...]) -> dict[str, float]:
-    """Returns areas under the ROC curve by name, where there are positives and negatives. Arguments: ``[num_pairs]``"""
+    """Returns areas under the ROC curve by name, if there are positives and negatives. Arrays: ``[num_pairs]``"""
     rows = {"pair_auc": np.ones(len(scores), dtype=bool)}
     rows |= {f"pair_auc_{n}": (kinds == POSITIVE) | (kinds == k) for n, k in (("hard", HARD), ("easy", EASY))}
-    rows |= {f"{name}/pair_auc": np.isin(part, numbers) for name, numbers in group_parts(parts).items()}
+    rows |= {f"{name}/pair_auc": np.isin(part, indices) for name, indices in group_parts(parts).items()}
     labels = kinds == POSITIVE
-    both = {name: chosen for name, chosen in rows.items() if 0 < labels[chosen].sum() < chosen.sum()}
-    return {name: compute_auc(labels[chosen], scores[chosen]) for name, chosen in both.items()}
+    usable = {name: mask for name, mask in rows.items() if 0 < labels[mask].sum() < mask.sum()}
+    return {name: compute_auc(labels[mask], scores[mask]) for name, mask in usable.items()}
 
 
 def compute_auc(labels: np.ndarray, scores: np.ndarray) -> float:
     """Returns the area under the ROC curve: how often a positive scores above a negative, ties counting half."""
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    _, position, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[position]
     positives = int(labels.sum())
     above = ranks[labels].sum() - positives * (positives + 1) / 2
     return float(above / (positives * (len(labels) - positives)))
@@ -104,18 +104,18 @@ def evaluate_retrieval(
     layout = replace(layout, size=num_pairs)
     model = engine.module
     stats = torch.zeros(len(model.sum_names), dtype=torch.float64, device=engine.device)
-    every = torch.zeros(num_pairs, per_pair, model.config.hidden_size, device=engine.device)
+    texts = torch.zeros(num_pairs, per_pair, model.config.hidden_size, device=engine.device)
     part = torch.zeros(num_pairs, dtype=torch.int64, device=engine.device)
     groups = torch.zeros(num_pairs, per_pair, 2, dtype=torch.int64, device=engine.device)
     for rows, batch, inputs, (_, sums, embeddings) in run_model(engine, stream, layout, rank, weights):
-        every[rows], part[rows] = embeddings, inputs["part"]
+        texts[rows], part[rows] = embeddings, inputs["part"]
         groups[rows] = torch.from_numpy(batch.groups).unflatten(0, (-1, per_pair)).to(engine.device)
         stats += sums
-    every, part, groups = (sum_over_ranks(rows) for rows in (every, part, groups))  # each row is filled by one rank
-    if not torch.isfinite(every).all():
+    texts, part, groups = (sum_over_ranks(rows) for rows in (texts, part, groups))  # each row is filled by one rank
+    if not torch.isfinite(texts).all():
         raise KinspanError("the model's embeddings are not finite: lower --learning_rate, with another --output_dir")
-    of_pairs = stats[-len(model.pair_sum_names) :]
+    pair_sums = stats[-len(model.pair_sum_names) :]
     for rows in split_rows(*layout.share(rank), num_pairs * (per_pair - 1)):
-        compared = compare_texts(every, rows, model.temperature, model.symmetric, bar_known(groups, rows))
-        of_pairs += add_up_queries(compared, part[rows], len(model.objectives))
+        compared = compare_texts(texts, rows, model.temperature, model.symmetric, bar_known(groups, rows))
+        pair_sums += add_up_queries(compared, part[rows], len(model.objectives))
     return compute_figures(sum_by_name(stats, model.sum_names), weights)

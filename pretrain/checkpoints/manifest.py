@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: its files with their sizes and SHA-256. A checkpoint that differs is not read."""
+"""The manifest of a checkpoint: its files with their sizes and SHA-256. Checkpoints that differ are not loaded."""
 
 import errno
 import json
@@ -12,9 +12,9 @@ from data_pipeline.core.files import hash_file, sync, write_atomically
 
 MANIFEST = "manifest.json"
 TAG = "engine"  # the folder of DeepSpeed's files in a checkpoint
-BASE = "base"  # in the metadata of an adapter's weights: the fingerprint of its base
-# Errors that the content of a folder causes. Any other comes from the storage, and the folder may be whole
-DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
+BASE = "base"  # key in the metadata of an adapter's weights, for the fingerprint of its base
+# Errors that a damaged folder causes. All others come from the storage, and the folder may be undamaged
+DAMAGE_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
 
 
 Entry = dict[str, int | str]
@@ -22,27 +22,27 @@ Files = dict[str, Entry]
 
 
 def find_base(module: torch.nn.Module) -> str | None:
-    """Returns the fingerprint of the frozen base of an adapter that is trained; None for a whole model."""
+    """Returns the fingerprint of the frozen base of an adapter; None for a full model."""
     return getattr(module, "base", None)
 
 
 def make_entry(path: Path) -> Entry:
-    """Returns a file's entry in the manifest, once the file is safe on the disk."""
+    """Syncs a file to the disk, and returns its entry in the manifest."""
     sync(path)
     return {"bytes": path.stat().st_size, "sha256": hash_file(path)}
 
 
 def write_manifest(folder: Path, files: Files) -> None:
-    """Writes the manifest, which makes ``folder`` whole. ``files``: for each path within it, its entry"""
+    """Writes the manifest, which completes the checkpoint ``folder``. ``files``: entries by path in the folder"""
     for parent in sorted({(folder / name).parent for name in files}):
         sync(parent)
     write_atomically(folder / MANIFEST, json.dumps({"files": files}, indent=1))
 
 
 def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | None:
-    """Returns what is wrong with a folder by its manifest; None if every file, or each one ``needed``, is as written.
+    """Returns how a folder differs from its manifest; None if all files, or those ``needed``, are as written.
 
-    Raises OSError where the storage does not let the folder be read, because it may be whole nevertheless.
+    Raises OSError if the storage cannot be read, because the folder may be undamaged nevertheless.
     """
     try:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
@@ -53,7 +53,7 @@ def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | No
             if path.stat().st_size != size or hash_file(path) != digest:
                 return f"{name} is damaged"
     except OSError as error:
-        if error.errno not in DAMAGE:
+        if error.errno not in DAMAGE_ERRNOS:
             raise
         return f"{os.path.relpath(error.filename or folder / MANIFEST, folder)} is missing or damaged"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -62,4 +62,4 @@ def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | No
         return None
     known = {folder / MANIFEST, *(folder / name for name in files)}
     extra = [path.name for path in folder.rglob("*") if path.is_file() and path not in known]
-    return f"{min(extra)} is not of it" if extra else None if files else f"{MANIFEST} names no file"
+    return f"{min(extra)} is not in {MANIFEST}" if extra else None if files else f"{MANIFEST} names no file"

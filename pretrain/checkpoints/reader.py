@@ -1,7 +1,7 @@
 """Finds the checkpoint that a run resumes from, and loads it.
 
-Another number of ranks, or a GPU that goes on with what a processor began, loads it by way of DeepSpeed's universal
-checkpoint, which holds whole parameters and moments. It is made beside the checkpoints, and removed once loaded.
+If the number of ranks has changed, or a GPU resumes what a CPU began, the checkpoint is first converted to DeepSpeed's
+universal form, with unsharded parameters and moments. This is made beside the checkpoints, and removed once loaded.
 """
 
 import json
@@ -36,22 +36,22 @@ def get_step(checkpoint: Path) -> int:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Returns the checkpoints in the folder, whole or damaged, newest first."""
+    """Returns the checkpoints in the folder, also damaged ones, newest first."""
     paths = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
     return sorted(paths, key=get_step, reverse=True)
 
 
 def remove_later(folder: Path, step: int) -> None:
-    """Removes the checkpoints of later steps, which a run that went back has not come to."""
+    """Removes the checkpoints of later steps, when a run is set back to this one."""
     for checkpoint in list_checkpoints(folder):
         if get_step(checkpoint) > step:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 
 def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
-    """Returns the newest whole checkpoint up to ``last_step``, and a line about each newer one that is damaged.
+    """Returns the newest valid checkpoint up to ``last_step``, and a line about each newer one, which is damaged.
 
-    Raises OSError where the storage does not let a checkpoint be read.
+    Raises OSError if the storage cannot be read.
     """
     skipped: list[str] = []
     for checkpoint in list_checkpoints(folder):
@@ -65,29 +65,29 @@ def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None
 
 
 def find_resumable(folder: Path) -> Path | None:
-    """Returns the newest whole checkpoint of rank 0 on all ranks; None where there is no checkpoint at all.
+    """Returns on all ranks the newest valid checkpoint that rank 0 finds; None if there is no checkpoint at all.
 
-    Raises KinspanError if none of several is whole: a run that began again would remove them.
+    Raises KinspanError if all are damaged, because a run that began anew would remove them.
     """
     newest, skipped = ranks.broadcast_from_rank_0(lambda: find_newest(folder))
     for line in skipped:
-        log.warning("skipped a checkpoint that is not whole: %s", line)
+        log.warning("skipped a damaged checkpoint: %s", line)
     if skipped and not newest:
-        raise KinspanError(f"none of the checkpoints in {folder} is whole: put a copy back, or delete that folder")
+        raise KinspanError(f"none of the checkpoints in {folder} is valid: put a copy back, or delete that folder")
     return newest
 
 
 def load_checkpoint(engine: Engine, checkpoint: Path, world: int, universal: Path | None = None) -> JsonObject:
     """Loads a verified checkpoint into the engine, and returns the state of the training loop.
 
-    world:     the number of ranks now, which replaces the one in the state, as the order of parameters does
-    universal: of ``convert_to_universal`` for this checkpoint; it is removed
+    world:     current number of ranks; it replaces that in the state, as does the current order of parameters
+    universal: result of ``convert_to_universal`` for this checkpoint; it is removed
     """
     base = find_base(engine.module)
     with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
-        theirs = (weights.metadata() or {}).get(BASE)
-    if base and theirs != base:
-        raise KinspanError(f"--model: {checkpoint} is an adapter of another base ({str(theirs)[:12]}, not {base[:12]})")
+        stored_base = (weights.metadata() or {}).get(BASE)
+    if base and stored_base != base:
+        raise KinspanError(f"--model: {checkpoint} is an adapter of base {str(stored_base)[:12]}, not {base[:12]}")
     load, folder = (load_universal_checkpoint, universal) if universal else (load_sharded_checkpoint, checkpoint)
     if not load(engine, folder, TAG, base is not None):
         raise KinspanError(f"{folder} could not be loaded by DeepSpeed: remove {checkpoint} to go on from an older one")
@@ -95,39 +95,39 @@ def load_checkpoint(engine: Engine, checkpoint: Path, world: int, universal: Pat
         ranks.barrier()
         if engine.global_rank == 0:
             shutil.rmtree(universal, ignore_errors=True)
-    now = {"world_size": world, "odd_sizes_last": puts_odd_sizes_last()}
-    return json.loads((checkpoint / "state.json").read_text()) | now
+    current = {"world_size": world, "odd_sizes_last": puts_odd_sizes_last()}
+    return json.loads((checkpoint / "state.json").read_text()) | current
 
 
 def convert_to_universal(checkpoint: Path, world: int, rank: int) -> Path | None:
-    """Returns the universal form of a verified checkpoint, made by rank 0; None where ``world`` ranks load it as it is.
+    """Returns the universal form of a verified checkpoint, made by rank 0; None if ``world`` ranks can load it as is.
 
     All ranks call it, before the engine takes memory. The checkpoint itself is never changed.
     """
     state = json.loads((checkpoint / "state.json").read_text())
-    written, same_order = state["world_size"], state.get("odd_sizes_last", False) == puts_odd_sizes_last()
+    old_world, same_order = state["world_size"], state.get("odd_sizes_last", False) == puts_odd_sizes_last()
     folder = checkpoint.parent / FOLDER
     if rank == 0:
         shutil.rmtree(folder, ignore_errors=True)  # a conversion that was killed may have left it
-    if (written == world and same_order) or not any((checkpoint / TAG).glob(OPTIMIZER_FILES)):
+    if (old_world == world and same_order) or not any((checkpoint / TAG).glob(OPTIMIZER_FILES)):
         return None
     if rank == 0:
-        log.info("%s was written by %d ranks, or on another device: converting it for %d", checkpoint, written, world)
+        log.info("%s was written by %d ranks, or on another device: converting it for %d", checkpoint, old_world, world)
     if failure := ranks.broadcast_from_rank_0(lambda: _try_to_convert(checkpoint, folder)):
-        raise KinspanError(f"{checkpoint} of {written} ranks could not be converted for {world}: {failure}")
+        raise KinspanError(f"{checkpoint} of {old_world} ranks could not be converted for {world}: {failure}")
     return folder
 
 
 def _try_to_convert(checkpoint: Path, folder: Path) -> str | None:
-    """Converts and compares. Returns None on success; otherwise what went wrong, with nothing left behind."""
-    needed = 2 * sum(path.stat().st_size for path in (checkpoint / TAG).iterdir())  # first in pieces, then whole
+    """Converts and compares. Returns None on success, else what went wrong, after removing the result."""
+    needed = 2 * sum(path.stat().st_size for path in (checkpoint / TAG).iterdir())  # first in pieces, then joined
     free = shutil.disk_usage(checkpoint.parent).free
     if free < needed:
-        return f"that takes {needed / 1e9:.1f} GB beside it for a while, and {free / 1e9:.1f} GB are free"
+        return f"that temporarily takes {needed / 1e9:.1f} GB beside it, and {free / 1e9:.1f} GB are free"
     try:
         write_universal_checkpoint(checkpoint.parent, f"{checkpoint.name}/{TAG}", f"{folder.name}/{TAG}")
         failure = _find_difference(checkpoint, folder)
-    except Exception as error:  # whatever it is, the other ranks are waiting to hear about it
+    except Exception as error:  # of any type: the other ranks wait for the result
         failure = " ".join(f"{type(error).__name__}: {error}".split())
         if shutil.disk_usage(checkpoint.parent).free < 2**20:
             failure = f"the disk is full ({failure})"  # torch only says "unexpected pos"
@@ -137,11 +137,11 @@ def _try_to_convert(checkpoint: Path, folder: Path) -> str | None:
 
 
 def _find_difference(checkpoint: Path, folder: Path) -> str | None:
-    """Names a parameter that is not bit for bit the one in weights.safetensors: the converter itself checks nothing."""
+    """Returns which parameter differs by a bit from weights.safetensors, if any: the converter checks nothing."""
     with safe_open(str(checkpoint / "weights.safetensors"), "pt") as weights:
         for name in weights.keys():  # noqa: SIM118
             converted = torch.load(folder / TAG / "zero" / name / "fp32.pt")
             converted = converted["param"] if isinstance(converted, dict) else converted
             if not torch.equal(converted.flatten(), weights.get_tensor(name).flatten()):
-                return f"its {name} came out different"
+                return f"its {name} has changed"
     return None

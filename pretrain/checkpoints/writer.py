@@ -1,8 +1,8 @@
-"""Writes checkpoints that are whole or absent: first in a folder of another name, which is renamed at the end.
+"""Writes checkpoints that are complete or absent: each to a temporary folder, which is renamed at the end.
 
 step-00000100/
     manifest.json        written last: size in bytes and SHA-256 of every other file
-    state.json           the loop's own state: step, tokens, sums that are not logged yet, ...
+    state.json           the state of the loop: step, tokens, sums that are not logged yet, ...
     weights.safetensors  the full fp32 weights, which is all that a release needs
     engine/              DeepSpeed's files: the parameters, and each rank's shard of the optimizer
 """
@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 class Writer:
     """Writes the checkpoints of a run, ``folder/step-N``, one at a time and by all ranks together.
 
-    No older checkpoint is touched before the new one is whole. Where it cannot be written its files are removed and the
-    run goes on; ``finish`` says why.
+    Older checkpoints are removed once the new one is complete. If it cannot be written, its files are removed and the
+    run continues; ``finish`` returns the reason.
 
-    keep:       this many of the newest checkpoints stay
-    stays:      whether the checkpoint of a step stays too
-    background: training goes on while a thread writes from copies in host memory
+    keep:       number of newest checkpoints to keep
+    stays:      returns whether the checkpoint of a step is kept, too
+    background: training continues while a thread writes from copies in host memory
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Writer:
         self.background = background
         self.thread: threading.Thread | None = None
         self.failure: str | None = None
-        self.metadata: dict[str, str] = {}  # of the file of weights
+        self.metadata: dict[str, str] = {}  # of weights.safetensors
         # Unique per run, so that a leftover rank of a killed run cannot write into our partial checkpoint
         self.suffix = ranks.broadcast_from_rank_0(lambda: f".{secrets.token_hex(3)}.tmp")
         if rank == 0:
@@ -64,7 +64,7 @@ class Writer:
                 shutil.rmtree(leftover, ignore_errors=True)
 
     def save(self, engine: Engine, state: JsonObject) -> None:
-        """Writes ``folder/step-N``, N being ``state["step"]``, on all ranks; returns when ``engine`` may train on."""
+        """Writes ``folder/step-N``, N = ``state["step"]``, on all ranks; returns when ``engine`` may train on."""
         self.join()
         captured = capture(engine, copied=self.background)
         weights = full_weights(engine)
@@ -72,7 +72,7 @@ class Writer:
         self.metadata = {"format": "pt", **({BASE: base} if base else {})}
         if not self.background:
             return self._write(captured, weights, state)
-        self.thread = threading.Thread(target=self._write_behind, args=(captured, weights, state), daemon=True)
+        self.thread = threading.Thread(target=self._write_in_thread, args=(captured, weights, state), daemon=True)
         self.thread.start()
 
     def join(self) -> None:
@@ -86,10 +86,10 @@ class Writer:
         self.join()
         return self.failure
 
-    def _write_behind(self, *captured: Any) -> None:
+    def _write_in_thread(self, *captured: Any) -> None:
         try:
             self._write(*captured)
-        except Exception as error:  # another rank has died; the training loop will notice that, too
+        except Exception as error:  # another rank has died, which the training loop will notice, too
             self.failure = f"rank {self.rank}: {error}"
 
     def _write(self, captured: JsonObject, weights: dict[str, torch.Tensor], state: JsonObject) -> None:
@@ -122,15 +122,15 @@ class Writer:
             try:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 write(folder / name)
-            except Exception as error:  # libraries of tensors name neither the file nor the disk that is full
+            except Exception as error:  # torch and safetensors name neither the file nor the full disk
                 raise RuntimeError(f"{folder / name} cannot be written: {quote_error(error)}") from error
         return {name: make_entry(folder / name) for name in writes}
 
     def _seal(self, folder: Path, files: Files, step: int) -> str | None:
-        """Makes a partial checkpoint a whole one, and removes those that need not stay; returns a failure or None."""
+        """Completes a checkpoint by its manifest and name, and removes old ones; returns a failure or None."""
         final = self.folder / f"step-{step:08d}"
         try:
-            for name, entry in files.items():  # another machine's files may have gone to another disk
+            for name, entry in files.items():  # another machine may have written to another disk
                 if not (folder / name).exists() or (folder / name).stat().st_size != entry["bytes"]:
                     return f"{name} of another rank is not in {folder.parent}, which all machines must share"
             write_manifest(folder, files)
@@ -145,7 +145,7 @@ class Writer:
 
 
 def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]) -> list[Path]:
-    """Returns the checkpoints to remove once that of ``step`` is whole; later ones are damaged."""
+    """Returns the checkpoints to remove once that of ``step`` is complete; later ones are damaged."""
     checkpoints = list_checkpoints(folder)
     earlier = [p for p in checkpoints if get_step(p) <= step]
     older = [p for p in earlier[keep:] if not stays(get_step(p))]
@@ -160,12 +160,12 @@ def capture(engine: Engine, copied: bool) -> JsonObject:
 
 
 def _copy_to_host(value: Any, seen: dict[object, torch.Tensor]) -> Any:
-    """Copies nested values; a tensor that occurs twice does so in the copy, too. ``seen``: copies made so far"""
+    """Copies nested values; a tensor that occurs twice is copied once. ``seen``: copies made so far"""
     if isinstance(value, torch.Tensor):
-        place = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
-        if place not in seen:
-            seen[place] = value.detach().to("cpu", copy=True)
-        return seen[place]
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
+        if key not in seen:
+            seen[key] = value.detach().to("cpu", copy=True)
+        return seen[key]
     if isinstance(value, dict):
         copied = copy.copy(value)
         copied.update((k, _copy_to_host(v, seen)) for k, v in value.items())
@@ -176,9 +176,9 @@ def _copy_to_host(value: Any, seen: dict[object, torch.Tensor]) -> Any:
 
 
 def full_weights(engine: Engine) -> dict[str, torch.Tensor]:
-    """Returns on rank 0 every trained parameter in fp32, of the master copy if any. All ranks call it."""
+    """Returns on rank 0 every trained parameter in fp32, from the master copy if any. All ranks call it."""
     if has_master_copy := engine.zero_optimization():
-        from deepspeed.utils import safe_get_full_fp32_param  # takes seconds, and says so
+        from deepspeed.utils import safe_get_full_fp32_param  # the import takes seconds, and logs
     has_base, weights = find_base(engine.module) is not None, {}
     for name, parameter in engine.module.named_parameters():
         if has_base and not parameter.requires_grad:
@@ -186,6 +186,6 @@ def full_weights(engine: Engine) -> dict[str, torch.Tensor]:
         full = safe_get_full_fp32_param(parameter) if has_master_copy else None
         full = parameter if full is None else full
         if not ranks.is_distributed() or dist.get_rank() == 0:
-            host = full.detach().to("cpu", torch.float32, copy=True)
-            weights[name] = host.reshape(getattr(parameter, "ds_shape", parameter.shape)).contiguous()
+            copied = full.detach().to("cpu", torch.float32, copy=True)
+            weights[name] = copied.reshape(getattr(parameter, "ds_shape", parameter.shape)).contiguous()
     return weights

@@ -17,7 +17,7 @@ from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import is_remote, list_paths
-from pretrain.batches import ON_PROCESSOR, TrainedModel
+from pretrain.batches import CPU_MICRO_BATCH, TrainedModel
 from pretrain.config import PretrainConfig
 from pretrain.engine.device import choose_precision
 from pretrain.engine.engine import read_deepspeed_config, zero_stage
@@ -278,7 +278,7 @@ def _format_memory(plan: RunPlan) -> list[str]:
         chosen = "  <- these settings" if (stage, offload) == (plan.zero_stage, plan.offload) else ""
         host_cells = "  and host memory: " + " ".join(f"{host / 1e9:.2f}" for _, host in cells) if offload else ""
         lines.append(f"{name:<34}" + "".join(f"{gpu / 1e9:>10.2f}" for gpu, _ in cells) + host_cells + chosen)
-    micro = plan.config.micro_batch_size or ON_PROCESSOR
+    micro = plan.config.micro_batch_size or CPU_MICRO_BATCH
     largest = [Layout(plan.config.global_batch_size, micro, gpus).largest for gpus in GPU_COUNTS]
     lines.append(f"{'micro-batch, pairs':<34}" + "".join(f"{pairs:>10}" for pairs in largest))
     activations = "".join(f"{plan.activations(pairs) / 1e9:>10.2f}" for pairs in largest)

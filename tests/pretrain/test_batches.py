@@ -23,7 +23,7 @@ def test_a_pinned_batch_gives_the_same_tensors(make_stream, tiny_corpus):
     pinned = pin(batch)
     expected = to_tensors(batch, torch.device("cpu"))
     assert set(pinned.arrays) == set(batch.arrays)
-    for name, place in pinned.places.items():
+    for name, place in pinned.offsets.items():
         array = pinned.arrays[name]
         there = pinned.buffer[place : place + array.nbytes].view(expected[name].dtype)
         assert torch.equal(there, expected[name])

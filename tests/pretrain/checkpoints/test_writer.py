@@ -84,7 +84,7 @@ def test_a_file_that_no_manifest_names_is_not_read(tmp_path):
     path = write(tmp_path, 1)
     (path / "engine" / "rank1.pt").write_text("of somebody else")
     assert find_newest(tmp_path)[0] is None
-    assert "rank1.pt is not of it" in manifest.find_damage(path)
+    assert "rank1.pt is not in" in manifest.find_damage(path)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
