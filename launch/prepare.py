@@ -18,7 +18,7 @@ from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
 from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS, get_reader
-from data_pipeline.prepare.summary import check_trainable, format_counts, list_lacks, list_oddities
+from data_pipeline.prepare.summary import check_trainable, format_counts, list_notes, list_unusable
 from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import NAMES, load_split
@@ -133,10 +133,10 @@ def main() -> Iterator[str]:
     if result.reused:
         yield f"{output} already holds this corpus: nothing to do"
     else:
-        yield format_counts(result.tally, result.read, result.manifest)
+        yield format_counts(result.tally, result.read_tally, result.manifest)
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
         yield f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.3g} MB/s)"
-    for note in [*list_oddities(result.tally, result.read), *list_lacks(result.manifest, OBJECTIVES)]:
+    for note in [*list_notes(result.tally, result.read_tally), *list_unusable(result.manifest, OBJECTIVES)]:
         yield f"note: {note}"
     check_trainable(result.manifest, f"the corpus in {output}")
 

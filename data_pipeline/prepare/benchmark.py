@@ -1,6 +1,6 @@
-"""Sentences of test sets, and which documents hold one of them.
+"""Finds the documents that contain a sentence of a test set.
 
-A document holds a sentence of 8 words or more if 70% or more of the sentence's 8-grams of words occur in it, as for
+A document contains a sentence of 8 words or more if at least 70% of the sentence's word 8-grams occur in it, as for
 ``kinspan evaluate --contamination``.
 """
 
@@ -22,40 +22,40 @@ FORMATS = (".txt", ".tsv", ".jsonl")
 
 
 class Benchmark:
-    """Looks for N sentences in documents. Its memory grows with the sentences alone."""
+    """Looks for N sentences in documents. Its memory does not depend on the documents."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         self.sentences = sorted(set(sentences))
         self.wanted = make_sentences([split_words(undo_treebank(sentence)) for sentence in self.sentences])
-        self.grams_of = np.bincount(self.wanted.row_of, minlength=len(self.sentences))  # [N] n-grams of each
+        self.num_grams = np.bincount(self.wanted.row_of, minlength=len(self.sentences))  # [N], of each sentence
         order = np.argsort(self.wanted.gram_of, kind="stable")
-        self._rows = self.wanted.row_of[order]  # by n-gram, the sentences that have it
+        self._rows = self.wanted.row_of[order]  # sentences by n-gram: _rows[_starts[k] : _starts[k + 1]] have n-gram k
         self._starts = np.searchsorted(self.wanted.gram_of[order], np.arange(len(self.wanted.grams.sorted) + 1))
 
     def find(self, documents: Sequence[Sequence[str]]) -> dict[int, str]:
-        """Returns the documents, each a list of paragraphs, that hold a sentence, each with such a sentence."""
+        """Returns, by document index, a sentence that the document contains. A document is a list of paragraphs."""
         paragraphs = [paragraph for document in documents for paragraph in document]
         document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         words = split_words("\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs))
         grams, in_paragraph = self.wanted.find_grams(words)
-        held = self._find_by_grams(document_of[in_paragraph], grams)
-        return {document: self.sentences[row] for document, row in sorted(held.items())}
+        row_of = self._find_by_grams(document_of[in_paragraph], grams)
+        return {document: self.sentences[row] for document, row in sorted(row_of.items())}
 
     def _find_by_grams(self, documents: np.ndarray, grams: np.ndarray) -> dict[int, int]:
-        """Returns the documents that have enough of a sentence's n-grams, each with the sentence's number."""
+        """Returns, by document index, the index of a sentence of which the document has enough n-grams."""
         if not len(grams):
             return {}
         documents, grams = np.unique(np.stack([documents, grams]), axis=1)
         lengths = self._starts[grams + 1] - self._starts[grams]
         entries = np.repeat(self._starts[grams] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        pairs, occur = np.unique(
+        pairs, num_found = np.unique(
             np.stack([np.repeat(documents, lengths), self._rows[entries]]), axis=1, return_counts=True
         )
-        enough = occur >= THRESHOLD * self.grams_of[pairs[1]]
-        return dict(pairs.T[enough].tolist())
+        is_enough = num_found >= THRESHOLD * self.num_grams[pairs[1]]
+        return dict(pairs.T[is_enough].tolist())
 
     def fingerprint(self) -> str:
-        """Identifies the sentences by their content."""
+        """Returns a hash of the sentences."""
         return hashlib.sha256("\n".join(self.sentences).encode("utf-8", "replace")).hexdigest()
 
 
@@ -63,7 +63,7 @@ def read_benchmark(name: str) -> list[str]:
     """Reads the sentences of a file: its lines (.txt), its cells (.tsv), or all texts of its JSON objects (.jsonl).
 
     Ids and labels among them do no harm, since only sentences of 8 words or more are looked for. Raises KinspanError
-    where the file cannot be read, or holds no such sentence.
+    if the file cannot be read, or has no such sentence.
     """
     path = Path(name)
     suffix = (Path(path.stem) if path.suffix in COMPRESSED_SUFFIXES else path).suffix
@@ -81,7 +81,7 @@ def read_benchmark(name: str) -> list[str]:
 
 
 def check_benchmark(name: str, sentences: list[str]) -> list[str]:
-    """Returns the sentences. Raises KinspanError where none is long enough to be looked for."""
+    """Returns the sentences. Raises KinspanError if none has 8 words or more."""
     if not make_sentences([split_words(undo_treebank(sentence)) for sentence in sentences]).judged.any():
         raise KinspanError(f"--decontaminate {name}: it has no sentence of 8 words or more")
     return sentences

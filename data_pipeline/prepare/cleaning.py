@@ -1,7 +1,7 @@
 """Cleans documents, after Di Liello et al. (2022), appendix A.1, and splits their text into sentences.
 
-Small steps drop headers, titles, tables and HTML; then short paragraphs and documents are dropped. A file of
-``--clean_with`` defines more ``STEPS``, see docs/corpora.md.
+Steps drop headers, titles, tables and HTML; then short paragraphs and documents are dropped. A file of ``--clean_with``
+defines more ``STEPS``, see docs/corpora.md.
 """
 
 import hashlib
@@ -23,15 +23,15 @@ from .document import Document
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
-LANGUAGE_CHARS = 1000  # from the middle of a document, by which its language is detected
-MAX_SAMPLES, SAMPLE_CHARS = 3, 200  # of texts that a rule dropped
+LANGUAGE_CHARS = 1000  # from the middle of a document, used to detect its language
+MAX_SAMPLES, SAMPLE_CHARS = 3, 200  # examples of dropped texts per rule, and the characters kept of each
 
 
 @dataclass(frozen=True)
 class Rules:
     """Decides which paragraphs and documents are kept, and how many documents are held out: flags of kinspan prepare.
 
-    ``steps_hash`` is of the files of ``clean_with``: changed steps make another corpus.
+    ``steps_hash`` is the hash of the files of ``clean_with``, since changed steps make another corpus.
     """
 
     min_paragraph_chars: int = 60
@@ -56,7 +56,7 @@ class Rules:
 class Tally:
     """Counts what was read, kept and dropped, and why. The tallies of chunks add up.
 
-    ``samples`` are a rule's dropped texts of the smallest hash: the same however the input was cut into chunks.
+    ``samples`` has, by rule, the dropped texts with the smallest hashes, which do not depend on the cut into chunks.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ class Tally:
     samples: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.counts, self.sources = Counter(self.counts), Counter(self.sources)  # JSON has dictionaries
+        self.counts, self.sources = Counter(self.counts), Counter(self.sources)  # from JSON they come as dictionaries
 
     def add(self, more: "Tally") -> None:
         self.counts.update(more.counts)
@@ -82,13 +82,13 @@ class Tally:
 # Text ---------------------------------------------------------------------------------------------------
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
-# blingfire knows no full stop but that of European scripts. Chinese and Japanese put no space after theirs. What
-# follows a Japanese quotation mostly belongs to the same sentence: 「...。」と言った。
+# blingfire splits only at European full stops. Chinese and Japanese ones have no space after them. Text that follows
+# a Japanese quotation mostly belongs to the same sentence: 「...。」と言った。
 _WIDE_STOPS = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’)\]])|(?<=[。！？｡][”’])(?![。！？｡」』）”’)\]])")
 _CLOSING = ("」", "』", "）", "”", "’")
 STOPS = "。！？｡।॥؟۔።။។"
-_OTHER_STOPS = re.compile(r"(?<=[।॥؟۔።။។])\s+")  # of Indian languages, Arabic, Urdu, Amharic, Burmese and Khmer
-_HAS_OTHER = re.compile(f"[{STOPS}]")
+_SPACED_STOPS = re.compile(r"(?<=[।॥؟۔።။។])\s+")  # of Indian languages, Arabic, Urdu, Amharic, Burmese and Khmer
+_HAS_NON_EUROPEAN_STOP = re.compile(f"[{STOPS}]")
 
 
 def normalise(text: str) -> str:
@@ -101,21 +101,21 @@ def normalise(text: str) -> str:
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Splits one paragraph into sentences with blingfire, and those at the full stops of other scripts.
+    """Splits a paragraph into sentences, with blingfire and at the full stops of non-European scripts.
 
-    Thai and Lao have no full stop: there a paragraph may be one sentence.
+    Thai and Lao have no full stop, so a paragraph in them may be one sentence.
     """
-    import blingfire  # not at the top: training and ranking import this module, and need no blingfire
+    import blingfire  # not at the top: training and ranking import this module without blingfire
 
     sentences = blingfire.text_to_sentences(paragraph).split("\n")
-    if not paragraph.isascii() and _HAS_OTHER.search(paragraph):
+    if not paragraph.isascii() and _HAS_NON_EUROPEAN_STOP.search(paragraph):
         joined: list[str] = []
-        for part in sentences:  # which blingfire cuts before a closing bracket
+        for part in sentences:  # blingfire splits before a closing bracket
             if joined and part.startswith(_CLOSING):
                 joined[-1] += part
             else:
                 joined.append(part)
-        sentences = [s for part in joined for wide in _WIDE_STOPS.split(part) for s in _OTHER_STOPS.split(wide)]
+        sentences = [s for part in joined for wide in _WIDE_STOPS.split(part) for s in _SPACED_STOPS.split(wide)]
     return [s for s in map(str.strip, sentences) if s] or [paragraph]
 
 
@@ -124,9 +124,9 @@ def split_sentences(paragraph: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """A rule of cleaning: ``apply`` returns the cleaned paragraphs of a document, and leaves its argument as it is.
+    """A cleaning rule: ``apply`` returns the cleaned paragraphs of a document, and must not change the given list.
 
-    ``for_posts``: whether it also cleans forum posts, which keep their form and length.
+    ``for_posts``: whether the rule also applies to forum posts, which keep their form and length.
     """
 
     name: str
@@ -136,7 +136,7 @@ class Step:
 
 
 _MOJIBAKE = re.compile("[\x80-\x9f]|[ÂÃâäåæïðØÙÐÑ][\x80-\xff€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]")
-_ELEMENTS = (  # others, such as <command> or List<String>, are text
+_ELEMENTS = (  # anything else, such as <command> or List<String>, is text
     "a|abbr|address|article|aside|audio|b|bdi|bdo|big|blockquote|body|br|button|canvas|caption|center|cite|code|col"
     "|colgroup|dd|del|details|dfn|dialog|div|dl|dt|em|embed|fieldset|figcaption|figure|font|footer|form|frame|frameset"
     "|h[1-6]|head|header|hr|html|i|iframe|img|input|ins|kbd|label|legend|li|link|main|mark|meta|nav|noscript|object|ol"
@@ -144,24 +144,24 @@ _ELEMENTS = (  # others, such as <command> or List<String>, are text
     "|style|sub|summary|sup|svg|table|tbody|td|template|textarea|tfoot|th|thead|time|title|tr|tt|u|ul|var|video|wbr"
 )
 _TAG = re.compile(rf"</?(?:{_ELEMENTS})(?:\s[^<>]{{0,500}})?/?>", re.I)
-_HIDDEN = [  # (an end, all that goes with it)
+_HIDDEN = [  # (closing tag, whole element)
     (re.compile(rf"</{tag}\s*>", re.I), re.compile(rf"<{tag}\b[^<>]{{0,500}}>.*?</{tag}\s*>", re.I | re.S))
     for tag in ("script", "style")
 ] + [(re.compile("-->"), re.compile("<!--.*?-->", re.S))]
-_CUT = "<\0>"  # stands for hidden text until tags are off: no tag can go on behind it
-MAX_HIDDEN = 50_000  # characters; more than that between two tags is text
+_CUT = "<\0>"  # replaces removed elements until tags are stripped: its "<" keeps _TAG from matching across it
+MAX_HIDDEN = 50_000  # characters; a longer element is kept as text
 _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{2,6}|#x[0-9A-Fa-f]{2,5});")
-_CELLS = re.compile(r"\t| \| |\|\|| {3,}")
-# Six words in a row, possessive: else a text without spaces, such as a Chinese one, would take quadratic time
+_CELL_GAP = re.compile(r"\t| \| |\|\|| {3,}")
+# Six words in a row. Possessive quantifiers (++) avoid quadratic time on text without spaces, such as Chinese.
 _PROSE = re.compile(r"(?<![^\W\d_])(?:[^\W\d_]++[\s,;'’-]++){5}[^\W\d_]")
 _SENTENCE_MARK = re.compile(f"[.!?…:;{STOPS}]")
 MAX_HEADING = 120  # characters
-MIN_CELLS = 3  # gaps between cells in a line that has no sentence
-MIN_LETTERS = 0.35  # share of letters in what is not white space
+MIN_GAPS = 3  # number of gaps between cells from which a paragraph may be a row of a table
+MIN_LETTERS = 0.35  # share of letters among the characters that are not white space
 
 
 def repair_unicode(document: Document, paragraphs: list[str]) -> list[str]:
-    """Repairs text that was decoded with the wrong encoding, as ftfy does it, where there are signs of that."""
+    """Repairs, with ftfy, text that looks as if it was decoded with the wrong encoding."""
     return [_repair(p) if not p.isascii() and _MOJIBAKE.search(p) else p for p in paragraphs]
 
 
@@ -172,7 +172,7 @@ def _repair(paragraph: str) -> str:
 
 
 def strip_html(document: Document, paragraphs: list[str]) -> list[str]:
-    """Takes tags and entities off that a source left in its text."""
+    """Removes HTML tags and entities that the source left in its text."""
     return [_strip_tags(p) if "<" in p or "&" in p else p for p in paragraphs]
 
 
@@ -180,27 +180,27 @@ def _strip_tags(text: str) -> str:
     text = html.unescape(text) if _ENTITY.search(text) else text
     if "<" not in text:
         return text
-    for end, hidden in _HIDDEN:
-        if ends := list(end.finditer(text)):  # before the last end each beginning has an end: linear time
+    for closing, element in _HIDDEN:
+        if ends := list(closing.finditer(text)):  # up to the last closing tag every element ends: linear time
             last = ends[-1].end()
-            text = hidden.sub(lambda m: _CUT if len(m[0]) <= MAX_HIDDEN else m[0], text[:last]) + text[last:]
+            text = element.sub(lambda m: _CUT if len(m[0]) <= MAX_HIDDEN else m[0], text[:last]) + text[last:]
     return _TAG.sub(" ", text).replace(_CUT, " ")
 
 
 def drop_tables(document: Document, paragraphs: list[str]) -> list[str]:
-    """Drops rows of cells, and lists of numbers."""
+    """Drops rows of tables and lists of numbers."""
     return [p for p in paragraphs if not _is_table(p)]
 
 
 def _is_table(paragraph: str) -> bool:
     if "\t" in paragraph or " | " in paragraph or "||" in paragraph or "   " in paragraph:
-        cells = len(_CELLS.findall(paragraph.strip()))
-        if cells >= MIN_CELLS and cells >= 2 * len(_SENTENCE_MARK.findall(paragraph)):
+        num_gaps = len(_CELL_GAP.findall(paragraph.strip()))
+        if num_gaps >= MIN_GAPS and num_gaps >= 2 * len(_SENTENCE_MARK.findall(paragraph)):
             return True
     if _PROSE.search(paragraph):
         return False
     text = "".join(paragraph.split())
-    letters = sum(character.isalpha() or character.isidentifier() for character in text)  # vowel signs are no letters
+    letters = sum(character.isalpha() or character.isidentifier() for character in text)
     return letters < MIN_LETTERS * len(text)
 
 
@@ -229,7 +229,7 @@ STEPS = [
 
 @cache
 def find_steps(skipped: tuple[str, ...], files: tuple[str, ...]) -> list[Step]:
-    """Returns the steps of a run, in their order. Raises KinspanError for an unknown one."""
+    """Returns the steps of a run, in order. Raises KinspanError for an unknown or a repeated name."""
     steps = [*STEPS, *(step for path in files for step in _load_steps(path))]
     names = [step.name for step in steps]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -254,19 +254,19 @@ def check_rules(rules: Rules) -> None:
     find_steps(tuple(rules.skip_steps), tuple(rules.clean_with))
     known = set(_load_model().labels) if rules.languages else set()
     if wrong := [code for code in rules.languages if code not in known]:
-        raise KinspanError(f"--languages {wrong[0]}: not a code of ISO 639 that is known here")
+        raise KinspanError(f"--languages {wrong[0]}: not a known ISO 639 code")
 
 
 def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
-    """Returns the kept paragraphs of a document; none where it is dropped."""
+    """Returns the kept paragraphs of a document; an empty list if it is dropped."""
     return clean_or_drop(document, rules, tally) or []
 
 
 def clean_or_drop(document: Document, rules: Rules, tally: Tally) -> list[str] | None:
-    """Returns the kept paragraphs of a document, or None where it is dropped.
+    """Returns the kept paragraphs of a document, or None if it is dropped.
 
-    A question of a title and an accepted answer alone is kept without a paragraph. ``tally`` counts every paragraph
-    once: as too short, as dropped by a step, or as of a dropped document; the caller counts the kept ones.
+    A question with only a title and an accepted answer is kept, with an empty list. ``tally`` counts each lost
+    paragraph once: too short, dropped by a step, or in a dropped document; the caller counts the kept ones.
     """
     paragraphs = _keep_filled(document.paragraphs)
     tally.counts["documents read"] += 1
@@ -292,20 +292,20 @@ def _apply(step: Step, document: Document, paragraphs: list[str], tally: Tally) 
     try:
         result = step.apply(document, paragraphs)
         if isinstance(result, str) or not isinstance(result, Iterable):
-            raise TypeError(f"it returned {type(result).__name__}, where a list of paragraphs is due")
+            raise TypeError(f"it returned {type(result).__name__}, instead of a list of paragraphs")
     except Exception as error:
         raise KinspanError(f"--clean_with: step {step.name}, document {document.id}: {quote_error(error)}") from error
     if result == paragraphs:
         return paragraphs
     result = _keep_filled(result)
-    gone, come = Counter(paragraphs) - Counter(result), Counter(result) - Counter(paragraphs)
+    removed, added = Counter(paragraphs) - Counter(result), Counter(result) - Counter(paragraphs)
     dropped, changed = f"paragraphs dropped: {step.name}", f"paragraphs changed: {step.name}"
     if num_dropped := len(paragraphs) - len(result):
         tally.counts[dropped] += num_dropped
-    if come:
-        tally.counts[changed] += gone.total() - num_dropped
-    for paragraph in gone:
-        is_changed = come and (not num_dropped or _keep_filled(step.apply(document, [paragraph])))
+    if added:
+        tally.counts[changed] += removed.total() - num_dropped
+    for paragraph in removed:
+        is_changed = added and (not num_dropped or _keep_filled(step.apply(document, [paragraph])))
         tally.add_sample(changed if is_changed else dropped, normalise(paragraph))
     return result
 
@@ -315,11 +315,11 @@ def _keep_filled(paragraphs: list[str]) -> list[str]:
 
 
 def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: Tally) -> list[str] | None:
-    """Drops short paragraphs; returns None where those that are left are too short."""
-    shortest, min_chars = (1, 1) if document.is_post else (rules.min_paragraph_chars, rules.min_document_chars)
+    """Returns the paragraphs that are not too short; None if they are too short for a document."""
+    min_chars, min_total = (1, 1) if document.is_post else (rules.min_paragraph_chars, rules.min_document_chars)
     kept = []
     for paragraph in paragraphs:
-        if paragraph and len(paragraph) >= shortest:
+        if paragraph and len(paragraph) >= min_chars:
             kept.append(paragraph)
         else:
             tally.counts["paragraphs too short"] += 1
@@ -328,7 +328,7 @@ def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: 
         needed = (document.title, document.answers[document.accepted])
         if all(map(normalise, needed)):
             return []
-    if sum(map(len, kept)) < min_chars or not kept:
+    if sum(map(len, kept)) < min_total or not kept:
         name = "documents too short" if kept else "documents without a long enough paragraph"
         tally.counts[name] += 1
         tally.counts["paragraphs of dropped documents"] += len(kept)
@@ -340,7 +340,7 @@ def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: 
 
 @cache
 def _load_model() -> "LanguageIdentifier":
-    """Loads the identifier, whose model is part of its package: no network is needed."""
+    """Loads py3langid's identifier; its model is part of the package, so no network is needed."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError as error:
@@ -349,7 +349,7 @@ def _load_model() -> "LanguageIdentifier":
 
 
 def detect_language(paragraphs: list[str]) -> str:
-    """Names the language of a document by its code of ISO 639: two letters where there are two, else three."""
+    """Returns the ISO 639 code of a document's language, of two letters if there is such a code, else of three."""
     text = " ".join(paragraphs[:50])
     begin = max(0, len(text) - LANGUAGE_CHARS) // 2
     text = text[begin : begin + LANGUAGE_CHARS]

@@ -1,19 +1,19 @@
-"""Documents, and why a record may be turned away."""
+"""Documents, and the exceptions for records that are not one."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document before cleaning. Readers of forums give more than the first four.
+    """A document before cleaning. Only readers of forums set the fields from ``answers`` to ``is_post``.
 
-    id:            unique in its source; with the text it decides whether the document is held out for validation
-    accepted:      the number of the accepted answer; None where there is none
+    id:            unique in its source; id and text decide whether the document is held out for validation
+    accepted:      index of the accepted answer; None if there is none
     links:         ids of the documents that this one refers to
-    group:         a name shared by all documents that links connect; "" where there are no links
-    title_is_text: whether the title is kept as token ids too, since it is a text, such as a question
-    is_post:       whether a person posted it: it is kept whatever its length and form
-    is_part:       whether it was cut off a text that is too long for a document
+    group:         name shared by all documents that links connect; "" if there are no links
+    title_is_text: whether the title is tokenised too, since it is a text, such as a question
+    is_post:       whether it is a forum post, which is kept whatever its length and form
+    is_part:       whether it was cut out of a text that is too long for one document
     """
 
     id: str
@@ -30,9 +30,9 @@ class Document:
 
 
 class Rejected(Exception):
-    """A record is not a document. The text is the reason that ``rejected.jsonl`` states.
+    """A record is not a document. The message is the reason that ``rejected.jsonl`` gives.
 
-    size: the lost bytes of the input, where the record itself does not come with them
+    size: number of rejected bytes, where the content of the record is not available
     """
 
     def __init__(self, reason: str, size: int = 0) -> None:
@@ -41,8 +41,8 @@ class Rejected(Exception):
 
 
 class Omitted(Rejected):
-    """A record is not meant to be a document, as a redirect is not. It is counted by its reason, and not listed."""
+    """A record is not meant to be a document, such as a redirect. It is counted by its reason, and not listed."""
 
 
 class Unreadable(Rejected):
-    """A file, or the rest of it, cannot be read: it is damaged, of no known format, or needs an absent library."""
+    """A file, or the rest of it, cannot be read: it is damaged, of unknown format, or needs a missing library."""

@@ -1,9 +1,9 @@
-"""Finds documents and paragraphs that occur more than once by their hashes, and near-duplicates by datatrove's MinHash.
+"""Finds repeated documents and paragraphs by hash, and near-duplicate documents with datatrove's MinHash.
 
-The first copy in the order of the input is kept, of paragraphs the first in a document that repeats no other. Hashes
-have 64 bits: among a billion paragraphs, the chance that two different ones have the same hash is 3%.
+The first copy in input order is kept; the paragraphs of removed documents do not count. Hashes have 64 bits: among a
+billion paragraphs, the chance that two different ones have the same hash is 3%.
 
-Two documents whose sets of 5-grams of words have a Jaccard similarity of s are near-duplicates with a chance of
+Two documents whose sets of word 5-grams have a Jaccard similarity of s are near-duplicates with a probability of
 1 - (1 - s^8)^14, which is .06 at .5, .92 at .8 and .9999 at .9 (Broder, 1997; the figures are datatrove's defaults).
 """
 
@@ -22,71 +22,70 @@ from .spill import DOCUMENT, PARAGRAPH, Buckets, Spills, hash_string, save_atomi
 if TYPE_CHECKING:
     from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
 
-RANGE_DOCUMENTS, RANGE_PARAGRAPHS = 1 << 23, 1 << 22  # about how many one range of hashes has: 200 MB in memory
+RANGE_DOCUMENTS, RANGE_PARAGRAPHS = 1 << 23, 1 << 22  # about how many are in a range of hashes, to use 200 MB
 KEPT, DUPLICATE, NEAR_DUPLICATE = 0, 1, 2  # dedup_status of a document
-REPEATED, BOILERPLATE = 1, 2  # why a paragraph is removed
+WHY_REPEATED, WHY_BOILERPLATE = 1, 2  # why a paragraph is removed
 REMOVED = np.dtype([("bucket", "<u4"), ("task", "<u4"), ("number", "<u4"), ("paragraph", "<u4"), ("why", "u1")])
-NUM_BANDS = 14  # of a signature; documents match where all hashes of a band are equal
-SHINGLES = 1 << 14  # that are hashed at a time: a book's signature takes no more memory than this
-LINES = 1 << 9  # signatures that are read from a file at a time
-MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so that it loses no bit
-OPEN_FILES = 1 << 16  # that are asked for, since one band has a file for each input task
+NUM_BANDS = 14  # of a signature; documents match if all hashes of a band are equal
+SHINGLES = 1 << 14  # shingles hashed at a time, so that a book's signature does not take more memory
+LINES = 1 << 9  # signatures read from a file at a time
+MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so that no bit is lost
+OPEN_FILES = 1 << 16  # limit to request, since a band has one file per input task
 
 
 def find_documents(spills: Spills, output: Path, num_ranges: int, number: int) -> None:
-    """Finds documents whose text an earlier one has, of one range of hashes: ``00000.npy`` has their numbers."""
+    """Finds the documents of a range of hashes that repeat an earlier one; writes their numbers to ``00000.npy``."""
     parts, documents = [np.empty(0, DOCUMENT)], [np.empty(0, np.int64)]
     low, high = find_range(number, num_ranges)
     for task in range(len(spills.keys)):
-        of_task = spills.load(task, "documents")
-        mine = np.flatnonzero((of_task["text"] >= low) & (of_task["text"] <= high))
-        parts.append(of_task[mine])
-        documents.append(mine + spills.starts[task])
-    texts = np.concatenate(parts)["text"]
-    order = np.argsort(texts, kind="stable")
-    repeated = np.flatnonzero(texts[order][1:] == texts[order][:-1]) + 1
+        rows = spills.load(task, "documents")
+        in_range = np.flatnonzero((rows["text"] >= low) & (rows["text"] <= high))
+        parts.append(rows[in_range])
+        documents.append(in_range + spills.starts[task])
+    hashes = np.concatenate(parts)["text"]
+    order = np.argsort(hashes, kind="stable")
+    repeated = np.flatnonzero(hashes[order][1:] == hashes[order][:-1]) + 1
     save_atomically(output / f"{number:05d}.npy", np.sort(np.concatenate(documents)[order[repeated]]))
 
 
 def find_paragraphs(
     spills: Spills, status: Path, buckets: Buckets, boilerplate: int, output: Path, num_ranges: int, number: int
 ) -> None:
-    """Finds the paragraphs of one range of hashes that are to be removed: ``00000.npy`` has REMOVED, sorted.
+    """Finds the paragraphs to remove in a range of hashes; writes them to ``00000.npy``, as sorted REMOVED.
 
-    status:      a file of ``decide_documents``; only the paragraphs of KEPT documents count
-    boilerplate: a paragraph in this many documents is removed from all of them; 0 for never
+    status:      file of ``decide_documents``; only the paragraphs of KEPT documents count
+    boilerplate: number of documents with a paragraph from which it is removed from all of them; 0 for never
     """
     paragraphs, document = _read_paragraphs(spills, status, number, num_ranges)
     is_new = np.append(True, paragraphs["hash"][1:] != paragraphs["hash"][:-1])[: len(paragraphs)]
-    why = np.where(is_new, 0, REPEATED).astype(np.uint8)
+    reason = np.where(is_new, 0, WHY_REPEATED).astype(np.uint8)
     if boilerplate:
-        text = np.cumsum(is_new) - 1
+        text = np.cumsum(is_new) - 1  # index of each paragraph's text
         in_new_document = is_new | np.append(True, np.diff(document) != 0)[: len(paragraphs)]
-        num_documents = np.bincount(text, in_new_document).astype(np.int64)  # that each text occurs in
-        why[num_documents[text] >= boilerplate] = BOILERPLATE
-    paragraphs, document, why = paragraphs[why > 0], document[why > 0], why[why > 0]
+        num_documents = np.bincount(text, in_new_document).astype(np.int64)  # with each text
+        reason[num_documents[text] >= boilerplate] = WHY_BOILERPLATE
+    paragraphs, document, reason = paragraphs[reason > 0], document[reason > 0], reason[reason > 0]
     out = np.empty(len(paragraphs), dtype=REMOVED)
     out["task"] = np.searchsorted(spills.starts, document, side="right") - 1
-    out["number"], out["paragraph"], out["why"] = paragraphs["number"], paragraphs["paragraph"], why
+    out["number"], out["paragraph"], out["why"] = paragraphs["number"], paragraphs["paragraph"], reason
     for task in np.unique(out["task"]).tolist():
-        mine = out["task"] == task
-        out["bucket"][mine] = buckets.find(spills.load(task, "documents")["place"][out["number"][mine]])
+        of_task = out["task"] == task
+        out["bucket"][of_task] = buckets.find(spills.load(task, "documents")["place"][out["number"][of_task]])
     order = np.lexsort([out[name] for name in ("paragraph", "number", "task", "bucket")])
     save_atomically(output / f"{number:05d}.npy", out[order])
 
 
 def _read_paragraphs(spills: Spills, file: Path, number: int, num_ranges: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reads the paragraphs of a range of hashes, of KEPT documents alone: ``[N]`` PARAGRAPH, by hash and in the order
-    of the input, and the number of each paragraph's document among all."""
+    """Reads the paragraphs of KEPT documents in a range of hashes: ``[N]`` PARAGRAPH, sorted by hash and input order,
+    and ``[N]``, the number of each paragraph's document in the whole input."""
     parts, documents = [np.empty(0, PARAGRAPH)], [np.empty(0, np.int64)]
     status = np.load(file, mmap_mode="r")
     low, high = find_range(number, num_ranges)
     for task in range(len(spills.keys)):
-        of_task = spills.load(task, "paragraphs")
-        mine = slice_range(of_task, "hash", low, high)
-        document = mine["number"] + spills.starts[task]
+        rows = slice_range(spills.load(task, "paragraphs"), "hash", low, high)
+        document = rows["number"] + spills.starts[task]
         kept = status[document] == KEPT
-        parts.append(mine[kept])
+        parts.append(rows[kept])
         documents.append(document[kept])
     paragraphs, document = np.concatenate(parts), np.concatenate(documents)
     order = np.argsort(paragraphs["hash"], kind="stable")
@@ -94,23 +93,23 @@ def _read_paragraphs(spills: Spills, file: Path, number: int, num_ranges: int) -
 
 
 def find_range(number: int, num_ranges: int) -> tuple[np.uint64, np.uint64]:
-    """Finds the first and the last hash of a range."""
+    """Returns the first and the last hash of a range."""
     bounds = [2**64 * k // num_ranges for k in (number, number + 1)]
     return np.uint64(bounds[0]), np.uint64(bounds[1] - 1)
 
 
 def slice_range(rows: np.ndarray, field: str, low: int | np.uint64, high: int | np.uint64) -> np.ndarray:
-    """Returns the rows, sorted by a field, whose field is from ``low`` to ``high``."""
+    """Returns the rows whose field lies in [low, high]; ``rows`` are sorted by it."""
     start, end = np.searchsorted(rows[field], low, side="left"), np.searchsorted(rows[field], high, side="right")
     return np.asarray(rows[start:end])
 
 
 def read_removed(folder: Path, num_ranges: int, bucket: int) -> np.ndarray:
-    """Reads which paragraphs are to be removed from a bucket: ``[N]`` REMOVED."""
+    """Reads the paragraphs to remove from a bucket: ``[N]`` REMOVED."""
     paragraphs = [np.empty(0, REMOVED)]
     for number in range(num_ranges):
-        of_range = np.load(folder / f"{number:05d}.npy", mmap_mode="r")
-        paragraphs.append(slice_range(of_range, "bucket", bucket, bucket))
+        rows = np.load(folder / f"{number:05d}.npy", mmap_mode="r")
+        paragraphs.append(slice_range(rows, "bucket", bucket, bucket))
     return np.concatenate(paragraphs)
 
 
@@ -118,7 +117,7 @@ def read_removed(folder: Path, num_ranges: int, bucket: int) -> np.ndarray:
 
 
 def write_signatures(texts: Iterator[str], folder: Path) -> None:
-    """Writes the signatures of numbered documents, sorted by band: ``folder/bucket_000/00000.minhash.sig`` ..."""
+    """Writes the MinHash signatures of texts, a file per band: ``folder/bucket_000/00000.minhash.sig`` and so on."""
     from datatrove.data import Document
 
     step = _make_signature_step(str(folder))
@@ -131,12 +130,12 @@ def _make_signature_step(folder: str) -> "MinhashDedupSignature":
     from datatrove.utils.word_tokenizers import WordTokenizer
 
     class NoWords(WordTokenizer):
-        """Stands for datatrove's tokenizers, which need other packages, and which ``get_shingles`` does not use."""
+        """Stands in for datatrove's tokenizers, which need more packages, and which ``get_shingles`` does not use."""
 
         word_tokenize = sent_tokenize = span_tokenize = None
 
     class Signature(MinhashDedupSignature):
-        """Signatures of documents of any length, in bounded memory."""
+        """Computes the signature of a document of any length in bounded memory."""
 
         def get_shingles(self, text: str) -> np.ndarray:
             words = space_out(simplify_text(text, self.config.norm_config)).split()
@@ -151,7 +150,7 @@ def _make_signature_step(folder: str) -> "MinhashDedupSignature":
 
 
 def hash_shingles(words: list[str], size: int) -> np.ndarray:
-    """Hashes each run of ``size`` words: ``[N, 1]`` uint64, by the words' hashes: five times as fast as by text."""
+    """Hashes each run of ``size`` words, ``[N, 1]`` uint64, from the words' hashes: five times as fast as from text."""
     hashes = np.fromiter(map(_hash_word, words), dtype=np.uint64, count=len(words))
     runs = np.zeros(max(0, len(words) - size + 1), dtype=np.uint64)
     for k in range(size):
@@ -170,7 +169,7 @@ def _make_config() -> "MinhashConfig":
 
 
 def link_signatures(folders: list[Path], output: Path) -> None:
-    """Links the signatures of all input tasks to where datatrove looks for them: a folder of each band."""
+    """Links the signatures of all input tasks to where datatrove looks for them: a folder per band."""
     for band in range(NUM_BANDS):
         (output / f"bucket_{band:03d}").mkdir(parents=True, exist_ok=True)
         for task, folder in enumerate(folders):
@@ -179,25 +178,24 @@ def link_signatures(folders: list[Path], output: Path) -> None:
             link.symlink_to((folder / f"bucket_{band:03d}/00000.minhash.sig").resolve())
 
 
-def find_matches(signatures: Path, output: Path, number: int) -> None:
-    """Finds the pairs of documents that match in one band, with datatrove: ``00000_00.dups``."""
+def find_matches(signatures: Path, output: Path, band: int) -> None:
+    """Finds, with datatrove, the pairs of documents that match in a band; writes them to ``00000_00.dups``."""
     from datatrove.pipeline.dedup.minhash import MinhashDedupBuckets
 
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if most < 0 else min(OPEN_FILES, most), most))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES if hard < 0 else min(OPEN_FILES, hard), hard))
     step = MinhashDedupBuckets(str(signatures), str(output), config=_make_config(), lines_to_buffer=LINES)
-    step.run(None, number, NUM_BANDS)
+    step.run(None, band, NUM_BANDS)
 
 
 def decide_documents(spills: Spills, exact: Path | None, matches: Path | None, output: Path) -> None:
-    """Writes the status of each document, ``[documents]`` uint8. Of documents that matches connect the first is kept.
+    """Writes the status of each document, ``[documents]`` uint8. The first of a cluster of near-duplicates is kept.
 
-    ``exact`` and ``matches`` are folders, or None where such duplicates stay.
+    exact, matches: output folders of ``find_documents`` and ``find_matches``; None to keep such duplicates
     """
 
     def read_matches(path: Path) -> np.ndarray:
-        """Reads pairs of documents' numbers, ``[N, 2]``."""
-        flat = np.fromfile(path, dtype="<u4").reshape(-1, 2, 2)  # pair, side, (task, number)
+        flat = np.fromfile(path, dtype="<u4").reshape(-1, 2, 2)  # (pair, document 1 or 2, task and number)
         return spills.starts[flat[:, :, 0]] + flat[:, :, 1]
 
     status = np.full(int(spills.starts[-1]), KEPT, dtype=np.uint8)
@@ -210,16 +208,16 @@ def decide_documents(spills: Spills, exact: Path | None, matches: Path | None, o
 
 
 def find_repeats(bands: Sequence[Callable[[], np.ndarray]]) -> np.ndarray:
-    """Finds the documents that are not the first of their cluster.
+    """Returns the numbers of the documents that are not the first of their cluster.
 
-    bands: each returns pairs of documents that match, ``[N, 2]``; a band at a time is in memory
+    bands: functions that return the matching pairs of a band, ``[N, 2]``; memory holds one band at a time
     """
     from scipy.sparse import coo_array  # not at the top: training without an extra imports this module
     from scipy.sparse.csgraph import connected_components
 
-    stars = np.empty((0, 2), dtype=np.int64)  # each document that has matched, and the first of its cluster so far
-    for read in bands:
-        nodes, edges = np.unique(np.concatenate([stars, read()]), return_inverse=True)
+    stars = np.empty((0, 2), dtype=np.int64)  # (document with a match, first document of its cluster so far)
+    for load_pairs in bands:
+        nodes, edges = np.unique(np.concatenate([stars, load_pairs()]), return_inverse=True)
         edges = edges.reshape(-1, 2)
         graph = coo_array((np.ones(len(edges), dtype=np.int8), (edges[:, 0], edges[:, 1])), (len(nodes), len(nodes)))
         count, cluster = connected_components(graph, directed=False)

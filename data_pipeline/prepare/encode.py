@@ -1,4 +1,4 @@
-"""Encodes input tasks, the first stage: records are parsed, cleaned, split into sentences and tokenised."""
+"""Encodes input tasks, the first stage: parses, cleans, splits into sentences and tokenises their records."""
 
 import hashlib
 import os
@@ -27,29 +27,29 @@ from .readers.reader import Record, measure_content
 from .spill import KEY_BYTES, SpillWriter, hash_string, make_spill_schema
 
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
-CHUNK_BYTES = 1 << 20  # of raw records that are encoded together
-Kept = tuple[Document, list[str]]  # with its cleaned paragraphs
+CHUNK_BYTES = 1 << 20  # raw records that are encoded together
+Kept = tuple[Document, list[str]]  # a document and its cleaned paragraphs
 
 
 def encode_inputs(plan_file: Path, number: int) -> None:
-    """Encodes the input task of a number of a PreparePlan, unless its output is there."""
+    """Encodes input task ``number`` of a plan, unless its output exists."""
     plan = load_plan(plan_file)
     task = plan.tasks[number]
     if (plan.encoded / f"{task.key}.json").exists():
         return
     encoder, writer = load_encoder(plan_file), SpillWriter(plan.encoded, task.key, plan.wide)
-    tally, read = Tally(), ReadTally()
-    texts = (text for chunk in cut_chunks(task.read()) for text in encoder.encode(chunk, writer, tally, read))
+    tally, read_tally = Tally(), ReadTally()
+    texts = (text for chunk in cut_chunks(task.read()) for text in encoder.encode(chunk, writer, tally, read_tally))
     if plan.near:
         folder = plan.signatures(task.key)
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-        shutil.rmtree(partial, ignore_errors=True)
-        write_signatures(texts, partial)
-        shutil.rmtree(folder, ignore_errors=True)  # of a task that was killed between this and its end
-        partial.replace(folder)
+        temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        write_signatures(texts, temporary)
+        shutil.rmtree(folder, ignore_errors=True)  # left by a run of this task that was killed before its end
+        temporary.replace(folder)
     else:
         deque(texts, maxlen=0)
-    writer.finish({"tally": vars(tally), "read": asdict(read)})
+    writer.finish({"tally": vars(tally), "read": asdict(read_tally)})
 
 
 @lru_cache(maxsize=1)
@@ -76,19 +76,19 @@ def cut_chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 
 def is_held_out(name: str, share: float) -> bool:
-    """Decides by a hash, so that the split stays as it is when a corpus grows."""
+    """Decides by a hash of the name, so that documents keep their split when a corpus grows."""
     digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
 
 
-def name_split(document: Document, text: int) -> str:
+def name_split(document: Document, text_hash: int) -> str:
     """Returns the name whose hash decides the split: the group of linked questions, else the id and the text's hash."""
-    return document.group or f"{document.id}\n{text}"
+    return document.group or f"{document.id}\n{text_hash}"
 
 
-def make_key(document: Document, text: int) -> bytes:
-    """Returns the hash by which documents are sorted; half of a post's is its group's, so that duplicates meet."""
-    name = f"{document.id}\n{document.source}\n{text}".encode("utf-8", "replace")
+def make_key(document: Document, text_hash: int) -> bytes:
+    """Returns the hash by which documents are sorted; it begins with a hash of a post's group, so duplicates meet."""
+    name = f"{document.id}\n{document.source}\n{text_hash}".encode("utf-8", "replace")
     if not document.is_post:
         return hashlib.blake2b(name, digest_size=KEY_BYTES).digest()
     group = f"{document.group or document.id}\n{document.source}".encode("utf-8", "replace")
@@ -96,10 +96,10 @@ def make_key(document: Document, text: int) -> bytes:
     return b"".join(halves)
 
 
-def hash_text(document: Document, paragraphs: list[int]) -> int:
-    """Hashes the kept text of a document, given the hashes of its paragraphs."""
+def hash_text(document: Document, paragraph_hashes: list[int]) -> int:
+    """Hashes a document's kept text."""
     more = [*document.answers, document.title] if document.title_is_text else document.answers
-    parts = [*paragraphs, *(hash_string(normalise(text)) for text in more)]
+    parts = [*paragraph_hashes, *(hash_string(normalise(text)) for text in more)]
     return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
 
 
@@ -110,13 +110,13 @@ class Encoder:
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
         self.tokenizer.encode_special_tokens = True  # "</s>" in a text is not read as a special token
         self.name, self.rules, self.wide, self.benchmark = name, rules, wide, benchmark
-        self._joins = False  # whether it was checked that ids of sentences may be joined
+        self._joins_checked = False  # whether ``check_joins`` has passed
 
-    def encode(self, records: list[Record], writer: SpillWriter, tally: Tally, read: ReadTally) -> list[str]:
-        """Writes the documents of a chunk of records, counts them, and returns the texts of the kept ones."""
+    def encode(self, records: list[Record], writer: SpillWriter, tally: Tally, read_tally: ReadTally) -> list[str]:
+        """Writes and counts the documents of a chunk of records; returns the texts of the kept ones."""
         documents: list[Document] = []
         for record in records:
-            parsed = parse_counted(record, read)
+            parsed = parse_counted(record, read_tally)
             if isinstance(parsed, Omitted):
                 tally.counts[f"records omitted: {parsed}"] += 1
             elif isinstance(parsed, Rejected):
@@ -131,28 +131,28 @@ class Encoder:
         if self.benchmark and kept:
             kept = _drop_contaminated(self.benchmark, kept, tally)
         if kept:
-            hashes = [[hash_string(p) for p in paragraphs] for _, paragraphs in kept]
-            texts = [hash_text(document, of_document) for (document, _), of_document in zip(kept, hashes, strict=True)]
-            flat = np.fromiter(chain.from_iterable(hashes), dtype=np.uint64)
-            writer.add(self._make_rows(kept, texts), np.array(texts, dtype=np.uint64), flat)
+            nested = [[hash_string(p) for p in paragraphs] for _, paragraphs in kept]
+            text_hashes = [hash_text(document, hashes) for (document, _), hashes in zip(kept, nested, strict=True)]
+            flat = np.fromiter(chain.from_iterable(nested), dtype=np.uint64)
+            writer.add(self._make_rows(kept, text_hashes), np.array(text_hashes, dtype=np.uint64), flat)
         return ["\n".join(paragraphs) for _, paragraphs in kept]
 
-    def _make_rows(self, kept: list[Kept], hashes: list[int]) -> pa.RecordBatch:
-        """Tokenises all sentences of the chunk at once and nests their ids by document, paragraph and sentence."""
+    def _make_rows(self, kept: list[Kept], text_hashes: list[int]) -> pa.RecordBatch:
+        """Returns the spill file's rows of the kept documents, but for the columns that ``SpillWriter`` adds."""
         documents = [document for document, _ in kept]
-        texts = [paragraph for _, paragraphs in kept for paragraph in paragraphs]
-        sentences = [split_sentences(text) for text in texts]
-        if not self._joins:
+        paragraphs = [paragraph for _, of_document in kept for paragraph in of_document]
+        sentences = [split_sentences(paragraph) for paragraph in paragraphs]
+        if not self._joins_checked:
             check_joins(self._encode, list(chain.from_iterable(sentences))[:200], self.name)
-            self._joins = True
-        starts = _accumulate_offsets([len(paragraphs) for _, paragraphs in kept])
-        share = self.rules.validation_share
-        held_out = [is_held_out(name_split(d, text), share) for d, text in zip(documents, hashes, strict=True)]
+            self._joins_checked = True
+        starts = _accumulate_offsets([len(of_document) for _, of_document in kept])
+        names = map(name_split, documents, text_hashes)
+        held_out = [is_held_out(name, self.rules.validation_share) for name in names]
         columns = [pa.array([normalise(getattr(d, name)) for d in documents]) for name in ("id", "title", "source")]
         columns += [pa.array(held_out).cast(pa.uint8()), *self._make_optional(documents)]
         columns.append(pa.ListArray.from_arrays(starts, self._tokenise(sentences)))
-        keys = [make_key(document, text) for document, text in zip(documents, hashes, strict=True)]
-        chars = pa.array(np.fromiter(map(len, texts), dtype=np.uint32))
+        keys = list(map(make_key, documents, text_hashes))
+        chars = pa.array(np.fromiter(map(len, paragraphs), dtype=np.uint32))
         columns += [pa.array(keys, pa.binary(KEY_BYTES)), pa.ListArray.from_arrays(starts, chars)]
         min_chars = [1 if d.is_post else self.rules.min_document_chars for d in documents]
         columns.append(pa.array(min_chars, pa.uint32()))
@@ -162,7 +162,7 @@ class Encoder:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def _make_optional(self, documents: list[Document]) -> list[pa.Array]:
-        """Returns corpus.OPTIONAL_COLUMNS, which only some readers give."""
+        """Returns the columns of corpus.OPTIONAL_COLUMNS, which only some readers fill."""
         titles = [normalise(d.title) if d.title_is_text else "" for d in documents]
         answers = [normalise(answer) for d in documents for answer in d.answers]
         return [
@@ -176,25 +176,25 @@ class Encoder:
         ]
 
     def _tokenise(self, texts: list[list[str]]) -> pa.ListArray:
-        """Tokenises texts, lists of sentences, to ids nested by text and sentence, without sentences that have none."""
+        """Tokenises texts, each a list of sentences, to ids nested by text and sentence, without empty sentences."""
         sentences = list(chain.from_iterable(texts))
         ids = [e.ids for e in self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)]
         lengths = np.fromiter(map(len, ids), dtype=np.int32, count=len(ids))
         tokens = np.fromiter(chain.from_iterable(ids), dtype=np.int32 if self.wide else np.uint16)
-        stored_before = np.concatenate([[0], np.cumsum(lengths > 0)])
+        num_stored = np.concatenate([[0], np.cumsum(lengths > 0)])
         ends = np.cumsum([0, *map(len, texts)])
         nested = pa.ListArray.from_arrays(_accumulate_offsets(lengths[lengths > 0]), pa.array(tokens))
-        return pa.ListArray.from_arrays(pa.array(stored_before[ends].astype(np.int32)), nested)
+        return pa.ListArray.from_arrays(pa.array(num_stored[ends].astype(np.int32)), nested)
 
 
 def _drop_contaminated(benchmark: Benchmark, kept: list[Kept], tally: Tally) -> list[Kept]:
     contaminated = benchmark.find([[*paragraphs, *map(normalise, [d.title, *d.answers])] for d, paragraphs in kept])
-    for number, sentence in contaminated.items():
-        document, paragraphs = kept[number]
+    for index, sentence in contaminated.items():
+        document, paragraphs = kept[index]
         tally.counts[WITH_BENCHMARK] += 1
         tally.counts["paragraphs of dropped documents"] += len(paragraphs)
         tally.add_sample(WITH_BENCHMARK, f"{document.title or document.id}: {sentence}")
-    return [pair for number, pair in enumerate(kept) if number not in contaminated]
+    return [entry for index, entry in enumerate(kept) if index not in contaminated]
 
 
 def _accumulate_offsets(lengths: np.ndarray | list[int]) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Plans a run of ``prepare``: input files become tasks, by their sizes alone, and documents go into buckets."""
+"""Plans a run of ``prepare``: makes tasks of the input files, by their sizes only, and sets the number of buckets."""
 
 import hashlib
 import json
@@ -18,10 +18,10 @@ from .readers import FilePart, InputFile, Record, find_parts, read_records
 from .readers.reader import estimate_text
 from .spill import Buckets
 
-OUTPUT_VERSION = 6  # of the files that the first stage leaves; those of another version are not taken up
-MIN_GROUP, MAX_GROUP = 1 << 20, 1 << 26  # bytes of small files that are one task together
-MIN_BUCKET, MAX_BUCKET = 1 << 25, 1 << 28  # bytes of text whose documents are shuffled in memory at a time
-BYTES_PER_TOKEN = 4.5  # of text, about
+OUTPUT_VERSION = 6  # of the first stage's files; files of another version are not reused
+MIN_GROUP, MAX_GROUP = 1 << 20, 1 << 26  # bytes of small files that share a task
+MIN_BUCKET, MAX_BUCKET = 1 << 25, 1 << 28  # bytes of text that are shuffled in memory at a time
+BYTES_PER_TOKEN = 4.5  # about
 
 
 class Piece(NamedTuple):
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class InputTask:
-    """Pieces that a task reads; its ``key`` is a hash of them and of all settings that decide its output."""
+    """Pieces that a task reads; ``key`` is a hash of them and of all settings that its output depends on."""
 
     key: str
     size: int
@@ -45,7 +45,7 @@ class InputTask:
         return f"{file.name}, part {part.begin}-{part.end}" if part else file.name
 
     def read(self) -> Iterator[Record]:
-        """Yields the records of all pieces. A file without any comes as a record, too, which says so."""
+        """Yields the records of all pieces, and for a file without records one that says so."""
         for file, part in self.pieces:
             is_empty = True
             for record in read_records(file.name, part, file.called, file.size):
@@ -56,18 +56,18 @@ class InputTask:
 
 
 def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
-    """Cuts the files into parts where their readers can, and joins small ones, in their order.
+    """Cuts large files into parts where their readers can, and groups small ones, in their order.
 
-    Hashes of names decide where groups of small files end, so that a file that is added changes few groups.
-    ``settings`` are all that decide a task's output.
+    A hash of its name decides whether a file ends a group, so that an added file changes few groups. ``settings`` are
+    all that a task's output depends on.
     """
     pieces: list[tuple[Piece, int]] = []
     for file in files:
         parts = find_parts(file.name, file.size)
         size = max(1, estimate_text(file.name, file.size) // max(1, len(parts)))
         pieces += [(Piece(file, part), size) for part in parts]
-    wanted = min(max(sum(size for _, size in pieces) // 1024, MIN_GROUP), MAX_GROUP)
-    limit = 1 << (wanted.bit_length() - 1)  # a power of two: it stays as it is when the input grows a little
+    target = min(max(sum(size for _, size in pieces) // 1024, MIN_GROUP), MAX_GROUP)
+    limit = 1 << (target.bit_length() - 1)  # a power of two, which stays the same when the input grows a little
     groups: list[list[Piece]] = []
     sizes: list[int] = []
     is_full = True
@@ -84,22 +84,22 @@ def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
 
 
 def _make_key(pieces: list[Piece], settings: str) -> str:
-    described = [(asdict(file), part and asdict(part)) for file, part in pieces]
-    text = json.dumps([settings, described], sort_keys=True)
+    contents = [(asdict(file), part and asdict(part)) for file, part in pieces]
+    text = json.dumps([settings, contents], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
 def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buckets:
-    """Counts the buckets of each split by the size of the input. A bucket is shuffled in memory, and becomes shards."""
-    bucket = max(min(max(total // 1024, MIN_BUCKET), MAX_BUCKET), int(shard_tokens * BYTES_PER_TOKEN))
-    return Buckets(max(1, -(-total // bucket)), max(1, round(total * validation_share / bucket)))
+    """Returns the number of buckets of each split for an input of ``total`` bytes of text."""
+    bucket_bytes = max(min(max(total // 1024, MIN_BUCKET), MAX_BUCKET), int(shard_tokens * BYTES_PER_TOKEN))
+    return Buckets(max(1, -(-total // bucket_bytes)), max(1, round(total * validation_share / bucket_bytes)))
 
 
 @dataclass(frozen=True)
 class PreparePlan:
-    """Settings of a run, and the folders of its stages, for all of its processes and machines.
+    """Settings of a run and the folders of its stages, for all of its processes and machines.
 
-    ``fingerprint``, ``vocabulary`` and ``unknown``, the id of unknown text, are of the tokenizer.
+    ``fingerprint``, ``vocabulary`` (size) and ``unknown_id`` (None if there is none) describe the tokenizer.
     """
 
     folder: Path
@@ -109,7 +109,7 @@ class PreparePlan:
     tokenizer_name: str
     fingerprint: str
     vocabulary: int
-    unknown: int | None
+    unknown_id: int | None
     objectives: dict[str, Objective]
     decontaminate: list[str]
 
@@ -129,11 +129,11 @@ class PreparePlan:
 
     @cached_property
     def tasks(self) -> list[InputTask]:
-        """Returns the input tasks. Their keys depend on all that decides their output, and on nothing else."""
-        later = ("shard_tokens", "duplicates", "boilerplate")
-        settings = {name: value for name, value in self.settings.items() if name not in later}
-        decides = [OUTPUT_VERSION, settings, self.fingerprint, self.wide, self.near]
-        return cut_tasks(self.files, json.dumps(decides, sort_keys=True))
+        """Returns the input tasks. Their keys depend on exactly what their output depends on."""
+        later_settings = ("shard_tokens", "duplicates", "boilerplate")
+        settings = {name: value for name, value in self.settings.items() if name not in later_settings}
+        dependencies = [OUTPUT_VERSION, settings, self.fingerprint, self.wide, self.near]
+        return cut_tasks(self.files, json.dumps(dependencies, sort_keys=True))
 
     @property
     def encoded(self) -> Path:
@@ -142,7 +142,7 @@ class PreparePlan:
 
     @cached_property
     def run(self) -> Path:
-        """Returns the folder of everything else, of use to a run of the same inputs and settings alone."""
+        """Returns the folder of the later stages' output, which only a run of the same inputs and settings reuses."""
         text = json.dumps([[task.key for task in self.tasks], self.settings, list(self.objectives)], sort_keys=True)
         return self.folder / f"run-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -151,20 +151,19 @@ class PreparePlan:
         return self.run / "tokenizer.json"
 
     def signatures(self, key: str) -> Path:
-        """Returns the folder of the signatures of an input task's documents, for near-duplicates."""
+        """Returns the folder of the MinHash signatures of an input task's documents."""
         return self.encoded / f"{key}.signatures"
 
     def write(self) -> Path:
-        """Writes the plan for ``load_plan``, with the input tasks and buckets, which are then the same for all."""
-        assert self.tasks
-        assert self.buckets
+        """Writes the plan for ``load_plan``; returns its path."""
+        _ = self.tasks, self.buckets  # computed here once, and pickled
         file = self.run / "plan.pickle"
-        partial = file.with_suffix(".tmp")  # jobs of Slurm may be reading the file
-        partial.write_bytes(pickle.dumps(self))
-        return partial.replace(file)
+        temporary = file.with_suffix(".tmp")  # jobs of Slurm may be reading the file
+        temporary.write_bytes(pickle.dumps(self))
+        return temporary.replace(file)
 
 
 @lru_cache(maxsize=2)
 def load_plan(path: Path) -> PreparePlan:
-    """Loads a plan; a process reads it once, so its path names its content."""
+    """Loads a plan, once per process and path."""
     return pickle.loads(path.read_bytes())

@@ -1,7 +1,7 @@
-"""Reads documents, and counts rejected input, with one rule, ``--max_rejected``, for all commands.
+"""Reads documents, and counts rejected input, which the rule ``--max_rejected`` limits for all commands.
 
-Rejected are broken records, files of no known format, and the rest of a file that cannot be read, whose bytes are
-estimated from the size of the file.
+What is rejected: broken records, files of unknown format, and the unreadable rest of a file, which counts as much as
+the whole file.
 """
 
 import logging
@@ -20,13 +20,13 @@ from .readers.registry import parse_record, read_records
 
 logger = logging.getLogger(__name__)
 
-MAX_REJECTED = 0.01  # of the bytes that are read
+MAX_REJECTED = 0.01  # share of the input's bytes
 MAX_REJECTED_HELP = (
     "Share of the input's bytes that may be rejected: broken records, files that cannot be read to their end, files of "
     "no known format."
 )
-MAX_REJECTED_WITHOUT_FLAG = 0.5  # of the bytes, in commands that do not have --max_rejected
-MAX_FILES = 1000  # whose losses are counted one by one: a broken archive may have millions
+MAX_REJECTED_WITHOUT_FLAG = 0.5  # the same, in commands without --max_rejected
+MAX_FILES = 1000  # files with the largest losses that are remembered: a broken archive may have millions
 
 Made = TypeVar("Made")
 Parse = Callable[[Record], list[Document]]
@@ -34,7 +34,7 @@ Parse = Callable[[Record], list[Document]]
 
 @dataclass
 class ReadTally:
-    """Counts records and bytes, and the losses of files with their first reasons; ``unread``: try again."""
+    """Counts records, bytes, and rejected bytes by file, with the first reason; ``unread``: a new try may read more."""
 
     records: int = 0
     bytes: int = 0
@@ -48,14 +48,14 @@ class ReadTally:
         self.bytes += size
 
     def reject(self, file: str, size: int, reason: str) -> None:
-        """Counts a rejected record of a file; its size is at least 1, so that it shows."""
+        """Counts a rejected record; an empty one counts as one byte, so that the share is not 0."""
         self.count(max(1, size))
         self.rejected += 1
         self.rejected_bytes += max(1, size)
         self._add_losses({file: (max(1, size), reason)})
 
     def reject_unknown(self, files: InputFiles) -> None:
-        """Counts the files that no reader knows."""
+        """Counts the files that cannot be read as rejected."""
         for file, reason in files.unknown:
             self.reject(file.name, file.size, reason)
 
@@ -67,56 +67,56 @@ class ReadTally:
 
     def _add_losses(self, losses: dict[str, tuple[int, str]]) -> None:
         for name, (size, reason) in losses.items():
-            before, first = self.losses.get(name, (0, reason))
-            self.losses[name] = before + size, first
+            total, first_reason = self.losses.get(name, (0, reason))
+            self.losses[name] = total + size, first_reason
         if len(self.losses) > 2 * MAX_FILES:
             self.losses = dict(sorted(self.losses.items(), key=lambda item: -item[1][0])[:MAX_FILES])
 
 
-def refuse_rejected(read: ReadTally, max_rejected: float) -> None:
-    """Raises KinspanError, which names the largest loss, where too large a share was rejected."""
-    share = read.rejected_bytes / max(1, read.bytes)
+def refuse_rejected(tally: ReadTally, max_rejected: float) -> None:
+    """Raises KinspanError, which names the largest loss, if too large a share of the input was rejected."""
+    share = tally.rejected_bytes / max(1, tally.bytes)
     if share > max_rejected:
-        name, (_, reason) = max(read.losses.items(), key=lambda item: item[1][0])
+        name, (_, reason) = max(tally.losses.items(), key=lambda item: item[1][0])
         raise KinspanError(f"--max_rejected {max_rejected:g}: {share:.2%} of the input is rejected; {name}: {reason}")
 
 
-def parse_counted(record: Record, read: ReadTally, parse: Parse = parse_record) -> list[Document] | Rejected:
-    """Parses a record to documents, or returns the reason why there are none; ``read`` counts it."""
+def parse_counted(record: Record, tally: ReadTally, parse: Parse = parse_record) -> list[Document] | Rejected:
+    """Parses a record, and counts it in ``tally``. Returns its documents, or the reason why it has none."""
     size = measure_content(record.content)
     try:
         documents = parse(record)
     except Omitted as reason:
-        read.count(size)
+        tally.count(size)
         return reason
     except Rejected as reason:
-        read.reject(record.file, size, f"record {record.line}: {reason}")
-        read.unread |= isinstance(reason, Unreadable)
+        tally.reject(record.file, size, f"record {record.line}: {reason}")
+        tally.unread |= isinstance(reason, Unreadable)
         return reason
-    read.count(size)
+    tally.count(size)
     return documents
 
 
 def read_input(
     inputs: list[str], parse: Parse, make: Callable[[Document], list[Made]], max_rejected: float = MAX_REJECTED
 ) -> list[Made]:
-    """Reads an input in this process, where no corpus is needed: applies ``make`` to all documents that ``parse``
-    returns. Raises KinspanError where too much is rejected."""
+    """Reads an input without making a corpus; returns what ``make`` makes of the documents that ``parse`` returns.
+    Raises KinspanError if too much is rejected."""
     files = find_input_files(inputs)
     made: list[Made] = []
-    omitted, read = Counter[str](), ReadTally()
-    read.reject_unknown(files)
+    omitted, tally = Counter[str](), ReadTally()
+    tally.reject_unknown(files)
     for file in files.files:
         for record in show_progress("reading", "records", read_records(file.name, None, file.called, file.size)):
-            parsed = parse_counted(record, read, parse)
+            parsed = parse_counted(record, tally, parse)
             if isinstance(parsed, Omitted):
                 omitted[str(parsed)] += 1
             elif not isinstance(parsed, Rejected):
                 made += [item for document in parsed for item in make(document)]
-    refuse_rejected(read, max_rejected)
-    if read.rejected:
-        name, (_, reason) = next(iter(read.losses.items()))
-        logger.info(f"rejected {read.rejected:,} records ({read.rejected_bytes:,} bytes); {name}: {reason}")
+    refuse_rejected(tally, max_rejected)
+    if tally.rejected:
+        name, (_, reason) = next(iter(tally.losses.items()))
+        logger.info(f"rejected {tally.rejected:,} records ({tally.rejected_bytes:,} bytes); {name}: {reason}")
     for reason, count in omitted.items():
         logger.info(f"omitted {count:,} records: {reason}")
     return made

@@ -1,14 +1,14 @@
-"""Stores encoded documents between the stages: each input task writes them in the order of keys.
+"""Stores encoded documents between the stages.
 
-An input task of the key K leaves in its folder, whatever the other inputs are:
+The input task with key K writes these files, which do not depend on other tasks:
 
-K.arrow           record batches of documents, each sorted by ``place``, which is their index
-K.documents.npy   ``[D]`` DOCUMENT, by number; a document's number is its place in the task's input
-K.paragraphs.npy  ``[P]`` PARAGRAPH, ascending: the hash of each paragraph and where it stands
+K.arrow           record batches of documents, each sorted by ``place``, the sort key of documents
+K.documents.npy   ``[D]`` DOCUMENT, by number, which is a document's position in the task's input
+K.paragraphs.npy  ``[P]`` PARAGRAPH, sorted by hash
 K.rejected.jsonl  the rejected records
-K.json            counts; written last, so it marks the others as complete
+K.json            counts; written last, so it marks the other files as complete
 
-A bucket is a range of keys of one split. Each file has a run of rows for it, in each of its batches.
+A bucket is a range of sort keys of one split, and so a contiguous slice of each record batch.
 """
 
 import json
@@ -25,16 +25,16 @@ from data_pipeline.core.files import sync, write_atomically
 from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
 
 KEY_BYTES = 16
-SEGMENT_BYTES = 1 << 26  # of documents in memory before they are sorted and written
-MAX_OPEN = 256  # slices of files that are mapped at a time
-DOCUMENT = np.dtype([("text", "<u8"), ("place", "<u8")])  # the hash of its text; split and upper 32 bits of the key
-PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])
-HIDDEN_COLUMNS = {"key", "chars", "min_chars", "number", "place"}  # that shards do not have
+SEGMENT_BYTES = 1 << 26  # documents in memory that are sorted and written as a record batch
+MAX_OPEN = 256  # slices of files mapped at a time
+DOCUMENT = np.dtype([("text", "<u8"), ("place", "<u8")])  # hash of the text; held_out << 32 | upper 32 bits of the key
+PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])  # hash, document, index in it
+HIDDEN_COLUMNS = {"key", "chars", "min_chars", "number", "place"}  # columns of spill files that shards lack
 
 
 def make_spill_schema(wide: bool) -> pa.Schema:
-    """Returns the columns of a spill file: those of a shard, the document's key, the characters of each paragraph and
-    how many the document must have to be kept; and, which ``SpillWriter`` adds, the document's number and place."""
+    """Returns the columns of a shard and HIDDEN_COLUMNS. ``chars`` has the length of each paragraph, ``min_chars`` the
+    length from which the document is kept; ``SpillWriter`` adds the last two, ``number`` and ``place``."""
     hidden = {"key": pa.binary(KEY_BYTES), "chars": pa.list_(pa.uint32()), "min_chars": pa.uint32()}
     return pa.schema(
         [*make_schema(wide, OPTIONAL_COLUMNS), *hidden.items(), ("number", pa.uint32()), ("place", pa.uint64())]
@@ -43,7 +43,7 @@ def make_spill_schema(wide: bool) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Numbers of buckets of each split, held-out documents last. A bucket is a range of the first 32 bits of keys."""
+    """Counts of the buckets of each split, which are numbered with the held-out documents last."""
 
     train: int
     validation: int
@@ -52,14 +52,14 @@ class Buckets:
     def count(self) -> int:
         return self.train + self.validation
 
-    def find(self, places: np.ndarray) -> np.ndarray:
-        """Returns the bucket of each document, ``[D]`` uint32, by its place."""
-        held_out, upper = places >> np.uint64(32), places & np.uint64(0xFFFFFFFF)
+    def find(self, sort_keys: np.ndarray) -> np.ndarray:
+        """Returns the bucket of each document, ``[D]`` uint32."""
+        held_out, upper = sort_keys >> np.uint64(32), sort_keys & np.uint64(0xFFFFFFFF)
         count = np.where(held_out, self.validation, self.train).astype(np.uint64)
         return ((upper * count >> np.uint64(32)) + held_out * np.uint64(self.train)).astype(np.uint32)
 
     def find_range(self, bucket: int) -> tuple[int, int]:
-        """Returns the first place of a bucket, and the first behind it."""
+        """Returns the range of a bucket's sort keys, ``[first, end)``."""
         held_out = int(bucket >= self.train)
         number, count = (bucket - self.train, self.validation) if held_out else (bucket, self.train)
         first, end = (-(-(k << 32) // count) for k in (number, number + 1))
@@ -73,15 +73,15 @@ def read_keys(column: pa.Array) -> np.ndarray:
 
 
 class SpillWriter:
-    """Writes the encoded documents of an input task. Nothing of it counts before ``finish``."""
+    """Writes the encoded documents of an input task. ``finish`` gives its files their final names."""
 
     def __init__(self, folder: Path, key: str, wide: bool) -> None:
         self.folder, self.key = folder, key
         self.schema = make_spill_schema(wide)
         self.num_documents = 0
         self.filled: set[str] = set()  # optional columns with content
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
         self._documents: list[np.ndarray] = []
         self._paragraphs: list[np.ndarray] = []
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,42 +92,43 @@ class SpillWriter:
     def _partial(self, suffix: str) -> Path:
         return self.folder / f"{self.key}{suffix}.{os.getpid()}.tmp"
 
-    def add(self, rows: pa.RecordBatch, documents: np.ndarray, paragraphs: np.ndarray) -> None:
+    def add(self, rows: pa.RecordBatch, text_hashes: np.ndarray, paragraph_hashes: np.ndarray) -> None:
         """Adds documents, with the hashes of their texts, ``[D]``, and of their paragraphs, ``[P]``."""
         numbers = np.arange(self.num_documents, self.num_documents + rows.num_rows, dtype=np.uint32)
         upper = read_keys(rows.column("key"))[:, 0].astype(np.uint64) >> np.uint64(32)
-        places = rows.column("held_out").to_numpy().astype(np.uint64) << np.uint64(32) | upper
+        sort_keys = rows.column("held_out").to_numpy().astype(np.uint64) << np.uint64(32) | upper
         self.num_documents += rows.num_rows
         lengths = np.diff(rows.column("chars").offsets.to_numpy())
-        of_paragraphs = np.empty(len(paragraphs), dtype=PARAGRAPH)
-        of_paragraphs["hash"], of_paragraphs["number"] = paragraphs, np.repeat(numbers, lengths)
-        of_paragraphs["paragraph"] = np.arange(len(paragraphs)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        self._paragraphs.append(of_paragraphs)
-        of_documents = np.empty(rows.num_rows, dtype=DOCUMENT)
-        of_documents["text"], of_documents["place"] = documents, places
-        self._documents.append(of_documents)
+        paragraphs = np.empty(len(paragraph_hashes), dtype=PARAGRAPH)
+        paragraphs["hash"], paragraphs["number"] = paragraph_hashes, np.repeat(numbers, lengths)
+        paragraphs["paragraph"] = np.arange(len(paragraphs)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        self._paragraphs.append(paragraphs)
+        documents = np.empty(rows.num_rows, dtype=DOCUMENT)
+        documents["text"], documents["place"] = text_hashes, sort_keys
+        self._documents.append(documents)
         self.filled |= {name for name in OPTIONAL_COLUMNS if name != "accepted" and len(rows.column(name).flatten())}
-        self._waiting.append(rows.append_column("number", pa.array(numbers)).append_column("place", pa.array(places)))
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= SEGMENT_BYTES:
+        self._pending_bytes += rows.nbytes
+        rows = rows.append_column("number", pa.array(numbers))
+        self._pending.append(rows.append_column("place", pa.array(sort_keys)))
+        if self._pending_bytes >= SEGMENT_BYTES:
             self._write_segment()
 
     def reject(self, file: str, line: int, reason: str, size: int) -> None:
-        """Writes a rejected record at once: a broken file may have more than memory holds."""
+        """Writes a rejected record at once, since a broken file may have more of them than memory holds."""
         entry = {"file": file, "line": line, "reason": reason, "bytes": size}
         self._rejected.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def _write_segment(self) -> None:
-        """Writes the waiting documents as one record batch, in the order of their places."""
-        if not self._waiting:
+        """Writes the pending documents as one record batch, sorted by ``place``."""
+        if not self._pending:
             return
-        rows = join_batches(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
+        rows = join_batches(self._pending)
+        self._pending, self._pending_bytes = [], 0
         order = np.argsort(rows.column("place").to_numpy(), kind="stable")
         self._file.write_batch(rows.take(pa.array(order)))
 
-    def finish(self, facts: dict[str, object]) -> None:
-        """Writes the rest, and at last the counts that mark it as complete."""
+    def finish(self, tallies: dict[str, object]) -> None:
+        """Writes the pending documents, the arrays, and last the counts, which mark the output as complete."""
         self._write_segment()
         self._file.close()
         self._sink.close()
@@ -142,7 +143,7 @@ class SpillWriter:
             self._partial(suffix).replace(self.folder / f"{self.key}{suffix}")
         filled = sorted(self.filled | ({"accepted"} if "answers" in self.filled else set()))
         counts = {"documents": self.num_documents, "paragraphs": len(paragraphs), "filled": filled}
-        write_atomically(self.folder / f"{self.key}.json", json.dumps({**counts, **facts}, ensure_ascii=False))
+        write_atomically(self.folder / f"{self.key}.json", json.dumps({**counts, **tallies}, ensure_ascii=False))
 
 
 def join_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -152,11 +153,11 @@ def join_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def save_atomically(path: Path, values: np.ndarray) -> None:
-    """Saves an array so that the file is complete or not there."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with partial.open("wb") as file:
+    """Saves an array, so that the file is either complete or missing."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
         np.save(file, values)
-    partial.replace(path)
+    temporary.replace(path)
 
 
 def hash_string(text: str) -> int:
@@ -165,7 +166,7 @@ def hash_string(text: str) -> int:
 
 @dataclass(frozen=True)
 class Spills:
-    """Output of all input tasks in a folder: their keys, and numbers of documents."""
+    """Output of all input tasks, with their keys and their counts of documents."""
 
     folder: Path
     keys: list[str]
@@ -173,15 +174,15 @@ class Spills:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Returns the number of each task's first document among all, ``[T + 1]``."""
+        """Returns the offset of each task's documents among those of all tasks, ``[T + 1]``."""
         return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
 
     def load(self, task: int, name: str) -> np.ndarray:
-        """Maps one of a task's arrays."""
+        """Maps a task's array, "documents" or "paragraphs"."""
         return np.load(self.folder / f"{self.keys[task]}.{name}.npy", mmap_mode="r")
 
     def read_bucket(self, first: int, end: int) -> tuple[pa.RecordBatch | None, np.ndarray]:
-        """Reads the documents whose places are in a range, in the order of the input, and the task of each, ``[D]``."""
+        """Returns the documents with a sort key in [first, end), in input order, and the task of each, ``[D]``."""
         batches: list[pa.RecordBatch] = []
         tasks: list[np.ndarray] = []
         for task, key in enumerate(self.keys):

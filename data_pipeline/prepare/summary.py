@@ -11,20 +11,20 @@ from .cleaning import Tally
 from .read import ReadTally
 from .write import UNKNOWN_TOKENS
 
-UNITS = ("files", "records", "documents", "paragraphs", "sentences", "tokens")  # of counts, in the order of the table
-MANY_UNKNOWN = 0.01  # of the tokens: English text has a few in ten thousand, of rare signs
-SHOWN_LOSSES = 5  # files
+UNITS = ("files", "records", "documents", "paragraphs", "sentences", "tokens")  # of the counts, in the table's order
+MANY_UNKNOWN = 0.01  # share of tokens that is worth a note; English has a few in ten thousand, from rare characters
+SHOWN_LOSSES = 5  # number of files
 
 
-def format_counts(tally: Tally, read: ReadTally, manifest: Manifest) -> str:
-    """Formats a table of the counts, and of the anchors that each objective finds."""
-    return "\n".join(f"{label:<60} {count:>14,}" for label, count in _count_rows(tally, read, manifest))
+def format_counts(tally: Tally, read_tally: ReadTally, manifest: Manifest) -> str:
+    """Formats a table of the counts and of each objective's usable anchors."""
+    return "\n".join(f"{label:<60} {count:>14,}" for label, count in _count_rows(tally, read_tally, manifest))
 
 
-def _count_rows(tally: Tally, read: ReadTally, manifest: Manifest) -> Iterator[tuple[str, int]]:
-    yield "bytes read", read.bytes
-    yield "  rejected", read.rejected_bytes
-    yield "records rejected", read.rejected
+def _count_rows(tally: Tally, read_tally: ReadTally, manifest: Manifest) -> Iterator[tuple[str, int]]:
+    yield "bytes read", read_tally.bytes
+    yield "  rejected", read_tally.rejected_bytes
+    yield "records rejected", read_tally.rejected
     for unit in UNITS:
         names = [name for name, count in tally.counts.items() if name.startswith(unit) and count]
         for name in sorted(names, key=lambda name: (not name.endswith(" read"), not name.endswith(" kept"), name)):
@@ -34,22 +34,22 @@ def _count_rows(tally: Tally, read: ReadTally, manifest: Manifest) -> Iterator[t
             yield f"{split} anchors of {name}", count
 
 
-def format_summary(tally: Tally, read: ReadTally, manifest: Manifest) -> str:
+def format_summary(tally: Tally, read_tally: ReadTally, manifest: Manifest) -> str:
     """Lists the counts, the files with the largest losses, and examples of dropped text."""
-    lines = [format_counts(tally, read, manifest)]
-    losses = sorted(read.losses.items(), key=lambda item: -item[1][0])[:SHOWN_LOSSES]
+    lines = [format_counts(tally, read_tally, manifest)]
+    losses = sorted(read_tally.losses.items(), key=lambda item: -item[1][0])[:SHOWN_LOSSES]
     lines += [f"rejected: {size:,} bytes of {file}: {reason}" for file, (size, reason) in losses]
     for name, texts in sorted(tally.samples.items()):
         lines += ["", f"{name}, for example:", *(f"    {text}" for text in texts)]
-    return "\n".join(lines).encode("utf-8", "backslashreplace").decode() + "\n"  # names of files may hold any bytes
+    return "\n".join(lines).encode("utf-8", "backslashreplace").decode() + "\n"  # file names may have any bytes
 
 
-def list_oddities(tally: Tally, read: ReadTally) -> list[str]:
+def list_notes(tally: Tally, reads: ReadTally) -> list[str]:
     """Lists notes on a new corpus: rejected records, cut texts, unknown tokens."""
     notes = []
-    if read.rejected:
-        name, (_, reason) = max(read.losses.items(), key=lambda item: item[1][0])
-        notes.append(f"rejected {read.rejected:,} records, listed in rejected.jsonl; most bytes in {name}: {reason}")
+    if reads.rejected:
+        name, (_, reason) = max(reads.losses.items(), key=lambda item: item[1][0])
+        notes.append(f"rejected {reads.rejected:,} records, listed in rejected.jsonl; most bytes in {name}: {reason}")
     if cut := tally.counts["documents cut off a longer text"]:
         notes.append(f"texts above 64 MB were cut into {cut:,} documents of about 1 MB")
     share = tally.counts[UNKNOWN_TOKENS] / max(tally.counts["tokens kept"], 1)
@@ -58,8 +58,8 @@ def list_oddities(tally: Tally, read: ReadTally) -> list[str]:
     return [note.encode("utf-8", "backslashreplace").decode() for note in notes]
 
 
-def list_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:
-    """Lists the objectives that a corpus cannot train or validate, with the reason."""
+def list_unusable(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[str]:
+    """Lists the objectives that the corpus cannot train or validate, with the reason."""
     return [
         f"{name} cannot {verb}: {count} of the needed {MIN_DOCUMENTS} documents have {objectives[name].needs}"
         for split, verb in zip(SPLITS, ("train", "validate"), strict=True)
@@ -68,10 +68,10 @@ def list_lacks(manifest: Manifest, objectives: Mapping[str, Objective]) -> list[
     ]
 
 
-def check_trainable(manifest: Manifest, named: str) -> None:
-    """Raises KinspanError, which begins with ``named``, where no objective can train on the corpus."""
+def check_trainable(manifest: Manifest, label: str) -> None:
+    """Raises KinspanError if no objective can train on the corpus; ``label`` begins the message."""
     if all(count < MIN_DOCUMENTS for count in count_usable(manifest, "train", "documents").values()):
-        raise KinspanError(f"{named}: each objective needs {MIN_DOCUMENTS} documents (--min_document_chars keeps more)")
+        raise KinspanError(f"{label}: each objective needs {MIN_DOCUMENTS} documents (--min_document_chars keeps more)")
 
 
 def count_usable(manifest: Manifest, split: str, unit: str) -> dict[str, int]:

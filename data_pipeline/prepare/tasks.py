@@ -1,9 +1,9 @@
 """Runs stages of independent, numbered tasks: in processes of this machine, on Slurm or on Ray.
 
-A task renames its output into place when it is complete, so it may be killed at any moment and done again. It leaves
-``00001.done`` or ``00001.failed`` in the stage's folder, through which other machines learn of it. datatrove's
-executors do not serve here: the local one waits for ever for a killed worker and drops the tasks beside a failed one,
-the one for Slurm does not wait for jobs, whose results the next stage needs.
+A task renames its output into place when it is complete, so it may be killed at any moment and run again. It writes
+``00001.done`` or ``00001.failed`` to the stage's folder, where other machines see it. datatrove's executors are not
+used: the local one waits for ever for a killed worker and drops the tasks that run beside a failed one; the Slurm one
+does not wait for its jobs, whose results the next stage needs.
 """
 
 import json
@@ -29,16 +29,16 @@ from data_pipeline.core.executors import WORKER_DIED, make_pool
 from data_pipeline.core.files import PROJECT_ROOT
 from data_pipeline.core.progress import show_progress
 
-MAX_ARRAY = 1000  # jobs of a Slurm array, as its default allows; a job may do several tasks
-POLL_SECONDS = 5.0  # between two looks at Slurm's queue
-QUEUE_TRIES = 60  # failed looks after which Slurm counts as gone
+MAX_ARRAY = 1000  # jobs of a Slurm array, as its default allows; a job may run several tasks
+POLL_SECONDS = 5.0  # between two calls of squeue
+QUEUE_TRIES = 60  # failed calls after which Slurm is considered gone
 
 Work = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Numbered tasks, the largest of ``sizes`` first. ``work`` is pickled for each: large data lie in files."""
+    """Numbered tasks, run by descending size. ``work`` is pickled for each, so it refers to large data by file name."""
 
     title: str
     work: Work
@@ -47,17 +47,17 @@ class Stage:
     sizes: list[int] | None = None
 
     def list_incomplete(self) -> list[int]:
-        """Lists the tasks that are not done, the largest first."""
+        """Lists the numbers of the tasks that are not done, the largest first."""
         done = set(os.listdir(self.folder))
-        left = [task for task in range(len(self.names)) if f"{task:05d}.done" not in done]
+        incomplete = [task for task in range(len(self.names)) if f"{task:05d}.done" not in done]
         sizes = self.sizes or [0] * len(self.names)
-        return sorted(left, key=lambda task: -sizes[task])
+        return sorted(incomplete, key=lambda task: -sizes[task])
 
 
 def run_task(work: Work, folder: Path, task: int) -> None:
-    """Does a task unless it is done. An error is noted down, so that it does not end the tasks beside this one.
+    """Runs a task unless it is done. An error is written to a file, so that the other tasks go on.
 
-    Raises OSError where the disk is full: then the other tasks would fail too, and nothing can be noted.
+    Raises OSError if the disk is full, since the other tasks would fail too, and no error can be written.
     """
     done, failed = folder / f"{task:05d}.done", folder / f"{task:05d}.failed"
     if done.exists():
@@ -69,13 +69,13 @@ def run_task(work: Work, folder: Path, task: int) -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
             raise
-        is_known = isinstance(error, KinspanError)
-        reason = str(error) if is_known else quote_error(error)
-        failed.write_text(json.dumps({"reason": reason, "known": is_known, "traceback": traceback.format_exc()}))
+        is_expected = isinstance(error, KinspanError)
+        reason = str(error) if is_expected else quote_error(error)
+        failed.write_text(json.dumps({"reason": reason, "known": is_expected, "traceback": traceback.format_exc()}))
 
 
 class Engine:
-    """Runs stages one after another in a ``with`` statement, at whose end its processes end."""
+    """Runs stages one after another. As a context manager, it ends its worker processes on exit."""
 
     def __init__(self, executor: str, num_workers: int, sbatch: list[str], quiet: bool) -> None:
         if sbatch and executor != "slurm":
@@ -85,7 +85,7 @@ class Engine:
         if executor == "slurm" and not is_complete:
             raise KinspanError(f"--sbatch {' '.join(sbatch)}: give NAME=VALUE, among them partition=... and time=...")
         self.num_workers, self.quiet = num_workers, quiet
-        self._run = {"local": self._run_here, "slurm": self._run_on_slurm, "ray": self._run_on_ray}[executor]
+        self._run = {"local": self._run_locally, "slurm": self._run_on_slurm, "ray": self._run_on_ray}[executor]
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
@@ -96,22 +96,22 @@ class Engine:
             self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def run(self, stage: Stage) -> None:
-        """Runs the tasks that are not done. Raises KinspanError where one fails, after all others have ended."""
+        """Runs the tasks that are not done. Raises KinspanError if one failed, after all others have ended."""
         stage.folder.mkdir(parents=True, exist_ok=True)
-        left = stage.list_incomplete()
-        ended = self._run(stage, left) if left else iter(())
-        for _ in show_progress(stage.title, "tasks", ended, len(left), self.quiet):
+        tasks = stage.list_incomplete()
+        ends = self._run(stage, tasks) if tasks else iter(())
+        for _ in show_progress(stage.title, "tasks", ends, len(tasks), self.quiet):
             pass
         if failed := sorted(stage.list_incomplete()):
-            notes = {task: read_failure(stage, task) for task in failed}
-            task = next((task for task in failed if notes[task]["known"]), failed[0])
-            if notes[task]["known"]:
-                raise KinspanError(notes[task]["reason"])
+            failures = {task: read_failure(stage, task) for task in failed}
+            task = next((task for task in failed if failures[task]["known"]), failed[0])
+            if failures[task]["known"]:
+                raise KinspanError(failures[task]["reason"])
             file = stage.folder / f"{task:05d}.failed"
-            raise KinspanError(f"{stage.title}: {stage.names[task]}: {notes[task]['reason']}; see {file}")
+            raise KinspanError(f"{stage.title}: {stage.names[task]}: {failures[task]['reason']}; see {file}")
 
-    def _run_here(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
-        """Yields once for each task that ends, like the other two."""
+    def _run_locally(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
+        """Yields once for each task that ends, as do the other two engines."""
         if self.num_workers == 1 or len(stage.names) == 1:
             for task in tasks:
                 run_task(stage.work, stage.folder, task)
@@ -138,16 +138,16 @@ class Engine:
             yield
 
     def _run_on_slurm(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
-        """Waits for the stage's jobs, which an earlier command may have submitted."""
-        job, left = stage.folder / "job", len(tasks)
+        """Submits the stage's jobs, unless an earlier command did, and waits for them."""
+        job, num_left = stage.folder / "job", len(tasks)
         if not (job.exists() and is_queued(job.read_text())):
             job.write_text(self._submit(stage, tasks))
-        queued = True
-        while left and queued:
-            queued = is_queued(job.read_text())
-            time.sleep(POLL_SECONDS)  # after the job's end, too: its last notes may take a moment to be seen here
-            before, left = left, len(stage.list_incomplete())
-            yield from [None] * (before - left)
+        may_run = True
+        while num_left and may_run:
+            may_run = is_queued(job.read_text())
+            time.sleep(POLL_SECONDS)  # also after the job's end, since its last files may appear here a moment later
+            num_before, num_left = num_left, len(stage.list_incomplete())
+            yield from [None] * (num_before - num_left)
 
     def _submit(self, stage: Stage, tasks: list[int]) -> str:
         count, file = min(len(tasks), MAX_ARRAY), stage.folder / "tasks.pickle"
@@ -186,30 +186,30 @@ def call_slurm(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def is_queued(job: str) -> bool:
-    """Tells whether Slurm still has the job, waiting or running."""
+    """Tells whether the job is waiting or running."""
     for _ in range(QUEUE_TRIES):
         answer = call_slurm(["squeue", "--noheader", "--jobs", job])
-        if not answer.returncode or "Invalid job id" in answer.stderr:  # squeue's answer for a job that ended long ago
+        if not answer.returncode or "Invalid job id" in answer.stderr:  # for a job that ended long ago
             return bool(answer.stdout.strip())
         time.sleep(POLL_SECONDS)
     raise KinspanError(f"--executor slurm: squeue does not answer; the same command again waits for job {job}")
 
 
 def connect_to_ray(num_workers: int) -> ModuleType:
-    """Connects to the Ray cluster that RAY_ADDRESS names, or else starts one here."""
+    """Connects to the Ray cluster at RAY_ADDRESS, or starts one on this machine if it is not set."""
     try:
         import ray
     except ImportError as error:
         raise KinspanError("--executor ray: Ray is not installed; pip install 'kinspan[ray]'") from error
     if not ray.is_initialized():
-        here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": num_workers, "include_dashboard": False}
+        settings = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": num_workers, "include_dashboard": False}
         environment = {"env_vars": {"PYTHONPATH": str(PROJECT_ROOT), "TOKENIZERS_PARALLELISM": "false"}}
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **here)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **settings)
     return ray
 
 
 def run_share(file: str, share: str) -> None:
-    """Runs the tasks K, K + N and so on of those that a stage has left in a file, for a share "K/N"."""
+    """Runs the tasks K, K + N and so on of a pickled stage, for a share "K/N"."""
     number, count = map(int, share.split("/"))
     work, folder, tasks = pickle.loads(Path(file).read_bytes())
     for task in tasks[number::count]:

@@ -81,12 +81,12 @@ def prepare_documents(documents: list[str], model: str, folder: Path, without: l
     from data_pipeline.prepare.cleaning import Rules
     from data_pipeline.prepare.pipeline import prepare
     from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG
-    from data_pipeline.prepare.summary import check_trainable, list_oddities
+    from data_pipeline.prepare.summary import check_trainable, list_notes
 
     rules = Rules(validation_share=HELD_OUT)
     make = partial(prepare, max_rejected=MAX_REJECTED_WITHOUT_FLAG, quiet=not sys.stderr.isatty())
     result = make(documents, model, folder, OBJECTIVES, rules, decontaminate=without)
-    for note in list_oddities(result.tally, result.read):
+    for note in list_notes(result.tally, result.read_tally):
         log.info(note)
     check_trainable(result.manifest, f"--documents {' '.join(documents)}")
     return result.manifest.totals

@@ -1,4 +1,4 @@
-"""Reading documents: one file per format; ``registry.py`` names them all, ``files.py`` finds the files of an input."""
+"""Reads documents: a file per format; ``registry.py`` lists the readers, ``files.py`` finds the files of an input."""
 
 from .compression import is_url  # noqa: F401
 from .files import InputFile, InputFiles, check_unchanged, find_input_files, refuse_own_output  # noqa: F401

@@ -1,7 +1,6 @@
-"""``.zip``, ``.tar`` and ``.7z``: archives are read like folders, files in archives in them too.
+"""``.zip``, ``.tar`` and ``.7z``: archives are read like folders, nested ones too.
 
-A tar is read as a stream, once, from its start to its end, compressed or not. OpenWebText is a tar of compressed tars
-of compressed texts.
+A tar, compressed or not, is read once, as a stream. OpenWebText is a tar of compressed tars of compressed texts.
 """
 
 import io
@@ -17,12 +16,12 @@ from typing import IO
 from .compression import check_ratio, open_source
 from .reader import SourceFile
 
-MAX_DEPTH = 4  # of archives in archives
-# (archive, whether a file is read at all) -> its files; one that is not read may be empty
+MAX_DEPTH = 4  # of nested archives
+# (archive, is_wanted) -> files in the archive; those that are not wanted may be empty
 Unpack = Callable[[SourceFile, Callable[[str], bool]], Iterator[SourceFile]]
 
 
-def unpack_zip(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
+def unpack_zip(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator[SourceFile]:
     with source.open() as opened, zipfile.ZipFile(opened) as archive:
         files = {info.filename: info for info in archive.infolist() if not info.is_dir()}
 
@@ -33,7 +32,7 @@ def unpack_zip(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[S
                 return make_source(beside) if beside else None
 
             def open_member() -> IO[bytes]:
-                check_ratio(info.file_size, info.compress_size)  # zipfile reads no more than that
+                check_ratio(info.file_size, info.compress_size)  # zipfile never reads beyond file_size
                 return archive.open(info)
 
             is_link = stat.S_ISLNK(info.external_attr >> 16)
@@ -43,16 +42,16 @@ def unpack_zip(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[S
         yield from (make_source(info) for info in archive.infolist() if not info.is_dir())
 
 
-def unpack_tar(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
+def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator[SourceFile]:
     with (
         open_source(source) as opened,
         tarfile.open(fileobj=opened, mode="r|", tarinfo=_Header) as archive,
         tempfile.TemporaryDirectory(prefix="kinspan-") as folder,
     ):
-        path = Path(folder, "file")  # the reader may need a file twice, and the tar can be read once
+        path = Path(folder, "file")  # a copy, since a reader may need a file twice and the tar is read once
         for info in archive:
             name, is_link = f"{source.name}::{info.name}", info.issym() or info.islnk()
-            if is_link or (info.isfile() and not is_read(name)):
+            if is_link or (info.isfile() and not is_wanted(name)):
                 yield SourceFile(name, io.BytesIO, size=info.size, is_link=is_link)
             elif member := archive.extractfile(info):
                 with member, path.open("wb") as copy:
@@ -63,20 +62,20 @@ def unpack_tar(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[S
 
 
 class _Header(tarfile.TarInfo):
-    """A header of a tar. ``tarfile`` takes a broken one, or a missing end mark, for the end of the archive."""
+    """Raises for a broken header or a missing end mark, which ``tarfile`` takes for the end of the archive."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Header":
         try:
             return super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the end mark
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # at the end mark
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"the tar is cut or damaged: {error}") from error
 
 
-def unpack_7z(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[SourceFile]:
-    """Unpacks a 7z to a temporary folder, because its files can be read in no other order than they were packed."""
+def unpack_7z(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator[SourceFile]:
+    """Unpacks a 7z to a temporary folder, because its files can only be read in the order in which they were packed."""
     import py7zr
 
     with source.open() as opened, tempfile.TemporaryDirectory(prefix="kinspan-") as folder:
@@ -86,7 +85,7 @@ def unpack_7z(source: SourceFile, is_read: Callable[[str], bool]) -> Iterator[So
             members = [info for info in archive.list() if not info.is_directory]
             check_ratio(sum(info.uncompressed for info in members if not info.is_symlink), size)
             names = [info.filename for info in members if not info.is_symlink]
-            if wanted := [name for name in names if is_read(f"{source.name}::{name}")]:
+            if wanted := [name for name in names if is_wanted(f"{source.name}::{name}")]:
                 archive.extract(folder, targets=wanted)
 
         def make_source(name: str, size: int = 0, is_link: bool = False) -> SourceFile:

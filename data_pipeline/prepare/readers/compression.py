@@ -1,4 +1,4 @@
-"""Opening files, compressed or not, on a disk or behind a URL."""
+"""Opens files, compressed or not, on a disk or behind a URL."""
 
 import bz2
 import gzip
@@ -14,11 +14,11 @@ from .reader import SourceFile
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _TARS = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz"}
-MIN_BOMB_BYTES = 1 << 30  # less than this is no harm, however small the file was
-MAX_RATIO = 250  # of text, xz makes about a fifth, and a hundredth of what repeats itself
+MIN_BOMB_BYTES = 1 << 30  # less does no harm, however small the compressed file is
+MAX_RATIO = 250  # xz compresses text about 5-fold, and repetitive text 100-fold
 
 
-class _Packed(Protocol):
+class _Decompressing(Protocol):
     def read1(self, size: int, /) -> bytes: ...
     def close(self) -> None: ...
 
@@ -37,7 +37,7 @@ def open_file(name: str | Path) -> IO[bytes]:
     if isinstance(name, str) and is_url(name):
         import fsspec
 
-        opened = fsspec.open(name, "rb").open()  # whose lines cannot be read up to a bound
+        opened = fsspec.open(name, "rb").open()  # its readline() takes no limit
         return io.BufferedReader(opened, 1 << 16)
     return open(name, "rb")
 
@@ -53,7 +53,7 @@ def open_source(source: SourceFile) -> IO[bytes]:
     suffix = _TARS.get(suffix, suffix)
     if suffix not in COMPRESSED_SUFFIXES:
         return file
-    inner: _Packed
+    inner: _Decompressing
     if suffix == ".gz":
         inner = gzip.GzipFile(fileobj=file)
     elif suffix == ".zst":
@@ -64,7 +64,7 @@ def open_source(source: SourceFile) -> IO[bytes]:
 
 
 class _Streams:
-    """The streams of a .bz2 or .xz file, one after another. Python's own files take a damaged one for the end."""
+    """Decompresses the streams of a .bz2 or .xz file. Python's own classes take a damaged stream for the end."""
 
     def __init__(self, packed: IO[bytes], make: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> None:
         self.packed, self.make, self.stream = packed, make, make()
@@ -75,9 +75,9 @@ class _Streams:
             if self.stream.eof:
                 chunk = self.stream.unused_data.lstrip(b"\0")  # an .xz file may be padded with zeros
                 while not chunk:
-                    if not (read := self.packed.read(1 << 16)):
+                    if not (block := self.packed.read(1 << 16)):
                         return b""
-                    chunk = read.lstrip(b"\0")
+                    chunk = block.lstrip(b"\0")
                 self.stream = self.make()
             elif self.stream.needs_input and not (chunk := self.packed.read(1 << 16)):
                 raise EOFError("Compressed file ended before the end-of-stream marker was reached")
@@ -89,16 +89,16 @@ class _Streams:
 
 
 class _Guarded(io.RawIOBase):
-    """Decompressed bytes, which may not grow out of all proportion: a small file must not fill a day or a disk."""
+    """Limits how far a file may expand, so that a small one cannot take hours to read or fill the disk."""
 
-    def __init__(self, inner: _Packed, packed: IO[bytes]) -> None:
+    def __init__(self, inner: _Decompressing, packed: IO[bytes]) -> None:
         self.inner, self.packed, self.count = inner, packed, 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self.inner.read1(len(buffer))  # not more at once: bytes before a damaged place are returned
+        data = self.inner.read1(len(buffer))  # not read(): bytes before a damaged place are returned
         buffer[: len(data)] = data
         self.count += len(data)
         check_ratio(self.count, self.packed.tell())
@@ -111,6 +111,6 @@ class _Guarded(io.RawIOBase):
 
 
 def check_ratio(unpacked: int, packed: int) -> None:
-    """Raises OSError where a compressed file grows beyond what text can."""
+    """Raises OSError if a compressed file expands more than text can."""
     if unpacked > MIN_BOMB_BYTES and unpacked > MAX_RATIO * packed:
-        raise OSError(f"it grows {unpacked // max(1, packed):,} times when it is decompressed, which no text does")
+        raise OSError(f"it grows {unpacked // max(1, packed):,}-fold when it is decompressed, which no text does")

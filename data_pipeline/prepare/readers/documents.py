@@ -1,8 +1,8 @@
 """``.md``, ``.rst``, ``.docx``, ``.pptx`` and ``.pdf``: a file is a document, and its first heading the title.
 
-Headings, titles, captions, code, tables, images and HTML go, of reStructuredText also lists of parameters, footnotes,
-and directives that hold no text. markitdown does not serve here: of a Word file it drops the text of fields ("See table
-3 on page 7." becomes "See on page 7."), and of a PDF it leaves lines.
+Headings, titles, captions, code, tables, images and HTML are dropped; in reStructuredText also lists of parameters,
+footnotes and directives without text. markitdown is not used: in a Word file it drops the text of fields ("See table 3
+on page 7." becomes "See on page 7."), and it does not join the lines of a PDF.
 """
 
 import io
@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from data_pipeline.prepare.document import Document, Rejected
 
-from . import reader as limits
+from . import reader
 from .reader import Reader, Record
 from .text import decode, name_title, read_whole
 
@@ -24,27 +24,26 @@ if TYPE_CHECKING:
     from docutils.nodes import Node
     from markdown_it.token import Token
 
-# Above a blank line, the same signs are a rule, and what stands below it is text
+# --- before a blank line is a horizontal rule, not front matter
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)\n(?!\s*\n).*?\n(?:\1|\.\.\.)\n", re.S)
 _BREAK = re.compile(r"<br\b", re.I)
-# Directives and roles that docutils does not know; of these directives the content is no text
 _DIRECTIVE = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([\w:+.-]+)::", re.M)
 _ROLE = re.compile(r"(?<![\w:]):([\w+.-]+(?::[\w+.-]+)*):`")
-_NO_TEXT = re.compile(
+_NO_TEXT = re.compile(  # directives whose content is not running text
     r"(?:.*:)?(?:(?:source|parsed|auto|lit|test|ipython|doc|literal|jupyter|plot|tabular|production|highlight|current)"
     r".*|code.*|toctree|index|math|image|figure|graphviz|mermaid|contents|include|raw|rubric|only|ifconfig|meta|cssclass"
     r"|autosummary|inheritance-diagram|program|sectionauthor|moduleauthor|centered|hlist|bibliography|grid.*|card.*)"
 )
-_TEXT_ARGUMENT = re.compile(r"version|deprecated|seealso|todo")  # directives that may begin with their text
+_TEXT_ARGUMENT = re.compile(r"version|deprecated|seealso|todo")  # directives whose argument may be text
 _VERSION = re.compile(r"^[\d.]+\s*")
-_NAMED_TARGET = re.compile(r"\s*<[^<>]+>$")  # of a role's text: ``print <print-function>``
+_NAMED_TARGET = re.compile(r"\s*<[^<>]+>$")  # in a role's text: ``print <print-function>``
 _DROPPED_STYLES = ("Heading", "Title", "Subtitle", "Caption", "TOC", "toc")
-# python-docx passes over what stands in content controls, fields and tracked insertions
+# python-docx skips paragraphs and runs in content controls, fields and tracked insertions
 _PARAGRAPHS = ".//w:p[not(ancestor::w:tbl or ancestor::w:txbxContent)]"
 _RUNS = ".//w:r[not(ancestor::w:txbxContent or ancestor::w:moveFrom)]"
 _SLIDE = re.compile(r"ppt/slides/slide(\d+)\.xml")
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
-FULL_LINE = 0.8  # of the longest lines' length; a shorter line that ends a sentence ends a paragraph
+FULL_LINE = 0.8  # share of a long line's length; a shorter line that ends a sentence ends a paragraph
 _SENTENCE_END = re.compile(r"[.!?…:]['\"”’)\]]*$")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad]$")
 
@@ -63,17 +62,17 @@ def _parse_markdown(record: Record) -> list[Document]:
     text = _FRONT_MATTER.sub("", decode(record.content).replace("\r\n", "\n"))
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     paragraphs: list[str] = []
-    heading, within = "", []
+    heading, open_tags = "", []
     for token in tokens:
         if token.nesting == 1:
-            within.append(token.tag)
+            open_tags.append(token.tag)
         elif token.nesting == -1:
-            within.pop()
-        elif token.type == "inline" and "table" not in within:
+            open_tags.pop()
+        elif token.type == "inline" and "table" not in open_tags:
             words = _join_words(token.children or [])
-            if within[-1] == "p":
+            if open_tags[-1] == "p":
                 paragraphs.append(words)
-            heading = heading or (words if within[-1] == "h1" else "")
+            heading = heading or (words if open_tags[-1] == "h1" else "")
     return _make_document(record, heading, paragraphs)
 
 
@@ -115,8 +114,8 @@ def _list_paragraphs(node: "Node") -> Iterator[str]:
 
 
 def _register_unknown(text: str) -> None:
-    """Makes docutils know the roles and directives of Sphinx and its extensions, which would be errors: a role stands
-    for its text, and a directive for the paragraphs in it."""
+    """Registers Sphinx's and other unknown roles and directives, which docutils would report as errors: a role is
+    replaced by its text, and a directive by its paragraphs."""
     from docutils import nodes
     from docutils.parsers.rst import Directive, directives, roles
 
@@ -148,12 +147,12 @@ def _register_unknown(text: str) -> None:
 
 def _open_zip(record: Record) -> zipfile.ZipFile:
     archive = zipfile.ZipFile(io.BytesIO(record.content))
-    if sum(info.file_size for info in archive.infolist()) > limits.MAX_RECORD_BYTES:
-        raise limits.reject_too_long("unpacked document", len(record.content))
+    if sum(info.file_size for info in archive.infolist()) > reader.MAX_RECORD_BYTES:
+        raise reader.reject_too_long("unpacked document", len(record.content))
     return archive
 
 
-def _make_printed(record: Record, title: str | None, paragraphs: list[str]) -> list[Document]:
+def _make_nonempty(record: Record, title: str | None, paragraphs: list[str]) -> list[Document]:
     if not any(text.strip() for text in paragraphs):
         raise Rejected("it holds no text; a scan needs text recognition first")
     return _make_document(record, title, paragraphs)
@@ -171,7 +170,7 @@ def _parse_docx(record: Record) -> list[Document]:
         for paragraph in paragraphs
         if not ((paragraph.style and paragraph.style.name) or "").startswith(_DROPPED_STYLES)
     ]
-    return _make_printed(record, opened.core_properties.title, texts)
+    return _make_nonempty(record, opened.core_properties.title, texts)
 
 
 def _parse_pptx(record: Record) -> list[Document]:
@@ -179,14 +178,14 @@ def _parse_pptx(record: Record) -> list[Document]:
         slides = {int(match[1]): name for name in archive.namelist() if (match := _SLIDE.fullmatch(name))}
         trees = [ElementTree.fromstring(archive.read(slides[number])) for number in sorted(slides)]
     paragraphs = [paragraph for tree in trees for paragraph in tree.iter(f"{_DRAWING}p")]
-    return _make_printed(record, "", ["".join(t.text or "" for t in p.iter(f"{_DRAWING}t")) for p in paragraphs])
+    return _make_nonempty(record, "", ["".join(t.text or "" for t in p.iter(f"{_DRAWING}t")) for p in paragraphs])
 
 
 def _parse_pdf(record: Record) -> list[Document]:
     from pypdf import PdfReader
     from pypdf.errors import PyPdfError
 
-    logging.getLogger("pypdf").setLevel(logging.ERROR)  # it warns of each oddity of each file
+    logging.getLogger("pypdf").setLevel(logging.ERROR)  # it logs a warning for every oddity of a file
     try:
         opened = PdfReader(io.BytesIO(record.content))
         if opened.is_encrypted and not opened.decrypt(""):
@@ -195,11 +194,11 @@ def _parse_pdf(record: Record) -> list[Document]:
         title = opened.metadata.title if opened.metadata else None
     except PyPdfError as error:
         raise Rejected(f"not a PDF that can be read: {error}") from error
-    return _make_printed(record, title, join_lines(lines))
+    return _make_nonempty(record, title, join_lines(lines))
 
 
 def join_lines(lines: list[str]) -> list[str]:
-    """Joins the lines of a page to paragraphs, which end at a blank line, or at a sentence that ends a short line."""
+    """Joins lines to paragraphs, which end at a blank line, or at a short line that ends a sentence."""
     lines = [line.strip() for line in lines]
     lengths = sorted(len(line) for line in lines if line)
     full = FULL_LINE * statistics.median(lengths[len(lengths) // 2 :]) if lengths else 0

@@ -16,17 +16,17 @@ from data_pipeline.core.errors import KinspanError, quote_error
 
 from . import python_docs, tables
 from .compression import is_compressed, is_url
-from .registry import PYTHON_DOCS, find_obstacle, find_reader, get_reader, is_companion, is_no_document, split_prefix
+from .registry import PYTHON_DOCS, find_obstacle, find_reader, get_reader, is_companion, is_skipped, split_prefix
 
 logger = logging.getLogger(__name__)
 
-# Names that stores give a file's state, or the time of its last change: S3, HTTP, Google's, Azure's and local ones.
+# Keys of fsspec's ``info`` that have an ETag or a time of the last change: of S3, HTTP, Google, Azure and local files
 _STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created")
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to read: its name, perhaps behind a reader's, stored bytes, last change, and name in documents' ids."""
+    """A file to read: name (perhaps with its reader's prefix), size, last change, and name in documents' ids."""
 
     name: str
     size: int
@@ -35,7 +35,7 @@ class InputFile:
 
 
 class InputFiles(NamedTuple):
-    """Files of an input; those of its folders that cannot be read, with the reason; and counts of pictures etc."""
+    """Files of an input, unreadable files of its folders with the reason, and counts of other files, by suffix."""
 
     files: list[InputFile]
     unknown: list[tuple[InputFile, str]]
@@ -44,14 +44,14 @@ class InputFiles(NamedTuple):
 
 def find_input_files(inputs: list[str]) -> InputFiles:
     """Finds the files that ``--input`` names: paths, globs, folders, URLs, ``hf:NAME``, or ``python-docs``. A path may
-    have the name of its reader before it: ``bookcorpus:books/``.
+    have the name of its reader as a prefix: ``bookcorpus:books/``.
 
-    They are sorted within each input, and each file comes once. Raises KinspanError for an input that names nothing,
-    for a named file that cannot be read, and for a folder that cannot be searched or holds no file that can be read.
+    Files are sorted within each input, and listed once. Raises KinspanError for an input that does not exist, a named
+    file that cannot be read, and a folder that cannot be searched or has no readable file.
     """
     files: dict[str, InputFile] = {}
     unknown: dict[str, tuple[InputFile, str]] = {}
-    passed_over: dict[str, str] = {}
+    passed_suffixes: dict[str, str] = {}  # by path
     for given in inputs:
         key, name = split_prefix(given)
         if given == PYTHON_DOCS:
@@ -60,81 +60,82 @@ def find_input_files(inputs: list[str]) -> InputFiles:
         if key == tables.HUB:
             if not name:
                 raise KinspanError(f"{given}: give hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT")
-            files[given] = InputFile(given, 0, tables.stamp(name))
+            files[given] = InputFile(given, 0, tables.fingerprint_folder(name))
             continue
         if key:
-            get_reader(key)  # which raises where it cannot be loaded
-            name = name if "/" in name else f"./{name}"  # so that the file's name has no prefix
+            get_reader(key)  # raises if it cannot be loaded
+            name = name if "/" in name else f"./{name}"  # so that a ":" in it does not make a prefix
         prefix = f"{key}:" if key else ""
         store = _Urls(name) if is_url(name) else _LocalFiles(name)
-        for place in store.names:
-            if not store.is_folder(place):
-                if not store.exists(place):
+        for top in store.names:
+            if not store.is_folder(top):
+                if not store.exists(top):
                     raise KinspanError(f"{given}: no such file")
-                if reason := find_obstacle(prefix + place):
-                    raise KinspanError(f"{prefix}{place}: {reason}")
-                files[prefix + store.identify(place)] = store.stat(prefix, place)
+                if reason := find_obstacle(prefix + top):
+                    raise KinspanError(f"{prefix}{top}: {reason}")
+                files[prefix + store.identify(top)] = store.stat(prefix, top)
                 continue
             is_empty = True
-            for path in store.list_files(place):
+            for path in store.list_files(top):
                 if is_companion(path, key):
                     continue
-                reason = find_obstacle(prefix + path) if store.exists(path) else "a link to nothing"
+                reason = find_obstacle(prefix + path) if store.exists(path) else "a broken link"
                 if not reason:
                     is_empty = False
                     files[prefix + store.identify(path)] = store.stat(prefix, path)
-                elif is_no_document(path[len(place) :]):
-                    passed_over[path] = _name_suffix(path)
+                elif is_skipped(path[len(top) :]):
+                    passed_suffixes[path] = _name_suffix(path)
                 else:
                     unknown[path] = store.stat(prefix, path), reason
             if is_empty:
-                raise KinspanError(f"{place}: no file in this folder is of a known format")
-    return InputFiles(_call_apart(list(files.values())), list(unknown.values()), Counter(passed_over.values()))
+                raise KinspanError(f"{top}: no file in this folder is of a known format")
+    return InputFiles(_disambiguate(list(files.values())), list(unknown.values()), Counter(passed_suffixes.values()))
 
 
 def refuse_own_output(inputs: list[str], folder: Path) -> None:
-    """Raises KinspanError where an input is a folder that the output lies in: the next run would read it as well."""
+    """Raises KinspanError if an input is a folder that contains the output, which the next run would read too."""
     for name in (split_prefix(given)[1] for given in inputs):
-        for place in [] if is_url(name) else map(Path, expand_glob(name)):
-            if place.is_dir() and folder.resolve().is_relative_to(place.resolve()):
-                raise KinspanError(f"--output_dir {folder} lies in {place}, which is read: choose one outside")
+        for path in [] if is_url(name) else map(Path, expand_glob(name)):
+            if path.is_dir() and folder.resolve().is_relative_to(path.resolve()):
+                raise KinspanError(f"--output_dir {folder} lies in {path}, which is read: choose one outside")
 
 
-def _call_apart(files: list[InputFile]) -> list[InputFile]:
-    """Calls files of the same name by their paths below the folder that these have in common."""
+def _disambiguate(files: list[InputFile]) -> list[InputFile]:
+    """Sets ``called`` for files with equal base names: their paths below the folder that they share."""
     paths = [split_prefix(file.name)[1].split("/") for file in files]
-    alike: dict[str, list[list[str]]] = defaultdict(list)
+    by_name: dict[str, list[list[str]]] = defaultdict(list)
     for path in paths:
-        alike[path[-1]].append(path)
+        by_name[path[-1]].append(path)
     return [
-        replace(file, called="/".join(path[_count_common(alike[path[-1]]) :])) if len(alike[path[-1]]) > 1 else file
+        replace(file, called="/".join(path[_count_shared(by_name[path[-1]]) :])) if len(by_name[path[-1]]) > 1 else file
         for file, path in zip(files, paths, strict=True)
     ]
 
 
-def _count_common(paths: list[list[str]]) -> int:
-    pairs = zip(min(paths), max(paths), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+def _count_shared(paths: list[list[str]]) -> int:
+    """Counts the leading folders that all paths share, which are those that the least and the greatest share."""
+    folders = zip(min(paths), max(paths), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], folders))
 
 
 def check_unchanged(files: list[InputFile]) -> None:
-    """Raises KinspanError where a local file has changed since it was found: its parts were cut by its old size."""
+    """Raises KinspanError if a local file has changed since it was found, since its parts were cut by its old size."""
     for file in files:
         key, name = split_prefix(file.name)
         if key == tables.HUB or file.name == PYTHON_DOCS or is_url(name):
             continue
-        now = _LocalFiles(name).stat(f"{key}:" if key else "", name)
-        if (now.size, now.modified) != (file.size, file.modified):
+        found = _LocalFiles(name).stat(f"{key}:" if key else "", name)
+        if (found.size, found.modified) != (file.size, file.modified):
             raise KinspanError(f"{file.name} was changed while it was read: give the same command again")
 
 
 def expand_glob(name: str) -> list[str]:
-    """Lists the paths of a local name or glob; a path that exists is no glob, such as ``a[1].txt``."""
+    """Lists the paths of a local name or glob; an existing path, such as ``a[1].txt``, is not taken for a glob."""
     return [name] if os.path.lexists(name) else sorted(glob.glob(name, recursive=True))
 
 
 class _LocalFiles:
-    """Files and folders of a local name or glob."""
+    """Finds the files and folders of a local name or glob."""
 
     def __init__(self, name: str) -> None:
         self.names = expand_glob(name) or [name]
@@ -149,10 +150,10 @@ class _LocalFiles:
         return os.path.abspath(name)
 
     def list_files(self, folder: str) -> list[str]:
-        """Lists all files below a folder, sorted, with the links that lead nowhere.
+        """Lists all files below a folder, sorted, including broken links.
 
-        Links to folders are followed after all that are there without one; each folder is listed once, so no loop of
-        links goes on for ever. Raises KinspanError where a folder cannot be searched.
+        Linked folders are searched after the real ones, and each folder once, so that loops of links end. Raises
+        KinspanError if a folder cannot be searched.
         """
 
         def refuse(error: OSError) -> None:
@@ -160,30 +161,30 @@ class _LocalFiles:
 
         paths: list[str] = []
         searched: set[str] = set()
-        waiting = [str(Path(folder))]
-        while waiting:
+        queue = [str(Path(folder))]
+        while queue:
             links: list[str] = []
-            for start in waiting:
+            for start in queue:
                 for parent, folders, names in os.walk(start, onerror=refuse):
-                    if (place := os.path.realpath(parent)) in searched:
+                    if (real_path := os.path.realpath(parent)) in searched:
                         folders.clear()
                         continue
-                    searched.add(place)
+                    searched.add(real_path)
                     paths += [os.path.join(parent, name) for name in names]
                     links += [path for name in folders if os.path.islink(path := os.path.join(parent, name))]
-            waiting = sorted(links)
+            queue = sorted(links)
         return sorted((p for p in paths if os.path.isfile(p) or not os.path.exists(p)), key=lambda p: p.split("/"))
 
     def stat(self, prefix: str, name: str) -> InputFile:
-        """Returns a file with its state, which covers the files that its reader reads beside it."""
+        """Returns an InputFile; ``modified`` also has the times of the files that its reader reads along with it."""
         if not os.path.exists(name):
             return InputFile(prefix + name, 0, "")
         reader = find_reader(prefix + name)
         folder = os.path.dirname(name) or "."
         try:
             companions = reader.companions if reader else ""
-            beside = sorted(os.listdir(folder)) if companions else []
-            paths = [os.path.join(folder, file) for file in beside if re.match(companions, file)]
+            siblings = sorted(os.listdir(folder)) if companions else []
+            paths = [os.path.join(folder, file) for file in siblings if re.match(companions, file)]
             paths += [prefix[:-1]] if prefix.endswith(".py:") else []
             state = os.stat(name)
             times = [state.st_mtime_ns, *(os.stat(path).st_mtime_ns for path in paths)]
@@ -193,47 +194,47 @@ class _LocalFiles:
 
 
 class _Urls:
-    """Files and folders of a URL or a pattern of URLs, by fsspec."""
+    """Finds the files and folders of a URL or a pattern of URLs, with fsspec."""
 
     def __init__(self, url: str) -> None:
         import fsspec
 
         self.url = url
-        with self._reaching():
+        with self._report_unreachable():
             self.filesystem, path = fsspec.url_to_fs(url)
             paths = sorted(self.filesystem.glob(path)) if glob.has_magic(url) else [path]
         self.names = list(map(self.filesystem.unstrip_protocol, paths)) or [url]
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
+    def _report_unreachable(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # each store has its own
+        except Exception as error:  # each store raises its own types
             raise KinspanError(f"{self.url} cannot be reached: {quote_error(error)}") from error
 
     def is_folder(self, url: str) -> bool:
-        with self._reaching():
+        with self._report_unreachable():
             return not self.filesystem.isfile(url) and bool(self.filesystem.isdir(url))
 
     def exists(self, url: str) -> bool:
-        with self._reaching():
+        with self._report_unreachable():
             return bool(self.filesystem.exists(url))
 
     def identify(self, url: str) -> str:
         return url
 
     def list_files(self, folder: str) -> list[str]:
-        with self._reaching():
+        with self._report_unreachable():
             return list(map(self.filesystem.unstrip_protocol, sorted(self.filesystem.find(folder))))
 
     def stat(self, prefix: str, url: str) -> InputFile:
-        with self._reaching():
+        with self._report_unreachable():
             info = self.filesystem.info(url)
         stamp = next((stamp for key in _STAMPS if (stamp := info.get(key))), "")
         return InputFile(prefix + url, int(info.get("size") or 0), str(stamp))
 
 
 def _name_suffix(name: str) -> str:
-    """Returns the suffix by which a file's format is known, such as ``.csv.gz``."""
+    """Returns a file's suffix, with that of its compression, such as ``.csv.gz``; its name if it has none."""
     path = Path(name)
     return (Path(path.stem).suffix + path.suffix if is_compressed(name) else path.suffix) or path.name

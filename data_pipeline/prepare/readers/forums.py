@@ -1,15 +1,15 @@
 """Forums: StackExchange dumps, and ``questions:FILE.jsonl``, questions of a help desk or of any forum.
 
 A question is a document, whose title is text, with its answers, the accepted one, and the questions that it duplicates.
-Nothing is dropped for its length, since people posted it. A file is one part: a link may connect any two questions.
+No question is dropped for its length. A file is one part, since a link may connect any two questions.
 
-``Posts.xml`` has ``PostLinks.xml`` beside it; also compressed, or in the 7z they come in. Answers stand anywhere below
-their question, so rows are dealt out to temporary files, by a hash of the question, each of which is put in order in
-memory. ``stackexchange`` drops blocks of code, ``stackexchange-code`` keeps them.
+``Posts.xml`` may have ``PostLinks.xml`` beside it; both may be compressed, or in the dump's .7z. Answers may be far
+from their question, so rows are distributed to temporary files by question, and each file is sorted in memory.
+``stackexchange`` drops blocks of code, ``stackexchange-code`` keeps them.
 
-``questions`` has a line of JSON each: ``title``, and ``text`` or ``paragraphs`` as its body; it may have ``id``,
-``answers`` (a list of strings), ``accepted`` (the number of the accepted answer, from 0 on) and ``links`` (ids of
-questions of the same file that it duplicates).
+``questions`` has a question per line, as JSON: ``title``, and ``text`` or ``paragraphs`` as its body; it may have
+``id``, ``answers`` (a list of strings), ``accepted`` (index of the accepted answer) and ``links`` (ids of questions of
+the same file that it duplicates).
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import re
 import tempfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,9 +35,9 @@ from .lines import read_lines
 from .reader import FilePart, Reader, Record, SourceFile, name_file
 from .web import collect_paragraphs
 
-GROUP_BYTES = 128 << 20  # about how many bytes of rows are put in order at a time
-EXPANDS = 8  # how many times larger a compressed file may become
-MAX_GROUPS = 500  # temporary files that are open at once
+BUCKET_BYTES = 128 << 20  # about how many bytes of rows a temporary file has, and are sorted in memory at a time
+MAX_EXPANSION = 8  # how many times larger a compressed file may become
+MAX_BUCKETS = 500  # temporary files that are open at once
 _QUESTION, _ANSWER, _DUPLICATE = b"1", b"2", b"3"
 _SITE = ".stackexchange.com"
 _END = b"</posts>"
@@ -46,23 +46,23 @@ _BLOCKS = {"p", "li", "blockquote", "div", "ul", "ol", "hr", "pre", "dd", "dt", 
 _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 _DROPPED = {"table", "script", "style", "iframe"} | _HEADINGS
 _DAMAGE = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error)
-_FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!)")  # what stands around the rows
-_CONTROLS = re.compile(rb"&#x(?:[0-8BCEF]|1[0-9A-F]|FFF[EF]);", re.I)  # which XML does not allow, and dumps have
+_FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!)")  # lines before and after the rows
+_CONTROLS = re.compile(rb"&#x(?:[0-8BCEF]|1[0-9A-F]|FFF[EF]);", re.I)  # invalid in XML, but found in dumps
 
-# Until 2013 the site itself wrote this above a question that was closed as a duplicate, with the title of the original:
-# the question would hold what the objectives of duplicates, and a test set of them, ask for.
+# Until 2013 the site wrote this above a question that was closed as a duplicate, with the title of the original, which
+# would give away the answer to objectives and test sets about duplicates.
 _CLOSED = re.compile(r"\A\s*<blockquote>\s*<p><strong>Possible Duplicate:?</strong>.*?</blockquote>", re.I | re.S)
 
 
-def _find(name: bytes, row: bytes) -> bytes:
-    match = re.search(rb' %s="(\d+)"' % name, row)  # quotes within a value are written &quot;
+def _get_number(name: bytes, row: bytes) -> bytes:
+    match = re.search(rb' %s="(\d+)"' % name, row)  # a quotation mark in a value is written &quot;
     return match[1] if match else b""
 
 
 def _read_threads(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
-    """Yields each question with its answers and links: rows as they stand in the file.
+    """Yields each question with its answers and links, as unparsed rows.
 
-    Of files that cannot be read to their ends these are the rows before that place; then the first error is raised.
+    If a file is damaged, the rows before the damage are yielded, and then the first error is raised.
     """
     links: dict[int, list[int]] = {}
     damage: list[Exception] = []
@@ -72,37 +72,37 @@ def _read_threads(source: SourceFile, part: FilePart | None) -> Iterator[tuple[i
         damage.append(error)
     with contextlib.ExitStack() as stack:
         with source.open() as opened:
-            size = opened.seek(0, io.SEEK_END) * (EXPANDS if is_compressed(source.name) else 1)
-        count = min(MAX_GROUPS, 1 + size // GROUP_BYTES)
-        groups: list[IO[bytes]] = [stack.enter_context(tempfile.TemporaryFile(prefix="kinspan-")) for _ in range(count)]
+            size = opened.seek(0, io.SEEK_END) * (MAX_EXPANSION if is_compressed(source.name) else 1)
+        count = min(MAX_BUCKETS, 1 + size // BUCKET_BYTES)
+        buckets = [stack.enter_context(tempfile.TemporaryFile(prefix="kinspan-")) for _ in range(count)]
         try:
-            yield from _deal_out(source, groups)
+            yield from _distribute(source, buckets)
         except _DAMAGE as error:
             damage.append(error)
-        yield from _put_in_order(groups, links)
+        yield from _join_threads(buckets, links)
     if damage:
         raise damage[0]
 
 
-def _put_in_order(groups: list[IO[bytes]], links: dict[int, list[int]]) -> Iterator[tuple[int, dict | Rejected]]:
-    """Yields the questions of the temporary files with their answers and links, and answers and links without one."""
+def _join_threads(buckets: Sequence[IO[bytes]], links: dict[int, list[int]]) -> Iterator[tuple[int, dict | Rejected]]:
+    """Yields each question with its answers and links, and Omitted for each answer or link without its question."""
     group_of = name_groups({str(a): map(str, originals) for a, originals in links.items()})
     number = 0
-    for group in groups:
-        group.seek(0)
+    for bucket in buckets:
+        bucket.seek(0)
         questions: dict[int, bytes] = {}
         answers: dict[int, list[bytes]] = defaultdict(list)
-        for row in group:
-            if _find(b"PostTypeId", row) != _QUESTION:
-                answers[int(_find(b"ParentId", row))].append(row)
-            elif (question := int(_find(b"Id", row))) not in questions:
-                questions[question] = row
+        for row in bucket:
+            if _get_number(b"PostTypeId", row) != _QUESTION:
+                answers[int(_get_number(b"ParentId", row))].append(row)
+            elif (question_id := int(_get_number(b"Id", row))) not in questions:
+                questions[question_id] = row
             else:
-                yield number, Rejected(f"a second question has the Id {question}", len(row))
-        for question, row in questions.items():
+                yield number, Rejected(f"a second question has the Id {question_id}", len(row))
+        for question_id, row in questions.items():
             number += 1
-            linked = {"links": links.pop(question, []), "group": group_of.get(str(question), "")}
-            yield number, {"question": row, "answers": answers.pop(question, []), **linked}
+            linked = {"links": links.pop(question_id, []), "group": group_of.get(str(question_id), "")}
+            yield number, {"question": row, "answers": answers.pop(question_id, []), **linked}
         for _ in range(sum(map(len, answers.values()))):
             yield number, Omitted("an answer whose question is not in the file")
     for _ in range(sum(map(len, links.values()))):
@@ -112,26 +112,27 @@ def _put_in_order(groups: list[IO[bytes]], links: dict[int, list[int]]) -> Itera
 def _read_duplicates(source: SourceFile, originals: dict[int, list[int]]) -> None:
     """Adds to ``originals`` the questions that each question duplicates, if there is a PostLinks.xml.
 
-    Raises OSError, which names that file, where it cannot be read: the file of posts is not damaged.
+    Raises OSError, which names that file, if it cannot be read, since the file of posts is not damaged.
     """
-    beside = (source.find_beside("PostLinks.xml" + suffix) for suffix in ("", *COMPRESSED_SUFFIXES))
-    for links in filter(None, beside):
+    link_files = (source.find_beside("PostLinks.xml" + suffix) for suffix in ("", *COMPRESSED_SUFFIXES))
+    for file in filter(None, link_files):
         try:
             row: bytes | Rejected = b""
-            for _, row in read_lines(links, None):
-                if isinstance(row, bytes) and _find(b"LinkTypeId", row) == _DUPLICATE:
-                    originals.setdefault(int(_find(b"PostId", row)), []).append(int(_find(b"RelatedPostId", row)))
+            for _, row in read_lines(file, None):
+                if isinstance(row, bytes) and _get_number(b"LinkTypeId", row) == _DUPLICATE:
+                    question, original = int(_get_number(b"PostId", row)), int(_get_number(b"RelatedPostId", row))
+                    originals.setdefault(question, []).append(original)
             if isinstance(row, Rejected) or not _LINKS_END.search(row):
                 raise EOFError("it does not end with </postlinks>: it is cut off, or no file of links")
         except _DAMAGE as error:
-            raise OSError(f"{name_file(links.name)} beside it: {quote_error(error)}") from error
+            raise OSError(f"{name_file(file.name)} beside it: {quote_error(error)}") from error
         break
 
 
-def _deal_out(source: SourceFile, groups: list[IO[bytes]]) -> Iterator[tuple[int, Rejected]]:
-    """Deals the rows of questions and answers out to temporary files, all of a question to one; yields other lines.
+def _distribute(source: SourceFile, buckets: Sequence[IO[bytes]]) -> Iterator[tuple[int, Rejected]]:
+    """Writes each question and its answers to the same temporary file; yields the other lines.
 
-    Raises EOFError where the file has no end tag, and ValueError where a second file follows the first.
+    Raises EOFError if the file has no end tag, and ValueError if a second file follows the first.
     """
     row: bytes | Rejected = b""
     ended = False
@@ -146,14 +147,14 @@ def _deal_out(source: SourceFile, groups: list[IO[bytes]]) -> Iterator[tuple[int
             if not _FRAME.match(row):
                 yield number, Rejected("a line that is no row of posts", len(row))
             continue
-        kind = _find(b"PostTypeId", row)
-        thread = _find(b"Id" if kind == _QUESTION else b"ParentId", row)
+        kind = _get_number(b"PostTypeId", row)
+        question_id = _get_number(b"Id" if kind == _QUESTION else b"ParentId", row)
         if kind not in (_QUESTION, _ANSWER):
             yield number, Omitted("a post that is neither question nor answer")
-        elif not thread:
+        elif not question_id:
             yield number, Rejected("a post without a number", len(row))
         else:
-            groups[int(thread) % len(groups)].write(row if row.endswith(b"\n") else row + b"\n")
+            buckets[int(question_id) % len(buckets)].write(row if row.endswith(b"\n") else row + b"\n")
     if not ended and isinstance(row, bytes):
         raise EOFError(f"it does not end with {_END.decode()}: it is cut off, or no file of posts")
 
@@ -182,7 +183,7 @@ def _parse_thread(record: Record, keep_code: bool) -> list[Document]:
 
 
 def extract_paragraphs(html: str, keep_code: bool) -> list[str]:
-    """Extracts the paragraphs of a post. Headings and tables go; code in a sentence stays, blocks by ``keep_code``."""
+    """Extracts the paragraphs of a post without headings and tables; ``keep_code``: with blocks of code."""
     from lxml.html import HTMLParser, document_fromstring
 
     if not html.strip():
@@ -199,10 +200,10 @@ def _parse_row(row: bytes) -> dict[str, str]:
 
 
 def name_forum(file: str) -> str:
-    """Names the forum of a file of posts by its folder or archive: beer for beer.stackexchange.com.7z. Ids begin so."""
+    """Names a forum by the folder or archive of its posts: beer for beer.stackexchange.com.7z. Ids begin with it."""
     head, colon, rest = file.partition(":")
     if colon and "/" not in head and not rest.startswith(":"):
-        file = rest  # behind the name of a reader, or the scheme of a URL
+        file = rest  # without the reader's prefix, or the scheme of a URL
     archive, _, inside = file.rpartition("::")
     folder = Path(inside).parent.name or (Path(archive).stem if archive else Path(file).absolute().parent.name)
     return folder.removesuffix(_SITE) or name_file(file)
@@ -215,7 +216,7 @@ def _read_questions(source: SourceFile, part: FilePart | None) -> Iterator[tuple
     links: dict[str, list[str]] = defaultdict(list)
     for number, line in read_lines(source, None):
         if isinstance(line, bytes) and b'"links"' in line:
-            with contextlib.suppress(Rejected):  # which parsing it reports
+            with contextlib.suppress(Rejected):  # _parse_line will report it
                 fields = load_json(line)
                 links[_name_question(fields, number)] += _parse_question(fields)["links"]
     group_of = name_groups(links)
@@ -231,19 +232,19 @@ def _read_questions(source: SourceFile, part: FilePart | None) -> Iterator[tuple
 
 
 def _name_question(fields: Any, number: int) -> str:
-    """Names a question in its group: by its id, or by a name that no link can have."""
+    """Returns the id of a question, or a name that no link can have."""
     return (find_id(fields) if isinstance(fields, dict) else "") or f"\n{number}"
 
 
 def _parse_line(record: Record) -> list[Document]:
     fields = load_json(record.content["line"])
     question = _parse_question(fields)
-    question |= {"group": record.content["group"], "source": record.name}  # in which its links lead
+    question |= {"group": record.content["group"], "source": record.name}  # links are resolved within a source
     return [replace(document, **question) for document in parse_fields(fields, record)]
 
 
 def _parse_question(fields: Any) -> dict[str, Any]:
-    """Returns the fields that only questions have. Raises Rejected where one has the wrong type."""
+    """Returns the fields that only questions have. Raises Rejected if one has the wrong type."""
     if not isinstance(fields, dict):
         raise Rejected("not a JSON object")
     answers, accepted, links = fields.get("answers") or [], fields.get("accepted"), fields.get("links") or []
@@ -258,12 +259,12 @@ def _parse_question(fields: Any) -> dict[str, Any]:
 
 
 def name_groups(links: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Returns each linked question's group, named by its first member that duplicates nothing, or else by any."""
+    """Returns the group of each linked question, named by the first member that duplicates none, else by the first."""
     leader: dict[str, str] = {}
 
     def find(member: str) -> str:
         while leader.setdefault(member, member) != member:
-            leader[member] = leader[leader[member]]  # halves the path for the next one
+            leader[member] = leader[leader[member]]  # halves the path for later calls
             member = leader[member]
         return member
 

@@ -12,13 +12,13 @@ from .text import decode, split_paragraphs
 
 
 def parse_fields(fields: Any, record: Record) -> list[Document]:
-    """Returns the document of a JSON object, or of a table's row. Raises Rejected where the fields hold no text."""
+    """Returns the document of a JSON object or a table's row. Raises Rejected if it has no text."""
     if not isinstance(fields, dict):
         raise Rejected("not a JSON object")
     paragraphs, text = fields.get("paragraphs"), fields.get("text")
     if isinstance(paragraphs, list) and (paragraphs or not isinstance(text, str)):
         if not all(isinstance(p, str) for p in paragraphs):
-            raise Rejected('"paragraphs" holds something that is not a string')
+            raise Rejected('"paragraphs" has an element that is not a string')
     elif isinstance(text, str):
         paragraphs = split_paragraphs(text)
     else:
@@ -29,15 +29,15 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
 
 
 def find_id(fields: dict[str, Any]) -> str:
-    """Returns the id of a document; "" where it has none."""
+    """Returns the id of a document; "" if it has none."""
     document_id = fields.get("id")
-    if isinstance(document_id, float) and document_id.is_integer():  # as pandas writes 12 where some ids are missing
+    if isinstance(document_id, float) and document_id.is_integer():  # pandas writes 12.0 if some ids are missing
         document_id = int(document_id)
     return str(document_id) if isinstance(document_id, str | int) else ""
 
 
 def load_json(content: bytes) -> Any:
-    """Parses JSON. Raises Rejected where it is none, or not UTF-8."""
+    """Parses JSON. Raises Rejected if it is invalid, or not UTF-8."""
     try:
         return json.loads(decode(content))
     except (ValueError, RecursionError) as error:
@@ -45,7 +45,7 @@ def load_json(content: bytes) -> Any:
 
 
 def read_json_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields lines, see ``read_lines``. Raises EOFError where the last one is cut off."""
+    """Yields lines, see ``read_lines``. Raises EOFError if the last one is cut off."""
     for number, line in read_lines(source, part):
         if isinstance(line, bytes):
             check_end(line)
@@ -53,13 +53,13 @@ def read_json_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple
 
 
 def check_end(line: bytes) -> None:
-    """Raises EOFError where a line is a file's last and is cut off: others may be missing behind it."""
+    """Raises EOFError for a line without a line end that is not JSON: the file was cut off there."""
     if line.endswith(b"\n"):
         return
     try:
         load_json(line)
     except Rejected as reason:
-        raise EOFError(f"its last line has no end, and is {reason}") from reason
+        raise EOFError(f"its last line is cut off: {reason}") from reason
 
 
 def _parse(record: Record) -> list[Document]:

@@ -1,4 +1,4 @@
-"""Cutting files of lines: in bounded memory, and in parts."""
+"""Cuts files into lines, in bounded memory and in parts."""
 
 from collections.abc import Iterator
 from typing import IO
@@ -11,42 +11,41 @@ from .reader import PART_BYTES, FilePart, SourceFile
 
 
 def split_bytes(name: str, size: int, may_be_cut: bool = False) -> list[FilePart]:
-    """Cuts a file into ranges of bytes; a compressed file is one part, unless it ``may_be_cut`` too."""
+    """Cuts a file into ranges of bytes; a compressed file only if it ``may_be_cut``, such as multistream bz2."""
     step = max(1, size) if is_compressed(name) and not may_be_cut else PART_BYTES
     return [FilePart(begin, min(begin + step, size)) for begin in range(0, max(1, size), step)]
 
 
 def read_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields the lines that are not blank and begin in the part, by number, or in later parts by their first byte."""
+    """Yields the lines that begin in the part, but blank ones, each with its number, or in later parts its offset."""
     with open_source(source) as file:
         begin, end = (part.begin, part.end) if part and not is_compressed(source.name) else (0, None)
-        for number, (at, line) in enumerate(cut_lines(file, begin, end), 1):
+        for number, (offset, line) in enumerate(cut_lines(file, begin, end), 1):
             if line is not None:
-                yield at if begin else number, line
+                yield offset if begin else number, line
 
 
 def cut_lines(file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[int, bytes | Rejected | None]]:
-    """Yields the lines that begin from the byte ``begin`` to before ``end``, each with its first byte; None for a blank
-    line."""
+    """Yields the lines that begin in [begin, end), each with the offset of its first byte; None for a blank line."""
     limit = reader.MAX_RECORD_BYTES
     if begin:
         file.seek(begin - 1)
-        begin += _pass_line(file) - 1
-    at = begin
-    while (end is None or at < end) and (line := file.readline(limit + 1)):
-        first, at = at, at + len(line)
+        begin += _skip_line(file) - 1
+    offset = begin
+    while (end is None or offset < end) and (line := file.readline(limit + 1)):
+        first, offset = offset, offset + len(line)
         if len(line) > limit and not line.endswith(b"\n"):
-            at += _pass_line(file)
-            yield first, reader.reject_too_long("line", at - first)
+            offset += _skip_line(file)
+            yield first, reader.reject_too_long("line", offset - first)
         else:
             yield first, line if not line.isspace() else None
 
 
-def _pass_line(file: IO[bytes]) -> int:
-    """Reads on to the end of a line, and counts its bytes."""
-    passed = 0
+def _skip_line(file: IO[bytes]) -> int:
+    """Reads to the end of the line; returns the number of bytes read."""
+    skipped = 0
     while chunk := file.readline(1 << 20):
-        passed += len(chunk)
+        skipped += len(chunk)
         if chunk.endswith(b"\n"):
             break
-    return passed
+    return skipped

@@ -1,10 +1,9 @@
 """``python-docs``: the default corpus, the docstrings of Python and of the pinned packages, as paragraphs of English.
 
-It lets the engine work offline, without any data of the user's own. ``python_docs.txt`` has the packages and versions,
-so that its figures do not move with what else is installed. Files are read as source text and never imported. A module
-is a document. A paragraph is what explains a subject in several sentences: code, signatures, tables, headings and
-markup go; so do descriptions of parameters and returned values, and docstrings of one sentence, which side by side are
-a list.
+It lets the engine work offline, without data of the user. ``python_docs.txt`` lists the packages and versions, so that
+the corpus does not depend on other installed packages. Files are read as source text and never imported. A module is a
+document. A paragraph explains a subject in several sentences: code, signatures, tables, headings, markup, descriptions
+of parameters and returned values are dropped, and docstrings of one sentence, since joined they read as a list.
 """
 
 import ast
@@ -25,45 +24,45 @@ from data_pipeline.prepare.document import Document
 from .reader import FilePart, Reader, SourceFile
 
 SOURCE, _TOPICS = "python-docs", "pydoc_data.topics"
-SOURCE_BYTES = 40_000_000  # about how much work it is to read, as bytes of other formats
+SOURCE_BYTES = 40_000_000  # pretended size: reading takes about as long as this many bytes of other formats
 MAX_FILE_BYTES = 2_000_000  # a larger file is a generated table
-UNDOCUMENTED_SIZE = 10_000  # characters per triple quote: a file with fewer of them is not worth parsing
-MIN_PASSED = 200  # characters: a shorter string in a call is an argument, not documentation
+MAX_CHARS_PER_QUOTE = 10_000  # per triple quote: a file with fewer quotes is not parsed
+MIN_ARGUMENT = 200  # characters from which a string argument of a call is documentation
 
 _STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 _ROOTS = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
 _SKIPPED_DIRS = {
     *("test", "tests", "idle_test", "_vendor", "_vendored", "__pycache__", "site-packages", "dist-packages"),
-    *("ensurepip", "idlelib", "lib2to3", "turtledemo"),  # which not every system installs with Python
+    *("ensurepip", "idlelib", "lib2to3", "turtledemo"),  # not every system installs these with Python
 }
 
 
 def read_pins() -> dict[str, str]:
-    """Reads which packages belong to the corpus, and of which version."""
+    """Reads the packages of the corpus, and the version of each."""
     lines = Path(__file__).with_name("python_docs.txt").read_text("utf-8").splitlines()
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
 @cache
 def find_versions() -> dict[str, str]:
-    """Returns the installed version of each; "" where it is not installed."""
-    entries = {}
+    """Returns the installed version of each package of the corpus; "" if it is not installed."""
+    versions = {}
     for name in read_pins():
         try:
-            entries[name] = distribution(name).version.partition("+")[0]  # a build of torch says its device after a +
+            versions[name] = distribution(name).version.partition("+")[0]  # torch adds its device after a +
         except PackageNotFoundError:
-            entries[name] = ""
-    return entries
+            versions[name] = ""
+    return versions
 
 
 def format_versions() -> str:
-    """Lists the versions that the corpus is read from."""
+    """Formats the versions of Python and of the packages."""
     python = ".".join(map(str, sys.version_info[:3]))
     return "; ".join([f"python {python}", *(f"{name} {version}" for name, version in find_versions().items())])
 
 
 def find_source_files(number: int) -> list[Path]:
-    """Lists the Python files of the standard library (0), or of a package (from 1 on); sorted, without tests."""
+    """Lists the Python files of the standard library (0) or of a package (from 1 on), sorted, without tests."""
     if number == 0:
         entries = [(path, path.relative_to(_STDLIB).parts) for path in _STDLIB.rglob("*.py")]
     else:
@@ -81,7 +80,7 @@ def _name_module(path: Path) -> str:
 
 
 def _find_docstrings(node: ast.AST) -> Iterator[str]:
-    """Yields each string that stands as a statement."""
+    """Yields each string that is a statement, and long ones in calls at the top of a module."""
     for field in ("body", "handlers", "orelse", "finalbody", "cases"):
         for child in getattr(node, field, ()):
             value = child.value if isinstance(child, ast.Expr) else None
@@ -90,15 +89,15 @@ def _find_docstrings(node: ast.AST) -> Iterator[str]:
             elif isinstance(value, ast.Constant) and isinstance(value.value, str):
                 yield value.value
             elif isinstance(value, ast.Call) and isinstance(node, ast.Module):  # as NumPy documents C functions
-                passed = [part.value for part in ast.walk(value) if isinstance(part, ast.Constant)]
-                yield from (str(text) for text in passed if len(str(text)) > MIN_PASSED)
+                arguments = [part.value for part in ast.walk(value) if isinstance(part, ast.Constant)]
+                yield from (str(text) for text in arguments if len(str(text)) > MIN_ARGUMENT)
 
 
 def _parse_texts(path: Path) -> dict[str, list[str]]:
-    """Parses a file to the texts of each of its documents."""
+    """Returns the texts of each document of a file."""
     name = _name_module(path)
     source = path.read_text("utf-8-sig") if path.stat().st_size <= MAX_FILE_BYTES else ""
-    if name != _TOPICS and len(re.findall(r"\"{3}|'{3}", source)) < len(source) // UNDOCUMENTED_SIZE:
+    if name != _TOPICS and len(re.findall(r"\"{3}|'{3}", source)) < len(source) // MAX_CHARS_PER_QUOTE:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
@@ -111,22 +110,22 @@ def _parse_texts(path: Path) -> dict[str, list[str]]:
 
 
 def read_texts(path: Path) -> dict[str, list[str]]:
-    """Reads the texts of a file's documents, usually one, by their names; none where it cannot be parsed."""
-    collecting = gc.isenabled()
-    gc.disable()  # a syntax tree has no cycles, and the collector would walk it again and again
+    """Returns the texts of a file's documents, usually one, by name; none if it cannot be parsed."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # a syntax tree has no cycles, and collecting garbage would walk it again and again
     try:
         return _parse_texts(path)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
     finally:
-        if collecting:
+        if was_enabled:
             gc.enable()
 
 
 # Docstrings ----------------------------------------------------------------------------------------------
 
-SHORT_SUMMARY, LONG_HEADING = 25, 80  # characters: only a longer sentence may lack its full stop
-MIN_PARAGRAPH, SHORT, LONG = 80, 320, 1200  # characters: short paragraphs are joined up to LONG
+MIN_SUMMARY, MIN_UNSTOPPED = 25, 80  # characters: shorter sentences without a full stop are dropped
+MIN_PARAGRAPH, SHORT_BLOCK, MAX_JOINED = 80, 320, 1200  # characters: short blocks are joined to paragraphs
 MIN_SENTENCES = 2
 
 _ITEM = re.compile(r"^(?:[-*+•‣>]|#\.|\(?(?:\d{1,2}|[a-z])[.)]) +(\S.*(?:\n +\S.*)*)", re.M)
@@ -140,16 +139,16 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(r"^\S.*\n([=\-~^*#\"'+`_.:])\1{2,}$", re.M), "\n"),  # headings
     (_ITEM, lambda match: f"\n{' '.join(match[1].split())}\n"),  # items of lists
 ]  # fmt: skip
-# Lines of code, parameters, tables: their block goes
+# Lines of code, parameters and tables; a block with such a line is dropped
 _NOT_TEXT = re.compile(r">>>|[|+─│┌├└=]|.* \||.*(?:[\w,)] {4,}|\S {3,}\S.*?\S {3,})\S")
-_ENTRY = re.compile(  # a parameter, directive or error, which the rest of the block describes
+_ENTRY = re.compile(  # the beginning of a block about a parameter, directive or error
     r":\w[^:]*:(?:\s|$)|\.\.(?:\s|$)|[\w.,*`\[\]/() ]{1,60}? : |\w+(?:Error|Exception|Warning):\s"
     r"|[`*\"']*(?:[a-z_][\w.]*|[A-Z]\w?)[`*\"']*(?:\s*\(.*\))?\s*(?::|--|–)(?:\s|$)|[`*]*\w+[`*]*\s*\(.*\)\s*:(?:\s|$)"
 )
 
 
 def split_blocks(docstring: str) -> Iterator[str]:
-    """Yields the blocks of running text, items of lists apart; none that is indented, as code and parameters are."""
+    """Yields the blocks of running text, and each item of a list, but no indented block, such as code."""
     text = "".join(line.rstrip() + "\n" for line in inspect.cleandoc(docstring).split("\n"))
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
@@ -159,22 +158,22 @@ def split_blocks(docstring: str) -> Iterator[str]:
             yield " ".join(lines)
 
 
-_MARKUP = re.compile(r"[`*$~|]|__|\]\(|\]_")  # what the patterns below need
+_MARKUP = re.compile(r"[`*$~|]|__|\]\(|\]_")  # one of these is in any match of _INLINE
 _INLINE = [
     (re.compile(r"(?<!\w):(?:[\w+.-]+:){1,2}`[~!]?([^`]+?)(?:\s*<[\w.~:/#-]{5,}>)?`"), r"\1"),  # :class:`Foo`
-    (re.compile(r"\[[^\[\]`]+\?\]\([^()\s]*\)"), ""),  # a question that links is navigation
+    (re.compile(r"\[[^\[\]`]+\?\]\([^()\s]*\)"), ""),  # a linked question is navigation
     (re.compile(r"!?\[`?[~!]?([^\[\]`]+)`?\](?:\([^()\s]*\)|\[[\w.]*\])"), r"\1"),  # [text](url)
     (re.compile(r"\[`[~!]?([\w.]+)`\]"), r"\1"),  # [`~Foo`]
     (re.compile(r"`([^`<>]+?)\s*<[^`<>\s]+>`__?"), r"\1"),  # `text <url>`_
     (re.compile(r"(?:\s+(?:in|by|see|from|of|and|also))*\s*\[(?:\d+|[A-Z]\w*\d+|#\w*)\]_"), ""),
-    (re.compile(r"`([\w.-]+)'"), r"\1"),  # the old way to quote
+    (re.compile(r"`([\w.-]+)'"), r"\1"),  # quotation marks of old
     (re.compile(r"(`+)([^`]+)\1_{0,2}"), r"\2"),
     (re.compile(r"(?<![\w*])(\*{1,2})(?=[\w\[<])([^*]+?)\1(?![\w*])"), r"\2"),
     (re.compile(r"\$([\w, ()+=<>.'-]+)\$|(?<!<)\|([\w. -]+)\|(?!>)"), r"\1\2"),  # $n$ and |substitution|
     (re.compile(r"\\([*_`|])|(?<!\w)~(?=[A-Za-z])"), r"\1"),
 ]
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\w\.\w\.)(?<!cf\.)(?<!vs\.)\s+(?=[\"'(\[<]?[A-Z0-9])")
-_UNREADABLE = re.compile(  # every alternative begins with a literal, which makes the search fast
+_UNREADABLE = re.compile(  # every alternative begins with a literal, so that the search is fast
     r"://|www\.|[{}^~\\$]|\|(?!>)(?<!<\|)|%\(|[-=]>|[=<>!]=.*[=<>!]=|=\w.*\w=|\(\)\.|``"
     r"|et al[. ]|TODO|doi:|Default.{,40}$"
 )
@@ -182,7 +181,7 @@ _LEGAL = re.compile(
     r"copyright|\(c\) [12]|license|permission is hereby|rights reserved|without warrant|redistribut|liable|©"
 )
 _ORPHAN = re.compile(r"[a-z]+,? |[,;.)]")  # continues after a formula or a code block
-_NAMED = re.compile(r"[\w.*-]+(?: \([^)]*\))?: ")  # one of a list of names, each with what it means
+_NAMED = re.compile(r"[\w.*-]+(?: \([^)]*\))?: ")  # an entry such as "name (type): meaning"; several make a list
 _PLAIN_WORD = re.compile(r"(?<!\S)[a-z'-]+[.,;:!?]?(?!\S)")
 _WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
 _COMMON_WORDS = (
@@ -210,21 +209,21 @@ def _reads_as_english(sentence: str) -> bool:
     return is_text and common >= 0.15 * len(words)
 
 
-def _drop_unfinished(sentences: list[str], may_lack_stop: bool) -> list[str]:
-    """Drops a last sentence that does not end: it is a heading, or leads in to what was dropped."""
+def _drop_unfinished(sentences: list[str], is_summary: bool) -> list[str]:
+    """Drops a last sentence without an end: a heading, or the introduction to something that was dropped."""
     last = sentences[-1]
     if last.endswith((".", "!", "?", ".)", '."', ".'", '?"')) and not last.endswith((".g.", ".e.", "..")):
         return sentences
-    complete = last[-1:].isalnum() and len(last) > (SHORT_SUMMARY if may_lack_stop else LONG_HEADING)
-    return [*sentences[:-1], last + "."] if complete else sentences[:-1]
+    is_complete = last[-1:].isalnum() and len(last) > (MIN_SUMMARY if is_summary else MIN_UNSTOPPED)
+    return [*sentences[:-1], last + "."] if is_complete else sentences[:-1]
 
 
-def _extract_prose(raw: str, is_first: bool) -> str:
-    """Keeps the sentences of a block that read as English. A summary may lack its full stop."""
+def _extract_prose(raw: str, is_summary: bool) -> str:
+    """Returns the sentences of a block that read as English; a docstring's first block is its summary."""
     text = _strip_markup(raw)
-    if _LEGAL.search(text.lower()) or (_ORPHAN.match(raw) and not is_first):
+    if _LEGAL.search(text.lower()) or (_ORPHAN.match(raw) and not is_summary):
         return ""
-    sentences = _drop_unfinished(_SENTENCE_END.split(text), is_first)
+    sentences = _drop_unfinished(_SENTENCE_END.split(text), is_summary)
     kept = [sentence for sentence in sentences if _reads_as_english(sentence)]
     prose = " ".join(kept)
     if len(prose) < 0.5 * len(text) or sum(_NAMED.match(sentence) is not None for sentence in kept) > 1:
@@ -233,25 +232,25 @@ def _extract_prose(raw: str, is_first: bool) -> str:
 
 
 def _join_short(blocks: Iterable[str]) -> list[str]:
-    """Joins short neighbours: a summary belongs with what explains it."""
-    packed: list[str] = []
+    """Joins short neighbours, such as a summary and its explanation."""
+    joined: list[str] = []
     for block in blocks:
-        if packed and min(len(packed[-1]), len(block)) < SHORT and len(packed[-1]) + len(block) < LONG:
-            packed[-1] += " " + block
+        if joined and min(len(joined[-1]), len(block)) < SHORT_BLOCK and len(joined[-1]) + len(block) < MAX_JOINED:
+            joined[-1] += " " + block
         else:
-            packed.append(block)
-    return packed
+            joined.append(block)
+    return joined
 
 
 def extract_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
     """Extracts the paragraphs of English prose.
 
-    seen: keys of the blocks of earlier docstrings, which are left out; those of this one are added
+    seen: keys of the blocks of earlier docstrings, which are left out; this docstring's keys are added
     """
     prose: list[str] = []
-    for position, text in enumerate(split_blocks(docstring)):
-        block = _extract_prose(text, position == 0)
-        # texts with the same plain lower-case words differ in names and numbers alone, and count as one
+    for index, text in enumerate(split_blocks(docstring)):
+        block = _extract_prose(text, index == 0)
+        # texts with the same plain lower-case words differ only in names and numbers, and count as equal
         key = hashlib.blake2b(" ".join(_PLAIN_WORD.findall(block)).encode(), digest_size=12).digest()
         if block and key not in seen:
             seen.add(key)
@@ -260,12 +259,12 @@ def extract_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
 
 
 def _is_list(paragraph: str) -> bool:
-    """Tells whether too few sentences begin differently."""
-    return len({sentence[:SHORT_SUMMARY] for sentence in _SENTENCE_END.split(paragraph)}) < MIN_SENTENCES
+    """Tells whether all sentences begin alike."""
+    return len({sentence[:MIN_SUMMARY] for sentence in _SENTENCE_END.split(paragraph)}) < MIN_SENTENCES
 
 
 def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[Document]:
-    """Makes the documents of what ``read_texts`` read; ``seen`` is as in ``extract_paragraphs``."""
+    """Makes the documents of the texts of ``read_texts``; ``seen`` is as in ``extract_paragraphs``."""
     for title, texts in parsed.items():
         paragraphs = [paragraph for text in texts for paragraph in extract_paragraphs(text, seen)]
         if paragraphs:
@@ -273,14 +272,14 @@ def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[D
 
 
 def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, Document]]:
-    """Reads the standard library and the packages, or those of a part. In each, a text comes once."""
-    line = 0
+    """Yields the documents of the standard library and the packages, or of a part, without texts repeated in one."""
+    count = 0
     for number in range(part.begin, part.end) if part else range(1 + len(read_pins())):
         seen: set[bytes] = set()
         for path in find_source_files(number):
             for document in make_documents(read_texts(path), seen):
-                line += 1
-                yield line, document
+                count += 1
+                yield count, document
 
 
 def _split(name: str, size: int) -> list[FilePart]:

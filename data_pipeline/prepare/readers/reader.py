@@ -1,4 +1,4 @@
-"""Types of the readers: each format's ``READER``, its sources, and its records."""
+"""Types of the readers: a format's ``Reader``, its source files and its records."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -7,9 +7,9 @@ from typing import IO, Any
 
 from data_pipeline.prepare.document import Document, Rejected
 
-MAX_RECORD_BYTES = 64 << 20  # a longer line, row, page or file is rejected, so that memory stays bounded
-PART_BYTES = 64 << 20  # about how much of a large file one part holds
-EXPANSION = 4  # about how many bytes of text one byte of a compressed file holds
+MAX_RECORD_BYTES = 64 << 20  # a longer line, row, page or file is rejected, to bound memory
+PART_BYTES = 64 << 20  # about how many bytes of a large file a part has
+EXPANSION = 4  # about how many bytes of text a byte of a compressed file holds
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".7z", ".zip", ".parquet", ".docx", ".pdf")  # suffixes of such files
 
 
@@ -25,8 +25,8 @@ class FilePart:
 class Record:
     """A raw record of a file, which in an archive is named ``ARCHIVE::FILE``.
 
-    line:   the record's number in its file, from 1; in later parts of a file the byte at which it begins
-    called: the file's name in ids of its documents, with folders where other inputs have the same; "" without any
+    line:   number of the record in its file, from 1; in later parts of a file the offset of its first byte
+    called: the file's name in the ids of its documents, where its base name is not unique; else ""
     """
 
     file: str
@@ -36,12 +36,12 @@ class Record:
 
     @property
     def name(self) -> str:
-        """Returns the file's name in ids. One id for a thousand pages ``index.html`` would hold out all, or none."""
+        """Returns the file's name in ids: if all files index.html had the same one, all or none would be held out."""
         return self.called or self.source
 
     @property
     def source(self) -> str:
-        """Returns the file's name without its folders, or the archives that it is in."""
+        """Returns the file's name without its folders and archives."""
         return name_file(self.file)
 
 
@@ -49,7 +49,7 @@ class Record:
 class SourceFile:
     """A file to read, on a disk, behind a URL, or inside an archive, whose links are not followed.
 
-    ``find_beside`` finds another file of the same folder by its name; an unknown ``size`` is 0.
+    ``find_beside`` finds another file of the same folder by its name; ``size`` is 0 if it is unknown.
     """
 
     name: str
@@ -61,16 +61,16 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Reader:
-    """The two halves of a reader, and the files that it takes.
+    """Reads and parses the records of a format's files.
 
-    read:              yields ``(line number, content)`` of a file or a part, cheaply, holding a record at a time
+    read:              yields ``(line number, content)`` of a file or a part; must keep only one record in memory
     parse:             returns the documents of a record, or raises Rejected; it runs in a worker process
-    may_be_compressed: whether it opens its files with ``compression.open_source``
-    split:             cuts a file, by its name and size in bytes, into parts that can be read apart
-    names:             a pattern of base names that this reader takes, whatever their suffix
-    companions:        a pattern of base names of files that are read together with those
-    ignored:           a pattern of base names of files beside those that hold no documents
-    modules:           libraries that it imports
+    may_be_compressed: whether ``read`` opens its files with ``compression.open_source``
+    split:             cuts a file, given its name and size in bytes, into parts that can be read separately
+    names:             pattern of the base names that this reader accepts, whatever their suffix
+    companions:        pattern of the base names of files that are read along with such a file
+    ignored:           pattern of the base names to skip
+    modules:           libraries that the reader imports
     """
 
     read: Callable[[SourceFile, FilePart | None], Iterator[tuple[int, Any]]]
@@ -89,7 +89,7 @@ def estimate_text(name: str, size: int) -> int:
 
 
 def group_parts(sizes: Sequence[int]) -> list[FilePart]:
-    """Cuts members of a file, of these sizes in bytes, into runs of about PART_BYTES together."""
+    """Groups a file's neighbouring members, given their sizes, into parts of about PART_BYTES."""
     parts, begin, total = [], 0, 0
     for number, size in enumerate(sizes, 1):
         total += size
@@ -108,7 +108,7 @@ def reject_too_long(kind: str, size: int) -> Rejected:
 
 
 def measure_content(content: Any) -> int:
-    """Returns the bytes of a record, be it accepted or rejected, decompressed; of a row those of all its values."""
+    """Returns the decompressed size of a record in bytes: of a row the sum over its values."""
     if isinstance(content, bytes):
         return len(content)
     if isinstance(content, str):
@@ -123,5 +123,5 @@ def measure_content(content: Any) -> int:
 
 
 def count_rest(file: IO[bytes]) -> int:
-    """Reads a file to its end, and counts its bytes."""
+    """Reads a file to its end; returns the number of bytes read."""
     return sum(map(len, iter(lambda: file.read(1 << 20), b"")))

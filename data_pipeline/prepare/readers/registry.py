@@ -1,7 +1,7 @@
-"""All formats, which of them a file is of, and reading it.
+"""Finds the reader of a file, and reads and parses its records.
 
 To add a format, write a file beside ``jsonl.py`` with a ``reader.Reader``, and add a line to READERS. Or keep the file
-elsewhere, and name it before the input: ``--input my_reader.py:folder``.
+elsewhere, and prefix the input with it: ``--input my_reader.py:folder``.
 """
 
 import importlib.util
@@ -21,9 +21,9 @@ from .archives import MAX_DEPTH, Unpack, unpack_7z, unpack_tar, unpack_zip
 from .compression import COMPRESSED_SUFFIXES, is_compressed, is_url, open_file
 from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
 
-PYTHON_DOCS = python_docs.SOURCE  # the --input that stands for the embedded default corpus
+PYTHON_DOCS = python_docs.SOURCE  # the --input of the built-in default corpus
 
-# By the suffix of a file's name; by the names that a reader takes; or by the key before an input: ``bookcorpus:FILE``.
+# Keys are suffixes of files, or prefixes of --input, such as ``bookcorpus:FILE``; some readers also match base names.
 READERS: dict[str, Reader] = {
     ".jsonl": jsonl.READER,
     ".txt": text.READER,
@@ -53,14 +53,14 @@ ARCHIVES: dict[str, Unpack] = {
     **dict.fromkeys((".tar", ".tgz", ".tbz2", ".txz"), unpack_tar),
     ".7z": unpack_7z,
 }
-_OF_SYSTEMS = r"(?i)\._.*|\.DS_Store|Thumbs\.db|desktop\.ini|mimetype|container\.xml"  # of macOS, Windows and EPUB
-# Files that stand beside documents and are none: pictures, sound, fonts, styles, programs and their settings
+_SYSTEM_FILES = r"(?i)\._.*|\.DS_Store|Thumbs\.db|desktop\.ini|mimetype|container\.xml"  # of macOS, Windows and EPUB
+# Suffixes of files that are not documents: pictures, sound, fonts, styles, programs and their settings
 _NO_DOCUMENTS = re.compile(
     r"(?i)\.(?:png|jpe?g|gif|svg|webp|ico|bmp|tiff?|drawio|dot|mp[34]|wav|ogg|webm|woff2?|[to]tf|eot|s?css|less|js|mjs|ts"
     r"|map|lock|pyi?|pyc|ipynb|[ch]|cc|[ch]pp|rs|go|java|sh|bat|ps1|cfg|ini|toml|ya?ml|inv|opf|ncx)"
 )
 _NO_DOCUMENT_NAMES = re.compile(r"Makefile|Dockerfile|package(-lock)?\.json|CNAME|\..*")
-_OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # a compressed tar without a suffix that says so
+_OPENWEBTEXT = re.compile(r"urlsf_subset[\d-]+(?:_data)?")  # compressed tars without such a suffix
 _PLAIN = [suffix for suffix in READERS if suffix.startswith(".") and READERS[suffix].may_be_compressed]
 _PACKED = [suffix for suffix in READERS if suffix.startswith(".") and suffix not in _PLAIN]
 FORMATS = (  # for help texts
@@ -70,21 +70,21 @@ FORMATS = (  # for help texts
 
 
 def split_prefix(name: str) -> tuple[str, str]:
-    """Splits the name of a reader, or "", from an input: ``bookcorpus:books/``."""
+    """Splits an input such as ``bookcorpus:books/`` into its reader's key, or "", and the rest."""
     head, colon, rest = name.partition(":")
     is_reader = head.endswith(".py") or head in READERS or f".{head}" in READERS
     return (head, rest) if colon and is_reader and not rest.startswith(("//", ":")) else ("", name)
 
 
-def _strip(name: str) -> str:
+def _get_base_name(name: str) -> str:
     base = name_file(name)
     return Path(base).stem if is_compressed(base) else base
 
 
 def find_archive(name: str) -> Unpack | None:
-    """Returns the function that unpacks an archive; None for any other file."""
-    base = _strip(split_prefix(name)[1])
-    if re.fullmatch(_OF_SYSTEMS, base):
+    """Returns the function that unpacks an archive; None if the file is not an archive."""
+    base = _get_base_name(split_prefix(name)[1])
+    if re.fullmatch(_SYSTEM_FILES, base):
         return None
     if name_file(name) != base:  # compressed
         return unpack_tar if base.lower().endswith(".tar") or _OPENWEBTEXT.fullmatch(base) else None
@@ -92,21 +92,21 @@ def find_archive(name: str) -> Unpack | None:
 
 
 def find_reader(name: str | Path) -> Reader | None:
-    """Returns the reader of a file by its name; None where no reader takes it."""
+    """Returns the reader of a file, by its name; None if it has none."""
     key = _find_key(str(name))
     return get_reader(key) if key else None
 
 
 @lru_cache(1024)
 def _find_key(name: str) -> str:
-    """Returns the key of a file's reader; "" where there is none. It is called for each record, and so cached."""
+    """Returns the key of a file's reader; "" if it has none. Cached, since it is called for each record."""
     key, path = split_prefix(name)
     if name == PYTHON_DOCS or key:
         return key or name
-    base = _strip(path)
-    named = (key for key, reader in READERS.items() if reader.names and re.fullmatch(reader.names, base))
+    base = _get_base_name(path)
+    by_name = (key for key, reader in READERS.items() if reader.names and re.fullmatch(reader.names, base))
     suffix = Path(base).suffix.lower()
-    reader_key = next(named, "") or ("" if is_companion(path) or suffix not in READERS else suffix)
+    reader_key = next(by_name, "") or ("" if is_companion(path) or suffix not in READERS else suffix)
     return "" if reader_key and is_compressed(path) and not READERS[reader_key].may_be_compressed else reader_key
 
 
@@ -119,7 +119,7 @@ def _load_reader(path: str) -> Reader:
 
 
 def get_reader(key: str) -> Reader:
-    """Returns the reader of a key of READERS, with or without its dot, or of a Python file. Raises KinspanError."""
+    """Returns a reader by its key in READERS, with or without the dot, or by its Python file. Raises KinspanError."""
     if key.endswith(".py"):
         return _load_reader(key)
     if reader := READERS.get(key) or READERS.get(f".{key}"):
@@ -128,21 +128,21 @@ def get_reader(key: str) -> Reader:
 
 
 def is_companion(name: str, key: str = "") -> bool:
-    """Tells whether a file is read together with another, or is no document beside one that is, for a reader or any."""
+    """Tells whether a file is read along with another file or ignored, by the reader of ``key``, or else by any."""
     readers = [get_reader(key)] if key else READERS.values()
-    patterns = [_OF_SYSTEMS, *(p for reader in readers for p in (reader.companions, reader.ignored) if p)]
-    return any(re.fullmatch(pattern, _strip(name)) for pattern in patterns)
+    patterns = [_SYSTEM_FILES, *(p for reader in readers for p in (reader.companions, reader.ignored) if p)]
+    return any(re.fullmatch(pattern, _get_base_name(name)) for pattern in patterns)
 
 
-def is_no_document(name: str) -> bool:
-    """Tells whether a file, by its name or by that of a hidden folder, is passed over beside documents."""
+def is_skipped(name: str) -> bool:
+    """Tells whether a file is not a document, by its name, or because it is in a hidden folder."""
     parts = re.split(r"/|::", split_prefix(name)[1])
     is_hidden = any(part.startswith(".") and part.strip(".") for part in parts[:-1])
     return is_hidden or bool(_NO_DOCUMENTS.fullmatch(Path(name).suffix) or _NO_DOCUMENT_NAMES.fullmatch(parts[-1]))
 
 
 def find_obstacle(name: str) -> str:
-    """Returns why a file cannot be read: its format is not known, or a library is missing; "" where it can."""
+    """Returns why a file cannot be read: its format is unknown, or a library is missing; "" if it can be read."""
     modules: tuple[str, ...] = ()
     if find_archive(name):
         modules = ("py7zr",) if name.lower().endswith(".7z") else ()
@@ -155,13 +155,13 @@ def find_obstacle(name: str) -> str:
 
 
 def find_parts(name: str, size: int) -> list[FilePart | None]:
-    """Cuts a file into parts for a task each; None is the whole file, also of an unknown size, which is 0."""
+    """Cuts a file into a part per task. ``[None]`` is the whole file; a file of unknown size, 0, is not cut."""
     reader = None if find_archive(name) else find_reader(name)
     return list(reader.split(split_prefix(name)[1], size)) if size and reader and reader.split else [None]
 
 
 def open_input(name: str, size: int = 0) -> SourceFile:
-    """Opens a file on a disk or behind a URL as a source; ``size`` is that of the latter."""
+    """Returns the SourceFile of a path or URL; ``size`` is only needed for a URL."""
 
     def find_beside(beside: str) -> SourceFile | None:
         folder, slash, _ = path.rpartition("/")
@@ -179,7 +179,7 @@ def open_input(name: str, size: int = 0) -> SourceFile:
 
 
 def read_records(name: str | Path, part: FilePart | None = None, called: str = "", size: int = 0) -> Iterator[Record]:
-    """Yields the raw records of a file, a part or an archive. Where it cannot be read on, the last is Unreadable."""
+    """Yields the raw records of a file, a part or an archive; if reading fails, the last record is Unreadable."""
     yield from _read_source(open_input(str(name), size), part, called)
 
 
@@ -197,10 +197,10 @@ def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iter
             assert reader is not None
             for line, content in reader.read(source, part):
                 yield Record(source.name, line, content, called)
-    except (KinspanError, MemoryError):  # the first already says what to do; the second says nothing of the file
+    except (KinspanError, MemoryError):  # the first is clear already; the second is not the file's fault
         raise
-    except Exception as error:  # truncated archives, broken parquet, permissions: each library has its own
-        if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # of the disk here, not of the file
+    except Exception as error:  # truncated archives, broken parquet, permissions: each library raises its own
+        if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):  # the local disk is full
             folder = Path(tempfile.gettempdir())
             raise KinspanError(f"TMPDIR: {folder} cannot be written: {quote_error(error)}") from error
         reason = f"cannot read on: {type(error).__name__}: {quote_error(error)}"
@@ -216,7 +216,7 @@ def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
     elif not (obstacle := find_obstacle(member.name)) and member.name.count("::") <= MAX_DEPTH:
         yield from _read_source(member, None, member.name.rpartition("::")[2])
         return
-    elif is_no_document(name_file(member.name)):
+    elif is_skipped(name_file(member.name)):
         reason = Omitted("a picture, a font, a style or a program", member.size)
     else:
         reason = Unreadable(obstacle or "too many archives in archives", estimate_text(member.name, member.size))
@@ -224,7 +224,7 @@ def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
 
 
 def parse_record(record: Record) -> list[Document]:
-    """Returns the documents of a record. Raises Rejected where it holds none, and Omitted where it is to hold none."""
+    """Returns the documents of a record. Raises Rejected if it is broken, Omitted if it is meant to be none."""
     if isinstance(record.content, Rejected):
         raise record.content
     reader = find_reader(record.file)
@@ -233,5 +233,5 @@ def parse_record(record: Record) -> list[Document]:
         return reader.parse(record)
     except (Rejected, KinspanError, ImportError):
         raise
-    except Exception as error:  # of the libraries that parse what people wrote
+    except Exception as error:  # parsers may raise anything on malformed input
         raise Rejected(f"cannot be parsed: {type(error).__name__}: {quote_error(error)}") from error

@@ -1,9 +1,9 @@
 """``.csv``, ``.tsv``, ``.parquet``, ``.arrow``, ``.json`` and ``hf:NAME``: a row is a document, with the fields of a
 ``.jsonl`` document as its columns.
 
-``csv`` reads tables as text, since ``datasets`` turns the id "007" into 7 and the text "NA" into nothing, and takes a
-row with too few columns for a complete one. Columns of a ``.csv`` may be separated by semicolons: the first row shows
-it. ``hf:NAME:CONFIG:SPLIT`` is a data set of the Hugging Face hub, streamed; NAME may be a local folder.
+Text tables are read with ``csv``, since ``datasets`` turns the id "007" into 7 and the text "NA" into nothing, and
+accepts a row with too few columns. Columns of a ``.csv`` may be separated by semicolons, as its first row shows.
+``hf:NAME:CONFIG:SPLIT`` is a data set of the Hugging Face hub, streamed; NAME may be a local folder.
 """
 
 import csv
@@ -27,8 +27,8 @@ from .text import read_whole
 
 COLUMNS = ("id", "title", "paragraphs", "text")
 HUB = "hf"
-ROWS = 256  # that are in memory at a time
-_MORE = "\n"  # no column's name: the values of columns that are not kept, which count as read
+ROWS = 256  # rows in memory at a time
+_OTHER_VALUES = "\n"  # key, which no column has, of the other columns' values, kept so that their bytes are counted
 _WHOLE = FilePart(0, sys.maxsize)
 Rows = Iterator[tuple[int, dict | Rejected]]
 
@@ -63,7 +63,7 @@ def _read_text_rows(source: SourceFile, part: FilePart | None) -> Rows:
 
 
 def _read_lines(text: IO[str]) -> Iterator[str]:
-    """Yields the lines. Raises ValueError for one that is too long: ``csv`` would hold all of it in memory."""
+    """Yields the lines. Raises ValueError for one that is too long, since ``csv`` would keep all of it in memory."""
     while line := text.readline(reader.MAX_RECORD_BYTES + 1):
         if len(line) > reader.MAX_RECORD_BYTES:
             raise ValueError(f"a line is longer than {reader.MAX_RECORD_BYTES >> 20} MB")
@@ -71,11 +71,11 @@ def _read_lines(text: IO[str]) -> Iterator[str]:
 
 
 def _find_merged(row: list[str], delimiter: str) -> Rejected | None:
-    """Rejects a row with a field that holds whole rows: a .tsv without quoting, and a text with a quotation mark."""
+    """Rejects a row with a field that has swallowed other rows, as a quotation mark in an unquoted .tsv causes it."""
     for field in row if delimiter == "\t" else ():
         lines = field.count("\n")
         if lines and field.count("\t") == lines * (len(row) - 1) > 0:
-            return Rejected(f"{lines + 1} rows are one here: quotation marks do not pair up", measure_content(row))
+            return Rejected(f"{lines + 1} rows were read as one: quotation marks do not pair up", measure_content(row))
     return None
 
 
@@ -84,9 +84,9 @@ def _name_fields(header: list[str], row: list[str]) -> dict[str, Any] | Rejected
         return Rejected(f"the row has {len(row)} columns, and the first row {len(header)}", measure_content(row))
     if any("\udc80" <= character <= "\udcff" for value in row for character in value):
         return Rejected("not UTF-8", measure_content(row))
-    named = dict(zip(header, row, strict=True))
-    fields: dict[str, Any] = {name: named.pop(name) for name in ("id", "title", "text") if name in named}
-    return fields | {_MORE: list(named.values())}
+    values = dict(zip(header, row, strict=True))
+    fields: dict[str, Any] = {name: values.pop(name) for name in ("id", "title", "text") if name in values}
+    return fields | {_OTHER_VALUES: list(values.values())}
 
 
 def _read_json(source: SourceFile, part: FilePart | None) -> Rows:
@@ -105,7 +105,7 @@ def _read_json(source: SourceFile, part: FilePart | None) -> Rows:
 
 
 def _split_row_groups(name: str, size: int) -> list[FilePart]:
-    """Cuts a Parquet file into runs of row groups of about PART_BYTES."""
+    """Cuts a Parquet file into parts of row groups, of about PART_BYTES."""
     import pyarrow.parquet as pq
 
     try:
@@ -113,7 +113,7 @@ def _split_row_groups(name: str, size: int) -> list[FilePart]:
             groups = range(file.metadata.num_row_groups)
             return group_parts([file.metadata.row_group(k).total_byte_size for k in groups]) or [_WHOLE]
     except (OSError, ValueError, pa.ArrowException):
-        return [_WHOLE]  # reading it says why
+        return [_WHOLE]  # reading it will report the error
 
 
 def _read_row_groups(source: SourceFile, part: FilePart | None) -> Rows:
@@ -123,9 +123,9 @@ def _read_row_groups(source: SourceFile, part: FilePart | None) -> Rows:
     with source.open() as opened, pq.ParquetFile(opened) as file:
         names = [name for name in COLUMNS if name in file.schema_arrow.names]
         groups = range(file.metadata.num_row_groups)
-        before = sum(file.metadata.row_group(k).num_rows for k in groups[: part.begin])
+        num_before = sum(file.metadata.row_group(k).num_rows for k in groups[: part.begin])
         batches = file.iter_batches(batch_size=ROWS, row_groups=list(groups[part.begin : part.end]), columns=names)
-        yield from _list_rows(source, file.schema_arrow, batches, before)
+        yield from _list_rows(source, file.schema_arrow, batches, num_before)
 
 
 def _read_batches(source: SourceFile, part: FilePart | None) -> Rows:
@@ -141,7 +141,7 @@ def _read_batches(source: SourceFile, part: FilePart | None) -> Rows:
             yield from _list_rows(source, stream.schema, iter(stream), 0)
 
 
-def _list_rows(source: SourceFile, schema: pa.Schema, batches: Iterator[pa.RecordBatch], before: int) -> Rows:
+def _list_rows(source: SourceFile, schema: pa.Schema, batches: Iterator[pa.RecordBatch], num_before: int) -> Rows:
     types = {field.name: field.type for field in schema}
     lists = types.get("paragraphs", pa.null())
     if not (_is_text(types.get("text", pa.null())) or (hasattr(lists, "value_type") and _is_text(lists.value_type))):
@@ -149,7 +149,7 @@ def _list_rows(source: SourceFile, schema: pa.Schema, batches: Iterator[pa.Recor
         size = estimate_text(source.name, source.size)
         yield 1, Unreadable(f'no column "text" of strings or "paragraphs" of lists of strings, but {columns}', size)
         return
-    number = before
+    number = num_before
     for batch in batches:
         batch = batch.select([name for name in COLUMNS if name in batch.schema.names])
         for begin in range(0, batch.num_rows, ROWS):
@@ -175,17 +175,17 @@ def _read_stream(source: SourceFile, part: FilePart | None) -> Rows:
         yield number, {key: row[key] for key in COLUMNS if key in row}
 
 
-def stamp(name: str) -> str:
-    """Returns a hash of the states of a local folder's files; "" for a data set of the hub."""
+def fingerprint_folder(name: str) -> str:
+    """Returns a hash of the sizes and times of a local folder's files; "" for a data set of the hub."""
     files = sorted(path for path in Path(name.partition(":")[0]).rglob("*") if path.is_file())
     states = [(str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
     return hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16] if files else ""
 
 
-# Files beside the Arrow files of a saved Hugging Face data set: descriptions, and results of ``map`` and ``filter``
-_BESIDE = r"(?:dataset_info|state|dataset_dict)\.json|cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow"
+# Other files of a saved Hugging Face data set: descriptions, and cached results of ``map`` and ``filter``
+_IGNORED = r"(?:dataset_info|state|dataset_dict)\.json|cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow"
 TEXT = Reader(_read_text_rows, _parse_row, may_be_compressed=True)
 JSON = Reader(_read_json, _parse_row, may_be_compressed=True)
 PARQUET = Reader(_read_row_groups, _parse_row, split=_split_row_groups)
-ARROW = Reader(_read_batches, _parse_row, ignored=_BESIDE)
+ARROW = Reader(_read_batches, _parse_row, ignored=_IGNORED)
 HUGGING_FACE = Reader(_read_stream, _parse_row)

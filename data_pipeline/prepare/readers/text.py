@@ -1,11 +1,11 @@
 """``.txt``: a file is a document, and blank lines separate its paragraphs. ``bookcorpus``: books of BookCorpus.
 
-A text file above MAX_RECORD_BYTES is a collection: it is read as a stream, and cut into documents of about PIECE_BYTES,
-each of which ends at a blank line, or where there is none for long at the end of a line.
+A text file above MAX_RECORD_BYTES is read as a stream, and cut into documents of about PIECE_BYTES, each of which ends
+at a blank line, or, after twice PIECE_BYTES, at any line end.
 
-BookCorpus has a sentence a line, with spaces around punctuation, and marks neither paragraphs nor books. A paragraph is
-made of neighbouring sentences, up to a blank line where there is one; a document ends where a chapter begins, where the
-file ends, or after MAX_SENTENCES.
+BookCorpus has a sentence per line, with spaces around punctuation, and marks neither paragraphs nor books. A paragraph
+is made of PARAGRAPH_SENTENCES neighbouring sentences, fewer before a blank line; a document ends where a chapter
+begins, where the file ends, or after MAX_SENTENCES.
 """
 
 import re
@@ -18,11 +18,11 @@ from .compression import is_compressed, open_source
 from .lines import cut_lines, split_bytes
 from .reader import FilePart, Reader, Record, SourceFile, count_rest
 
-PIECE_BYTES = 1 << 20  # of a text that is too long for one document: about a book
-PARAGRAPH_SENTENCES = 8  # about a page's paragraph of a novel
+PIECE_BYTES = 1 << 20  # about a book
+PARAGRAPH_SENTENCES = 8  # about a paragraph of a novel
 MAX_SENTENCES = 2000  # about four chapters
 _CHAPTER = re.compile(rb"\s*(?:chapter|prologue|epilogue|part)\b[\s\w.:-]{0,20}$", re.I)
-_SPACES = [  # what the tokenizer of that corpus put apart
+_SPACES = [  # undo the tokenisation of that corpus
     (re.compile(r"\s+([.,;:!?%)\]]|n't\b|'(?:s|re|ve|ll|d|m)\b)"), r"\1"),
     (re.compile(r"([(\[$])\s+"), r"\1"),
     (re.compile(r"``\s*"), '"'),
@@ -31,7 +31,7 @@ _SPACES = [  # what the tokenizer of that corpus put apart
 
 
 def decode(content: bytes) -> str:
-    """Decodes UTF-8, with or without a byte order mark. Raises Rejected where it is not UTF-8."""
+    """Decodes UTF-8, with or without a byte order mark. Raises Rejected if it is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -39,7 +39,7 @@ def decode(content: bytes) -> str:
 
 
 def split_paragraphs(text: str) -> list[str]:
-    """Splits running text at blank lines, or at every line end where there are no blank lines."""
+    """Splits running text at blank lines, or at every line end if there are no blank lines."""
     lines = text.strip().splitlines()  # a blank line at the end separates nothing
     if all(line.strip() for line in lines):
         return lines
@@ -47,7 +47,7 @@ def split_paragraphs(text: str) -> list[str]:
 
 
 def read_whole(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields a whole file as a record, or Rejected where it is larger than a document can be."""
+    """Yields a whole file as a record, or Rejected if it is larger than MAX_RECORD_BYTES."""
     with open_source(source) as file:
         content = file.read(reader.MAX_RECORD_BYTES + 1)
         rest = count_rest(file) if len(content) > reader.MAX_RECORD_BYTES else 0
@@ -55,7 +55,7 @@ def read_whole(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
 
 
 def name_title(record: Record) -> tuple[str, str]:
-    """Returns the id of a document that is a file, and its title: the name without folders and suffix."""
+    """Returns the id of a document that is a file, and its title: the file's name without folders and suffix."""
     return record.name, record.source.rpartition(".")[0] or record.source
 
 
@@ -63,13 +63,13 @@ def name_title(record: Record) -> tuple[str, str]:
 
 
 def _split(name: str, size: int) -> list[FilePart | None]:
-    """Cuts a file that is too long for a document into ranges of bytes; any other is read as a whole."""
+    """Cuts a file that is too long for a document into ranges of bytes; other files are one part."""
     is_whole = is_compressed(name) or size <= reader.MAX_RECORD_BYTES
     return [None] if is_whole else [*split_bytes(name, size)]
 
 
 def _read_text(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | dict | Rejected]]:
-    """Yields a text as a record, or in pieces, ``{"text": bytes}``, each with the number of its first byte from 1."""
+    """Yields a text as a record, or in pieces, ``{"text": bytes}``, each with the offset of its first byte, plus 1."""
     with open_source(source) as file:
         content = b"" if part else file.read(reader.MAX_RECORD_BYTES + 1)
     if not part and len(content) <= reader.MAX_RECORD_BYTES:
@@ -79,11 +79,11 @@ def _read_text(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
     piece: list[bytes] = []
     first = size = 0
     with open_source(source) as file:
-        for at, line in cut_lines(file, part.begin if part else 0, part.end if part else None):
+        for offset, line in cut_lines(file, part.begin if part else 0, part.end if part else None):
             if isinstance(line, Rejected):
-                yield at + 1, line
+                yield offset + 1, line
                 continue
-            first = first if piece else at
+            first = first if piece else offset
             piece.append(line or b"\n")
             size += len(piece[-1])
             if size >= PIECE_BYTES and (line is None or size >= 2 * PIECE_BYTES):
@@ -99,7 +99,7 @@ def _parse_text(record: Record) -> list[Document]:
     text = decode(record.content["text"] if is_part else record.content)
     if text.count("\x00") > len(text) // 100:
         raise Rejected("not text but binary: it holds NULs")
-    if text.startswith(("%PDF-", "{\\rtf")):  # which may hold nothing but ASCII
+    if text.startswith(("%PDF-", "{\\rtf")):  # which may be pure ASCII
         raise Rejected("not text but PDF or RTF: name it .pdf, or convert it")
     document_id = f"{name}:{record.line}" if is_part else name
     return [Document(document_id, title, split_paragraphs(text), record.source, is_part=is_part)]
@@ -116,12 +116,12 @@ def _read_chapters(source: SourceFile, part: FilePart | None) -> Iterator[tuple[
             if isinstance(line, Rejected):
                 yield number, line
                 continue
-            starts = line is not None and _CHAPTER.match(line.rstrip())
-            if chapter and (starts or len(chapter) >= MAX_SENTENCES):
+            is_heading = line is not None and _CHAPTER.match(line.rstrip())
+            if chapter and (is_heading or len(chapter) >= MAX_SENTENCES):
                 yield first, chapter
                 chapter = []
             first = first if chapter else number
-            if not starts:
+            if not is_heading:
                 chapter.append(line or b"\n")
     if chapter:
         yield first, chapter
@@ -141,8 +141,8 @@ def _parse_chapter(record: Record) -> list[Document]:
 
 
 def join_tokens(sentence: str) -> str:
-    """Puts punctuation back where it stood: ``did n't he ?`` becomes ``didn't he?``"""
-    sentence = " ".join(sentence.split())  # first: a pattern would try a long run of spaces from each of them
+    """Undoes the tokenisation of BookCorpus: ``did n't he ?`` becomes ``didn't he?``"""
+    sentence = " ".join(sentence.split())  # first, since the patterns take quadratic time on long runs of spaces
     for pattern, replacement in _SPACES:
         sentence = pattern.sub(replacement, sentence)
     return " ".join(sentence.split())

@@ -1,8 +1,7 @@
-"""``.html``, and ``.warc`` and ``.arc``, the archives of crawls, such as CC-News: an HTML page is a document.
+"""``.html``, and the crawl archives ``.warc`` and ``.arc``, such as CC-News: an HTML page is a document.
 
-The main text of a page is kept, without menus, headings, tables and code. Requests, images and answers with an error
-are counted, and are no documents. The id of a crawled page is its address, so that all copies of a page are held out,
-or none.
+The main text of a page is kept, without menus, headings, tables and code. HTTP requests, images and error responses are
+counted, but are not documents. The id of a crawled page is its URL, so that all copies of a page are held out, or none.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
-from . import reader as limits
+from . import reader
 from .compression import open_source
 from .reader import FilePart, Reader, Record, SourceFile
 from .text import read_whole
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from warcio.archiveiterator import ArchiveIterator
     from warcio.recordloader import ArcWarcRecord
 
-_KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}  # of trafilatura
+_KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}  # tags of trafilatura
 _PAGES = ("text/html", "application/xhtml+xml")
 
 
 def extract_page(content: bytes, url: str | None = None) -> tuple[str, list[str]]:
-    """Extracts the title and the paragraphs of a page with trafilatura. Raises Rejected where it finds no text."""
+    """Returns the title and the paragraphs of a page, by trafilatura. Raises Rejected if it finds no text."""
     import trafilatura
 
     extracted = trafilatura.bare_extraction(
@@ -41,24 +40,24 @@ def extract_page(content: bytes, url: str | None = None) -> tuple[str, list[str]
 
 
 def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str], line_break: str) -> list[str]:
-    """Collects the text of an element, which blocks and dropped elements cut into paragraphs."""
+    """Returns the paragraphs of an element; a new one begins before and after each block and dropped element."""
     from lxml import etree
 
     paragraphs: list[list[str]] = [[]]
-    dropped = 0
+    dropped_depth = 0
     for event, element in etree.iterwalk(body, events=("start", "end", "comment", "pi")):
         if element.tag in blocks or element.tag in dropped_tags:
             paragraphs.append([])
         if event == "start":
-            dropped += element.tag in dropped_tags
+            dropped_depth += element.tag in dropped_tags
             if element.tag == line_break:
                 paragraphs[-1].append(" ")
-            if not dropped:
+            if not dropped_depth:
                 paragraphs[-1].append(element.text or "")
             continue
         if event == "end":
-            dropped -= element.tag in dropped_tags
-        if not dropped and element is not body:
+            dropped_depth -= element.tag in dropped_tags
+        if not dropped_depth and element is not body:
             paragraphs[-1].append(element.tail or "")
     return [text for text in (" ".join("".join(parts).split()) for parts in paragraphs) if text]
 
@@ -72,28 +71,28 @@ def _parse_html(record: Record) -> list[Document]:
 
 
 def _read_responses(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
-    """Yields the address and content of each page. Raises OSError at a record that is broken or cut off."""
+    """Yields the URL and content of each page. Raises OSError at a record that is broken or cut off."""
     from warcio.archiveiterator import ArchiveIterator
 
     with open_source(source) as file:
-        first = file.peek(16)  # type: ignore[attr-defined]  # all that open files return buffered ones
+        first = file.peek(16)  # type: ignore[attr-defined]  # open_source returns a BufferedReader
         if first and not first.lstrip().startswith((b"WARC/", b"filedesc:")):
-            raise OSError("it begins with no record of a WARC or an ARC")
+            raise OSError("it does not begin with a record of a WARC or an ARC")
         yield from enumerate(_read_records(ArchiveIterator(_Stream(file))), 1)
 
 
 def _read_records(records: "ArchiveIterator") -> Iterator[dict | Rejected]:
-    """Yields the content of each record. Raises EOFError where the last one is cut off."""
+    """Yields the content of each record. Raises EOFError if the last one is cut off."""
     last, errors = None, 0
     while True:
-        with contextlib.redirect_stderr(io.StringIO()):  # ``err_count`` says it, too
+        with contextlib.redirect_stderr(io.StringIO()):  # warcio prints warnings, which ``err_count`` counts
             record = next(records, None)
         if last is not None and getattr(last.raw_stream, "limit", 0) > 0:
             raise EOFError("the last record is cut off")
         if records.err_count > errors:
             errors = records.err_count
-            yield Rejected("the record before this one does not end where it says")
-        if record is None and records.fh.tell() > records.offset:  # warcio takes some rubbish for the end
+            yield Rejected("the record before this one is not as long as its header states")
+        if record is None and records.fh.tell() > records.offset:  # warcio ends at some bytes that begin no record
             raise OSError(f"no record begins at byte {records.offset}")
         if record is None:
             return
@@ -102,21 +101,21 @@ def _read_records(records: "ArchiveIterator") -> Iterator[dict | Rejected]:
 
 
 class _Stream:
-    """A stream whose end is an OSError where it is cut off: warcio takes an EOFError for the end of the file."""
+    """Raises OSError instead of EOFError where a file is cut off: warcio takes an EOFError for its proper end."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.at = file, 0
+        self.file, self.position = file, 0
 
     def read(self, size: int) -> bytes:
         try:
             data = self.file.read(size)
         except EOFError as error:
             raise OSError(str(error)) from error
-        self.at += len(data)
+        self.position += len(data)
         return data
 
     def tell(self) -> int:
-        return self.at
+        return self.position
 
 
 def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
@@ -128,17 +127,16 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
     kind = (headers or record.rec_headers).get_header("Content-Type") or ""
     if not kind.lower().startswith(_PAGES):
         return Omitted(f"not HTML but {re.split('[;,]', kind.strip())[0].lower()[:50] or 'of no stated type'}")
-    stated = max(0, int(record.length or 0))  # bytes
+    stated_size = max(0, int(record.length or 0))  # bytes
     try:
-        content = record.content_stream().read(limits.MAX_RECORD_BYTES + 1)
+        content = record.content_stream().read(reader.MAX_RECORD_BYTES + 1)
     except (OSError, ValueError, zlib.error) as error:
-        return Rejected(f"the page cannot be unpacked: {error}", stated)
-    if len(content) > limits.MAX_RECORD_BYTES:
-        return limits.reject_too_long("page", max(len(content), stated))
+        return Rejected(f"the page cannot be unpacked: {error}", stated_size)
+    if len(content) > reader.MAX_RECORD_BYTES:
+        return reader.reject_too_long("page", max(len(content), stated_size))
     url = (record.rec_headers.get_header("WARC-Target-URI") or record.rec_headers.get_header("uri") or "").strip("<>")
-    declared = record.rec_headers.get_header("WARC-Truncated")
-    if declared:
-        return Rejected(f"the page was cut when it was fetched ({declared})", len(content))
+    if truncated := record.rec_headers.get_header("WARC-Truncated"):
+        return Rejected(f"the page was truncated when it was fetched ({truncated})", len(content))
     return {"url": url, "page": content}
 
 

@@ -1,7 +1,7 @@
-"""Wiki markup to paragraphs of running text.
+"""Extracts paragraphs of running text from wiki markup.
 
-Headings, lists, tables, references, galleries, files, categories and templates go, but for templates that stand for
-words of a sentence. So do paragraphs with a formula, whose sentences would have a hole.
+Headings, lists, tables, references, galleries, files, categories and templates are dropped, except templates that
+stand for words. Paragraphs with a formula are dropped too, since their sentences would be incomplete.
 """
 
 import re
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from mwparserfromhell.nodes import Node, Tag, Template
     from mwparserfromhell.wikicode import Wikicode
 
-MAX_MARKUP = 2 << 20  # characters of an article that are parsed: MediaWiki itself stores no more bytes
-MAX_DEPTH = 40  # of markup in markup that is rendered
-MAX_OPEN, MAX_UNCLOSED = 200, 4000  # brackets within brackets, and tags, tables, ... that are open at once
+MAX_MARKUP = 2 << 20  # characters of the longest article that is parsed; MediaWiki stores no more bytes
+MAX_DEPTH = 40  # of nested markup that is rendered
+MAX_BRACKET_DEPTH, MAX_OPEN_TAGS = 200, 4000  # brackets within brackets; tags, tables, ... that are open at once
 _BRACKETS = re.compile(r"(\{\{|\[\[)|\}\}|\]\]")
-# What the parser looks for the end of from every beginning, in a time that grows as their number squared
-_UNENDING = (
+# Openings whose end the parser searches for each time, so that many unclosed ones take quadratic time
+_OPENINGS = (
     re.compile(r"(<(?!br\b|hr\b|li\b|p\b)[A-Za-z])|</|/>"),
     re.compile(r"(\[http)|\]"),
     re.compile(r"(\{\|)|\|\}"),
     re.compile(r"(<!--)|-->"),
 )
-_BREAK, _HOLE = "\n\n", "\ufffc"
+_BREAK, _FORMULA_MARK = "\n\n", "\ufffc"
 _DROPPED_TAGS = {
     "ref", "references", "table", "gallery", "timeline", "syntaxhighlight", "source", "pre", "score", "imagemap",
     "hiero", "templatedata", "graph", "mapframe", "maplink", "inputbox", "categorytree", "templatestyles", "section",
@@ -52,7 +52,7 @@ _SPACES = [
     (re.compile(r"[,;]\s*\."), "."),
     (re.compile(r"[ \t\xa0]+"), " "),
 ]
-# Templates that stand for words: by name, which of their values are shown. Others are dropped.
+# For templates that stand for words, the indices of the values that are shown. Other templates are dropped.
 _SHOWN = {
     **dict.fromkeys(("nowrap", "nobr", "small", "smaller", "big", "abbr", "sc", "smallcaps", "tooltip", "em"), (0,)),
     **dict.fromkeys(
@@ -72,40 +72,40 @@ _BEFORE = {"circa": "c. ", "c.": "c. ", "as of": "As of "}
 
 
 def extract_paragraphs(markup: str) -> list[str]:
-    """Extracts the paragraphs of an article. Raises Rejected for markup that no parser comes to an end with."""
+    """Extracts the paragraphs of an article. Raises Rejected for markup that is too long or too nested to parse."""
     import mwparserfromhell
 
     if len(markup) > MAX_MARKUP:
         raise Rejected(f"its markup is longer than {MAX_MARKUP >> 20} MB, which no article is")
-    if _is_deeper(_BRACKETS, markup, MAX_OPEN) or any(_is_deeper(p, markup, MAX_UNCLOSED) for p in _UNENDING):
-        raise Rejected("its markup is nested too deeply")  # the parser would not end
+    if _is_deeper(_BRACKETS, markup, MAX_BRACKET_DEPTH) or any(_is_deeper(p, markup, MAX_OPEN_TAGS) for p in _OPENINGS):
+        raise Rejected("its markup is nested too deeply")  # parsing would take forever
     code = mwparserfromhell.parse(markup, skip_style_tags=True)
     text = _render(code, 0).replace("'''", "").replace("''", "")
     paragraphs = (_tidy(part) for part in re.split(r"\n\s*\n", _LINE.sub("", text)))
-    kept = (drop_lead_in(paragraph) for paragraph in paragraphs if _HOLE not in paragraph)
+    kept = (drop_lead_in(paragraph) for paragraph in paragraphs if _FORMULA_MARK not in paragraph)
     return [paragraph for paragraph in kept if paragraph]
 
 
 def drop_lead_in(paragraph: str) -> str:
-    """Drops a last sentence that ends with a colon: the list or quotation that it announces is not there."""
+    """Drops a last sentence that ends with a colon, since the list or quotation that it announces was dropped."""
     if not paragraph.endswith(":"):
         return paragraph
     ends = [match.end() for match in _SENTENCE_END.finditer(paragraph)]
     return paragraph[: ends[-1]].rstrip() if ends else ""
 
 
-def _is_deeper(pattern: re.Pattern[str], markup: str, most: int) -> bool:
-    """Tells whether more than ``most`` beginnings, which are the pattern's group, are ever open at once."""
+def _is_deeper(pattern: re.Pattern[str], markup: str, max_depth: int) -> bool:
+    """Tells whether more than ``max_depth`` openings, the pattern's group 1, are ever open at once."""
     depth = 0
     for match in pattern.finditer(markup):
         depth = max(0, depth + (1 if match[1] else -1))
-        if depth > most:
+        if depth > max_depth:
             return True
     return False
 
 
 def _tidy(paragraph: str) -> str:
-    """Mends what the removal of markup left: empty brackets, spaces before commas."""
+    """Repairs what the removal of markup left, such as empty brackets and spaces before commas."""
     text = " ".join(paragraph.split())
     text = _EMPTY.sub("", text)
     for pattern, replacement in _SPACES:
@@ -114,7 +114,7 @@ def _tidy(paragraph: str) -> str:
 
 
 def _render(code: "Wikicode", depth: int) -> str:
-    """Renders nodes as text. A list item ends where its line does."""
+    """Renders nodes as text, without list items, which end at the line end."""
     from mwparserfromhell import nodes
 
     parts: list[str] = []
@@ -142,7 +142,7 @@ def _render_tag(node: "Tag", tag: str, depth: int) -> str:
     if tag in _DROPPED_TAGS or tag in _LISTS:
         return _BREAK if tag in {"table", "gallery", *_LISTS} else ""
     if tag in _FORMULAS:
-        return _HOLE
+        return _FORMULA_MARK
     if tag == "br":
         return " "
     inside = _render(node.contents, depth + 1) if node.contents is not None else ""
@@ -172,7 +172,7 @@ def _render_template(node: "Template", depth: int) -> str:
     if name in _LITERAL:
         return _LITERAL[name]
     if name in ("math", "chem", "chem2") or name.startswith("frac"):
-        return _HOLE
+        return _FORMULA_MARK
     shown: tuple[int, ...] = _SHOWN.get(name, (0,) if name.startswith("lang-") else ())
     values = [p.value for p in node.params if not p.showkey]
     if name in ("convert", "cvt"):
@@ -182,7 +182,7 @@ def _render_template(node: "Template", depth: int) -> str:
 
 
 def _count_measures(values: "list[Wikicode]") -> int:
-    """Counts the first values of a conversion that say what is converted: ``5|km``, ``2|x|3|m``."""
+    """Counts the first values of {{convert}} that are the quantity to convert: ``5|km``, ``2|x|3|m``."""
     count = 2
     while count < len(values) and str(values[count - 1]).strip() in _BETWEEN_NUMBERS:
         count += 2

@@ -1,7 +1,7 @@
 """Wikipedia: ``.xml``, mostly ``.xml.bz2``, a dump of a MediaWiki wiki; and WikiExtractor's output.
 
-A page is cut out of a dump by lines with its tags, without an XML parser: a document type is never parsed, so no entity
-can grow. WikiExtractor writes ``wiki_00`` and so on: ``<doc id= title=>`` blocks, or JSON lines.
+Pages are cut out of a dump at lines with <page> tags, without an XML parser, so that no document type is parsed: its
+entities could expand without limit. WikiExtractor writes ``wiki_00`` and so on: ``<doc id= title=>`` blocks, or JSON.
 """
 
 import bz2
@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
-from . import reader as limits
+from . import reader
 from .compression import is_compressed, open_source
 from .jsonl import check_end, load_json
 from .lines import cut_lines, split_bytes
@@ -33,7 +33,7 @@ _DISAMBIGUATION = re.compile(
     re.I,
 )
 _HEAD = re.compile(r'<doc id="([^"]*)"(?: url="[^"]*")?(?: title="([^"]*)")?[^>]*>\n?')
-_NOT_TEXT = re.compile(  # what is left of headings and lists, and paragraphs with a formula
+_NOT_TEXT = re.compile(  # remains of headings and lists, and paragraphs with a formula
     r"^(?:Section::::|BULLET::::|[-*#:]+ ?\S{0,3}$)|\bformula_\d"
 )
 
@@ -43,35 +43,35 @@ def _cut_blocks(
 ) -> Iterator[tuple[int, int, bytes | Rejected, bool]]:
     """Cuts a file into blocks, from a line that starts with one of ``starts`` to one that starts with ``stop``.
 
-    Yields the number and first byte of a block or a line between blocks, its content, and whether it is a block.
-    Raises EOFError where the last block has no end.
+    Yields the line number and byte offset of each block or line between blocks, its content, and whether it is a block.
+    Raises EOFError if the last block has no end.
     """
     block: list[bytes] = []
-    number = at = size = 0
-    for line_number, (line_at, read) in enumerate(cut_lines(file, begin, None), 1):
-        line = b"\n" if read is None else read
+    number = offset = size = 0
+    for line_number, (line_offset, content) in enumerate(cut_lines(file, begin, None), 1):
+        line = b"\n" if content is None else content
         tag = b"" if isinstance(line, Rejected) else line.lstrip()
         if not block and not tag.startswith(starts):
-            yield line_number, line_at, line, False
+            yield line_number, line_offset, line, False
             continue
         if not block:
-            number, at, size = line_number, line_at, 0
+            number, offset, size = line_number, line_offset, 0
         size += line.size if isinstance(line, Rejected) else len(line)
-        if isinstance(line, bytes) and size <= limits.MAX_RECORD_BYTES:
+        if isinstance(line, bytes) and size <= reader.MAX_RECORD_BYTES:
             block.append(line)
         if tag.startswith(stop):
-            is_long = size > limits.MAX_RECORD_BYTES
-            yield number, at, limits.reject_too_long("page", size) if is_long else b"".join(block), True
+            is_long = size > reader.MAX_RECORD_BYTES
+            yield number, offset, reader.reject_too_long("page", size) if is_long else b"".join(block), True
             block = []
     if block:
-        raise EOFError(f"it is cut off: the page of line {number} has no end")
+        raise EOFError(f"it is cut off: the page that begins in line {number} has no end")
 
 
 # Dumps ----------------------------------------------------------------------------------------------------
 
 
 def _split(name: str, size: int) -> list[FilePart]:
-    """Cuts a dump, or one in bz2 streams of a hundred pages, into ranges of bytes as they are stored."""
+    """Cuts an uncompressed or multistream .bz2 dump into ranges of stored bytes."""
     return split_bytes(name, size, _is_multistream(name))
 
 
@@ -80,13 +80,13 @@ def _is_multistream(name: str) -> bool:
 
 
 def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields pages by number; in the later parts of a file, by a number that begins with the part's first byte."""
+    """Yields numbered pages: from 1, or, in later parts of a file, from the part's first byte + 1."""
     begin = part.begin if part else 0
     with open_source(source) as file:
         start = file.read(4096)
     if b"<mediawiki" not in start:
         if not begin:
-            yield 1, Unreadable("it is XML, and no MediaWiki dump", estimate_text(source.name, source.size))
+            yield 1, Unreadable("it is XML, but not a MediaWiki dump", estimate_text(source.name, source.size))
         return
     if part and _is_multistream(source.name):
         streams = (io.BufferedReader(io.BytesIO(stream)) for stream in _read_streams(source, part))
@@ -98,40 +98,40 @@ def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int
 
 
 def _read_streams(source: SourceFile, part: FilePart) -> Iterator[bytes]:
-    """Decompresses the bz2 streams that begin in a range of bytes, one by one."""
+    """Yields, decompressed, each bz2 stream that begins in a part."""
     with source.open() as file:
-        at, data = file.seek(part.begin), b""
+        offset, data = file.seek(part.begin), b""
         while not (match := _STREAM.search(data)):
-            if at >= part.end or not (chunk := file.read(_CHUNK)):
+            if offset >= part.end or not (chunk := file.read(_CHUNK)):
                 return
             data = data[-9:]
-            at, data = file.tell() - len(chunk) - len(data), data + chunk
-        at, stream = at + match.start(), _LAST
-        while at < part.end:
-            file.seek(at)
+            offset, data = file.tell() - len(chunk) - len(data), data + chunk
+        offset, stream = offset + match.start(), _LAST
+        while offset < part.end:
+            file.seek(offset)
             stream, decompressor = b"", bz2.BZ2Decompressor()
             while not decompressor.eof:
                 if not (chunk := file.read(_CHUNK)):
                     raise EOFError("the dump is cut off")
-                stream += decompressor.decompress(chunk, limits.MAX_RECORD_BYTES)
-                if len(stream) >= limits.MAX_RECORD_BYTES:
-                    raise OSError(f"a stream of the dump is larger than {limits.MAX_RECORD_BYTES >> 20} MB")
+                stream += decompressor.decompress(chunk, reader.MAX_RECORD_BYTES)
+                if len(stream) >= reader.MAX_RECORD_BYTES:
+                    raise OSError(f"a stream of the dump is larger than {reader.MAX_RECORD_BYTES >> 20} MB")
             yield stream
-            at = file.tell() - len(decompressor.unused_data)
-            if at == file.seek(0, io.SEEK_END):
+            offset = file.tell() - len(decompressor.unused_data)
+            if offset == file.seek(0, io.SEEK_END):
                 break
-        if at == file.seek(0, io.SEEK_END) and _LAST not in stream:
+        if offset == file.seek(0, io.SEEK_END) and _LAST not in stream:
             raise EOFError("the dump is cut off")
 
 
 def _cut_pages(file: IO[bytes], begin: int, end: int | None) -> Iterator[bytes | Rejected]:
-    """Cuts pages that begin before the byte ``end`` out of a dump; None for a stream of a dump, with no end tag.
+    """Yields the pages of a dump that begin before the byte ``end``; None for a bz2 stream, which has no end tag.
 
-    Raises EOFError where the dump is cut off.
+    Raises EOFError if the dump is cut off.
     """
     last = b""
-    for _, at, content, is_page in _cut_blocks(file, begin, (b"<page>",), b"</page>"):
-        if end is not None and at >= end:
+    for _, offset, content, is_page in _cut_blocks(file, begin, (b"<page>",), b"</page>"):
+        if end is not None and offset >= end:
             return
         if is_page or isinstance(content, Rejected):
             yield content
@@ -163,7 +163,7 @@ def _parse_page(record: Record) -> list[Document]:
 
 
 def _read_blocks(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields a block, or a line of JSON, with the number of its first line."""
+    """Yields each block, or line of JSON, with the number of its first line."""
     with open_source(source) as file:
         for number, _, content, is_block in _cut_blocks(file, 0, (b"<doc ", b"<doc>"), b"</doc>"):
             if is_block or isinstance(content, Rejected):
@@ -172,7 +172,7 @@ def _read_blocks(source: SourceFile, part: FilePart | None) -> Iterator[tuple[in
                 check_end(content)
                 yield number, content
             elif not content.isspace():
-                yield number, Rejected("not inside of <doc ...> and </doc>", len(content))
+                yield number, Rejected("not between <doc ...> and </doc>", len(content))
 
 
 def _parse_block(record: Record) -> list[Document]:

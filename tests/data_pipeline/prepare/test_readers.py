@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
 from data_pipeline.prepare.readers import parse_record, read_records
-from data_pipeline.prepare.summary import check_trainable, list_oddities
+from data_pipeline.prepare.summary import check_trainable, list_notes
 from tests.synthetic import short_tokenizer, write_file
 
 COMPRESS = {
@@ -151,6 +151,6 @@ def test_a_file_name_that_is_not_utf8_is_read_and_reported(tmp_path, helpers):
         file.write(b"{broken\n")
     result = helpers.prepare([source], short_tokenizer(), tmp_path / "out")
     assert result.tally.counts["documents kept"] == 3
-    assert result.read.rejected == 1
-    (note,) = list_oddities(result.tally, result.read)
+    assert result.read_tally.rejected == 1
+    (note,) = list_notes(result.tally, result.read_tally)
     assert b"record 4: not JSON" in note.encode()  # it can be printed

@@ -53,7 +53,7 @@ def test_a_lost_file_is_refused_and_named(run, folder, tmp_path, case):
     assert not (tmp_path / "out/manifest.json").exists()
     result = run(max_rejected=0.9)
     assert result.manifest.totals["documents"] == 60
-    assert [path.endswith(name) for path in result.read.losses] == [True]
+    assert [path.endswith(name) for path in result.read_tally.losses] == [True]
     assert run(max_rejected=0.9).reused
     with pytest.raises(KinspanError, match=f"--max_rejected .*{name}"):
         run()
@@ -70,7 +70,7 @@ def test_a_few_broken_records_and_empty_files_and_pictures_cost_themselves(run, 
     assert result.manifest.totals["documents"] == 60
     assert result.tally.counts["records omitted: a file in which there is no record"] == 2
     assert result.tally.counts["files passed over: .png"] == 1
-    assert result.read.rejected == 1
+    assert result.read_tally.rejected == 1
     assert "good.jsonl: record 61" in (tmp_path / "out/summary.txt").read_text()
     assert (tmp_path / "out/rejected.jsonl").read_text().count("\n") == 1
 

@@ -165,7 +165,7 @@ def test_rows_between_two_quotation_marks_of_a_table_without_quoting_are_not_one
     rows = ["id\ttext", "1\tOne.", '2\t"Two, he said.', "3\tThree.", "4\tFour.", '5\tFive."', "6\tSix."]
     documents, (reason,), _ = read(write_file(tmp_path / "a.tsv", "\r\n".join(rows)))
     assert [d.id for d in documents] == ["1", "6"]
-    assert reason.startswith("4 rows are one here")
+    assert reason.startswith("4 rows were read as one")
     documents, rejected, _ = read(write_file(tmp_path / "b.tsv", 'id\ttext\n1\t"A line,\nand a\ttab\nin it."\n'))
     assert (len(documents), rejected) == (1, [])
     documents, (reason,), _ = read(write_file(tmp_path / "c.tsv", 'id\ttext\n1\tOne.\n2\t"Two", he said.\n'))

@@ -137,7 +137,7 @@ def test_a_large_file_is_put_in_order_in_groups(tmp_path, monkeypatch, read):
     rows = [question(k) for k in range(1, 200)] + [answer(1000 + k, k) for k in range(199, 0, -1)]
     path = forum(tmp_path / "f", *rows)
     whole = read(path)[0]
-    monkeypatch.setattr(forums, "GROUP_BYTES", 2000)
+    monkeypatch.setattr(forums, "BUCKET_BYTES", 2000)
     before = len(os.listdir("/proc/self/fd"))
     grouped = read(path)[0]
     assert sorted(grouped, key=lambda d: d.id) == sorted(whole, key=lambda d: d.id)

@@ -140,7 +140,7 @@ def test_other_xml_is_skipped_once_in_however_many_parts(tmp_path, monkeypatch, 
     (documents, (reason,), _), count = read_in_parts(write_file(tmp_path / "a.xml", "<rss>" + "x" * 5000 + "</rss>"))
     assert count > 4
     assert not documents
-    assert "no MediaWiki dump" in reason
+    assert "not a MediaWiki dump" in reason
 
 
 ENTITIES = "".join(f'<!ENTITY e{k} "{f"&e{k - 1};" * 10 if k else "lol"}">' for k in range(12))
@@ -211,7 +211,7 @@ def test_what_is_broken_in_wikiextractors_output_is_named(tmp_path, read):
     documents, rejected, _ = read(write_file(tmp_path / "wiki_00", content))
     assert [d.id for d in documents] == ["1"]
     assert [reason.partition(":")[0] for reason in rejected] == [
-        "not inside of <doc ...> and </doc>",
+        "not between <doc ...> and </doc>",
         "<doc ...> has no id",
         "not JSON",
         "cannot read on",
