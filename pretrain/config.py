@@ -193,7 +193,7 @@ class CheckpointSettings:
     keep_every: int = setting(0, NOT_BELOW_0, may_change=True)
     """Also keep for good the checkpoints of steps that are a multiple of this; 0: none."""
     async_checkpoints: bool | None = setting(None, may_change=True)
-    """true: training goes on while a checkpoint is written, from a copy in host memory; false: training waits, which
+    """true: training continues while a checkpoint is written, from a copy in host memory; false: training waits, which
     is cheaper if the same cores write and train. Default: true on GPUs."""
     max_hours: float | None = setting(None, ABOVE_0, may_change=True)
     """Stop after this many hours as on a signal, with a checkpoint and exit status 75: for the time limit of a batch
@@ -202,7 +202,7 @@ class CheckpointSettings:
 
 @dataclass
 class MonitoringSettings(GuardSettings):
-    """Sets what is logged, and when a run that goes wrong ends."""
+    """Sets what is logged, and when a failing run ends."""
 
     GROUP = "monitoring"
 

@@ -73,7 +73,7 @@ def collect_facts(
 
 
 def _count_documents(validation: PairStream, num_pairs: int) -> int:
-    held_out: dict[int, int] = {}  # by corpus: the most that any of its objectives uses
+    held_out: dict[int, int] = {}  # by corpus: maximum over its objectives
     for index, order in validation.orders.items():
         part = validation.mixture.parts[index]
         held_out[part.source] = max(held_out.get(part.source, 0), sum(order.documents))

@@ -26,16 +26,16 @@ def find_start(folder: Path, schedule: Schedule) -> Path | None:
     old_total = int(read_object(folder / RUN, ADVICE)["total_steps"])
     if schedule.shape not in OPEN_ENDED or old_total == schedule.total:
         return None
-    common = min(schedule.decay_start, replace(schedule, total=old_total).decay_start)
+    last_common = min(schedule.decay_start, replace(schedule, total=old_total).decay_start)
     checkpoints = folder / CHECKPOINTS
-    start, _ = find_newest(checkpoints, common)
+    start, _ = find_newest(checkpoints, last_common)
     if start is None:
         raise KinspanError(
-            f"--output_dir {folder}: this run of {old_total} steps has no valid checkpoint up to step {common}, after "
-            f"which its learning rate differs from that of {schedule.total} steps"
+            f"--output_dir {folder}: this run of {old_total} steps has no valid checkpoint up to step {last_common}, "
+            f"after which its learning rate differs from that of {schedule.total} steps"
         )
     step, newest = get_step(start), max(map(get_step, list_checkpoints(checkpoints)))
-    if schedule.total < old_total and newest > common and not (folder / SUMMARY).exists():
+    if schedule.total < old_total and newest > last_common and not (folder / SUMMARY).exists():
         raise KinspanError(
             f"--output_dir {folder}: this run is at step {newest} of {old_total}, and would go back to step {step} "
             f"with {schedule.total}: let it finish first"
@@ -63,13 +63,13 @@ def change_length(folder: Path, facts: JsonObject, schedule: Schedule) -> None:
     (folder / SUMMARY).unlink(missing_ok=True)
     write_record(folder, facts)
     log.info("the run's length changes from %d to %d steps: it resumes from step %d", old_total, schedule.total, step)
-    if (kept := folder / DECAYED / last.name).exists():
-        log.info("the model of %d steps is kept in %s", old_total, kept)
+    if (archive := folder / DECAYED / last.name).exists():
+        log.info("the model of %d steps is kept in %s", old_total, archive)
 
 
 def _keep_finished(folder: Path, last: Path) -> None:
-    kept = folder / DECAYED / last.name
-    shutil.rmtree(kept, ignore_errors=True)  # from an earlier time with this length
-    shutil.copytree(folder, kept, ignore=lambda path, names: NOT_COPIED if Path(path) == folder else ())
-    (kept / CHECKPOINTS).mkdir()
-    os.replace(last, kept / CHECKPOINTS / last.name)
+    archive = folder / DECAYED / last.name
+    shutil.rmtree(archive, ignore_errors=True)  # from an earlier time with this length
+    shutil.copytree(folder, archive, ignore=lambda path, names: NOT_COPIED if Path(path) == folder else ())
+    (archive / CHECKPOINTS).mkdir()
+    os.replace(last, archive / CHECKPOINTS / last.name)

@@ -53,9 +53,9 @@ def compute_figures(sums: dict[str, float], weights: LossWeights) -> dict[str, f
     for name, indices in group_parts(parts).items():
         part_figures = _compute_pair_figures(_add_up(sums, [parts[index] for index in indices]))
         figures |= {f"{name}/{figure}": value for figure, value in part_figures.items()}
-    known = {name: value for name, value in figures.items() if value is not None}
-    loss = sum(weight * known.get(f"{name}_loss", 0.0) for name, weight in weights._asdict().items())
-    return {"loss": loss, **known}
+    defined = {name: value for name, value in figures.items() if value is not None}
+    loss = sum(weight * defined.get(f"{name}_loss", 0.0) for name, weight in weights._asdict().items())
+    return {"loss": loss, **defined}
 
 
 def group_parts(parts: Sequence[str]) -> dict[str, list[int]]:

@@ -45,7 +45,7 @@ from .setup import Setup, begin, set_up
 from .step import GlobalBatch, start_count_reduction, train_step, try_largest
 
 log = logging.getLogger(__name__)
-WAIT, WARM_UP = 3, 1  # steps before those that --profile traces
+WAIT, WARM_UP = 3, 1  # steps before --profile traces any
 TRACE, TRACE_ROWS = "trace.json.gz", 15  # rows of the table of operators
 CURVE, CURVE_SECONDS = "curve.png", 60.0  # minimum between two drawings
 FEW_TOKENS = 15_000  # per micro-batch; on an H200, RoBERTa-base with 12,000 had 69% of its speed with 49,000
@@ -123,7 +123,7 @@ class PretrainProgress(Progress):
 
 
 class Pretraining(LoopState):
-    """A run under way.
+    """A run in progress.
 
     resources:   closes files and threads of the run
     filler:      replaces an empty micro-batch

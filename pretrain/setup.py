@@ -329,13 +329,13 @@ def count_steps(config: PretrainConfig, train: PairStream) -> int:
 
 def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> Schedule:
     """Returns the learning rate's schedule over ``total`` updates. Raises KinspanError if the warm-up is too long."""
-    warmup, given = config.warmup_steps, None
+    warmup, flag = config.warmup_steps, None
     if config.warmup_epochs is not None and config.max_epochs is not None:
         warmup = round(total * config.warmup_epochs / config.max_epochs)
         if config.lr_schedule in OPEN_ENDED:  # it must not depend on ``total``, which is rounded up
             warmup = round(config.warmup_epochs * epoch_pairs / config.global_batch_size)
-        given = f"--warmup_epochs {config.warmup_epochs:g} ({warmup} steps)"
-    return make_schedule(config, config.learning_rate, total, warmup, given=given)
+        flag = f"--warmup_epochs {config.warmup_epochs:g} ({warmup} steps)"
+    return make_schedule(config, config.learning_rate, total, warmup, flag=flag)
 
 
 def _claim(setup: Setup) -> None:

@@ -83,12 +83,12 @@ def train_step(
     norm = None
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
 
-    def forward(index: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
-        note_place(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {index}")
+    def forward(index: int, embed_only: bool = False) -> tuple[torch.Tensor, ...]:
+        note_place(f"step {step}, {'embedding' if embed_only else 'forward of'} micro-batch {index}")
         batch = global_batch.batches[index]
-        used, factors = batch or filler, scales if batch else zeros
-        with decide_dropout(seed, step, rank * layout.accumulation + index, used.sequences):
-            return engine(**to_tensors(used, engine.device), scales=None if alone else factors)
+        filled, factors = batch or filler, scales if batch else zeros
+        with decide_dropout(seed, step, rank * layout.accumulation + index, filled.sequences):
+            return engine(**to_tensors(filled, engine.device), scales=None if embed_only else factors)
 
     cached = _cache_gradients(engine, global_batch.batches, filler, forward, layout)
     if cached:

@@ -90,7 +90,7 @@ def load_checkpoint(engine: Engine, checkpoint: Path, world: int, universal: Pat
         raise KinspanError(f"--model: {checkpoint} is an adapter of base {str(stored_base)[:12]}, not {base[:12]}")
     load, folder = (load_universal_checkpoint, universal) if universal else (load_sharded_checkpoint, checkpoint)
     if not load(engine, folder, TAG, base is not None):
-        raise KinspanError(f"{folder} could not be loaded by DeepSpeed: remove {checkpoint} to go on from an older one")
+        raise KinspanError(f"{folder} could not be loaded by DeepSpeed: remove {checkpoint} to resume an older one")
     if universal:
         ranks.barrier()
         if engine.global_rank == 0:

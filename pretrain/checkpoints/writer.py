@@ -95,10 +95,10 @@ class Writer:
     def _write(self, captured: JsonObject, weights: dict[str, torch.Tensor], state: JsonObject) -> None:
         folder = self.folder / f"step-{state['step']:08d}{self.suffix}"
         try:
-            mine: Files | str = self._write_files(folder, captured, weights, state)
+            local_result: Files | str = self._write_files(folder, captured, weights, state)
         except Exception as error:  # of any type: torch raises RuntimeError on a full disk
-            mine = f"rank {self.rank}: {quote_error(error)}"
-        results = ranks.gather(mine, "writer")
+            local_result = f"rank {self.rank}: {quote_error(error)}"
+        results = ranks.gather(local_result, "writer")
         failures = [result for result in results if isinstance(result, str)]
         failure = None
         if self.rank == 0 and not failures:
@@ -155,23 +155,23 @@ def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]
 def capture(engine: Engine, copied: bool) -> JsonObject:
     """Returns the files that this rank's engine would write, by name; ``copied`` to host memory, or as they are."""
     states = capture_files(engine, TAG, without_frozen=find_base(engine.module) is not None)
-    seen: dict[object, torch.Tensor] = {}
-    return {name: _copy_to_host(state, seen) for name, state in states.items()} if copied else states
+    copies: dict[object, torch.Tensor] = {}
+    return {name: _copy_to_host(state, copies) for name, state in states.items()} if copied else states
 
 
-def _copy_to_host(value: Any, seen: dict[object, torch.Tensor]) -> Any:
-    """Copies nested values; a tensor that occurs twice is copied once. ``seen``: copies made so far"""
+def _copy_to_host(value: Any, copies: dict[object, torch.Tensor]) -> Any:
+    """Copies nested values; a tensor that occurs twice is copied once. ``copies``: those made so far"""
     if isinstance(value, torch.Tensor):
         key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
-        if key not in seen:
-            seen[key] = value.detach().to("cpu", copy=True)
-        return seen[key]
+        if key not in copies:
+            copies[key] = value.detach().to("cpu", copy=True)
+        return copies[key]
     if isinstance(value, dict):
         copied = copy.copy(value)
-        copied.update((k, _copy_to_host(v, seen)) for k, v in value.items())
+        copied.update((k, _copy_to_host(v, copies)) for k, v in value.items())
         return copied
     if type(value) in (list, tuple):
-        return type(value)(_copy_to_host(v, seen) for v in value)
+        return type(value)(_copy_to_host(v, copies) for v in value)
     return copy.deepcopy(value)
 
 

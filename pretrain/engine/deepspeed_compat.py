@@ -227,7 +227,7 @@ def capture_files(engine: Engine, tag: str, without_frozen: bool = False) -> Jso
     def keep(state_dict: object, path: str) -> None:
         states[Path(path).as_posix()] = state_dict
 
-    before = engine.checkpoint_engine
+    previous = engine.checkpoint_engine
     engine.checkpoint_engine = SimpleNamespace(
         save=keep,
         makedirs=lambda *_, **__: None,
@@ -242,7 +242,7 @@ def capture_files(engine: Engine, tag: str, without_frozen: bool = False) -> Jso
         options = {"exclude_frozen_parameters": True} if without_frozen else {}
         engine.save_checkpoint(".", tag=tag, save_latest=False, **options)
     finally:
-        engine.checkpoint_engine = before
+        engine.checkpoint_engine = previous
     return states
 
 
@@ -253,16 +253,16 @@ def restricted_unpickling() -> Iterator[None]:
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    before = os.environ.get(UNPICKLING)
+    previous = os.environ.get(UNPICKLING)
     os.environ[UNPICKLING] = "1"
     try:
         with torch.serialization.safe_globals([LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]):
             yield
     finally:
-        if before is None:
+        if previous is None:
             del os.environ[UNPICKLING]
         else:
-            os.environ[UNPICKLING] = before
+            os.environ[UNPICKLING] = previous
 
 
 @contextmanager
@@ -316,8 +316,8 @@ def load_universal_checkpoint(engine: Engine, folder: Path, tag: str, without_fr
         engine._config.load_universal_checkpoint = False
     if not loaded:
         return False
-    for group, before in zip(optimizer.param_groups, settings, strict=True):
-        group.update(before)
+    for group, previous in zip(optimizer.param_groups, settings, strict=True):
+        group.update(previous)
     for parameter, state in optimizer.state.items():
         state["step"] = state["step"].to(parameter.device, copy=True)
     return True

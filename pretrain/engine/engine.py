@@ -101,7 +101,7 @@ def start_distributed(allow_cpu: bool = False) -> None:
     silence_start()
     import deepspeed
 
-    # DeepSpeed calls collectives by deprecated names, of which each rank would warn
+    # DeepSpeed calls collectives by deprecated names: every rank would warn of each
     warnings.filterwarnings("ignore", category=FutureWarning, message=r".*torch\.distributed.*")
     # Its barriers name no device, and so use the current one, which claim_device has set
     warnings.filterwarnings("ignore", category=UserWarning, message=r"barrier\(\): using the device")

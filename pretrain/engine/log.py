@@ -68,12 +68,12 @@ class Log:
             log.warning("%s cannot be written (%s): training goes on", self.path, error.strerror or error)
         if self.board:
             self.board.write(step, split, values)
-        shown = [text.format(values[name]) for name, text in FORMATS.items() if name in values]
+        parts = [template.format(values[name]) for name, template in FORMATS.items() if name in values]
         seconds, num_steps = time.monotonic() - self.began, step - self.first_step
         if split == "train" and num_steps > 0 and seconds:
-            shown.append(f"{num_steps / seconds:.3g} steps/s")
-            shown.append(f"{format_time((self.total_steps - step) * seconds / num_steps)} left")
-        log.info("step %d/%d  %-10s %s", step, self.total_steps, split, "  ".join(shown))
+            parts.append(f"{num_steps / seconds:.3g} steps/s")
+            parts.append(f"{format_time((self.total_steps - step) * seconds / num_steps)} left")
+        log.info("step %d/%d  %-10s %s", step, self.total_steps, split, "  ".join(parts))
 
     def _write_lines(self) -> None:
         size = self.path.stat().st_size

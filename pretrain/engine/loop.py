@@ -43,7 +43,7 @@ class Progress:
 class Outcome:
     """Results of an update, on the device: nothing here waits for it.
 
-    sums:      float64, this rank's sums for the log; zeros where the update was skipped
+    sums:      float64, this rank's sums for the log; zeros if the update was skipped
     grad_norm: norm of the global gradient, read only when it is logged
     skipped:   bool ``[]``, the same on all ranks
     """
@@ -68,7 +68,7 @@ class LoopState(ABC):
     """The state of a training loop.
 
     max_skips:  this many skipped updates in a row end the run
-    resumed_at: the step of the checkpoint that was loaded; None where the run began anew
+    resumed_at: the step of the checkpoint that was loaded; None for a new run
     skips:      for each update not yet counted in ``progress``, its step, and on the device whether it was skipped
     metrics:    None on all ranks but rank 0
     window:     float64 on the device, this rank's sums since the last line of the log

@@ -47,10 +47,10 @@ def check_shared(folder: Path) -> None:
     """Raises KinspanError on all ranks if one of them does not see what rank 0 writes into the folder."""
     name = ranks.broadcast_from_rank_0(lambda: f"{SHARED}{secrets.token_hex(8)}")
     ranks.broadcast_from_rank_0(lambda: (folder / name).touch())
-    seen = ranks.gather((folder / name).exists())
+    visible = ranks.gather((folder / name).exists())
     ranks.broadcast_from_rank_0(lambda: (folder / name).unlink(missing_ok=True))
-    if not all(seen):
-        raise KinspanError(f"--output_dir {folder}: rank {seen.index(False)} does not see there what rank 0 wrote")
+    if not all(visible):
+        raise KinspanError(f"--output_dir {folder}: rank {visible.index(False)} does not see there what rank 0 wrote")
 
 
 def holds_this_run(folder: Path, record: JsonObject) -> bool:

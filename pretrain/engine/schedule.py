@@ -28,7 +28,7 @@ class OptimizerSettings:
     max_grad_norm: float = setting(1.0, NOT_BELOW_0)
     """Gradients are clipped to this global norm; 0: they are not clipped."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting("auto")
-    """auto is bf16 where the GPU or processor is faster in it, else fp32. bf16 and fp16 need ZeRO 1 or higher; fp16
+    """auto is bf16 if the GPU or CPU is faster in it, else fp32. bf16 and fp16 need ZeRO 1 or higher; fp16
     also needs a GPU. Scores that are reported are always computed in fp32."""
     allow_cpu: bool = setting(False, may_change=True)
     """Train on the processor although this machine has GPUs that torch cannot use; without this it is an error."""
@@ -36,7 +36,7 @@ class OptimizerSettings:
 
 @dataclass
 class GuardSettings:
-    """Sets when a run that goes wrong ends."""
+    """Sets when a failing run ends."""
 
     GROUP = "monitoring"
 
@@ -84,21 +84,21 @@ class Schedule:
 
 
 def make_schedule(
-    config: OptimizerSettings, peak: float, total: int, warmup: int | None, what: str = "run", given: str | None = None
+    config: OptimizerSettings, peak: float, total: int, warmup: int | None, what: str = "run", flag: str | None = None
 ) -> Schedule:
     """Returns the schedule of these settings over ``total`` updates.
 
     warmup: updates; None: a tenth of all, or ``OPEN_ENDED_WARMUP``
-    given:  the flag and value that the warm-up follows from, if it is not --warmup_steps
+    flag:   the flag and value that the warm-up follows from, if it is not --warmup_steps
 
     Raises KinspanError if warm-up and decay leave no update at the peak.
     """
     if warmup is None:
         warmup = OPEN_ENDED_WARMUP if config.lr_schedule in OPEN_ENDED else total // 10
     schedule = Schedule(config.lr_schedule, peak, warmup, total, config.decay_share)
-    given = given or f"--warmup_steps {warmup}"
+    flag = flag or f"--warmup_steps {warmup}"
     if total and warmup >= total:
-        raise KinspanError(f"{given} is not below the {total} steps of the {what}")
+        raise KinspanError(f"{flag} is not below the {total} steps of the {what}")
     if total and warmup >= schedule.decay_start:
-        raise KinspanError(f"{given}: --decay_share begins the decay at step {schedule.decay_start} of the {what}")
+        raise KinspanError(f"{flag}: --decay_share begins the decay at step {schedule.decay_start} of the {what}")
     return schedule

@@ -68,12 +68,12 @@ class Watch:
     ) -> None:
         self.folder, self.stall_seconds, self.store = folder, stall_seconds, store
         self.beat = Heartbeat(rank, socket.gethostname(), name_machine(), os.getpid())
-        self.listens_to = [r for r in range(world) if r != rank] if rank == 0 else [0]
+        self.watched_ranks = [r for r in range(world) if r != rank] if rank == 0 else [0]
         self.beats = {rank: self.beat}
-        self.beat_times = dict.fromkeys([rank, *self.listens_to], time.monotonic())
+        self.beat_times = dict.fromkeys([rank, *self.watched_ranks], time.monotonic())
         self.places: list[int] = []
         self.last_progress = time.monotonic()
-        self.left = False
+        self.is_leaving = False
         self.verdict: str | None = None
 
     def enter(self, place: str, patient: bool = False) -> None:
@@ -89,7 +89,7 @@ class Watch:
             self.store.set(f"heartbeat/{self.beat.rank}", json.dumps(asdict(self.beat)))
             if self.store.check([VERDICT]):
                 self.verdict = self.store.get(VERDICT).decode()
-            for rank in self.listens_to:
+            for rank in self.watched_ranks:
                 if self.store.check([f"heartbeat/{rank}"]):
                     beat = Heartbeat(**json.loads(self.store.get(f"heartbeat/{rank}")))
                     if beat != self.beats.get(rank):
@@ -102,15 +102,15 @@ class Watch:
 
     def judge(self, now: float) -> str | None:
         """Returns a verdict if a rank died or fell silent, or on rank 0 if all stall; while leaving, only if silent."""
-        for rank in self.listens_to:
+        for rank in self.watched_ranks:
             beat = self.beats.get(rank)
             is_local = beat and beat.machine == self.beat.machine and beat.place != SETTING_UP
-            if beat and is_local and not self.left and not is_alive(beat.process):
+            if beat and is_local and not self.is_leaving and not is_alive(beat.process):
                 return f"{beat} has died, at {beat.place}"
             if now - self.beat_times[rank] > SILENCE:
-                seen = f"has given no sign of life for {SILENCE:.0f} s, as seen from {self.beat.host}"
-                return f"{beat or f'rank {rank}'} {seen}; it was at {beat.place if beat else SETTING_UP}"
-        return self.judge_places(now) if self.beat.rank == 0 and not self.left else None
+                silence = f"has given no sign of life for {SILENCE:.0f} s, as seen from {self.beat.host}"
+                return f"{beat or f'rank {rank}'} {silence}; it was at {beat.place if beat else SETTING_UP}"
+        return self.judge_places(now) if self.beat.rank == 0 and not self.is_leaving else None
 
     def judge_places(self, now: float) -> str | None:
         """Returns a verdict if no rank enters new places. It names the last rank, for which the others wait."""
@@ -152,7 +152,7 @@ class Watch:
 
     def leave(self) -> None:
         """Ends the watch on all ranks together, because a process that exits earlier would seem to have died."""
-        self.left = True
+        self.is_leaving = True
         ranks.barrier()
 
 
