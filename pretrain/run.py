@@ -35,7 +35,7 @@ from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.release.card import find_warnings
-from pretrain.release.curve import OF_PRETRAINING, draw_curve
+from pretrain.release.curve import PRETRAINING_PANELS, draw_curve
 from pretrain.validation import evaluate, evaluate_retrieval
 
 from .batches import Feeder, average_tokens
@@ -298,7 +298,7 @@ class Pretraining(LoopState):
     def draw_curve(self) -> None:
         """Draws the curves of the log; training continues if they cannot be written."""
         try:
-            if draw_curve(read_metrics(self.setup.folder), OF_PRETRAINING, self.setup.folder / CURVE):
+            if draw_curve(read_metrics(self.setup.folder), PRETRAINING_PANELS, self.setup.folder / CURVE):
                 self.curve_due = time.monotonic() + CURVE_SECONDS
         except OSError as error:
             log.warning("%s cannot be written: %s", self.setup.folder / CURVE, error.strerror)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from pretrain.modeling.adapters.folder import Base, name_head, name_parts, place_of_base, write_adapter
+from pretrain.modeling.adapters.folder import Base, make_base_place, name_head, name_parts, write_adapter
 from pretrain.modeling.adapters.model import Method, load_adapter_model
 
 
@@ -21,6 +21,6 @@ def write_random_adapter(
     named = (name_parts(model.classifier.base_model), head)
     tensors = ({name: parameter.detach().clone() for name, parameter in part.items()} for part in named)
     folder.mkdir()
-    place = place_of_base(str(base), folder)
+    place = make_base_place(str(base), folder)
     write_adapter(folder, model.part, Base(base.name, place, model.config.model_type, model.base), *tensors)
     return folder

@@ -1,4 +1,4 @@
-"""Model cards: the block at the top, by which the hub files a model, and the card of a pre-training run."""
+"""Model cards: the block of metadata that the hub reads, and the card of a pre-training run."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,23 +14,23 @@ from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import TEMPERATURE
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-HERE = "path/to/this/folder"  # in the card's code, if the release is in no repository
+EXAMPLE_FOLDER = "path/to/this/folder"  # in the card's code, unless the user names a repository
 QUESTION = "What do cats eat?"  # in the card's code
 CANDIDATES = ("Cats are hunters that live on mice and birds.", "The railway opened in 1893.")
-FEWEST_DOCUMENTS = 20  # held out: with fewer, the figures of validation say little of further documents
-Facts = dict[str, Any]  # of run.json, and of a release's kinspan.json
+MIN_DOCUMENTS = 20  # held-out documents; with fewer, the card warns of unreliable figures
+Facts = dict[str, Any]  # the contents of run.json, or of a release's kinspan.json
 Kind = Literal["cross-encoder", "bi-encoder", "adapter"]
 _FIGURES = (
     *("pair_loss", "pair_mrr", "pair_r1", "pair_auc", "pair_accuracy", "pair_f1", "pair_f1_hard", "pair_f1_easy"),
     *("mlm_loss", "mlm_accuracy", "rtd_loss", "rtd_recall"),
 )
-_OF_EACH = ("pair_loss", "pair_auc", "pair_accuracy", "pair_f1")  # of each part of a mixture
-_WEIGHTS = {"rtd": ("mlm", "rtd", "pair"), "mlm": ("mlm", "pair"), "none": ("pair",)}
+_PART_FIGURES = ("pair_loss", "pair_auc", "pair_accuracy", "pair_f1")  # shown for each part of a mixture
+_LOSSES = {"rtd": ("mlm", "rtd", "pair"), "mlm": ("mlm", "pair"), "none": ("pair",)}  # by token loss
 
 
 @dataclass(frozen=True)
 class CardOverrides:
-    """Holds what a user states on a card, by the hub's names. ``repository``: OWNER/NAME"""
+    """Holds what a user sets on a card, in the hub's terms. ``repository``: OWNER/NAME"""
 
     licence: str = ""
     base_model: str = ""
@@ -40,34 +40,34 @@ class CardOverrides:
 
 
 def make_metadata(
-    stated: CardOverrides,
+    overrides: CardOverrides,
     tags: Iterable[str],
     base_model: str | None = None,
     datasets: Sequence[str] = (),
     library: str | None = "sentence-transformers",
     task: str = "text-ranking",
 ) -> ModelCardData:
-    """Returns the block; ``stated`` replaces what the run knows."""
+    """Returns the block of metadata. ``overrides`` take precedence over the other arguments."""
     return ModelCardData(
-        license=stated.licence or "unknown",
-        base_model=stated.base_model or base_model,
-        datasets=list(stated.datasets or datasets) or None,
-        language=list(stated.languages) or None,
+        license=overrides.licence or "unknown",
+        base_model=overrides.base_model or base_model,
+        datasets=list(overrides.datasets or datasets) or None,
+        language=list(overrides.languages) or None,
         library_name=library,
         pipeline_tag=task,
         tags=list(tags),
     )
 
 
-def render_card(template: str, metadata: ModelCardData, stated: CardOverrides, **values: Any) -> str:
-    """Fills one of the templates in ``templates/``."""
+def render_card(template: str, metadata: ModelCardData, overrides: CardOverrides, **values: Any) -> str:
+    """Returns the text of one of the templates in ``templates/``, filled in."""
     return render_template(
         TEMPLATES,
         template,
         {"commas": "{:,}".format, "percent": "{:.0%}".format},
         metadata=metadata.to_yaml().strip(),
-        stated=stated,
-        where=stated.repository or HERE,
+        overrides=overrides,
+        where=overrides.repository or EXAMPLE_FOLDER,
         question=QUESTION,
         candidates=CANDIDATES,
         **values,
@@ -77,7 +77,7 @@ def render_card(template: str, metadata: ModelCardData, stated: CardOverrides, *
 def format_card(
     facts: Facts,
     model_type: str,
-    stated: CardOverrides,
+    overrides: CardOverrides,
     kind: Kind = "cross-encoder",
     curve: str = "",
     title: str = "",
@@ -88,8 +88,8 @@ def format_card(
 
     facts:      from ``release.read_run_facts``
     model_type: a key of FAMILIES
-    curve:      the picture of the training curves that lies beside the card; empty: there is none
-    title, tag: of an adapter, its title and kind
+    curve:      file name of the picture of the training curves; empty if there is none
+    title, tag: an adapter's title and kind
     more:       values that card.md needs for an adapter (base, part, size)
     """
     token_loss, is_siamese = facts.get("token_loss", "mlm"), kind == "bi-encoder"
@@ -98,7 +98,7 @@ def format_card(
     first, last = ((facts[f"{which}_validation"] or [None])[0] for which in ("first", "last"))
     use = "sentence-transformers" if is_siamese else "answer-sentence-selection"
     metadata = make_metadata(
-        stated,
+        overrides,
         [kind, use, *([tag] if tag else objectives), "kinspan"],
         base_model=None if facts.get("from_scratch") else facts["model"].get("hub_name"),
         library=None if kind == "adapter" else "sentence-transformers",
@@ -107,14 +107,14 @@ def format_card(
     return render_card(
         "card.md",
         metadata,
-        stated,
+        overrides,
         facts=facts,
         title=title or "-".join([facts["model"]["name"], *objectives, *(["siamese"] if is_siamese else [])]),
         kind=kind,
         family=FAMILIES[model_type],
         objective=", ".join(name.upper() if name in OBJECTIVES else name for name in objectives),
         with_generator=token_loss == "rtd",
-        weights={name: facts["settings"][f"{name}_weight"] for name in _WEIGHTS[token_loss]},
+        weights={name: facts["settings"][f"{name}_weight"] for name in _LOSSES[token_loss]},
         averaged=facts.get("averaged_steps", []),
         temperature=TEMPERATURE,
         max_length=facts["max_length"],
@@ -137,8 +137,8 @@ def find_warnings(facts: Facts) -> list[str]:
         if facts["settings"]["pair_weight"] and last.get("pair_accuracy_positive") == 0:
             warnings.append("the pair head calls no held-out pair positive: its accuracy is the share of negatives")
         documents = facts.get("validation_documents")
-        if documents is not None and documents < FEWEST_DOCUMENTS:
-            warnings.append(f"the figures rest on {documents} held-out documents, below {FEWEST_DOCUMENTS}")
+        if documents is not None and documents < MIN_DOCUMENTS:
+            warnings.append(f"the figures rest on {documents} held-out documents, below {MIN_DOCUMENTS}")
     return warnings
 
 
@@ -146,5 +146,5 @@ def _list_figures(facts: Facts, first: Facts, last: Facts) -> list[str]:
     """Returns the names of the figures that the card shows: of all pairs, then of each part of a mixture."""
     parts = facts.get("parts") or [objective["name"] for objective in facts["objectives"]]
     corpora = [corpus["name"] for corpus in facts["corpus"].get("corpora", [])]
-    of_parts = [f"{name}/{figure}" for name in dict.fromkeys([*corpora, *parts]) for figure in _OF_EACH]
-    return [name for name in (*_FIGURES, *of_parts) if name in first and name in last]
+    part_figures = [f"{name}/{figure}" for name in dict.fromkeys([*corpora, *parts]) for figure in _PART_FIGURES]
+    return [name for name in (*_FIGURES, *part_figures) if name in first and name in last]

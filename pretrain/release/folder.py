@@ -1,4 +1,4 @@
-"""The folder of a release: it is whole or absent, replaces an older release alone, and anyone may read it."""
+"""The folder of a release: it appears complete, replaces nothing but an older release, and is readable by everyone."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from data_pipeline.core.errors import KinspanError, quote_error
 
-FACTS = "kinspan.json"  # what a release was made of; a folder without it is no release
+FACTS = "kinspan.json"  # the facts of a release; a folder without it is no release
 CARD = "README.md"
 
 
@@ -24,17 +24,17 @@ def expect_release_or_nothing(output: Path) -> None:
 
 @contextmanager
 def replace_release(output: Path) -> Iterator[Path]:
-    """Yields the name of a folder that replaces ``output`` once the block has filled it.
+    """Yields the path of a folder that the block creates and fills, and that then replaces ``output``.
 
     Raises KinspanError if ``output`` holds something that is not a release, or cannot be written.
     """
-    output = output.resolve()  # where a link leads
+    output = output.resolve()  # a symbolic link stays, and its target is replaced
     expect_release_or_nothing(output)
     partial = output.with_name(output.name + ".tmp")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         yield partial
-        for path in (partial, *partial.rglob("*")):  # for everyone, whatever the umask
+        for path in (partial, *partial.rglob("*")):  # readable by everyone, whatever the umask
             path.chmod(0o755 if path.is_dir() else 0o644)
         shutil.rmtree(output, ignore_errors=True)
         os.replace(partial, output)
@@ -45,13 +45,13 @@ def replace_release(output: Path) -> Iterator[Path]:
 
 
 def fingerprint_model(name_or_dir: str) -> str:
-    """Returns a hash of a folder's weights and config; a name on the hub stays as it is."""
+    """Returns a hash of a folder's weights and configs, or a hub name as it is."""
     folder = Path(name_or_dir)
     if not folder.is_dir():
         return name_or_dir
     digest = hashlib.sha256()
-    described = (folder / name for name in ("adapter.json", "config.json", "fusion.json"))
-    for path in sorted([*folder.glob("*.safetensors"), *described]):
+    configs = (folder / name for name in ("adapter.json", "config.json", "fusion.json"))
+    for path in sorted([*folder.glob("*.safetensors"), *configs]):
         if path.is_file():
             digest.update(path.name.encode())
             with path.open("rb") as file:
@@ -60,14 +60,14 @@ def fingerprint_model(name_or_dir: str) -> str:
 
 
 def write_max_length(folder: Path, max_length: int) -> None:
-    """Sets ``model_max_length`` in the tokenizer's settings, so that users cut where training did."""
+    """Sets ``model_max_length`` in the tokenizer's settings, so that texts are truncated as in training."""
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**settings, "model_max_length": max_length}, indent=2, ensure_ascii=False) + "\n")
 
 
 def set_ranking_length(folder: Path, max_length: int) -> None:
-    """Sets the length by which a release ranks in its tokenizer, its facts and its card's code."""
+    """Sets the maximum length of a release in its tokenizer, its facts and its card's code."""
     facts, card = json.loads((folder / FACTS).read_text(encoding="utf-8")), folder / CARD
     write_max_length(folder, max_length)
     text = card.read_text(encoding="utf-8")

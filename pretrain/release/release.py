@@ -1,4 +1,4 @@
-"""Releases: a trained model as a folder that transformers and sentence-transformers load, and pushed to the hub."""
+"""Writes a trained model to a folder that transformers and sentence-transformers load, and pushes it to the hub."""
 
 import json
 import logging
@@ -20,24 +20,23 @@ from pretrain.modeling.families import FAMILIES
 
 from .adapter import fill_adapter_release
 from .card import CardOverrides, Facts, Kind, find_warnings, format_card
-from .curve import CURVE, OF_PRETRAINING, draw_curve
+from .curve import CURVE, PRETRAINING_PANELS, draw_curve
 from .folder import CARD, FACTS, replace_release, write_max_length
 from .siamese import ModelConfig, Weights, fill_siamese_folder, make_config, strip_prefix, write_json
 
 log = logging.getLogger(__name__)
 
-MODEL_FOLDER = "model"  # in a run: the config and the tokenizer
-GENERATOR_FOLDER = "generator"  # in a run with replaced-token detection: the config; in its release: the model
-RELEASED_FILES = ("weights.safetensors",)  # of a checkpoint: all that a release needs
+MODEL_FOLDER = "model"  # in a run's folder: the config and the tokenizer
+GENERATOR_FOLDER = "generator"  # of replaced-token detection; in a run's folder: its config; in a release: the model
+RELEASED_FILES = ("weights.safetensors",)  # the files of a checkpoint that a release needs
 WORD_TABLE = "electra.embeddings.word_embeddings"
-OF_HUB = {".gitattributes", CARD}  # files of a repository that holds nothing yet
+INITIAL_FILES = {".gitattributes", CARD}  # files of a repository that nothing was pushed to
 
 
-def release(source: Path, output: Path, average: int = 1, stated: CardOverrides | None = None) -> Path:
-    """Writes the release of one checkpoint, or of a run's newest one with valid weights, and returns ``output``.
+def release(source: Path, output: Path, average: int = 1, overrides: CardOverrides | None = None) -> Path:
+    """Writes the release of a checkpoint, or of a run's newest valid checkpoint, to ``output``, which it returns.
 
-    average: the weights are the mean of this checkpoint's and of those of ``average - 1`` before it
-    stated:  statements for the card that the run does not know
+    average: number of checkpoints whose weights are averaged: this one and valid ones before it
 
     Raises KinspanError if there are too few valid checkpoints, or ``output`` holds something that is not a release.
     """
@@ -46,10 +45,10 @@ def release(source: Path, output: Path, average: int = 1, stated: CardOverrides 
     step, steps = get_step(checkpoint), sorted(get_step(path) for path in averaged)
     try:
         weights = average_weights(averaged)
-    except OSError as error:  # a run that is still training may have removed it
+    except OSError as error:  # a run that is still training may have deleted the checkpoint
         raise KinspanError(f"--run_dir {checkpoint}: {quote_error(error)}") from error
     try:
-        facts = write_release(run, weights, step, output, stated, averaged_steps=steps, with_curve=True)
+        facts = write_release(run, weights, step, output, overrides, averaged_steps=steps, with_curve=True)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(f"{run} cannot be released, its run.json is damaged: {quote_error(error)}") from error
     if run == source and step < facts["total_steps"]:
@@ -60,21 +59,21 @@ def release(source: Path, output: Path, average: int = 1, stated: CardOverrides 
 
 
 def _find_checkpoint(source: Path) -> tuple[Path, Path]:
-    """Returns the folder of the run, and the checkpoint that ``source`` means."""
+    """Returns the folder of the run, and the checkpoint to release."""
     if (source / "weights.safetensors").is_file():
-        source = source.resolve()  # it may be ".", and its name says which step it is
+        source = source.resolve()  # its name gives the step, and it may be "."
         if not source.name.removeprefix("step-").isdecimal():
-            raise KinspanError(f"--run_dir {source}: a checkpoint is called step-00000100")
+            raise KinspanError(f"--run_dir {source}: a checkpoint's folder is named like step-00000100")
         if damage := find_damage(source, RELEASED_FILES):
             raise KinspanError(f"--run_dir {source}: {damage}")
         return source.parent.parent, source
     if not (source / "run.json").is_file():
-        raise KinspanError(f"--run_dir {source} is neither a run nor a checkpoint, nor of kinspan finetune")
+        raise KinspanError(f"--run_dir {source} is neither a run nor a checkpoint")
     for checkpoint in list_checkpoints(source / "checkpoints"):
         damage = find_damage(checkpoint, RELEASED_FILES)
         if not damage:
             return source, checkpoint
-        log.warning("left out %s: %s", checkpoint, damage)
+        log.warning("skipped %s: %s", checkpoint, damage)
     raise KinspanError(f"--run_dir {source} has no valid checkpoint")
 
 
@@ -85,7 +84,7 @@ def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
         if len(chosen) < count and get_step(older) < get_step(checkpoint) and not find_damage(older, RELEASED_FILES):
             chosen.append(older)
     if len(chosen) < count:
-        raise KinspanError(f"--average {count}: the run keeps {len(chosen)} valid checkpoints up to this one")
+        raise KinspanError(f"--average {count}: the run has {len(chosen)} valid checkpoints up to this one")
     return chosen
 
 
@@ -108,18 +107,18 @@ def write_release(
     weights: Weights,
     step: int,
     output: Path,
-    stated: CardOverrides | None = None,
+    overrides: CardOverrides | None = None,
     averaged_steps: Sequence[int] = (),
     with_curve: bool = False,
 ) -> Facts:
-    """Writes weights, config, tokenizer and model card to a folder beside ``output``, which is renamed at the end.
+    """Writes weights, config, tokenizer and model card to ``output``, and returns the facts on the card.
 
-    Returns the facts of the card. Raises KinspanError if ``output`` holds something that is not a release.
+    averaged_steps: steps of the checkpoints that ``weights`` average; fewer than two: no average
+    with_curve:     whether the training curves are drawn
 
-    averaged_steps: those whose weights were averaged; one or none is no average
-    with_curve:     the training curves are drawn, too
+    Raises KinspanError if ``output`` holds something that is not a release.
     """
-    stated = stated or CardOverrides()
+    overrides = overrides or CardOverrides()
     facts = read_run_facts(run, step)
     facts["revision"] = f"step-{step:08d}"
     if len(averaged_steps) > 1:
@@ -128,13 +127,13 @@ def write_release(
     with replace_release(output) as partial:
         if facts.get("base"):
             partial.mkdir(parents=True)
-            fill_adapter_release(run, weights, facts, partial, output, stated)
+            fill_adapter_release(run, weights, facts, partial, output, overrides)
         else:
             model_type = _fill_release(run, weights, facts, partial)
             lines = [line for line in read_metrics(run) if line["step"] <= step]
-            curve = CURVE if with_curve and draw_curve(lines, OF_PRETRAINING, partial / CURVE) else ""
+            curve = CURVE if with_curve and draw_curve(lines, PRETRAINING_PANELS, partial / CURVE) else ""
             kind: Kind = "bi-encoder" if facts["settings"].get("pair_loss") else "cross-encoder"
-            (partial / CARD).write_text(format_card(facts, model_type, stated, kind, curve), encoding="utf-8")
+            (partial / CARD).write_text(format_card(facts, model_type, overrides, kind, curve), encoding="utf-8")
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     return facts
 
@@ -154,7 +153,7 @@ def _fill_release(run: Path, weights: Weights, facts: Facts, partial: Path) -> s
     for subfolder, (model_config, model_weights) in models.items():
         folder = partial / subfolder
         if subfolder:
-            shutil.copytree(run / MODEL_FOLDER, folder)  # the tokenizer, so that each loads by itself
+            shutil.copytree(run / MODEL_FOLDER, folder)  # with the tokenizer, so that each folder loads by itself
         save_file(model_weights, str(folder / "model.safetensors"), {"format": "pt"})
         write_json(folder / "config.json", model_config)
     return config["model_type"]
@@ -165,9 +164,9 @@ def _read_config(run: Path, folder: str) -> ModelConfig:
 
 
 def split_models(config: ModelConfig, weights: Weights) -> dict[str, tuple[ModelConfig, Weights]]:
-    """Returns config and weights for each subfolder of a release, by the names of the architecture's classes.
+    """Returns config and weights for each subfolder of a release, with the names of transformers' classes.
 
-    weights: by PairModel's names; tied tensors occur once, under the encoder
+    weights: by the names of PairModel's parameters; tied tensors occur once, under the encoder
     """
     family = FAMILIES[config["model_type"]]
     classifier, head = strip_prefix(weights, "classifier."), strip_prefix(weights, "mlm_head.")
@@ -183,7 +182,7 @@ def split_models(config: ModelConfig, weights: Weights) -> dict[str, tuple[Model
 def split_electra_models(
     config: ModelConfig, generator_config: ModelConfig, weights: Weights
 ) -> dict[str, tuple[ModelConfig, Weights]]:
-    """Does the same for replaced-token detection: the discriminator with its two heads, and the generator.
+    """Returns the same for replaced-token detection: the discriminator with its two heads, and the generator.
 
     Tensors that both models share are written to both files. A disentangled word table is released as the sum that the
     discriminator uses.
@@ -214,16 +213,16 @@ def make_release_config(config: ModelConfig, architecture: str) -> ModelConfig:
 
 
 def read_run_facts(run: Path, step: int) -> Facts:
-    """Returns the facts of the card and of kinspan.json: settings and figures, and no local path."""
+    """Returns run.json with the first and the last validation up to a step, for the card and kinspan.json."""
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
     validation = [line for line in read_metrics(run) if line["split"] == "validation" and line["step"] <= step]
     return {**facts, "step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
 
 
 def push(folder: Path, repository: str, public: bool = False) -> None:
-    """Replaces what the repository holds by this release, and tags it with the release's revision.
+    """Replaces a repository's content with this release, and tags it with the release's revision.
 
-    public: of a repository that does not exist yet; a public one is written to only if this is set
+    public: creates the repository as public, or allows writing to one that is
 
     Raises KinspanError if the hub refuses or cannot be reached.
     """
@@ -236,16 +235,16 @@ def push(folder: Path, repository: str, public: bool = False) -> None:
         except RepositoryNotFoundError:
             api.create_repo(repository, private=not public, exist_ok=True)
         files = set(api.list_repo_files(repository))
-        if FACTS not in files and files - OF_HUB:
+        if FACTS not in files and files - INITIAL_FILES:
             raise KinspanError(f"--push_to_hub {repository}: it holds something that is no release")
         commit = api.upload_folder(
             repo_id=repository, folder_path=folder, commit_message=f"Release {tag}", delete_patterns="*"
         )
-        if tag in (known.name for known in api.list_repo_refs(repository).tags):
+        if tag in (ref.name for ref in api.list_repo_refs(repository).tags):
             api.delete_tag(repository, tag=tag)
         api.create_tag(repository, tag=tag, revision=commit.oid)
     except (HTTPError, HFValidationError, OfflineModeIsEnabled, OSError, RuntimeError, ValueError) as error:
-        # A signed address is as good as a token
-        text = re.sub(r"(https?://[^\s?'\"]+)\?\S*", r"\1", quote_error(error))
-        raise KinspanError(f"--push_to_hub {repository}: {text}") from error
+        # The query of a signed URL is a secret
+        message = re.sub(r"(https?://[^\s?'\"]+)\?\S*", r"\1", quote_error(error))
+        raise KinspanError(f"--push_to_hub {repository}: {message}") from error
     log.info("pushed %s, tagged %s", commit.commit_url, tag)

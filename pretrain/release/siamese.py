@@ -1,4 +1,4 @@
-"""The release of a bi-encoder: a folder that sentence-transformers loads."""
+"""Releases a bi-encoder as a folder that sentence-transformers loads."""
 
 import inspect
 import json
@@ -10,35 +10,34 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-ModelConfig = dict[str, Any]  # of a config.json
+ModelConfig = dict[str, Any]  # the contents of a config.json
 Weights = dict[str, Tensor]
-MODULES = (  # of sentence-transformers, by the names that all its versions know
+MODULES = (  # by names that all versions of sentence-transformers know
     ("", "sentence_transformers.models.Transformer"),
     ("1_Pooling", "sentence_transformers.models.Pooling"),
     ("2_Normalize", "sentence_transformers.models.Normalize"),
 )
-OF_CLASSIFIERS = ("id2label", "label2id", "problem_type")  # in the config of a run's model; a bi-encoder has no labels
+LABEL_ENTRIES = ("id2label", "label2id", "problem_type")  # of a run's config; a bi-encoder has no labels
 
 
 def fill_siamese_folder(folder: Path, config: ModelConfig, weights: Weights, max_length: int) -> None:
-    """Writes encoder, config and the files of sentence-transformers to a folder that has the tokenizer already.
+    """Writes encoder, config and the files of sentence-transformers to a folder that already holds the tokenizer.
 
-    config:  of the model in training
-    weights: by the names in SiameseModel; those of the masked-LM head are left out
+    weights: by the names of SiameseModel's parameters; the masked-LM head is left out
     """
     architecture = MODEL_MAPPING_NAMES[config["model_type"]]
-    public = {k: v for k, v in make_config(config, architecture).items() if k not in OF_CLASSIFIERS}
+    public = {k: v for k, v in make_config(config, architecture).items() if k not in LABEL_ENTRIES}
     write_json(folder / "config.json", public)
     save_file(strip_prefix(weights, "encoder."), str(folder / "model.safetensors"), {"format": "pt"})
     options: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": False}
     if "add_pooling_layer" in inspect.signature(getattr(transformers, architecture)).parameters:
-        options["model_args"] = {"add_pooling_layer": False}  # a layer above the first token, which nothing has trained
+        options["model_args"] = {"add_pooling_layer": False}  # the pooler was not trained
     write_json(folder / "sentence_bert_config.json", options)
     modules = [
-        {"idx": number, "name": str(number), "path": path, "type": kind} for number, (path, kind) in enumerate(MODULES)
+        {"idx": index, "name": str(index), "path": path, "type": kind} for index, (path, kind) in enumerate(MODULES)
     ]
     write_json(folder / "modules.json", modules)
-    (folder / "1_Pooling").mkdir()  # Normalize has no settings, and the hub no empty folders
+    (folder / "1_Pooling").mkdir()  # none for Normalize, which has no settings: the hub drops empty folders
     size = config["hidden_size"]
     write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True})
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})

@@ -113,7 +113,7 @@ def find_base(folder: Path, base: Base) -> str:
     return base.place
 
 
-def place_of_base(name_or_dir: str | None, folder: Path | None = None) -> str:
+def make_base_place(name_or_dir: str | None, folder: Path | None = None) -> str:
     """Returns the base's place for adapter.json in ``folder``, or as an absolute path.
 
     name_or_dir: the --model of its training

@@ -25,7 +25,7 @@ def test_the_hub_takes_the_card_and_reads_what_was_stated(trained, tmp_path):
     assert not find_faults((folder / "README.md").read_text())
     data = read_card(folder).data
     assert (data.license, data.base_model, data.datasets, data.language) == ("unknown", None, None, None)
-    folder = release(trained[0], folder, stated=ALL)
+    folder = release(trained[0], folder, overrides=ALL)
     card = (folder / "README.md").read_text()
     assert 'CrossEncoder("me/ranker", max_length=' in card
     assert not find_faults(card)
