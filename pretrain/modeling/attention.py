@@ -1,8 +1,8 @@
 """Attention over packed rows: each pair attends to itself alone.
 
-Registered with the attention interface of ``transformers``, so that models need no change. On a GPU in half precision
-the row goes to variable-length flash attention as it is; on a processor each pair is worked on by itself; elsewhere it
-is padded inside attention only. Families whose attention is not called through the interface: see relative.py.
+``attend_packed`` is registered with the attention interface of ``transformers``, so that models need no change. On a
+GPU in half precision it runs variable-length flash attention; on a CPU it computes each pair by itself; otherwise it
+pads the pairs. relative.py handles the families that do not call attention through the interface.
 """
 
 from collections.abc import Callable
@@ -17,27 +17,27 @@ from .cpu.attention import attend_each
 from .packing import Bias, Packing, find_far_apart
 
 NAME = "kinspan_packed"
-WIDEST_FLASH = 256  # flash attention takes heads of so many numbers at most, and of a multiple of 8
-OLDEST_FLASH = (8, 0)  # Ampere's compute capability; older GPUs have no such kernel
+MAX_FLASH_WIDTH = 256  # the widest heads that flash attention takes; widths must be multiples of 8
+MIN_FLASH_CAPABILITY = (8, 0)  # compute capability of Ampere; older GPUs have no flash attention
 _has_flash = True
 
 
 def find_flash() -> None:
-    """Looks whether this GPU has flash attention; once, since a compiled graph cannot ask."""
+    """Sets whether this GPU has flash attention, ahead of compiled graphs, which cannot query it."""
     global _has_flash
-    _has_flash = not torch.cuda.is_available() or torch.cuda.get_device_capability() >= OLDEST_FLASH
+    _has_flash = not torch.cuda.is_available() or torch.cuda.get_device_capability() >= MIN_FLASH_CAPABILITY
 
 
-_calls: list[str] | None = None  # where list_calls notes them
+_calls: list[str] | None = None  # filled while list_calls runs
 
 
-def list_calls(of: Callable[[], object]) -> list[str]:
-    """Runs ``of()``, and returns a line for each attention call that came through here."""
+def list_calls(run: Callable[[], object]) -> list[str]:
+    """Runs ``run()``, and returns the module's class name for each call of attend_packed."""
     global _calls
     calls: list[str] = []
     _calls = calls
     try:
-        of()
+        run()
     finally:
         _calls = None
     return calls
@@ -57,21 +57,21 @@ def attend_packed(
     bias: Bias | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """Returns ``[1, T + padding, heads, width]`` of ``query``, ``key``, ``value``: ``[1, heads, T + padding, width]``.
+    """Attends within each pair; ``[1, heads, T + padding, width]`` each -> ``[1, T + padding, heads, width]``.
 
-    sliding_window: a token sees those less than this many tokens away, on both sides
-    bias: of one sequence, or of several of one length
+    sliding_window: a token attends to tokens fewer than this many positions away, on either side
+    bias:           for one sequence, or for a batch of sequences of one length
     """
     if _calls is not None:
         _calls.append(type(module).__name__)
-    # Not x[0], whose gradient is a new tensor of zeros with this one in it.
+    # squeeze, because the gradient of x[0] would be a copy padded with zeros
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # [T + padding, heads, width]
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     window = sliding_window if sliding_window is not None and packing.max_length > sliding_window else None
     if packing.bounds is not None:
         return attend_each(q, k, v, packing, scale, dropout, window, bias)[None], None
     half = query.dtype in (torch.bfloat16, torch.float16)
-    if half and _has_flash and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= WIDEST_FLASH:
+    if half and _has_flash and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= MAX_FLASH_WIDTH:
         return _flash(q, k, v, packing, scale, dropout, window)[None], None
     return _padded(q, k, v, packing, scale, dropout, window, bias)[None], None
 
@@ -81,7 +81,7 @@ def _flash(
 ) -> Tensor:
     """Runs variable-length flash attention on ``[T + padding, heads, width]``; the padding is a sequence by itself.
 
-    torch's operator itself: ``scaled_dot_product_attention`` reaches it through slow nested tensors alone, and
+    It calls torch's operator, which ``scaled_dot_product_attention`` reaches only through slow nested tensors;
     ``varlen_attn`` has no dropout.
     """
     side = None if window is None else window - 1
@@ -106,7 +106,7 @@ def _padded(
     mask = packing.mask[:, None, None]
     if window is not None:
         far = find_far_apart(longest, window, q.device)
-        # Padding sees itself: a row that sees nothing would be NaN, and so would its gradient.
+        # Padding attends to itself: a row without any key would be NaN, and so would its gradient.
         mask = mask & ~far | torch.eye(longest, dtype=torch.bool, device=q.device)
 
     def pad(x: Tensor) -> Tensor:
@@ -122,5 +122,5 @@ def _padded(
 
 
 AttentionInterface.register(NAME, attend_packed)
-# No mask of the model's own: Packing says which token attends to which
+# The model builds no mask of its own: Packing decides which tokens attend to each other
 AttentionMaskInterface.register(NAME, lambda *_, **__: None)

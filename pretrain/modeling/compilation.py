@@ -1,4 +1,4 @@
-"""Compiling encoders with ``torch.compile``, whole or layer by layer, and the masked-LM loss."""
+"""Compiles encoders, whole or layer by layer, and the masked-LM loss with ``torch.compile``."""
 
 import importlib.util
 import os
@@ -15,13 +15,12 @@ from .losses import compile_vocabulary_loss
 
 
 def check_can_compile(family: Family, zero_stage: int) -> None:
-    """Raises KinspanError where ``--compile`` cannot work here, or does not pay.
+    """Raises KinspanError if ``--compile`` cannot work on this machine, or would not speed up training.
 
-    A processor is refused: there attention goes through the pairs one by one in Python, which breaks the graph in every
-    layer.
+    CPUs are refused: there attention loops over the pairs in Python, which breaks the graph in every layer.
     """
     if not torch.cuda.is_available():
-        raise KinspanError("--compile is for GPUs, and there is none here")
+        raise KinspanError("--compile needs a GPU, and there is none here")
     check_is_compilable(family, zero_stage)
     if not any(shutil.which(name) for name in (os.environ.get("CC") or "gcc", "clang", "cc")):
         raise KinspanError("--compile needs a C compiler, and there is none here")
@@ -30,29 +29,26 @@ def check_can_compile(family: Family, zero_stage: int) -> None:
 
 
 def check_is_compilable(family: Family, zero_stage: int) -> None:
-    """Raises KinspanError where ``--compile`` works on no machine: ZeRO 3 gathers parameters in hooks between the
-    layers."""
+    """Raises KinspanError if ``--compile`` works on no machine; ZeRO 3 gathers parameters in hooks between layers."""
     if family.encode is not None:
-        raise KinspanError("--compile is not for families with a bias by relative position, like this one")
+        raise KinspanError("--compile does not support families with relative position bias, like this one")
     if zero_stage == 3:
         raise KinspanError("--compile does not go with ZeRO 3: use ds_configs/zero2.json")
 
 
-# Families whose many layers take minutes as one graph. Layers that are alike share a graph; each kind has several, for
-# the first layer, for windows, for training and validation.
-BY_LAYER = {"modernbert"}
-GRAPHS_OF_LAYERS = 64
+BY_LAYER = {"modernbert"}  # families compiled layer by layer, as compiling the encoder as one graph takes minutes
+MAX_GRAPHS = 64  # of the layers' forward: the first layer, windows, training and validation each have their own
 
 
 def compile_encoders(encoders: Iterable[PreTrainedModel], backend: str = "inductor") -> None:
     """Compiles encoders in place, for any number of tokens and pairs, and the masked-LM loss."""
     from torch._inductor import config as inductor
 
-    # Two sizes that are equal in the first batch, such as padding and a constant, are not taken for one
+    # Sizes that happen to be equal in the first batch are not assumed to be always equal
     torch.fx.experimental._config.use_duck_shape = False
-    # One kernel for both sums of a LayerNorm's backward: of torch 2.11 it took a quarter of a step on an H200
+    # Off: its kernel for the sums of LayerNorm's backward took a quarter of a step with torch 2.11 on an H200
     inductor.triton.mix_order_reduction = False
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, GRAPHS_OF_LAYERS)
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_GRAPHS)
     for encoder in encoders:
         for part in encoder.layers if encoder.config.model_type in BY_LAYER else (encoder,):
             part.compile(fullgraph=True, dynamic=True, backend=backend)

@@ -1,8 +1,8 @@
 """Replaced-token detection: ELECTRA's generator and discriminator as one trained module.
 
-Clark et al., 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", section 2, together
-with a pair loss on the discriminator as in Di Liello et al., 2022, appendix B. Both are one module in one engine, since
-ZeRO-2 does not work with two.
+Clark et al., 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators", section 2,
+with a pair loss on the discriminator as in Di Liello et al., 2022, appendix B. They are one module, since ZeRO-2 does
+not work with two engines.
 """
 
 import copy
@@ -28,8 +28,8 @@ from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, RTD, RTD_SUMS, compute_mlm_loss, compute_pair_loss, compute_rtd_loss, name_sums
 from .pair_model import Load, holds_no_weights, load_or_build, start_at_base_rate
 
-SAMPLING_BLOCK = 256  # vocabulary entries
-TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+SAMPLING_BLOCK = 256  # entries of the vocabulary, see sample
+EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
 
 class ReplacedTokenModel(nn.Module):
@@ -50,12 +50,12 @@ class ReplacedTokenModel(nn.Module):
         objectives: tuple[str, ...],
     ) -> None:
         super().__init__()
-        self.generator = generator  # first, so that what is shared is saved under its name
+        self.generator = generator  # first, so that shared tensors are saved under its name
         self.classifier = classifier
         self.discriminator_predictions = token_head
         self.family = FAMILIES["electra"]
         self.objectives = objectives
-        self.config = classifier.config  # the discriminator is what is trained for, and released
+        self.config = classifier.config  # of the discriminator, which is the model to release
         self.encoders = generator.base_model, classifier.base_model
         self.masked_heads = generator.generator_predictions, generator.generator_lm_head
         self.token_heads = (token_head,)
@@ -65,8 +65,7 @@ class ReplacedTokenModel(nn.Module):
 
     def generate(self, inputs: Inputs) -> Tensor:
         """Returns the generator's vocabulary logits at the masked positions, ``[M, vocab]``."""
-        hidden = encode_packed(self.generator.base_model, inputs)
-        hidden = hidden[inputs["masked_positions"]]
+        hidden = encode_packed(self.generator.base_model, inputs)[inputs["masked_positions"]]
         for head in self.masked_heads:
             hidden = head(hidden)
         return hidden
@@ -80,37 +79,37 @@ class ReplacedTokenModel(nn.Module):
         return self.family.pair_logits(self.classifier, hidden[starts[:-1].long()]).float()
 
     def detect_replaced(self, hidden: Tensor) -> Tensor:
-        """Returns token logits ``[T]``: above 0 a token is called replaced."""
+        """Returns token logits ``[T]``, above 0 for a token that is predicted to be replaced."""
         return self.discriminator_predictions(hidden).float()
 
     def forward(self, *, scales: Mapping[str, Tensor | float], **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the weighted loss of a packed micro-batch, its sums and its pair logits, as PairModel does.
 
-        inputs: with every chosen token masked and a number of ``noise`` for each
+        inputs: see PairModel; every masked position holds the mask token, and has a number in ``noise``
         """
         labels, positions = inputs["masked_labels"], inputs["masked_positions"]
         mlm = self.generate(inputs)
-        mlm_loss, of_masked = compute_mlm_loss(mlm, labels)
+        mlm_loss, mlm_sums = compute_mlm_loss(mlm, labels)
         original = inputs["input_ids"].long().index_copy(0, positions, labels)
         ids = original.index_copy(0, positions, sample(mlm.detach(), inputs["noise"]))
         hidden = self.encode(inputs | {"input_ids": ids})
         pair = self.score_pairs(hidden, inputs["starts"])
-        rtd_loss, of_tokens = compute_rtd_loss(self.detect_replaced(hidden), ids != original)
-        pair_loss, of_pairs = compute_pair_loss(
+        rtd_loss, rtd_sums = compute_rtd_loss(self.detect_replaced(hidden), ids != original)
+        pair_loss, pair_sums = compute_pair_loss(
             pair, inputs["labels"], inputs["kinds"], inputs["part"], len(self.objectives)
         )
         loss = mlm_loss * scales["mlm"] + rtd_loss * scales["rtd"] + pair_loss * scales["pair"]
-        return loss, torch.cat([of_masked, of_tokens, of_pairs]), pair.detach()
+        return loss, torch.cat([mlm_sums, rtd_sums, pair_sums]), pair.detach()
 
 
 @torch.no_grad()
 def sample(logits: Tensor, noise: Tensor) -> Tensor:
-    """Returns an id of each row's softmax ``[M]``, by its inverse distribution function at ``noise``.
+    """Draws an id from each row's softmax ``[M]``, by its inverse distribution function at ``noise``.
 
     logits: ``[M, vocab]``;  noise: ``[M]`` float64, uniform in [0, 1)
 
-    Blocks of the vocabulary come first: exact to float64 in the sums, and with no ``cumsum``, which on a GPU adds in no
-    fixed order.
+    It finds the block of the vocabulary first, then the id in it. The float64 sums avoid ``cumsum``, whose order of
+    addition varies on a GPU.
     """
     probability = F.softmax(logits, -1, dtype=torch.float32)
     probability = F.pad(probability, (0, -logits.shape[1] % SAMPLING_BLOCK)).unflatten(1, (-1, SAMPLING_BLOCK))
@@ -124,7 +123,7 @@ def sample(logits: Tensor, noise: Tensor) -> Tensor:
 def _first_above(mass: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Returns each row's first column whose cumulated mass exceeds ``target`` ``[M]``, and the mass before it.
 
-    mass: ``[M, K]``; where rounding leaves no such column, its last one with any mass is taken
+    mass: ``[M, K]``; if rounding leaves no such column, the last column with any mass is returned
     """
     upper = torch.ones(mass.shape[1], mass.shape[1], dtype=mass.dtype, device=mass.device).triu()
     cumulated = mass @ upper
@@ -135,15 +134,15 @@ def _first_above(mass: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DisentangledEmbedding(nn.Module):
-    """Embeds by the generator's word table, gradient stopped, plus a trained difference.
+    """Embeds by the generator's word table, with its gradient stopped, plus a trained difference.
 
-    He et al., 2021, "DeBERTaV3", section 3.3. Holds the generator's Parameter too, so that ZeRO-3 gathers it here.
+    He et al., 2021, "DeBERTaV3", section 3.3. It holds the generator's Parameter too, so that ZeRO-3 gathers it here.
     """
 
-    def __init__(self, shared: nn.Parameter, start: Tensor, padding_idx: int | None) -> None:
+    def __init__(self, shared: nn.Parameter, initial: Tensor, padding_idx: int | None) -> None:
         super().__init__()
         self.shared = shared
-        self.delta = nn.Parameter(start - shared.detach())
+        self.delta = nn.Parameter(initial - shared.detach())
         self.padding_idx = padding_idx
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -161,18 +160,20 @@ def share_embeddings(
 
     how: "none"; "tied": all tables and their LayerNorm (Clark et al., section 3.2); "disentangled": the word table
         alone, see DisentangledEmbedding
-    generator_loaded, classifier_loaded: fresh values give way to loaded ones; otherwise tied tables start as the
-        discriminator's, and disentangled ones each as they are
+    generator_loaded, classifier_loaded: whether the values come from a file. If only the generator's do, both start
+        with these; otherwise with the discriminator's, but two loaded disentangled tables stay as they are
 
-    Raises KinspanError where the tables differ in shape.
+    Raises KinspanError if the tables differ in shape.
     """
     if how == "none":
         return
     small, large = generator.base_model.embeddings, classifier.base_model.embeddings
-    for name in TABLES if how == "tied" else TABLES[:1]:
+    for name in EMBEDDINGS if how == "tied" else EMBEDDINGS[:1]:
         shapes = [tuple(getattr(side, name).weight.shape) for side in (small, large)]
         if shapes[0] != shapes[1]:
-            raise KinspanError(f"--embedding_sharing {how}: {name} of generator and discriminator are of {shapes}")
+            raise KinspanError(
+                f"--embedding_sharing {how}: {name} of generator and discriminator have the shapes {shapes}"
+            )
     source, target = (small, large) if generator_loaded and not classifier_loaded else (large, small)
     if how == "disentangled":
         if not (generator_loaded and classifier_loaded):
@@ -183,7 +184,7 @@ def share_embeddings(
             small.word_embeddings.weight, words.weight.detach(), words.padding_idx
         )
         return
-    for name in TABLES:
+    for name in EMBEDDINGS:
         getattr(target, name).weight = getattr(source, name).weight
     target.LayerNorm.weight, target.LayerNorm.bias = source.LayerNorm.weight, source.LayerNorm.bias
     generator.get_output_embeddings().weight = small.word_embeddings.weight
@@ -198,13 +199,13 @@ def load_replaced_token_model(
     positive_share: float = 0.2,
     load: Load = load_or_build,
 ) -> tuple[ReplacedTokenModel, list[str]]:
-    """Loads discriminator and generator, in fp32, and returns them with notes on their new parts; as ``load_model``.
+    """Loads discriminator and generator, in fp32, and returns them with notes on their new parts; see ``load_model``.
 
     name_or_dir: the discriminator
-    generator:   likewise; or its size as a factor of the discriminator's, such as ``1/3``: it then starts fresh
-    sharing:     of embeddings, see share_embeddings
+    generator:   a model; or a factor of the discriminator's size, such as ``1/3``, for a generator that starts fresh
+    sharing:     how embeddings are shared, see share_embeddings
 
-    Raises KinspanError where one cannot be loaded, or the two do not fit together.
+    Raises KinspanError if one cannot be loaded, or the two do not fit together.
     """
     torch.manual_seed(seed)  # of fresh weights
     classifier, notes = load(AutoModelForSequenceClassification, name_or_dir, "pair")
@@ -213,28 +214,30 @@ def load_replaced_token_model(
     detector, more = load(AutoModelForPreTraining, name_or_dir, "token-detection")
     notes, config, factor = notes + more, classifier.config, parse_size_factor(generator)
     if factor is None:
-        made, more = load(AutoModelForMaskedLM, generator, "generator's masked-LM", "--generator")
-        if made.config.model_type != "electra":
-            raise KinspanError(f"--generator {generator} is {made.config.model_type}: it must be an ELECTRA model")
-        if made.config.vocab_size != config.vocab_size:
-            raise KinspanError(f"--generator {generator}: its vocabulary is of another tokenizer than --model's")
+        generator_model, more = load(AutoModelForMaskedLM, generator, "generator's masked-LM", "--generator")
+        if generator_model.config.model_type != "electra":
+            raise KinspanError(
+                f"--generator {generator} is {generator_model.config.model_type}: it must be an ELECTRA model"
+            )
+        if generator_model.config.vocab_size != config.vocab_size:
+            raise KinspanError(f"--generator {generator}: its vocabulary differs from --model's")
     else:
         small = scale_config(config, factor)
-        made, _ = load(AutoModelForMaskedLM, name_or_dir, "", config=small)
+        generator_model, _ = load(AutoModelForMaskedLM, name_or_dir, "", config=small)
         layers, heads = small.num_hidden_layers, small.num_attention_heads
         more = [f"the generator starts fresh: {layers} layers of {small.hidden_size}, {heads} heads"]
     loaded = factor is None and not holds_no_weights(generator), not holds_no_weights(name_or_dir)
     if all(loaded) and sharing == "tied":
         more = [*more, "the generator's embeddings are replaced by the discriminator's, since they are tied"]
-    share_embeddings(made, classifier, sharing, *loaded)
-    model = ReplacedTokenModel(made, classifier, detector.discriminator_predictions, objectives).train()
+    share_embeddings(generator_model, classifier, sharing, *loaded)
+    model = ReplacedTokenModel(generator_model, classifier, detector.discriminator_predictions, objectives).train()
     return model, list(dict.fromkeys(notes + more))
 
 
 def parse_size_factor(text: str) -> float | None:
-    """Returns ``1/3`` or ``0.25`` as a number; None where ``text`` is a name.
+    """Returns ``1/3`` or ``0.25`` as a number; None if ``text`` is a name.
 
-    Raises KinspanError where it is not above 0 and at most 1.
+    Raises KinspanError if the number is not above 0 and at most 1.
     """
     try:
         factor = float(Fraction(text))
@@ -243,7 +246,7 @@ def parse_size_factor(text: str) -> float | None:
     except (ZeroDivisionError, OverflowError):
         factor = 0.0
     if not 0 < factor <= 1:
-        raise KinspanError(f"--generator {text}: a size must lie above 0 and not above 1")
+        raise KinspanError(f"--generator {text}: a size must be above 0 and at most 1")
     return factor
 
 

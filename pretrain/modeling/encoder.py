@@ -1,4 +1,4 @@
-"""Hidden states of a packed row, whatever the encoder's family; the vocabulary projection, aligned for GPUs."""
+"""Runs an encoder of any family on a packed row, and aligns the projection to the vocabulary for GPUs."""
 
 from typing import Any
 
@@ -17,23 +17,22 @@ from .packing import Packing
 
 Inputs = dict[str, Any]  # the tensors of a packed row by name, and max_length
 
-# The tokens of a packed row are a multiple of this: shapes then repeat from batch to batch, for each of which libraries
-# prepare kernels and allocators keep blocks. It costs half as many tokens a row.
+# A packed row is padded to a multiple of this many tokens, so that shapes repeat: for each new one, libraries prepare
+# kernels and allocators keep blocks.
 ROUND_TO = 64
-# Of an odd number of columns, such as RoBERTa's vocabulary of 50,265, cuBLAS multiplies by kernels that read one number
-# at a time: NVIDIA, "Matrix Multiplication Background User's Guide", section 4.
+# For an odd number of columns, such as RoBERTa's vocabulary of 50,265, cuBLAS uses slow kernels that read one number at
+# a time: NVIDIA, "Matrix Multiplication Background User's Guide", section 4.
 ALIGNED = 64  # columns
 
 
 def prepare_encoder(model: nn.Module, backbone: PreTrainedModel) -> None:
-    """Makes a model ready for ``encode_packed`` of this encoder: replaces dropout and linear layers on a processor, and
-    the projection to the vocabulary on a GPU.
+    """Prepares a model with this encoder for ``encode_packed``, by replacing modules for the CPU or the GPU.
 
-    Raises KinspanError where the encoder's attention would not keep the pairs of a packed row apart.
+    Raises KinspanError if the encoder does not call ``attend_packed``, so that pairs would attend to each other.
     """
     config = backbone.config
     device = next(backbone.parameters()).device
-    if device.type == "meta":  # only shapes, for a plan
+    if device.type == "meta":  # a plan needs only shapes
         return
     attention.find_flash()
     if torch.cuda.is_available():
@@ -49,7 +48,7 @@ def prepare_encoder(model: nn.Module, backbone: PreTrainedModel) -> None:
     with torch.no_grad():
         calls = attention.list_calls(lambda: encode_packed(backbone, tokens))
     backbone.train(training)
-    expected = config.num_hidden_layers * getattr(config, "inner_group_num", 1)  # ALBERT's layers of a layer
+    expected = config.num_hidden_layers * getattr(config, "inner_group_num", 1)  # ALBERT's layers per group
     if len(calls) != expected:
         raise KinspanError(
             f"the {config.model_type} model did not use packed attention: {len(calls)} calls for {expected} layers"
@@ -57,9 +56,9 @@ def prepare_encoder(model: nn.Module, backbone: PreTrainedModel) -> None:
 
 
 def encode_packed(backbone: PreTrainedModel, inputs: Inputs, round_to: int = ROUND_TO) -> Tensor:
-    """Returns the hidden states ``[T, hidden]`` of the T tokens of a packed row, each pair on its own.
+    """Returns the hidden states ``[T, hidden]`` of the T tokens of a packed row; pairs do not attend to each other.
 
-    inputs: of data_pipeline.sampling.batch.Batch as tensors; and max_length, the tokens of the longest pair
+    inputs: arrays of data_pipeline.sampling.batch.Batch as tensors; and max_length, the length of the longest pair
     """
     config = backbone.config
     family = FAMILIES[config.model_type]
@@ -76,7 +75,7 @@ def encode_packed(backbone: PreTrainedModel, inputs: Inputs, round_to: int = ROU
 
 
 class AlignedLinear(nn.Linear):
-    """torch's linear layer, with further outputs of -inf up to a multiple of ALIGNED: a softmax gives those nothing."""
+    """Pads the outputs of a linear layer to a multiple of ALIGNED by -inf, to which a softmax gives no probability."""
 
     def forward(self, x: Tensor) -> Tensor:
         added = -self.out_features % ALIGNED
@@ -86,7 +85,7 @@ class AlignedLinear(nn.Linear):
 
 
 def align_vocabulary(model: nn.Module, vocab_size: int) -> None:
-    """Makes AlignedLinear of a model's projections to the vocabulary; their parameters stay as they are."""
+    """Turns a model's projections to the vocabulary into AlignedLinear; their parameters are unchanged."""
     if vocab_size % ALIGNED:
         for module in model.modules():
             if type(module) is nn.Linear and module.out_features == vocab_size:

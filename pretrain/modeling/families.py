@@ -1,6 +1,6 @@
-"""The model families that can be trained, where each keeps its heads, and what it is released as.
+"""The model families that can be trained, with the parts of ``transformers``' models that training and releases need.
 
-A family is listed once its forward here was tested to equal that of ``transformers`` on unpacked pairs.
+Tests compare each family's forward pass with that of ``transformers`` on unpacked pairs.
 """
 
 from collections import OrderedDict
@@ -16,17 +16,16 @@ from .relative import encode_deberta, encode_mpnet
 
 @dataclass(frozen=True)
 class Family:
-    """Tells how one architecture of ``transformers`` is taken apart and put together again.
+    """Describes one architecture of ``transformers``.
 
-    classifier:       the class that a release names as its own: the encoder with one logit a pair
-    mlm_head:         the modules of the masked-LM model that map hidden states to vocabulary logits, in order
-    pair_logits:      (sequence classifier, first tokens ``[n, hidden]``) -> logits ``[n]``, by the architecture's own
-                      head
+    classifier:       its class of sequence classifiers, as which a model is released
+    masked_lm:        its class of masked-LM models
+    mlm_head:         names of the modules of a masked-LM model that map hidden states to vocabulary logits, in order
+    pair_logits:      (classifier, hidden states of first tokens ``[n, hidden]``) -> logits ``[n]``, by the pair head
     first_position:   config -> the position id of a sequence's first token
-    encode:           how its encoder runs on a packed row, where its attention does not go through the attention
-                      interface
+    encode:           runs the encoder on a packed row, if its attention does not use the attention interface
     token_types:      whether its forward takes token type ids
-    masked_lm_folder: where in a release the masked-LM model lies, if its head shares names with the classifier's
+    masked_lm_folder: subfolder for the masked-LM model in a release, if its head shares names with the classifier's
     """
 
     classifier: str
@@ -62,7 +61,7 @@ def _modernbert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
     return classifier.classifier(classifier.drop(classifier.head(first)))[:, 0]
 
 
-def _head_that_takes_the_first(classifier: PreTrainedModel, first: Tensor) -> Tensor:
+def _first_token_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
     return classifier.classifier(first[:, None])[:, 0]
 
 
@@ -71,7 +70,7 @@ FAMILIES: dict[str, Family] = {
         "RobertaForSequenceClassification",
         "RobertaForMaskedLM",
         ("lm_head",),
-        _head_that_takes_the_first,
+        _first_token_pair,
         first_position=lambda config: config.pad_token_id + 1,
     ),
     "bert": Family("BertForSequenceClassification", "BertForMaskedLM", ("cls",), _bert_pair),
@@ -79,14 +78,14 @@ FAMILIES: dict[str, Family] = {
         "ElectraForSequenceClassification",
         "ElectraForMaskedLM",
         ("generator_predictions", "generator_lm_head"),
-        _head_that_takes_the_first,
+        _first_token_pair,
     ),
     "albert": Family("AlbertForSequenceClassification", "AlbertForMaskedLM", ("predictions",), _albert_pair),
     "mpnet": Family(
         "MPNetForSequenceClassification",
         "MPNetForMaskedLM",
         ("lm_head",),
-        _head_that_takes_the_first,
+        _first_token_pair,
         first_position=lambda config: 2,
         encode=encode_mpnet,
         token_types=False,

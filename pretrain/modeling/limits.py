@@ -11,13 +11,13 @@ from .families import FAMILIES
 
 
 def check_fits(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, max_length: int) -> None:
-    """Raises KinspanError where texts of this length, or the tokenizer's ids, are more than a model embeds.
+    """Raises KinspanError if a model has too few positions, too small a vocabulary or too few token types.
 
-    tokenizer: None where it is not known: then the length alone is checked
+    tokenizer: None if it is unknown; then only the length is checked
     """
     config, positions = model.config, count_positions(model)
     if positions is not None and max_length > positions:
-        raise KinspanError(f"--max_length {max_length} is more than the {positions} positions of {name}")
+        raise KinspanError(f"--max_length {max_length} exceeds the {positions} positions of {name}")
     if tokenizer is None:
         return
     if len(tokenizer) > config.vocab_size:
@@ -29,7 +29,7 @@ def check_fits(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
 
 
 def count_positions(model: PreTrainedModel) -> int | None:
-    """Returns the longest input that the model has positions for; None where it has no table of them."""
+    """Returns the longest input that the model has positions for; None if it has no position embeddings."""
     config = model.config
     rows = getattr(config, "max_position_embeddings", None)
     if rows is None or rows < 1:  # XLNet says -1
@@ -40,4 +40,4 @@ def count_positions(model: PreTrainedModel) -> int | None:
     words = model.get_input_embeddings()
     tables = (m for m in model.modules() if isinstance(m, torch.nn.Embedding) and m is not words)
     padding = (t.padding_idx for t in tables if t.num_embeddings == rows and t.padding_idx is not None)
-    return rows - next(padding, -1) - 1  # as in RoBERTa, positions go on after that of padding
+    return rows - next(padding, -1) - 1  # as in RoBERTa, positions start after that of padding

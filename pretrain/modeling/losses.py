@@ -1,8 +1,8 @@
-"""The losses, apart from the models whose logits they take, and the sums that become the log's figures.
+"""The losses, computed from logits, and the sums that become the log's metrics.
 
-A loss is a sum over its items. It declares the count of the *global* batch that divides it, so that the gradient does
-not depend on how the batch is cut. Beside it each leaves other sums, by name: those of tokens first, then those of each
-objective's pairs, ``ssp/pair_loss``, ``ssp/hard_pairs`` and so on.
+Each loss is a sum, which training divides by a count of the *global* batch, so that the gradient does not depend on how
+the batch is divided. Each also returns sums for the log: those of tokens first, then those of each objective's pairs,
+``ssp/pair_loss``, ``ssp/hard_pairs`` and so on.
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ MLM_SUMS = ("mlm_loss", "mlm_correct", "mlm_tokens")
 RTD_SUMS = ("rtd_loss", "rtd_tokens", "rtd_replaced", "rtd_called", "rtd_found")
 PAIR_SUMS = ("pair_loss", *(f"{kind}_pairs" for kind in KINDS), *(f"{kind}_called_positive" for kind in KINDS))
 
-# Vocabulary logits that have two copies in fp32 at a time: 128 MB, and on a GPU, which large kernels suit, 1 GB
+# Number of vocabulary logits that are copied to fp32 at a time, twice: 128 MB, and 1 GB on a GPU for larger kernels
 CHUNKS = {"cpu": 2**24, "cuda": 2**27}
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Names a loss. ``name``: of its weight and scale; ``count``: the property of Batch that divides its sum"""
+    """Names a loss as in LossWeights. ``count``: the property of Batch that divides its sum"""
 
     name: str
     count: str
@@ -37,7 +37,7 @@ PAIR = Loss("pair", count="num_pairs")
 
 
 class LossWeights(NamedTuple):
-    """Factors of the mean losses: Di Liello et al., 2022, appendix B, for ELECTRA."""
+    """Holds the weights of the mean losses, by default those of Di Liello et al., 2022, appendix B, for ELECTRA."""
 
     mlm: float = 1.0
     pair: float = 1.0
@@ -59,10 +59,10 @@ def compute_mlm_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _VocabularyLoss(torch.autograd.Function):
-    """The summed cross-entropy in fp32, and the number of rows whose largest logit is the label's.
+    """Computes the summed cross-entropy in fp32, and the number of rows whose largest logit is the label's.
 
-    Logits are the largest tensor of a step: copies in fp32 exist for a chunk
-    of rows at a time, and the gradient takes the logits' place.
+    Logits are the largest tensor of a step: fp32 copies exist for a chunk of rows only, and the gradient overwrites
+    the logits.
     """
 
     @staticmethod
@@ -70,9 +70,9 @@ class _VocabularyLoss(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=logits.device)
         correct = torch.zeros((), dtype=torch.int64, device=logits.device)
         for rows, label in _split_rows(logits, labels):
-            likelihood, right = _add_up_likelihood(rows, label)
-            total -= likelihood
-            correct += right
+            log_likelihood, num_correct = _sum_log_likelihood(rows, label)
+            total -= log_likelihood
+            correct += num_correct
         ctx.save_for_backward(logits, labels)
         ctx.mark_non_differentiable(correct)
         return total, correct
@@ -81,18 +81,18 @@ class _VocabularyLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         logits, labels = ctx.saved_tensors
         for rows, label in _split_rows(logits, labels):
-            _put_gradient(rows, label, grads[0])
+            _overwrite_by_gradient(rows, label, grads[0])
         return logits, None
 
 
-def _add_up_likelihood(rows: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the labels' summed log-likelihood, and the number of rows with the largest logit there."""
-    likelihood = torch.log_softmax(rows, -1, dtype=torch.float32).gather(1, label[:, None])
-    return likelihood.sum(), (rows.argmax(-1) == label).sum()
+def _sum_log_likelihood(rows: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the labels' summed log-likelihood, and the number of rows whose largest logit is the label's."""
+    log_likelihood = torch.log_softmax(rows, -1, dtype=torch.float32).gather(1, label[:, None])
+    return log_likelihood.sum(), (rows.argmax(-1) == label).sum()
 
 
-def _put_gradient(rows: Tensor, label: Tensor, scale: Tensor) -> None:
-    """Puts the gradient of the summed cross-entropy, times ``scale``, in the place of the logits."""
+def _overwrite_by_gradient(rows: Tensor, label: Tensor, scale: Tensor) -> None:
+    """Overwrites the logits by the gradient of the summed cross-entropy, times ``scale``."""
     probability = torch.softmax(rows, -1, dtype=torch.float32)
     at_label = (probability.gather(1, label[:, None]) - 1.0) * scale
     torch.mul(probability, scale, out=rows)
@@ -101,9 +101,9 @@ def _put_gradient(rows: Tensor, label: Tensor, scale: Tensor) -> None:
 
 def compile_vocabulary_loss(backend: str) -> None:
     """Compiles one kernel each for the forward and backward of ``_VocabularyLoss``, for all models of this process."""
-    global _add_up_likelihood, _put_gradient
-    _add_up_likelihood = torch.compile(_add_up_likelihood, fullgraph=True, dynamic=True, backend=backend)
-    _put_gradient = torch.compile(_put_gradient, fullgraph=True, dynamic=True, backend=backend)
+    global _sum_log_likelihood, _overwrite_by_gradient
+    _sum_log_likelihood = torch.compile(_sum_log_likelihood, fullgraph=True, dynamic=True, backend=backend)
+    _overwrite_by_gradient = torch.compile(_overwrite_by_gradient, fullgraph=True, dynamic=True, backend=backend)
 
 
 def _split_rows(logits: Tensor, labels: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
@@ -123,7 +123,7 @@ def compute_rtd_loss(logits: Tensor, replaced: Tensor) -> tuple[Tensor, Tensor]:
 def compute_pair_loss(
     logits: Tensor, labels: Tensor, kinds: Tensor, part: Tensor, num_parts: int
 ) -> tuple[Tensor, Tensor]:
-    """Returns the summed binary cross-entropy of pairs, and PAIR_SUMS of each part in turn; arguments ``[n]``."""
+    """Returns the summed binary cross-entropy of pairs, and PAIR_SUMS for each part in turn; arguments ``[n]``."""
     losses = F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
     with torch.no_grad():
         sums = add_up_pairs(logits, losses, kinds, part, num_parts)
@@ -131,12 +131,12 @@ def compute_pair_loss(
 
 
 def add_up_pairs(logits: Tensor, losses: Tensor, kinds: Tensor, part: Tensor, num_parts: int) -> Tensor:
-    """Returns PAIR_SUMS of each part in turn, ``[num_parts * len(PAIR_SUMS)]``; all arguments are ``[n]``.
+    """Returns PAIR_SUMS for each part in turn, ``[num_parts * len(PAIR_SUMS)]``; all arguments are ``[n]``.
 
-    A product with one-hot rows: a GPU adds that up in one order, and the host does not wait for it.
+    It multiplies by one-hot rows, which a GPU sums in a fixed order and without the host waiting.
     """
-    number = part.long() * len(KINDS) + kinds.long()
-    group = (number[:, None] == torch.arange(num_parts * len(KINDS), device=part.device)).double()
+    index = part.long() * len(KINDS) + kinds.long()
+    group = (index[:, None] == torch.arange(num_parts * len(KINDS), device=part.device)).double()
     items = torch.stack([losses.double(), torch.ones_like(losses, dtype=torch.float64), (logits > 0).double()], 1)
     sums = (group.T @ items).view(num_parts, len(KINDS), 3)
     return torch.cat([sums[..., 0].sum(1, keepdim=True), sums[..., 1], sums[..., 2]], 1).flatten()

@@ -1,4 +1,4 @@
-"""Places of sequences in a packed row, and which of their tokens see each other."""
+"""Where sequences lie in a packed row, and which of their tokens attend to each other."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# (queries, keys), both [..., heads, length, width] -> an addend of their scaled products, [..., heads, length, length]
+# (queries, keys), both [..., heads, length, width] -> what is added to their scores, [..., heads, length, length]
 Bias = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -15,11 +15,11 @@ Bias = Callable[[Tensor, Tensor], Tensor]
 class Packing:
     """Holds where each of n sequences lies in a packed row of T tokens, which ``padding`` tokens follow.
 
-    starts      [n + 1] int32
-    sequence    [T] int64     the sequence that each token is of
-    position    [T] int64     its place there
+    starts      [n + 1] int32  offsets of the sequences' first tokens, and T
+    sequence    [T] int64      index of each token's sequence
+    position    [T] int64      index of each token in its sequence
     cuts        [n + 2] int32  ``starts``, and where the padding ends
-    longest     of ``max_length`` and the padding
+    longest     the larger of ``max_length`` and ``padding``
     bounds      ``starts`` as Python ints; None on a GPU, where reading them would synchronise
     """
 
@@ -44,16 +44,16 @@ class Packing:
 
     @property
     def slots(self) -> Tensor:
-        """Returns each token's place in the padded ``[n, max_length]`` layout, flattened, ``[T]`` int64."""
+        """Returns each token's index in a flattened, padded ``[n, max_length]`` layout, ``[T]`` int64."""
         return self.sequence * self.max_length + self.position
 
     @property
     def mask(self) -> Tensor:
-        """Returns True at tokens in that layout, ``[n, max_length]``."""
+        """Returns which entries of that layout hold a token, ``[n, max_length]``."""
         return torch.arange(self.max_length, device=self.starts.device) < self.starts.diff()[:, None]
 
 
 def find_far_apart(length: int, window: int, device: torch.device) -> Tensor:
-    """Returns which tokens do not see each other, ``[length, length]``."""
-    place = torch.arange(length, device=device)
-    return (place[:, None] - place).abs() >= window
+    """Returns which tokens are ``window`` or more positions apart, ``[length, length]``."""
+    position = torch.arange(length, device=device)
+    return (position[:, None] - position).abs() >= window

@@ -1,4 +1,4 @@
-"""The trained module: one encoder with its pair head and its masked-LM head, over packed batches; and its loading."""
+"""An encoder with a pair head and a masked-LM head, trained on packed batches; and loading it."""
 
 import hashlib
 import json
@@ -28,17 +28,16 @@ from .encoder import Inputs, encode_packed, prepare_encoder
 from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, compute_pair_loss, name_sums
 
-Load = Callable[..., tuple[PreTrainedModel, list[str]]]  # as load_or_build
-POOLER = "pooler"  # in the encoder's module, but of the head: only pairs are read through it
+Load = Callable[..., tuple[PreTrainedModel, list[str]]]  # with the signature of load_or_build
+POOLER = "pooler"  # part of the encoder's module, but only the pair head uses it
 
 
 class PairModel(nn.Module):
-    """An encoder with two heads; the vocabulary projection runs on masked positions only, and its matrix is the
-    embedding.
+    """An encoder with two heads. The masked-LM head runs at masked positions only; its matrix is the word embedding.
 
-    objectives:   the names of the mixture's parts
-    masked_heads: the modules that run at masked positions alone
-    token_heads:  the modules that run at every token
+    objectives:   names of the mixture's parts
+    masked_heads: modules that run at masked positions only
+    token_heads:  modules that run at every token
     """
 
     losses = (MLM, PAIR)
@@ -50,7 +49,7 @@ class PairModel(nn.Module):
     ) -> None:
         super().__init__()
         self.objectives, self.config = objectives, classifier.config
-        self.classifier = classifier  # the architecture's own sequence classifier, encoder included
+        self.classifier = classifier  # transformers' sequence classifier, encoder included
         self.mlm_head = mlm_head
         self.family = FAMILIES[self.config.model_type]
         self.encoders, self.masked_heads = (classifier.base_model,), (mlm_head,)
@@ -74,34 +73,34 @@ class PairModel(nn.Module):
     def forward(self, *, scales: Mapping[str, Tensor | float], **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the weighted loss of a packed micro-batch, its sums ``[len(sum_names)]`` and its pair logits ``[n]``.
 
-        One call does all of it, because ZeRO's hooks go by the calls of the module that DeepSpeed wraps.
+        One call computes everything, because ZeRO's hooks run when the module that DeepSpeed wraps is called.
 
         scales: the factor of each loss *sum*, by the names of ``losses``; see step.py
         inputs: the arrays of data_pipeline.sampling.batch.Batch as tensors
         """
         pair, mlm = self.logits(inputs)
         pair = pair.float()
-        pair_loss, of_pairs = compute_pair_loss(
+        pair_loss, pair_sums = compute_pair_loss(
             pair, inputs["labels"], inputs["kinds"], inputs["part"], len(self.objectives)
         )
-        mlm_loss, of_tokens = compute_mlm_loss(mlm, inputs["masked_labels"])
+        mlm_loss, mlm_sums = compute_mlm_loss(mlm, inputs["masked_labels"])
         loss = mlm_loss * scales["mlm"] + pair_loss * scales["pair"]
-        return loss, torch.cat([of_tokens, of_pairs]), pair.detach()
+        return loss, torch.cat([mlm_sums, pair_sums]), pair.detach()
 
 
 def load_or_build(
     auto: Any, name_or_dir: str, head: str, flag: str = "--model", config: PreTrainedConfig | None = None
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Loads a model in fp32 by the class ``auto``, and returns it with a note where it, or its head, starts fresh.
+    """Loads a model in fp32 by the class ``auto``, and returns it with a note if it, or its head, starts fresh.
 
     name_or_dir: a weights folder, a hub name, or a folder with a config alone, which starts from scratch
-    config:      builds a fresh model of this one instead
+    config:      if given, a fresh model is built from it
     """
     if config is not None:
         return build_fresh(auto, config, name_or_dir, flag), []
     config, short = load_config(name_or_dir, flag), shorten_name(name_installed(name_or_dir))
     if holds_no_weights(name_or_dir, flag):
-        return build_fresh(auto, config, name_or_dir, flag), [f"{short} holds no weights: it is trained from scratch"]
+        return build_fresh(auto, config, name_or_dir, flag), [f"{short} holds no weights: training starts from scratch"]
     subfolder = Path(name_or_dir) / FAMILIES[config.model_type].masked_lm_folder  # where both heads share names
     where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
     options = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
@@ -110,13 +109,15 @@ def load_or_build(
 
 
 def build_fresh(auto: Any, config: PreTrainedConfig, name_or_dir: str, flag: str = "--model") -> PreTrainedModel:
-    """Builds a model of a config alone. Raises KinspanError where the config's values do not go together."""
+    """Builds a model from a config alone. Raises KinspanError if the config's values contradict one another."""
     try:
         return auto.from_config(
             config, attn_implementation=attention.NAME, dtype=torch.float32, trust_remote_code=False
         )
     except Exception as error:  # heads that do not divide the width, an unknown activation, ...
-        raise KinspanError(f"{flag} {name_or_dir}: no model fits its config.json: {quote_error(error)}") from error
+        raise KinspanError(
+            f"{flag} {name_or_dir}: no model can be built from its config.json: {quote_error(error)}"
+        ) from error
 
 
 def load_model(
@@ -129,27 +130,27 @@ def load_model(
     """Loads the model to train, in fp32, and returns it with notes on its new parts.
 
     name_or_dir:    a weights folder, a hub name, or a folder with a config alone, which starts from scratch
-    positive_share: of the pairs: a fresh pair head first predicts it
+    positive_share: share of positives among the pairs, which a fresh pair head predicts at first
 
-    Raises KinspanError where there is none, or where its architecture cannot be trained here.
+    Raises KinspanError if there is no model, or its architecture cannot be trained here.
     """
-    torch.manual_seed(seed)  # of fresh weights
+    torch.manual_seed(seed)  # for fresh weights
     classifier, notes = load(AutoModelForSequenceClassification, name_or_dir, "pair")
     if notes:
         start_at_base_rate(classifier, positive_share)
     masked_lm, more = load(AutoModelForMaskedLM, name_or_dir, "masked-LM")
     head = FAMILIES[classifier.config.model_type].mlm_head_of(masked_lm)
     masked_lm.get_output_embeddings().weight = classifier.get_input_embeddings().weight
-    model = PairModel(classifier, head, objectives).train()  # from_pretrained leaves dropout off
+    model = PairModel(classifier, head, objectives).train()  # from_pretrained switches dropout off
     return model, list(dict.fromkeys(notes + more))
 
 
 def load_part(
     model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Loads a model, and returns it with the names of its tensors that the weights lack: a head's.
+    """Loads a model, and returns it with the names of the head's tensors that the weights lack.
 
-    Raises KinspanError where the weights cannot be loaded, lack some of the encoder, or are not all finite.
+    Raises KinspanError if the weights cannot be loaded, lack tensors of the encoder, or are not all finite.
     """
     try:
         model, info = model_class.from_pretrained(
@@ -158,24 +159,26 @@ def load_part(
             trust_remote_code=False,
             **options | {"ignore_mismatched_sizes": True},
         )
-    except Exception as error:  # a damaged file, a missing one, the hub: one line to the user
+    except Exception as error:  # a damaged or missing file, or the hub's error
         raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {quote_error(error)}") from error
     mismatched = sorted(info["mismatched_keys"])
     if mismatched and not options.get("ignore_mismatched_sizes"):
         key, stored, expected = mismatched[0]
-        raise KinspanError(f"{flag} {name_or_dir}: {key} is {list(stored)}, by its config.json {list(expected)}")
+        raise KinspanError(
+            f"{flag} {name_or_dir}: {key} has the shape {list(stored)}, but {list(expected)} in its config.json"
+        )
     missing = sorted(info["missing_keys"])
     lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
     if lost:
-        raise KinspanError(f"{flag} {name_or_dir} lacks weights of the encoder itself, such as {lost[0]}")
+        raise KinspanError(f"{flag} {name_or_dir} lacks weights of the encoder, such as {lost[0]}")
     broken = next((name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()), None)
     if broken:
-        raise KinspanError(f"{flag} {name_or_dir} holds numbers that are not finite, in {broken}")
+        raise KinspanError(f"{flag} {name_or_dir} holds NaN or infinite numbers in {broken}")
     return model, missing
 
 
 def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
-    """Returns whether it is a folder with a config alone. Raises KinspanError where its weights are pickled."""
+    """Returns whether this is a folder without weights. Raises KinspanError if its weights are pickled."""
     folder = Path(name_or_dir)
     safe, pickled = list(folder.glob("*.safetensors")), list(folder.glob("pytorch_model*.bin"))
     if pickled and not safe:
@@ -184,18 +187,18 @@ def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
 
 
 def read_config(name_or_dir: str) -> PreTrainedConfig:
-    """Returns the config of any model. Raises KinspanError where there is none."""
+    """Returns the config of any model. Raises KinspanError if there is none."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     expect_hub(name_or_dir)
     try:
         return AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
-    except Exception as error:  # a missing folder, a broken config, the hub: one line to the user
+    except Exception as error:  # a missing folder, a broken config, or the hub's error
         raise KinspanError(f"no model at {name_or_dir}: {quote_error(error)}") from error
 
 
 def load_config(name_or_dir: str, flag: str = "--model") -> PreTrainedConfig:
-    """Returns a config with one logit. Raises KinspanError where it is of no encoder that can be trained here."""
+    """Returns a config with one logit. Raises KinspanError if it is not of an encoder that can be trained here."""
     config = read_config(name_or_dir)
     if config.model_type not in FAMILIES or getattr(config, "is_decoder", False):
         raise KinspanError(f"{flag} {name_or_dir} is {config.model_type}, not an encoder of {', '.join(FAMILIES)}")
@@ -206,12 +209,12 @@ def load_config(name_or_dir: str, flag: str = "--model") -> PreTrainedConfig:
     if config.model_type == "modernbert":
         config.classifier_pooling = "cls"  # the pair head reads first tokens, in training and in the release
     config.num_labels = 1
-    config.problem_type = "multi_label_classification"  # with one label transformers would take a squared error
+    config.problem_type = "multi_label_classification"  # the default for one label is a squared error
     return config
 
 
 def fingerprint_weights(model: nn.Module, *configs: PreTrainedConfig) -> str:
-    """Returns a hash of the starting point's content: architecture and every weight."""
+    """Returns a hash of configs and of every weight."""
     digest = hashlib.sha256()
     for config in configs:
         shape = {k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
@@ -222,7 +225,7 @@ def fingerprint_weights(model: nn.Module, *configs: PreTrainedConfig) -> str:
 
 
 def start_at_base_rate(classifier: PreTrainedModel, positive_share: float) -> None:
-    """Sets a fresh pair head to predict the share of positives, so that no steps go into learning it."""
+    """Sets the bias of a fresh pair head so that it predicts the share of positives."""
     nn.init.constant_(find_last_layer(classifier).bias, math.log(positive_share / (1 - positive_share)))
 
 
@@ -235,22 +238,21 @@ def list_head_modules(classifier: PreTrainedModel) -> list[nn.Module]:
 
 
 def redraw_head(classifier: PreTrainedModel, seed: int) -> None:
-    """Draws all parameters above the encoder anew, as the architecture initialises them, and leaves the encoder."""
+    """Initialises all parameters above the encoder again, as the architecture does."""
     torch.manual_seed(seed)
     for module in list_head_modules(classifier):
         for parameter in module.parameters():
-            parameter._is_hf_initialized = False  # type: ignore[attr-defined]  # else it would be left as it was loaded
+            parameter._is_hf_initialized = False  # type: ignore[attr-defined]  # otherwise it keeps its loaded value
         module.apply(classifier._init_weights)
 
 
 def find_last_layer(classifier: PreTrainedModel) -> nn.Linear:
-    """Returns the layer that gives the logits."""
     *_, last = (module for module in classifier.classifier.modules() if isinstance(module, nn.Linear))
     return last
 
 
 def fold_two_labels(classifier: PreTrainedModel) -> None:
-    """Makes one logit of two: that of label 1 less that of label 0, on which alone their softmax depends."""
+    """Replaces two logits by their difference, label 1 less label 0, which alone determines their softmax."""
     last = find_last_layer(classifier)
     with torch.no_grad():
         last.weight = nn.Parameter(last.weight[1:] - last.weight[:1])

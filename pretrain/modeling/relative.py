@@ -1,7 +1,7 @@
-"""Packed rows of the families whose attention adds a bias by relative position: MPNet and DeBERTa.
+"""Runs encoders with relative position bias, MPNet and DeBERTa, on packed rows.
 
-``transformers`` runs their attention past its interface. Here the same modules are called in the same order on a packed
-row, and what lies between two tokens is computed within each pair alone.
+``transformers`` does not run their attention through its interface. Here the same modules are called in the same order
+on a packed row, with attention and bias computed within each pair.
 """
 
 from functools import cache
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 def encode_mpnet(backbone: PreTrainedModel, tokens: dict[str, Tensor], packing: Packing) -> Tensor:
     """Returns hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
 
-    A pair's bias is the corner, of its length, of that of the longest pair. All layers share it.
+    The bias of a pair is the upper left corner of the longest pair's bias. All layers share it.
     """
     hidden = backbone.embeddings(**tokens)
     bias = backbone.encoder.compute_position_bias(hidden[:, : packing.max_length])[0]  # [heads, longest, longest]
-    # One view for all pairs and layers of a length: its gradient is added up before it is put into the whole.
+    # One view per length for all pairs and layers: its gradients are summed before they enter the full matrix
     corner = cache(lambda length: bias[:, :length, :length])
     for layer in backbone.encoder.layer:
         attn = layer.attention.attn
@@ -47,14 +47,14 @@ def encode_mpnet(backbone: PreTrainedModel, tokens: dict[str, Tensor], packing: 
 def encode_deberta(backbone: PreTrainedModel, tokens: dict[str, Tensor], packing: Packing) -> Tensor:
     """Returns hidden states ``[1, T + padding, hidden]`` of ``tokens``, each ``[1, T + padding]``.
 
-    Disentangled attention (He et al., 2021, "DeBERTa", equation 4): to the product of a query and a key it adds those
-    of the query with the vector of their distance, and of the key with it.
+    Disentangled attention (He et al., 2021, "DeBERTa", equation 4) adds to the product of a query and a key the
+    products of each of them with a vector of their distance.
     """
     encoder = backbone.encoder
     hidden = embedded = backbone.embeddings(**tokens)
     table = encoder.get_rel_embedding()  # None without relative attention
     rows = None if table is None else _find_rows(encoder, len(table), packing.max_length)
-    for number, layer in enumerate(encoder.layer):
+    for index, layer in enumerate(encoder.layer):
         attn = layer.attention.self
         projections = (attn.query_proj, attn.key_proj, attn.value_proj)
         q, k, v = (_split_heads(project(hidden), attn.num_attention_heads) for project in projections)
@@ -63,7 +63,7 @@ def encode_deberta(backbone: PreTrainedModel, tokens: dict[str, Tensor], packing
         out = _attend(attn, q, k, v, packing, bias, scale)
         attended = layer.attention.output(out, hidden)
         hidden = layer.output(layer.intermediate(attended), attended)
-        if number == 0 and encoder.conv is not None:
+        if index == 0 and encoder.conv is not None:
             hidden = _convolve(encoder.conv, embedded, hidden, packing)
     return hidden
 
@@ -82,18 +82,18 @@ def _attend(
     bias: Bias | None,
     scale: float | None = None,
 ) -> Tensor:
-    """Returns ``[1, T + padding, heads * width]`` of ``q``, ``k``, ``v``: ``[1, heads, T + padding, width]``."""
+    """Attends within each pair; ``[1, heads, T + padding, width]`` each -> ``[1, T + padding, heads * width]``."""
     dropout = module.dropout.p if module.training else 0.0
     return attend_packed(module, q, k, v, None, scale, dropout, packing=packing, bias=bias)[0].flatten(2)
 
 
 def _find_rows(encoder: "DebertaV2Encoder", size: int, longest: int) -> Tensor:
-    """Returns rows of a table, ``[2, 2 * longest]`` int64, for the distances from ``1 - longest`` to ``longest``.
+    """Returns indices of a table's rows, ``[2, 2 * longest]`` int64, for distances from ``1 - longest`` to ``longest``.
 
-    First of the tokens by which a key is before its query, then of those by which a query is before its key. They are
-    made where they are small, for reading their bounds to wait for no GPU.
+    The first row is for query minus key positions, the second for key minus query positions. They are on the CPU, so
+    that reading their bounds does not wait for a GPU.
     """
-    distances = encoder.get_rel_pos(torch.empty(longest + 1, 0))[0]  # of each token from each, in buckets
+    distances = encoder.get_rel_pos(torch.empty(longest + 1, 0))[0]  # between all tokens, in buckets
     ahead = torch.cat([distances[0, 1:longest].flip(0), distances[:, 0]])
     return torch.stack([size // 2 - ahead, size // 2 + ahead]).clamp(0, size - 1)
 
@@ -102,12 +102,12 @@ def _disentangle(attention: "DisentangledSelfAttention", table: Tensor, rows: Te
     """Returns the bias of one layer's attention. ``table``: ``[size, hidden]``; ``rows``: of _find_rows."""
     first, last, longest = int(rows.min()), int(rows.max()) + 1, rows.shape[1] // 2
     drop = attention.pos_dropout
-    used = drop(table[first:last], first) if isinstance(drop, PairDropout) else drop(table[first:last])
+    used = drop(table[first:end], first) if isinstance(drop, PairDropout) else drop(table[first:end])
 
-    def look_up(project: nn.Module, which: Tensor) -> Tensor:
+    def look_up(project: nn.Module, indices: Tensor) -> Tensor:
         vectors = _split_heads(project(used) * scale, attention.num_attention_heads)
-        index = (which - first).to(used.device, non_blocking=True)
-        return vectors.index_select(1, index)  # [heads, 2 * longest, width]
+        local = (indices - first).to(used.device, non_blocking=True)
+        return vectors.index_select(1, local)  # [heads, 2 * longest, width]
 
     keys = queries = None
     if "c2p" in attention.pos_att_type:
@@ -120,8 +120,8 @@ def _disentangle(attention: "DisentangledSelfAttention", table: Tensor, rows: Te
     def bias(q: Tensor, k: Tensor) -> Tensor:
         length = q.shape[-2]
         near = slice(longest - length, longest + length)
-        of_keys = q.new_zeros(()) if keys is None else _shear(q @ keys[:, near].mT)
-        return of_keys if queries is None else _shear(k @ queries[:, near].mT).mT + of_keys
+        key_bias = q.new_zeros(()) if keys is None else _shear(q @ keys[:, near].mT)
+        return key_bias if queries is None else _shear(k @ queries[:, near].mT).mT + key_bias
 
     return bias
 
@@ -134,10 +134,10 @@ def _shear(x: Tensor) -> Tensor:
 
 
 def _convolve(layer: "ConvLayer", embedded: Tensor, hidden: Tensor, packing: Packing) -> Tensor:
-    """Adds DeBERTa's convolution over the embedded tokens to its first layer's output; zeros keep pairs apart."""
+    """Adds DeBERTa's convolution over the embedded tokens to its first layer's output; zeros separate the pairs."""
     gap = layer.conv.padding[0]
     sequence = F.pad(packing.sequence, (0, packing.padding), value=len(packing.starts) - 1)
-    place = torch.arange(len(sequence), device=hidden.device) + gap * sequence
-    row = embedded.new_zeros(1, len(place) + gap * (len(packing.starts) - 1), embedded.shape[-1])
-    out = layer.conv(row.index_copy(1, place, embedded).mT)[..., place].mT
+    slots = torch.arange(len(sequence), device=hidden.device) + gap * sequence
+    row = embedded.new_zeros(1, len(slots) + gap * (len(packing.starts) - 1), embedded.shape[-1])
+    out = layer.conv(row.index_copy(1, slots, embedded).mT)[..., slots].mT
     return layer.LayerNorm(hidden + ACT2FN[layer.conv_act](layer.dropout(out)))

@@ -1,9 +1,9 @@
-"""An adapter as a folder, and loading it: its part, its tensors and its pair head, and the encoder that it belongs to.
+"""An adapter's folder: writing it, reading it, and loading the adapter with its base.
 
-adapter.json              its part, and the base: name, place and fingerprint
-adapter.safetensors       the tensors of its part
-pair_head.safetensors     everything above the encoder
-README.md, kinspan.json   its training, for people and for programs
+adapter.json              the part (see AdapterPart), and the base: name, place and fingerprint
+adapter.safetensors       the part's tensors
+pair_head.safetensors     the tensors above the encoder
+README.md, kinspan.json   how it was trained, for people and for programs
 """
 
 import hashlib
@@ -28,7 +28,12 @@ from .layers import AdapterPart, add_layers, merge_lora, shorten
 
 SPEC, TENSORS, HEAD = "adapter.json", "adapter.safetensors", "pair_head.safetensors"
 FORMAT = 1
-FINGERPRINTED = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads")  # of a config, with the weights
+FINGERPRINTED = (
+    "model_type",
+    "hidden_act",
+    "layer_norm_eps",
+    "num_attention_heads",
+)  # entries of a config that enter the fingerprint
 Tensors = dict[str, Tensor]
 
 
@@ -36,8 +41,8 @@ Tensors = dict[str, Tensor]
 class Base:
     """The frozen encoder that an adapter belongs to.
 
-    place:       a hub name, or a folder, as a path from the adapter's folder
-    fingerprint: of the encoder's weights, see ``fingerprint_encoder``
+    place:       a hub name, or a path relative to the adapter's folder
+    fingerprint: see ``fingerprint_encoder``
     """
 
     name: str
@@ -48,7 +53,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter in memory: the tensors of its part and of the pair head, by the names in their files."""
+    """An adapter in memory, with the tensors of its part and of the pair head by their names in the files."""
 
     folder: Path
     part: AdapterPart
@@ -58,12 +63,12 @@ class Adapter:
 
 
 def is_adapter(name_or_dir: str | Path) -> bool:
-    """Returns whether it is an adapter's folder. Nothing on the hub is taken for one."""
+    """Returns whether this is the folder of an adapter. A hub name never is."""
     return (Path(name_or_dir) / SPEC).is_file()
 
 
 def read_adapter(folder: str | Path) -> Adapter:
-    """Returns the adapter in a folder; ``wear`` compares its tensors with the base."""
+    """Returns the adapter in a folder; ``wear`` checks its tensors against the base."""
     folder = Path(folder)
     part, base = read_spec(folder)
     return Adapter(folder, part, base, _read_tensors(folder / TENSORS), _read_tensors(folder / HEAD))
@@ -75,8 +80,8 @@ def read_spec(folder: Path) -> tuple[AdapterPart, Base]:
     content = read_object(path, "get the folder again")
     try:
         (entry,) = content["parts"]
-        below = tuple(AdapterPart(**{**part, "of": ()}) for part in entry.get("of", ()))
-        return AdapterPart(**{**entry, "of": below}), Base(**content["base"])
+        fused = tuple(AdapterPart(**{**part, "of": ()}) for part in entry.get("of", ()))
+        return AdapterPart(**{**entry, "of": fused}), Base(**content["base"])
     except (TypeError, LookupError, ValueError, AttributeError) as error:
         raise KinspanError(f"{path} is damaged: {quote_error(error)}") from error
 
@@ -89,20 +94,20 @@ def _read_tensors(path: Path) -> Tensors:
 
 
 def write_spec(folder: Path, part: AdapterPart, base: Base) -> None:
-    """Writes adapter.json. ``base``: with its place as ``folder`` finds it"""
+    """Writes adapter.json. The base's place must be relative to ``folder``, or a hub name."""
     content = {"format": FORMAT, "parts": [asdict(part)], "base": asdict(base)}
     (folder / SPEC).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def write_adapter(folder: Path, part: AdapterPart, base: Base, tensors: Tensors, head: Tensors) -> None:
-    """Writes an adapter's files, but for the card and the facts, into a folder that exists."""
+    """Writes an adapter's files, except card and facts, to an existing folder."""
     write_spec(folder, part, base)
     for name, content in ((TENSORS, tensors), (HEAD, head)):
         save_file({key: tensor.contiguous() for key, tensor in content.items()}, str(folder / name), {"format": "pt"})
 
 
 def find_base(folder: Path, base: Base) -> str:
-    """Returns the folder or hub name of an adapter's base. Raises KinspanError if a folder is gone."""
+    """Returns the folder or hub name of an adapter's base. Raises KinspanError if the folder is missing."""
     if base.place == DEFAULT_MODEL_NAME:
         return default_model()
     beside = folder.resolve() / base.place
@@ -114,10 +119,7 @@ def find_base(folder: Path, base: Base) -> str:
 
 
 def make_base_place(name_or_dir: str | None, folder: Path | None = None) -> str:
-    """Returns the base's place for adapter.json in ``folder``, or as an absolute path.
-
-    name_or_dir: the --model of its training
-    """
+    """Returns ``Base.place`` for a --model: a folder relative to ``folder``, if given, or as an absolute path."""
     if name_or_dir is None or find_hub_name(name_or_dir) == DEFAULT_HUB_NAME:
         return DEFAULT_MODEL_NAME
     if not Path(name_or_dir).is_dir():
@@ -127,7 +129,7 @@ def make_base_place(name_or_dir: str | None, folder: Path | None = None) -> str:
 
 
 def fingerprint_encoder(encoder: PreTrainedModel) -> str:
-    """Returns a hash of a plain encoder's weights without the pooler, which belongs to the head."""
+    """Returns a hash of a plain encoder's weights, without the pooler, which belongs to the head."""
     config = encoder.config
     digest = hashlib.sha256(json.dumps([getattr(config, key, None) for key in FINGERPRINTED]).encode())
     for name, tensor in sorted(encoder.named_parameters()):
@@ -137,13 +139,13 @@ def fingerprint_encoder(encoder: PreTrainedModel) -> str:
 
 
 def check_base(adapter: Adapter, fingerprint: str, name: str) -> None:
-    """Raises KinspanError where an encoder of this fingerprint is not the adapter's base."""
+    """Raises KinspanError if this fingerprint is not that of the adapter's base. ``name``: names the encoder"""
     if adapter.base.fingerprint != fingerprint:
         raise KinspanError(f"{name} is not the base of {adapter.folder}, {adapter.base.name}: its weights differ")
 
 
 def name_head(classifier: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """Returns the parameters of everything above the encoder, by their names in the classifier."""
+    """Returns the parameters above the encoder, by their names in the classifier."""
     head = {id(parameter) for module in list_head_modules(classifier) for parameter in module.parameters()}
     return {name: parameter for name, parameter in classifier.named_parameters() if id(parameter) in head}
 
@@ -154,34 +156,34 @@ def name_parts(encoder: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in named if name is not None}
 
 
-def fill(parameters: dict[str, nn.Parameter], tensors: Tensors, place: Path) -> None:
-    """Copies tensors into parameters of the same names. Raises KinspanError where they do not fit one another."""
+def fill(parameters: dict[str, nn.Parameter], tensors: Tensors, path: Path) -> None:
+    """Copies tensors into parameters of the same names. Raises KinspanError if names or shapes differ."""
     wrong = sorted(parameters.keys() ^ tensors.keys())
     wrong = wrong or sorted(name for name, tensor in tensors.items() if tensor.shape != parameters[name].shape)
     if wrong:
-        raise KinspanError(f"{place} does not fit its {SPEC} and its base: see {wrong[0]}")
+        raise KinspanError(f"{path} does not fit its {SPEC} and its base: see {wrong[0]}")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
 
 
 def find_model(name_or_dir: str) -> str:
-    """Returns the model with the tokenizer and config: an adapter's base, otherwise the model itself."""
+    """Returns where a model's tokenizer and config are: an adapter's base, otherwise the model itself."""
     return find_base(Path(name_or_dir), read_spec(Path(name_or_dir))[1]) if is_adapter(name_or_dir) else name_or_dir
 
 
 def load_adapted(folder: str, **options: Any) -> PreTrainedModel:
     """Returns the sequence classifier of an adapter's base with the adapter and its pair head, in fp32.
 
-    LoRA is merged, which leaves a plain model; bottlenecks stay in the normalisations of its layers.
+    LoRA is merged into the weights; bottlenecks are inserted into the layers' normalisations.
 
-    options: of ``from_pretrained``, such as attn_implementation
+    options: for ``from_pretrained``, such as attn_implementation
 
-    Raises KinspanError where the base cannot be found, or is not the one that the adapter was trained beside.
+    Raises KinspanError if the base cannot be found, or is not the one that the adapter was trained with.
     """
     adapter = read_adapter(folder)
     place = find_base(adapter.folder, adapter.base)
-    # Whatever head the base has, the adapter brings its own
+    # The adapter's head replaces the base's, whatever its shape
     classifier, _ = load_base(place, f"adapter {folder}: base", ignore_mismatched_sizes=True, **options)
     check_base(adapter, fingerprint_encoder(classifier.base_model), place)
     wear(classifier, adapter)
@@ -193,19 +195,19 @@ def load_adapted(folder: str, **options: Any) -> PreTrainedModel:
 def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[PreTrainedModel, list[str]]:
     """Returns a plain sequence classifier of one logit in fp32, and the names of its head's fresh tensors.
 
-    Raises KinspanError where it holds no weights, or is no encoder that can be trained here.
+    Raises KinspanError if it holds no weights, or is no encoder that can be trained here.
     """
     config = load_config(name_or_dir, flag)
     if holds_no_weights(name_or_dir, flag):
-        raise KinspanError(f"{flag} {name_or_dir} holds no weights: an adapter needs a base that others have, too")
-    known = {"config": config, "dtype": torch.float32, **options}
-    return load_part(AutoModelForSequenceClassification, name_or_dir, known, flag)
+        raise KinspanError(f"{flag} {name_or_dir} holds no weights: an adapter needs a base with weights")
+    arguments = {"config": config, "dtype": torch.float32, **options}
+    return load_part(AutoModelForSequenceClassification, name_or_dir, arguments, flag)
 
 
 def wear(classifier: PreTrainedModel, adapter: Adapter) -> None:
-    """Puts an adapter of this base and its pair head into a classifier, in place of the bottlenecks it wore before.
+    """Puts an adapter and its pair head into a classifier of its base, replacing any bottlenecks there.
 
-    Raises KinspanError where the tensors do not fit.
+    Raises KinspanError if the tensors do not fit.
     """
     add_layers(classifier.base_model, adapter.part)
     fill(name_parts(classifier.base_model), adapter.tensors, adapter.folder / TENSORS)

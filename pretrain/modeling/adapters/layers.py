@@ -1,11 +1,11 @@
 """The modules that adapters add to a frozen encoder: bottlenecks and their fusion, and LoRA by the library ``peft``.
 
 Pfeiffer et al., 2021, "AdapterFusion: Non-Destructive Task Composition for Transfer Learning": with ``f`` the output of
-a layer's feed-forward block, ``x`` its input and ``LN`` the layer's last normalisation, a layer with a bottleneck gives
+a layer's feed-forward block, ``x`` its input and ``LN`` the layer's last normalisation, a layer with a bottleneck computes
 
     LN(f + x + B(LN(f + x)))        B(h) = U relu(D h + d) + u
 
-It needs only the sum ``f + x``, the input of ``LN``: it lives in the ``LN``, and no other module changes.
+It needs only the input of ``LN``, ``f + x``, so that only the ``LN`` module is replaced.
 
 Hu et al., 2021, "LoRA: Low-Rank Adaptation of Large Language Models": ``W + scale * B A``, B starting at zero.
 """
@@ -21,12 +21,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from data_pipeline.core.errors import KinspanError
 
-# The families whose layers end in a module LN(f + x). ALBERT's layers share theirs, ModernBERT normalises before its
+# The families whose layers end in a module LN(f + x). ALBERT's layers share one; ModernBERT normalises before its
 # blocks.
 FAMILIES_WITH_BOTTLENECKS = ("bert", "roberta", "electra", "mpnet", "deberta-v2")
 LAST_NORM = re.compile(r"(?:^|\.)layer\.(\d+)\.output\.LayerNorm(?:\.parts\.(.+))?$")
-INITIAL_DEVIATION = 0.02  # as BERT's matrices
-LORA_NAME = "default"  # peft's name of the adapter, in the names of its parameters
+INITIAL_DEVIATION = 0.02  # of new matrices, as in BERT
+LORA_NAME = "default"  # the adapter's name in the names of peft's parameters
 LORA_SCALE = 2.0  # alpha over rank, whatever the rank
 LORA_TARGETS = {  # the linear layers of each family that make queries and values
     "bert": ("query", "value"),
@@ -41,10 +41,10 @@ LORA_TARGETS = {  # the linear layers of each family that make queries and value
 
 @dataclass(frozen=True)
 class AdapterPart:
-    """Names the modules that an adapter adds to every layer.
+    """Describes the modules that an adapter adds to every layer.
 
-    name: the adapter's, of its training data; it tells the bottlenecks of a fusion apart
-    size: the width of the bottleneck, or LoRA's rank; 0 for a fusion
+    name: the adapter's name; identifies a bottleneck in a fusion
+    size: the bottleneck's width, or LoRA's rank; 0 for a fusion
     of:   the bottlenecks that a fusion weighs
     """
 
@@ -60,9 +60,9 @@ class AdapterPart:
 
 
 class Bottleneck(nn.Module):
-    """``B(h) = U relu(D h + d) + u``: ``[..., hidden]`` to the same shape, by way of ``size`` numbers.
+    """``B(h) = U relu(D h + d) + u``: ``[..., hidden]`` to the same shape, with ``size`` hidden units.
 
-    U and u start at zero, where Pfeiffer et al. draw U: an untrained adapter then is the plain model, to the bit.
+    U and u start at zero (Pfeiffer et al. draw U at random), so that an untrained adapter leaves the model unchanged.
     """
 
     def __init__(self, hidden: int, size: int) -> None:
@@ -79,30 +79,29 @@ class Bottleneck(nn.Module):
 class Fusion(nn.Module):
     """AdapterFusion without a value matrix: ``sum_t p_t B_t(h)``, ``p = softmax_t((Q h + q) . K B_t(h))``.
 
-    As in Rücklé et al., 2020, section 5.1: the outputs are weighed and not transformed. ``[..., hidden]`` to the same
-    shape.
+    As in Rücklé et al., 2020, section 5.1, outputs are weighed, not transformed. ``[..., hidden]`` to the same shape.
     """
 
     def __init__(self, hidden: int, sizes: Iterable[int]) -> None:
         super().__init__()
         self.query = nn.Linear(hidden, hidden)
-        self.key = nn.Linear(hidden, hidden, bias=False)  # K transposed, see forward
+        self.key = nn.Linear(hidden, hidden, bias=False)  # K transposed
         self.of = nn.ModuleList(Bottleneck(hidden, size) for size in sizes)
         nn.init.normal_(self.query.weight, std=INITIAL_DEVIATION)
         nn.init.normal_(self.key.weight, std=INITIAL_DEVIATION)
         nn.init.zeros_(self.query.bias)
 
     def forward(self, h: Tensor) -> Tensor:
-        added = torch.stack([adapter(h) for adapter in self.of], -2)
-        keyed = self.key(self.query(h))  # K' (Q h + q), so that K is applied once and not to each adapter's output
-        scores = (keyed[..., None, :] * added).sum(-1)
-        return (torch.softmax(scores.float(), -1).to(added.dtype)[..., None] * added).sum(-2)
+        outputs = torch.stack([adapter(h) for adapter in self.of], -2)
+        query_key = self.key(self.query(h))  # K' (Q h + q): K is applied once, not to each output
+        scores = (query_key[..., None, :] * outputs).sum(-1)
+        return (torch.softmax(scores.float(), -1).to(outputs.dtype)[..., None] * outputs).sum(-2)
 
 
 class AdaptedNorm(nn.LayerNorm):
     """A layer's last normalisation, with the adapter before it."""
 
-    parts: nn.ModuleList  # one, or none
+    parts: nn.ModuleList  # at most one
 
     def forward(self, input: Tensor) -> Tensor:
         total = input
@@ -112,9 +111,9 @@ class AdaptedNorm(nn.LayerNorm):
 
 
 def add_layers(encoder: PreTrainedModel, part: AdapterPart) -> None:
-    """Adds an adapter's layers to an encoder, drawn from torch's generator; bottlenecks replace those that are there.
+    """Adds an adapter's layers, drawn from torch's generator, to an encoder; bottlenecks replace earlier ones.
 
-    Raises KinspanError where the family's layers have no place for bottlenecks.
+    Raises KinspanError if the family's layers cannot take bottlenecks.
     """
     if part.kind == "lora":
         from peft import LoraConfig, inject_adapter_in_model
@@ -132,13 +131,13 @@ def build_layers(config: PreTrainedConfig, part: AdapterPart) -> nn.ModuleList:
     """Returns the new modules of each layer, for ``attach``."""
     hidden = config.hidden_size
     return nn.ModuleList(
-        nn.ModuleList([Fusion(hidden, [below.size for below in part.of]) if part.of else Bottleneck(hidden, part.size)])
+        nn.ModuleList([Fusion(hidden, [fused.size for fused in part.of]) if part.of else Bottleneck(hidden, part.size)])
         for _ in range(config.num_hidden_layers)
     )
 
 
 def attach(encoder: nn.Module, layers: nn.ModuleList) -> None:
-    """Puts modules into the layers' last normalisations, in place of any that are there."""
+    """Puts modules into the layers' last normalisations, replacing earlier ones."""
     for norm, parts in zip(list_norms(encoder), layers, strict=True):
         norm.__class__ = AdaptedNorm
         norm.parts = parts
@@ -148,13 +147,13 @@ def list_norms(encoder: nn.Module) -> list[nn.LayerNorm]:
     """Returns the last normalisation of each layer, in the order of the layers."""
     norms = {}
     for name, module in encoder.named_modules():
-        if isinstance(module, nn.LayerNorm) and (place := LAST_NORM.search(name)):
-            norms[int(place[1])] = module
-    return [norms[number] for number in sorted(norms)]
+        if isinstance(module, nn.LayerNorm) and (match := LAST_NORM.search(name)):
+            norms[int(match[1])] = module
+    return [norms[layer] for layer in sorted(norms)]
 
 
 def merge_lora(classifier: nn.Module) -> None:
-    """Adds LoRA's products into the weights of a model, and leaves a plain one."""
+    """Merges LoRA into the weights, which leaves a plain model."""
     from peft.tuners.lora import LoraLayer
 
     for parent in list(classifier.modules()):
@@ -165,11 +164,11 @@ def merge_lora(classifier: nn.Module) -> None:
 
 
 def shorten(name: str) -> str | None:
-    """Returns the name in an adapter's file of an encoder's parameter, such as ``3.0.down.weight`` of layer 3.
+    """Returns an adapter parameter's name in the adapter's file, such as ``3.0.down.weight`` for layer 3.
 
-    None for a parameter of the encoder itself. ``name``: from the encoder on
+    name: the parameter's name in the encoder; None is returned for one of the encoder itself
     """
     if ".lora_" in name:
         return name.replace(f".{LORA_NAME}.", ".")
-    place = LAST_NORM.search(name)
-    return f"{place[1]}.{place[2]}" if place and place[2] else None
+    match = LAST_NORM.search(name)
+    return f"{match[1]}.{match[2]}" if match and match[2] else None

@@ -27,15 +27,15 @@ from .folder import (
 from .layers import AdapterPart, add_layers
 
 Method = Literal["pfeiffer", "lora", "fusion"]
-SIZES = {"pfeiffer": 64, "lora": 8}  # unless --adapter_size says another: Rücklé et al., 2020; Hu et al., 2021
+SIZES = {"pfeiffer": 64, "lora": 8}  # the defaults of --adapter_size: Rücklé et al., 2020; Hu et al., 2021
 TRAINED_IN_FUSION = ("query", "key")
 
 
 class AdapterModel(PairModel):
-    """An encoder of which only an adapter and the pair head are trained; there is no token loss.
+    """A frozen encoder with an adapter and a pair head, which are trained by the pair loss alone.
 
-    part: in the encoder; of a fusion only the query and the key are trained
-    base: the fingerprint of the encoder, which checkpoints and releases do not hold
+    part: the adapter; of a fusion only the query and the key are trained
+    base: the fingerprint of the encoder, which is not in checkpoints and releases
     """
 
     losses = (PAIR,)  # type: ignore[assignment]
@@ -49,14 +49,14 @@ class AdapterModel(PairModel):
             parameter.requires_grad_(id(parameter) in trained)
 
     def name_trained(self) -> dict[str, nn.Parameter]:
-        """Returns the trained parameters of the adapter, by the names in its file."""
+        """Returns the trained parameters of the adapter, by their names in its file."""
         named = name_parts(self.classifier.base_model)
         if self.part.kind != "fusion":
             return named
         return {name: parameter for name, parameter in named.items() if name.split(".")[2] in TRAINED_IN_FUSION}
 
     def name_frozen(self) -> dict[str, nn.Parameter]:
-        """Returns the parameters of the adapters that a fusion weighs, by the names in its file."""
+        """Returns the parameters of the adapters that a fusion weighs, by their names in its file."""
         trained, named = self.name_trained(), name_parts(self.classifier.base_model)
         return {name: parameter for name, parameter in named.items() if name not in trained}
 
@@ -71,50 +71,49 @@ def load_adapter_model(
     base: str,
     method: Method,
     size: int | None,
-    beneath: Sequence[str],
+    fused: Sequence[str],
     name: str,
     seed: int,
     objectives: tuple[str, ...] = ("ssp",),
     positive_share: float = 0.2,
 ) -> tuple[AdapterModel, list[str]]:
-    """Returns the model that trains a new adapter beside ``base``, and notes on its new parts.
+    """Returns the model that trains a new adapter in ``base``, and notes on its new parts.
 
-    size:    the width of the bottleneck, or LoRA's rank; None: SIZES
-    beneath: folders of adapters of this base, which a fusion weighs and leaves frozen
-    name:    of the new adapter
-    seed:    of fresh weights
+    size:  the bottleneck's width, or LoRA's rank; None: see SIZES
+    fused: folders of adapters of this base, which a fusion weighs and leaves frozen
+    name:  the new adapter's name
 
-    Raises KinspanError where base and adapters do not go together.
+    Raises KinspanError if an adapter is not of this base.
     """
-    adapters = [read_adapter(folder) for folder in beneath]
+    adapters = [read_adapter(folder) for folder in fused]
     part = make_part(method, size, adapters, name)
-    torch.manual_seed(seed)  # of a fresh head
+    torch.manual_seed(seed)  # for a fresh head
     classifier, missing = load_base(base, attn_implementation=attention.NAME)
     fingerprint = fingerprint_encoder(classifier.base_model)
     for adapter in adapters:
         check_base(adapter, fingerprint, f"--model {shorten_name(base)}")
-    torch.manual_seed(seed)  # whatever the base's loading has drawn
+    torch.manual_seed(seed)  # whatever loading the base has drawn
     add_layers(classifier.base_model, part)
-    notes = [f"{shorten_name(base)} is frozen; trained are the pair head and {part}"]
+    notes = [f"{shorten_name(base)} is frozen; training the pair head and {part}"]
     if missing:
         start_at_base_rate(classifier, positive_share)
         notes.append(f"the pair head starts fresh ({len(missing)} tensors are not in {shorten_name(base)})")
     model = AdapterModel(classifier, part, fingerprint, objectives)
     if adapters:
         tensors = {
-            name.replace(".0.", f".0.of.{place}.", 1): tensor
-            for place, adapter in enumerate(adapters)
+            name.replace(".0.", f".0.of.{index}.", 1): tensor
+            for index, adapter in enumerate(adapters)
             for name, tensor in adapter.tensors.items()
         }
         fill(model.name_frozen(), tensors, adapters[0].folder / TENSORS)
     return model.train(), notes
 
 
-def make_part(method: Method, size: int | None, beneath: Sequence[Adapter], name: str) -> AdapterPart:
-    """Returns the part of a new adapter. ``beneath``: the adapters that a fusion weighs"""
+def make_part(method: Method, size: int | None, fused: Sequence[Adapter], name: str) -> AdapterPart:
+    """Returns the part of a new adapter. ``fused``: adapters that a fusion weighs"""
     if method != "fusion":
         return AdapterPart("lora" if method == "lora" else "bottleneck", name, size or SIZES[method])
-    for adapter in beneath:
+    for adapter in fused:
         if adapter.part.kind != "bottleneck":
-            raise KinspanError(f"--adapters {adapter.folder} is no bottleneck, and a fusion weighs only such")
-    return AdapterPart("fusion", name, of=tuple(adapter.part for adapter in beneath))
+            raise KinspanError(f"--adapters {adapter.folder} is not a bottleneck: a fusion weighs bottlenecks only")
+    return AdapterPart("fusion", name, of=tuple(adapter.part for adapter in fused))

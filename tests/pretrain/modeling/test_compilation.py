@@ -22,7 +22,7 @@ def _as_on_a_gpu(monkeypatch):
     """Nobody knows the bounds of the pairs, so that attention is padded in fp32, and flash attention in bf16."""
     make = Packing.of
     monkeypatch.setattr(Packing, "of", staticmethod(lambda *given: replace(make(*given), bounds=None)))
-    for name in ("_add_up_likelihood", "_put_gradient"):  # compiled in place
+    for name in ("_sum_log_likelihood", "_overwrite_by_gradient"):  # compiled in place
         monkeypatch.setattr(losses, name, getattr(losses, name))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
