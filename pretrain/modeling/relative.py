@@ -99,8 +99,8 @@ def _find_rows(encoder: "DebertaV2Encoder", size: int, longest: int) -> Tensor:
 
 
 def _disentangle(attention: "DisentangledSelfAttention", table: Tensor, rows: Tensor, scale: float) -> Bias | None:
-    """Returns the bias of one layer's attention. ``table``: ``[size, hidden]``; ``rows``: of _find_rows."""
-    first, last, longest = int(rows.min()), int(rows.max()) + 1, rows.shape[1] // 2
+    """Returns the bias of one layer's attention. ``table``: ``[size, hidden]``; ``rows``: see _find_rows"""
+    first, end, longest = int(rows.min()), int(rows.max()) + 1, rows.shape[1] // 2
     drop = attention.pos_dropout
     used = drop(table[first:end], first) if isinstance(drop, PairDropout) else drop(table[first:end])
 

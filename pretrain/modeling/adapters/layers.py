@@ -1,7 +1,7 @@
 """The modules that adapters add to a frozen encoder: bottlenecks and their fusion, and LoRA by the library ``peft``.
 
 Pfeiffer et al., 2021, "AdapterFusion: Non-Destructive Task Composition for Transfer Learning": with ``f`` the output of
-a layer's feed-forward block, ``x`` its input and ``LN`` the layer's last normalisation, a layer with a bottleneck computes
+a layer's feed-forward block, ``x`` its input and ``LN`` the layer's last normalisation, a layer with a bottleneck gives
 
     LN(f + x + B(LN(f + x)))        B(h) = U relu(D h + d) + u
 

@@ -1,7 +1,7 @@
-"""Dropout on a processor, whose masks are a function of (seed, step, layer, pair, position).
+"""Dropout on a CPU, whose masks are a function of (seed, step, layer, pair, position).
 
-So they do not depend on how a global batch is cut, and the backward pass makes them anew. Each number is a hash of two
-others, one of its row and one of its column, which is several times faster than torch's own dropout on a processor.
+They do not depend on how a global batch is divided, and the backward pass computes them again. Each element's random
+bits are a hash of its row's hash and its column's, which is several times faster than torch's dropout on a CPU.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# Odd numbers and shifts of Chris Wellons' "lowbias32" hash of 32 bits (https://nullprogram.com/blog/2018/07/31/).
+# Multipliers of Chris Wellons' 32-bit hash "lowbias32" (https://nullprogram.com/blog/2018/07/31/).
 FIRST, SECOND = 0x7FEB352D, 0x846CA68B - 2**32
-LANES = 2  # each hash of 32 bits decides about two elements, by 16 bits each
-STEPS = 2**16  # a probability is rounded to a multiple of one in so many, an error of at most 8e-6
+LANES = 2  # elements that a 32-bit hash decides, by 16 bits each
+STEPS = 2**16  # a probability is rounded to a multiple of 1 / STEPS, with an error of at most 8e-6
 
 
 def mix(numbers: Tensor) -> Tensor:
-    """Hashes int32 numbers, in place. Every bit of a result depends on every bit of its number."""
+    """Hashes int32 numbers in place, and returns them. Every bit of a hash depends on every bit of the number."""
     high = numbers >> 16
     numbers.bitwise_xor_(high.bitwise_and_(0xFFFF)).mul_(FIRST)
     torch.bitwise_right_shift(numbers, 15, out=high)
@@ -30,9 +30,9 @@ def mix(numbers: Tensor) -> Tensor:
 
 
 class Masks:
-    """The masks of one forward pass, whose calls of dropout are numbered as they come.
+    """The masks of one forward pass, in which calls of dropout are counted.
 
-    pairs: int64 ``[n]``: a number for each pair of all micro-batches, such as its index in the global order
+    pairs: int64 ``[n]``, an id of each pair that is unique in the global batch, such as its index in the global order
     """
 
     def __init__(self, seed: int, step: int, pairs: np.ndarray) -> None:
@@ -42,33 +42,31 @@ class Masks:
         self._calls = 0
 
     def place_tokens(self, sequence: Tensor, position: Tensor, padding: int) -> None:
-        """Takes each token's pair in the packed row, and its place there; both ``[T]``.
-
-        padding: tokens of no pair that follow
-        """
+        """Sets each token's sequence in the packed row and its position there, both ``[T]``, and the number of
+        padding tokens that follow."""
         tokens = mix(self.pairs[sequence] ^ mix(position.int() + 1))
         self.tokens = torch.nn.functional.pad(tokens, (0, padding))
         self._heads = self.tokens[:0]
 
     def rows_of_heads(self, heads: int) -> Tensor:
-        """Returns hashes int32 ``[heads, T + padding]`` of the rows of attention, one for each head and token."""
-        if len(self._heads) != heads:  # once per forward pass of an encoder: layers have as many heads
+        """Returns int32 hashes ``[heads, T + padding]`` of the rows of attention, for each head and token."""
+        if len(self._heads) != heads:  # once per forward pass of an encoder, whose layers all have as many heads
             self._heads = mix(mix(torch.arange(heads, dtype=torch.int32) + 1)[:, None] ^ self.tokens)
         return self._heads
 
     def rows_of_table(self, first: int, count: int) -> Tensor:
-        """Returns hashes int32 ``[count]`` of rows, from the number ``first`` on, of a table that all pairs share."""
+        """Returns int32 hashes ``[count]`` of a table's rows from index ``first`` on; all pairs share the table."""
         return mix(torch.arange(first, first + count, dtype=torch.int32) ^ (self._key & 0x7FFFFFFF))
 
     def start_call(self, width: int) -> Tensor:
-        """Returns hashes int32 of the columns of the next call of dropout, for rows of up to ``width`` elements."""
+        """Returns int32 hashes of the columns in the next call of dropout, for rows of up to ``width`` elements."""
         self._calls += 1
         call = hash_key(self._key, self._calls) & 0x7FFFFFFF
         return mix(torch.arange(-(-width // LANES), dtype=torch.int32) ^ call)
 
 
 def hash_key(*parts: int | str) -> int:
-    """Returns a number of 64 bits made of these."""
+    """Returns a 64-bit hash of ``parts``."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -82,7 +80,7 @@ def mix_pairs(key: int, pairs: np.ndarray) -> Tensor:
 
 
 def round_probability(p: float) -> float:
-    """Returns ``p`` as it is applied."""
+    """Returns the probability that is applied for ``p``."""
     return round(p * STEPS) / STEPS
 
 
@@ -90,7 +88,7 @@ def draw_mask(rows: Tensor, columns: Tensor, width: int, p: float, dtype: torch.
     """Returns 1 where an element is kept and 0 where it is dropped, ``[..., width]``.
 
     rows:    int32 hashes ``[...]``
-    columns: of Masks.start_call for at least this width
+    columns: from Masks.start_call for at least this width
     """
     bits = mix(rows[..., None] ^ columns[: -(-width // LANES)]).view(torch.int16)[..., :width]
     mask = torch.empty(bits.shape, dtype=dtype)
@@ -98,7 +96,7 @@ def draw_mask(rows: Tensor, columns: Tensor, width: int, p: float, dtype: torch.
 
 
 class _Drop(torch.autograd.Function):
-    """Drops elements of ``x [..., width]``, a row for each of ``rows``, and scales what stays."""
+    """Drops elements of ``x [..., width]`` by the hashes ``rows [...]`` and ``columns``, and scales the others."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor, columns: Tensor, p: float) -> Tensor:
@@ -117,10 +115,10 @@ def _drop(x: Tensor, rows: Tensor, columns: Tensor, p: float) -> Tensor:
 
 
 class PairDropout(nn.Dropout):
-    """torch's dropout, but that masks of hidden states come from the current Masks where there are any.
+    """torch's dropout, except that the current Masks, if there are any, give the masks.
 
     x:         ``[1, T, hidden]`` of a packed row, ``[n, hidden]`` of the pairs' first tokens, or rows of a shared table
-    first_row: the number of a table's first one
+    first_row: the index of the first row in the table, if these are rows of one
     """
 
     def forward(self, x: Tensor, first_row: int | None = None) -> Tensor:
@@ -134,7 +132,7 @@ class PairDropout(nn.Dropout):
 
 
 def replace_dropout(model: nn.Module) -> None:
-    """Puts PairDropout in the place of torch's dropout everywhere in a model that takes packed rows."""
+    """Replaces torch's dropout by PairDropout everywhere in a model."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
@@ -146,7 +144,7 @@ _current: Masks | None = None
 
 @contextmanager
 def use_masks(masks: Masks) -> Iterator[None]:
-    """Drops by these masks in the forward pass within."""
+    """Makes PairDropout use these masks inside the block."""
     global _current
     _current = masks
     try:
@@ -157,8 +155,8 @@ def use_masks(masks: Masks) -> Iterator[None]:
 
 @contextmanager
 def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) -> Iterator[None]:
-    """Decides the dropout of the forward pass within: on a GPU by ``micro_batch``, its number over all ranks, on a
-    processor by ``pairs``, see Masks."""
+    """Seeds the dropout of the forward pass inside the block: on a GPU by ``micro_batch``, its index among those of all
+    ranks; on a CPU by ``pairs``, see Masks."""
     torch.manual_seed(hash_key(seed, "dropout", step, micro_batch) >> 1)
     if torch.cuda.is_available():
         yield
@@ -168,5 +166,5 @@ def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) ->
 
 
 def current_masks() -> Masks | None:
-    """Returns the masks of the forward pass under way; None outside of ``use_masks``."""
+    """Returns the masks of the current forward pass; None outside ``use_masks``."""
     return _current

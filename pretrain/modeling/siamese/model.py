@@ -1,4 +1,4 @@
-"""A bi-encoder in training: one encoder that embeds each text alone, and its masked-LM head, over packed batches."""
+"""A bi-encoder in training: one encoder that embeds each text by itself, and its masked-LM head."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,16 +15,16 @@ from pretrain.modeling.pair_model import Load, load_or_build
 
 from .losses import CONTRASTIVE_SUMS
 
-TEMPERATURE = 0.05  # as sentence-transformers' scale of 20
+TEMPERATURE = 0.05  # sentence-transformers' default, a scale of 20
 
 
 class SiameseModel(nn.Module):
     """An encoder whose texts are compared by the cosine of their mean hidden states.
 
-    Its pair loss compares the texts of a whole global batch, so that it is computed outside, see cached.py.
+    The pair loss compares the texts of a global batch, so that it is computed elsewhere, see cached.py.
 
     temperature: the divisor of cosines
-    symmetric:   texts are compared with all queries as well
+    symmetric:   whether texts are compared with all queries as well
     """
 
     losses = (MLM, PAIR)
@@ -49,7 +49,7 @@ class SiameseModel(nn.Module):
         prepare_encoder(self, self.encoder)
 
     def embed(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Returns hidden states ``[T, hidden]`` of a packed row, and embeddings of length 1 ``[n, m, hidden]`` of its n
+        """Returns hidden states ``[T, hidden]`` of a packed row, and normalised embeddings ``[n, m, hidden]`` of its n
         pairs of m texts."""
         hidden = encode_packed(self.encoder, inputs)
         mean = pool_mean(hidden, inputs["starts"])
@@ -58,24 +58,24 @@ class SiameseModel(nn.Module):
     def forward(self, *, scales: Mapping[str, Tensor | float] | None, **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Returns a packed micro-batch's weighted masked-LM loss, its sums ``[len(sum_names)]`` and its embeddings.
 
-        The sums of the pair loss are left at 0: one micro-batch does not know them.
+        The sums of the pair loss are 0, as they need the global batch.
 
-        scales: None where nothing but the embeddings is wanted
+        scales: None if only the embeddings are needed
         """
         hidden, embeddings = self.embed(inputs)
         sums = torch.zeros(len(self.sum_names), dtype=torch.float64, device=hidden.device)
         if scales is None:
             return sums[0], sums, embeddings
-        loss, of_tokens = compute_mlm_loss(self.mlm_head(hidden[inputs["masked_positions"]]), inputs["masked_labels"])
-        sums[: len(of_tokens)] = of_tokens
+        loss, mlm_sums = compute_mlm_loss(self.mlm_head(hidden[inputs["masked_positions"]]), inputs["masked_labels"])
+        sums[: len(mlm_sums)] = mlm_sums
         return loss * scales["mlm"], sums, embeddings
 
 
 def pool_mean(hidden: Tensor, starts: Tensor) -> Tensor:
     """Returns the mean of each sequence's hidden states ``[T, hidden]``, special tokens included, in fp32."""
     lengths = starts.diff()
-    numbers = torch.arange(len(lengths), device=hidden.device)
-    sequence = torch.repeat_interleave(numbers, lengths, output_size=len(hidden))
+    indices = torch.arange(len(lengths), device=hidden.device)
+    sequence = torch.repeat_interleave(indices, lengths, output_size=len(hidden))
     total = hidden.new_zeros(len(lengths), hidden.shape[1], dtype=torch.float32)
     return total.index_add(0, sequence, hidden.float()) / lengths[:, None]
 
@@ -88,7 +88,7 @@ def load_siamese_model(
     symmetric: bool = False,
     load: Load = load_or_build,
 ) -> tuple[SiameseModel, list[str]]:
-    """Loads the bi-encoder to train, in fp32, and returns it with notes on its new parts; as ``load_model``."""
-    torch.manual_seed(seed)  # of fresh weights
+    """Loads the bi-encoder to train, in fp32, and returns it with notes on its new parts; see ``load_model``."""
+    torch.manual_seed(seed)  # for fresh weights
     model, notes = load(AutoModelForMaskedLM, name_or_dir, "masked-LM")
     return SiameseModel(model, objectives, temperature, symmetric).train(), notes
