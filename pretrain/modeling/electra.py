@@ -171,9 +171,7 @@ def share_embeddings(
     for name in EMBEDDINGS if how == "tied" else EMBEDDINGS[:1]:
         shapes = [tuple(getattr(side, name).weight.shape) for side in (small, large)]
         if shapes[0] != shapes[1]:
-            raise KinspanError(
-                f"--embedding_sharing {how}: {name} of generator and discriminator have the shapes {shapes}"
-            )
+            raise KinspanError(f"--embedding_sharing {how}: {name} of generator and discriminator have shapes {shapes}")
     source, target = (small, large) if generator_loaded and not classifier_loaded else (large, small)
     if how == "disentangled":
         if not (generator_loaded and classifier_loaded):
@@ -214,23 +212,21 @@ def load_replaced_token_model(
     detector, more = load(AutoModelForPreTraining, name_or_dir, "token-detection")
     notes, config, factor = notes + more, classifier.config, parse_size_factor(generator)
     if factor is None:
-        generator_model, more = load(AutoModelForMaskedLM, generator, "generator's masked-LM", "--generator")
-        if generator_model.config.model_type != "electra":
-            raise KinspanError(
-                f"--generator {generator} is {generator_model.config.model_type}: it must be an ELECTRA model"
-            )
-        if generator_model.config.vocab_size != config.vocab_size:
+        masked_lm, more = load(AutoModelForMaskedLM, generator, "generator's masked-LM", "--generator")
+        if masked_lm.config.model_type != "electra":
+            raise KinspanError(f"--generator {generator} is {masked_lm.config.model_type}: it must be an ELECTRA model")
+        if masked_lm.config.vocab_size != config.vocab_size:
             raise KinspanError(f"--generator {generator}: its vocabulary differs from --model's")
     else:
         small = scale_config(config, factor)
-        generator_model, _ = load(AutoModelForMaskedLM, name_or_dir, "", config=small)
+        masked_lm, _ = load(AutoModelForMaskedLM, name_or_dir, "", config=small)
         layers, heads = small.num_hidden_layers, small.num_attention_heads
         more = [f"the generator starts fresh: {layers} layers of {small.hidden_size}, {heads} heads"]
     loaded = factor is None and not holds_no_weights(generator), not holds_no_weights(name_or_dir)
     if all(loaded) and sharing == "tied":
         more = [*more, "the generator's embeddings are replaced by the discriminator's, since they are tied"]
-    share_embeddings(generator_model, classifier, sharing, *loaded)
-    model = ReplacedTokenModel(generator_model, classifier, detector.discriminator_predictions, objectives).train()
+    share_embeddings(masked_lm, classifier, sharing, *loaded)
+    model = ReplacedTokenModel(masked_lm, classifier, detector.discriminator_predictions, objectives).train()
     return model, list(dict.fromkeys(notes + more))
 
 

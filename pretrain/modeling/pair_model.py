@@ -115,9 +115,7 @@ def build_fresh(auto: Any, config: PreTrainedConfig, name_or_dir: str, flag: str
             config, attn_implementation=attention.NAME, dtype=torch.float32, trust_remote_code=False
         )
     except Exception as error:  # heads that do not divide the width, an unknown activation, ...
-        raise KinspanError(
-            f"{flag} {name_or_dir}: no model can be built from its config.json: {quote_error(error)}"
-        ) from error
+        raise KinspanError(f"{flag} {name_or_dir}: its config.json gives no model: {quote_error(error)}") from error
 
 
 def load_model(
@@ -164,9 +162,7 @@ def load_part(
     mismatched = sorted(info["mismatched_keys"])
     if mismatched and not options.get("ignore_mismatched_sizes"):
         key, stored, expected = mismatched[0]
-        raise KinspanError(
-            f"{flag} {name_or_dir}: {key} has the shape {list(stored)}, but {list(expected)} in its config.json"
-        )
+        raise KinspanError(f"{flag} {name_or_dir}: {key} is {list(stored)}, but {list(expected)} in its config.json")
     missing = sorted(info["missing_keys"])
     lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
     if lost:

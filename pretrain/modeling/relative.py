@@ -90,8 +90,8 @@ def _attend(
 def _find_rows(encoder: "DebertaV2Encoder", size: int, longest: int) -> Tensor:
     """Returns indices of a table's rows, ``[2, 2 * longest]`` int64, for distances from ``1 - longest`` to ``longest``.
 
-    The first row is for query minus key positions, the second for key minus query positions. They are on the CPU, so
-    that reading their bounds does not wait for a GPU.
+    The first row is for distances from query to key, the second for distances from key to query. They are on the CPU,
+    so that reading their bounds does not wait for a GPU.
     """
     distances = encoder.get_rel_pos(torch.empty(longest + 1, 0))[0]  # between all tokens, in buckets
     ahead = torch.cat([distances[0, 1:longest].flip(0), distances[:, 0]])

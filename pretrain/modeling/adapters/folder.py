@@ -28,12 +28,7 @@ from .layers import AdapterPart, add_layers, merge_lora, shorten
 
 SPEC, TENSORS, HEAD = "adapter.json", "adapter.safetensors", "pair_head.safetensors"
 FORMAT = 1
-FINGERPRINTED = (
-    "model_type",
-    "hidden_act",
-    "layer_norm_eps",
-    "num_attention_heads",
-)  # entries of a config that enter the fingerprint
+FINGERPRINTED = ("model_type", "hidden_act", "layer_norm_eps", "num_attention_heads")  # entries of a config
 Tensors = dict[str, Tensor]
 
 
@@ -119,7 +114,7 @@ def find_base(folder: Path, base: Base) -> str:
 
 
 def make_base_place(name_or_dir: str | None, folder: Path | None = None) -> str:
-    """Returns ``Base.place`` for a --model: a folder relative to ``folder``, if given, or as an absolute path."""
+    """Returns ``Base.place`` for a --model. A folder's is relative to ``folder``, if given, else absolute."""
     if name_or_dir is None or find_hub_name(name_or_dir) == DEFAULT_HUB_NAME:
         return DEFAULT_MODEL_NAME
     if not Path(name_or_dir).is_dir():
