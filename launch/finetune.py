@@ -16,22 +16,21 @@ from launch.kinspan import run
 log = logging.getLogger(__name__)
 
 DESCRIPTION = """Fine-tunes a checkpoint to rank candidate answers, with several seeds, and measures each on the test
-set: MAP, MRR, P@1 and nDCG@10 as trec_eval has them, mean and standard deviation, beside BM25 and the base model.
+set: MAP, MRR, P@1 and nDCG@10 as trec_eval computes them, mean and standard deviation, beside BM25 and the base model.
 
-The head is a sequence classifier with one logit. Each run stops early by the dev MAP and keeps its best checkpoint, in
-OUTPUT_DIR/seed-N/best, which CrossEncoder and AutoModelForSequenceClassification load; beside it are run.txt, qrels.txt
-and predictions.jsonl. With --transfer it is TANDA: first the transfer set, then the target. With --loss contrastive it
-is a bi-encoder, which SentenceTransformer loads, measured by MRR and recall. The same command again resumes.
+The ranker is a sequence classifier with one logit. Each seed stops early by the dev MAP and keeps its best checkpoint
+in OUTPUT_DIR/seed-N/best, which CrossEncoder and AutoModelForSequenceClassification load, with run.txt, qrels.txt and
+predictions.jsonl beside it. --transfer trains on another data set first (TANDA). --loss contrastive trains a
+bi-encoder, which SentenceTransformer loads, and measures MRR and recall. Run the same command again to resume.
 
-A first run, of questions in questions/train.jsonl, dev.jsonl and test.jsonl, a line for each candidate:
+--data files=questions reads questions/train.jsonl, dev.jsonl and test.jsonl, with a line for each candidate:
   {"question": "How long does a refund take?", "answer": "Refunds arrive within five days.", "label": 1}
 
-  kinspan finetune --data files=questions --model releases/docs --output_dir runs/ranker --seeds 3
-
-With 50 questions of some ten candidates each, all-MiniLM-L6-v2 takes 7 to 19 minutes of one core; with so few, give
+With 50 questions of about ten candidates each, all-MiniLM-L6-v2 takes 7 to 19 minutes on one core; for so few, add
 --epochs 100 --eval_steps 20 --patience 6."""
 
 EPILOG = """examples:
+  kinspan finetune --data files=questions --model releases/docs --output_dir runs/ranker --seeds 3
   kinspan finetune --data wikiqa=WikiQACorpus --model releases/ssp --output_dir runs/wikiqa --seeds 5
   deepspeed launch/finetune.py --data wikiqa=WikiQACorpus --model roberta-base --search_folds 5
   kinspan finetune --data wikiqa=WikiQACorpus --transfer asnq=ASNQ --learning_rate 1e-6 --epochs 3

@@ -17,31 +17,31 @@ from data_pipeline.core.errors import FILE_SYSTEM_ERRORS, KinspanError
 from data_pipeline.core.progress import set_up_logging
 from pretrain.engine.world import adopt_world, read_world
 
-# command -> (the module that runs it, its line of help); launchers start the four modules of launch/ themselves
+# command -> (its module, its line of help); launchers such as deepspeed start the modules of launch/ directly
 COMMANDS = {
-    "adapt": ("commands.adapt", "train on documents, compare rankers and say which to use, in one command"),
+    "adapt": ("commands.adapt", "pre-train on documents, compare rankers and release the best, in one command"),
     "prepare": ("prepare", "turn documents into a corpus"),
     "pretrain": ("pretrain", "continue the pre-training of an encoder, in one process"),
     "finetune": ("finetune", "fine-tune a ranker on labelled questions"),
-    "evaluate": ("commands.evaluate", "measure models on labelled questions, or anyone's TREC files"),
+    "evaluate": ("commands.evaluate", "measure models on labelled questions, or the TREC files of any system"),
     "rank": ("commands.rank", "rank candidates without labels, or re-rank a TREC run"),
     "release": ("commands.release", "turn a run into a folder for transformers and sentence-transformers"),
     "index": ("commands.index", "encode documents or answers into an index to search"),
-    "search": ("commands.search", "find the answers to a question in an index"),
+    "search": ("commands.search", "search an index for the answers to a question"),
     "serve": ("commands.serve", "answer questions from an index over HTTP, with a page to try it"),
-    "study": ("commands.study", "run several ways of fine-tuning as one table"),
-    "preflight": ("preflight", "check all hosts before a long run of pretrain"),
-    "show corpus": ("commands.inspect_corpus", "what a corpus holds, or documents of it"),
-    "show pairs": ("commands.inspect_pairs", "the pairs that training would see"),
-    "show run": ("commands.status", "how far a run is"),
+    "study": ("commands.study", "compare several ways of fine-tuning in one table"),
+    "preflight": ("preflight", "check all hosts before a long pre-training"),
+    "show corpus": ("commands.inspect_corpus", "show the counts of a corpus, or some of its documents"),
+    "show pairs": ("commands.inspect_pairs", "show the pairs that training would see"),
+    "show run": ("commands.status", "show the state and progress of a run"),
     "data mine": ("commands.mine", "find hard negatives for the training questions of a data set"),
     "data asnq": ("commands.build_asnq", "make ASNQ from Natural Questions"),
-    "data las": ("commands.build_las", "turn a forum's dump into a data set of answer selection"),
-    "adapter train": ("commands.train_adapters", "train an adapter for each of many corpora beside one base"),
-    "adapter merge": ("commands.merge_adapter", "merge an adapter of LoRA into its base"),
-    "evaluate transfer": ("commands.transfer_matrix", "how models of many sources rank on other data sets"),
+    "data las": ("commands.build_las", "turn a forum's dump into labelled questions"),
+    "adapter train": ("commands.train_adapters", "train an adapter on each of many corpora, for one base model"),
+    "adapter merge": ("commands.merge_adapter", "merge a LoRA adapter into its base model"),
+    "evaluate transfer": ("commands.transfer_matrix", "measure models on data sets that they were not trained for"),
 }
-# extra of pyproject.toml -> the packages that it brings, by the names that they are imported by
+# extra of pyproject.toml -> the import names of its packages
 EXTRAS = {
     "rank": "Stemmer bm25s ir_measures scipy sentence_transformers sklearn",
     "prepare": "datatrove docx ftfy lxml markdown_it mwparserfromhell py3langid py7zr pypdf trafilatura warcio",
@@ -53,7 +53,10 @@ EXTRAS = {
     "wandb": "wandb",
 }
 FIRST_DAY = ("adapt", "prepare", "pretrain", "finetune", "evaluate", "search")
-HELP = """usage: kinspan COMMAND [--SETTING VALUE ...]
+HELP = """example:
+  kinspan adapt --documents docs/ --output_dir adapted
+
+usage: kinspan COMMAND [--SETTING VALUE ...]
 
 Continued pre-training of text encoders so that they rank answers well.
 
@@ -71,7 +74,7 @@ def format_help(commands: Iterable[str]) -> str:
 
 
 def find_command(words: list[str]) -> tuple[str, list[str]]:
-    """Splits the arguments into the command that they begin with and the rest. Raises KinspanError for no command."""
+    """Returns the command, of one or two words, and its arguments. Raises KinspanError for an unknown command."""
     name = words[0].replace("-", "_")
     for command in (" ".join([name, *words[1:2]]), name):
         if command in COMMANDS:
@@ -81,31 +84,31 @@ def find_command(words: list[str]) -> tuple[str, list[str]]:
 
 
 def run_command() -> str | Iterable[str] | None:
-    """Runs the command that the arguments begin with and returns its results. Raises KinspanError for no command."""
+    """Runs the command that the arguments name and returns its results."""
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
         return format_help(COMMANDS if words else FIRST_DAY)
     if words[0] == "--version":
         return f"kinspan {version('kinspan')}"
     command, arguments = find_command(words)
-    sys.argv = [f"kinspan {command}", *arguments]  # the name that its --help gives
+    sys.argv = [f"kinspan {command}", *arguments]  # --help shows this name
     return importlib.import_module(f"launch.{COMMANDS[command][0]}").main()
 
 
 def show(results: str | Iterable[str] | None) -> None:
-    """Prints what a command returns or yields, on rank 0."""
+    """Prints the results of a command on rank 0."""
     for result in [results] if isinstance(results, str) else results or ():
         if os.environ.get("RANK", "0") == "0":
             print(result, flush=True)
 
 
 def run(main: Callable[[], str | Iterable[str] | None]) -> None:
-    """Runs an entry. A KinspanError, a missing extra, or what the file system refuses ends as one line and status 2,
-    Ctrl-C as status 130.
+    """Runs a command. After a KinspanError, a missing extra or an error of the file system it prints one line and exits
+    with status 2; after Ctrl-C with status 130.
     """
     try:
         if read_world(os.environ).size > 1:
-            adopt_world()  # before the first message: only rank 0 shows those that all ranks have
+            adopt_world()  # before the first message: only rank 0 shows messages that all ranks log
         set_up_logging()
         show(main())
     except KinspanError as error:
@@ -119,7 +122,7 @@ def run(main: Callable[[], str | Iterable[str] | None]) -> None:
     except BrokenPipeError:  # the reader, `head` say, has seen enough, and the work may not be done
         os._exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
-        print("interrupted; the same command again continues", file=sys.stderr, flush=True)
+        print("interrupted; run the same command again to resume", file=sys.stderr, flush=True)
         os._exit(130)
     except OSError as error:
         if error.errno not in FILE_SYSTEM_ERRORS:
@@ -128,17 +131,16 @@ def run(main: Callable[[], str | Iterable[str] | None]) -> None:
 
 
 def _refuse(text: str) -> None:
-    """Ends the process with one line; a name in it may hold line ends."""
+    """Prints the error on one line, though a file's name may contain line breaks, and exits with status 2."""
     rank = int(os.environ.get("RANK", "0"))
-    if rank:  # rank 0 mostly says the same, and the launcher then ends this one
+    if rank:  # rank 0 usually prints the same error, and the launcher then ends this process
         time.sleep(5)
     where = f"[rank {rank}] " if rank else ""
     print(f"{where}error: {' '.join(text.splitlines())}", file=sys.stderr, flush=True)
-    os._exit(2)  # no waiting for threads or other ranks
+    os._exit(2)  # without waiting for threads or other ranks
 
 
 def main() -> None:
-    """Runs what the installed console script calls."""
     run(run_command)
 
 

@@ -1,4 +1,4 @@
-"""Checks all hosts before a long run: put before launch/pretrain.py, with the same launcher and the same flags."""
+"""Checks all hosts before a long run: started like launch/pretrain.py, with the same launcher and the same flags."""
 
 import sys
 from collections.abc import Iterator
@@ -14,9 +14,10 @@ from pretrain.config import PretrainConfig
 DESCRIPTION = """Finds in a minute what would waste the first night of a long run: versions, settings, corpora or
 devices that differ between hosts, GPUs in use, full disks, a slow network, a batch that does not fit. It takes the
 flags of launch/pretrain.py, and the same launcher starts it on all hosts. Exit status 0: the run may start; 2: it may
-not, and each line names the host. It leaves nothing in the output folder."""
+not, and each line names a problem and its host. It writes nothing to the output folder."""
 
 EPILOG = """examples:
+  kinspan preflight --corpus corpora/docs --output_dir runs/docs
   kinspan preflight --config my_run.yaml && kinspan pretrain --config my_run.yaml
   deepspeed --hostfile hostfile launch/preflight.py --config my_run.yaml"""
 
@@ -31,7 +32,7 @@ def main() -> Iterator[str]:
     yield "\n".join([*problems, "NOT READY" if problems else "READY"])
     dist.destroy_process_group()
     if problems:
-        raise SystemExit(2)  # as for whatever else the user can mend
+        raise SystemExit(2)  # the status of all errors that the user can fix
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Turns documents into a corpus: the first thing to run on documents of your own."""
+"""Turns documents into a corpus of token ids."""
 
 import sys
 from collections.abc import Iterator
@@ -29,25 +29,25 @@ from pretrain.planning.corpora import default_corpus_folder
 DESCRIPTION = f"""Turns documents into a corpus of token ids that kinspan pretrain samples from.
 
 Input: {FORMATS};
-files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data set of the Hugging Face hub.
+files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data set on the Hugging Face hub.
   .jsonl, .parquet  a document per line or row: "paragraphs" (list of strings) or "text", optional "id", "title"
   .txt              a document per file, blank lines between paragraphs; above 64 MB, documents of about 1 MB
   .xml.bz2          a dump of Wikipedia; Posts.xml: a forum of StackExchange; see docs/corpora.md for all of them
 Without --input: the documentation of Python and of the pinned packages ({PYTHON_DOCS}).
 
-The same command again resumes an interrupted one, from OUTPUT_DIR/partial. The result is the same for any number of
-workers, on one machine, on Slurm and on Ray. OUTPUT_DIR/summary.txt has counts and examples of what was dropped."""
+Run the same command again to resume; unfinished work is in OUTPUT_DIR/partial. The result is the same for any number
+of workers, on one machine, on Slurm and on Ray. OUTPUT_DIR/summary.txt counts what was dropped, with examples."""
 
 EPILOG = """examples:
+  kinspan prepare --input docs/ --output_dir corpora/docs
   kinspan prepare --input 'docs/*.jsonl.gz' --tokenizer roberta-base --output_dir corpora/docs --num_workers 8
-  kinspan prepare --input books/ --tokenizer path/to/model --output_dir corpora/books
   kinspan prepare --input /data/web --tokenizer path/to/model --output_dir /data/corpora/web --duplicates near \\
       --executor slurm --num_workers 64 --sbatch partition=cpu time=08:00:00 account=nlp"""
 
 
 @dataclass
 class PrepareConfig:
-    BASIC = (  # what --help shows
+    BASIC = (  # the settings that --help shows
         *("input", "reader", "tokenizer", "output_dir", "num_workers", "languages", "title_texts", "duplicates"),
         *("validation_share", "decontaminate", "licence"),
     )
@@ -55,44 +55,42 @@ class PrepareConfig:
     input: list[str] = setting([PYTHON_DOCS])
     """Files, globs, folders or URLs."""
     reader: str = setting("")
-    """Reader of all inputs, if their names do not show it: a suffix such as txt or jsonl; bookcorpus,
+    """Reader of all inputs, if their names do not tell: a suffix such as txt or jsonl; bookcorpus,
     stackexchange-code, wikiextractor; or my_reader.py."""
     tokenizer: str | None = setting(None, is_model=True)
-    """Hub name or folder of the model that is to be trained. Without it: all-MiniLM-L6-v2."""
+    """Hub name or folder of the model to train, whose tokenizer is used. Without it: all-MiniLM-L6-v2."""
     output_dir: str | None = setting(None)
-    """Folder for the corpus. Without --input and this: one in the user's cache."""
+    """Folder for the corpus. Without it and without --input: a folder in the user's cache."""
     num_workers: int = setting(1, WORKERS)
-    """Tasks that run at the same time, each in a process."""
+    """Number of tasks that run at the same time, each in its process."""
     executor: Literal["local", "slurm", "ray"] = setting("local")
     """Where tasks run: on this machine; as jobs of Slurm; or on the Ray cluster that RAY_ADDRESS names. For slurm and
     ray, all machines must see the folders."""
     sbatch: list[str] = setting([])
-    """Options of Slurm's jobs, each NAME=VALUE as of sbatch: a partition, a time, ..."""
+    """Options of sbatch for Slurm's jobs, each NAME=VALUE, such as partition=cpu time=08:00:00."""
     min_paragraph_chars: int = setting(60, NOT_BELOW_0)
     """Paragraphs with fewer characters are dropped."""
     min_document_chars: int = setting(200, NOT_BELOW_0)
-    """Documents of which fewer characters are kept are dropped."""
+    """Documents with fewer characters after cleaning are dropped."""
     languages: list[str] = setting([])
-    """Documents in other languages are dropped: en, or several codes of ISO 639."""
-    skip_step: list[str] = setting(
-        [], help=f"Steps of cleaning to leave out: {', '.join(step.name for step in STEPS)}."
-    )
+    """Keep documents in these languages only: ISO 639 codes such as en."""
+    skip_step: list[str] = setting([], help=f"Cleaning steps to skip: {', '.join(step.name for step in STEPS)}.")
     clean_with: list[str] = setting([])
-    """Python files with steps of cleaning of your own, see docs/corpora.md."""
+    """Python files with additional cleaning steps, see docs/corpora.md."""
     title_texts: bool = setting(False)
-    """Keep titles as texts too, for title_sentence and title_body. Questions of a forum always keep theirs."""
+    """Keep titles as texts too, for title_sentence and title_body. A forum's questions always keep theirs."""
     validation_share: float = setting(0.02, FROM_0_TO_BELOW_1)
     """Share of documents held out for validation."""
     shard_tokens: int = setting(SHARD_TOKENS, ABOVE_0)
-    """About how many tokens a shard holds."""
+    """Approximate number of tokens of a shard."""
     duplicates: Literal["exact", "near", "keep"] = setting("exact")
     """Drop documents and paragraphs that repeat earlier ones word for word (exact), also documents with about .8 of
     their 5-grams in common (near, a third more time), or nothing (keep)."""
     boilerplate: int = setting(BOILERPLATE, NOT_BELOW_0)
-    """A paragraph that stands in this many documents is dropped from all of them. 0: it is like any duplicate."""
+    """A paragraph that occurs in this many documents is dropped from all of them. 0: it is treated as any duplicate."""
     decontaminate: list[str] = setting([])
-    """Drop documents that hold a sentence of 8 words or more of a test set: files of sentences (.txt, .tsv, .jsonl), or
-    the test splits of data sets, such as wikiqa=FOLDER."""
+    """Drop documents that contain a sentence of at least 8 words from these test sets: files of sentences (.txt, .tsv,
+    .jsonl), or the test splits of data sets, such as wikiqa=FOLDER."""
     max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
     licence: str = setting("")
     """Licence of the input, for the manifest and model cards."""

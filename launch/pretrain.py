@@ -1,4 +1,4 @@
-"""Continued pre-training: run with the ``deepspeed`` launcher, or with ``python`` for one process."""
+"""Continues the pre-training of an encoder: started by the ``deepspeed`` launcher, or by ``python`` in one process."""
 
 import logging
 import os
@@ -18,14 +18,14 @@ DESCRIPTION = """Continued pre-training of a text encoder with a sentence-level 
 masked language modelling or ELECTRA's replaced-token detection.
 
 With no --corpus and no --model it trains all-MiniLM-L6-v2 on the documentation of Python and of the pinned packages.
-The same command again resumes from the newest whole checkpoint in --output_dir.
+The same command again resumes from the newest complete checkpoint in --output_dir.
 
-A first run, of documents that `kinspan prepare --input docs/ --output_dir corpora/docs` has read:
-  kinspan pretrain --corpus corpora/docs --output_dir runs/docs --max_length 64 --global_batch_size 32 \\
-      --learning_rate 2.5e-4 --mlm_weight 0.05 --max_steps 1600
-It takes 26 to 45 minutes of one core. --dry_run shows memory and hours of larger runs, on GPUs."""
+The first example takes 26 to 45 minutes on one core, with the corpus that `kinspan prepare --input docs/ --output_dir
+corpora/docs` writes. --dry_run estimates the memory and hours of larger runs on GPUs."""
 
 EPILOG = """examples:
+  kinspan pretrain --corpus corpora/docs --output_dir runs/docs --max_length 64 --global_batch_size 32 \\
+      --learning_rate 2.5e-4 --mlm_weight 0.05 --max_steps 1600
   kinspan pretrain --config launch/recipes/quickstart.yaml
   kinspan pretrain --config launch/recipes/roberta-base-ssp.yaml --dry_run
   kinspan pretrain --config runs/docs/config.yaml --output_dir runs/again --seed 2
@@ -38,7 +38,7 @@ def main() -> str | None:
         from pretrain.planning.plan import format_plan, make_plan
 
         return format_plan(make_plan(config)) if os.environ.get("RANK", "0") == "0" else None
-    log.info("loading PyTorch and DeepSpeed")  # from a network's disk it takes minutes
+    log.info("loading PyTorch and DeepSpeed")  # takes minutes from a network disk
     from pretrain.run import pretrain
 
     pretrain(config)

@@ -97,6 +97,11 @@ def _read_file(config_class: type[Settings], name: str) -> dict[str, object]:
 
 
 class _Parser(argparse.ArgumentParser):
+    examples = ""
+
+    def format_help(self) -> str:
+        return f"{self.examples}\n\n{super().format_help()}".lstrip()
+
     def error(self, message: str) -> NoReturn:
         raise KinspanError(f"{message}; see --help")
 
@@ -106,19 +111,22 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     """Returns the parser of a class's settings, as texts, and of ``--config``. Flags that are not given are absent.
 
+    epilog:     begins with examples, up to an empty line, which ``--help`` shows first
     everything: ``--help`` shows all settings in their groups, and not the basic ones alone
     """
     declared, texts, groups = fields(config_class), read_texts(config_class), groups_of(config_class)
     basic = () if everything else getattr(config_class, "BASIC", ())
+    examples, _, notes = epilog.partition("\n\n")
     needed = [f"--{setting.name} ..." for setting in declared if default_of(setting) is REQUIRED]
     parser = _Parser(
         usage=" ".join(["%(prog)s", *needed, "[--config FILE] [--SETTING VALUE ...]"]),
         description=description,
-        epilog=f"All {len(declared)} settings: --help all\n\n{epilog}" if basic else epilog,
+        epilog=f"All {len(declared)} settings: --help all\n\n{notes}" if basic else notes,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
+    parser.examples = examples
     text = "YAML file with any of these settings; flags override it."
     parser.add_argument("--config", metavar="FILE", action="append", help=text)
     names = [name for name in dict.fromkeys(groups.values()) if name and not basic]

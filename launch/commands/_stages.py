@@ -1,4 +1,4 @@
-"""Pre-training as a stage that a study can hold."""
+"""Runs pre-training as a stage of a study."""
 
 import json
 import logging
@@ -22,18 +22,18 @@ from pretrain.release.release import release
 
 log = logging.getLogger(__name__)
 RELEASE = "release"  # within the stage's folder, where finetune.study expects it
-FINISHED = "stage.json"  # the settings of a stage that was released, and the content that it was made of
+FINISHED = "stage.json"  # the settings of a released stage, and fingerprints of its inputs
 NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "network_gb_per_s", "local_rank"}
 
 
 def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
-    """Checks the settings of a stage, as YAML read them, and returns what runs it in ``folder``.
+    """Checks the settings of a stage, parsed from YAML, and returns a function that runs it in ``folder``.
 
-    Raises KinspanError for what is no setting of kinspan pretrain, or cannot be meant.
+    Raises KinspanError for an unknown setting of kinspan pretrain or a wrong value.
     """
-    known = {field.name for field in fields(PretrainConfig)} - NOT_OF_A_STAGE
+    allowed = {field.name for field in fields(PretrainConfig)} - NOT_OF_A_STAGE
     for name in settings:
-        if name not in known:
+        if name not in allowed:
             raise KinspanError(f"{name!r} is not a setting of kinspan pretrain that a stage can have")
     config = make_config(PretrainConfig, {**settings, "output_dir": str(folder)})
     check(config)
@@ -41,16 +41,16 @@ def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], 
 
 
 def _run_pretraining(config: PretrainConfig) -> None:
-    """Pre-trains and releases, unless these settings are finished already. Resumes what was interrupted."""
+    """Pre-trains and releases, or resumes, unless the stage was finished with the same settings and inputs."""
     from pretrain.run import pretrain  # DeepSpeed takes seconds to import
 
     folder, finished = Path(config.output_dir), Path(config.output_dir) / FINISHED
     wanted = {"settings": as_dict(config), "made_of": _fingerprint_inputs(config)}
     is_released = finished.exists() and (folder / RELEASE / FACTS).is_file()
-    if is_released and read_object(finished, "delete it to have the stage checked again") == wanted:
+    if is_released and read_object(finished, "delete it to run the stage again") == wanted:
         log.info("finished already: %s", folder / RELEASE)
         return
-    if pretrain(config):  # the summary, on rank 0 alone
+    if pretrain(config):  # returns the summary on rank 0 only
         release(folder, folder / RELEASE)
         write_atomically(finished, json.dumps(wanted, indent=1) + "\n")
     barrier()

@@ -1,4 +1,4 @@
-"""Trains on documents, and finds the best ranker for them, in one command."""
+"""Pre-trains on documents, and finds the best ranker for them, in one command."""
 
 import logging
 import sys
@@ -18,7 +18,7 @@ from objectives import OBJECTIVES
 
 log = logging.getLogger(__name__)
 
-DESCRIPTION = """Adapts a model to documents, and decides whether that was worth it.
+DESCRIPTION = """Adapts a model to documents, and measures whether that made it better.
 
 It prepares the documents and pre-trains the model on them for --budget. With --questions it then fine-tunes three
 rankers, and compares on the dev questions: BM25, the untrained model, the pre-trained one, the fine-tuned ones, and a
@@ -39,8 +39,8 @@ labelled/ has train.jsonl, dev.jsonl and test.jsonl with a line for each right (
 It may also be a single file, which is split in three by a hash of the questions; or a public data set as NAME=FOLDER:
 {fill(", ".join(PUBLIC), 120, break_on_hyphens=False)}. kinspan evaluate --help lists the files of each."""
 
-MANY_ANSWERED = 100  # questions with an accepted answer, from which on these are the pairs of a forum's pre-training
-HELD_OUT = 0.05  # of the documents, so that there are some where documents are few
+MIN_ANSWERED = 100  # a corpus with this many accepted answers is pre-trained on pairs of question and answer
+HELD_OUT = 0.05  # share of validation documents: larger than the default, as documents may be few
 
 
 @dataclass
@@ -48,7 +48,7 @@ class AdaptConfig:
     documents: list[str] = setting(REQUIRED)
     """The documents: anything that kinspan prepare --input takes."""
     output_dir: str = setting(REQUIRED)
-    """Folder for the results. The same command again goes on."""
+    """Folder for the results. Run the same command again to resume."""
     questions: str | None = setting(None)
     """Labelled questions: a folder or file, or a public data set such as wikiqa=FOLDER; see below."""
     columns: str | None = setting(None, needs="questions")
@@ -62,7 +62,7 @@ class AdaptConfig:
 
 def main() -> str:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
-    find_input_files(config.documents)  # first, since torch takes seconds to import
+    find_input_files(config.documents)  # raises before torch is imported, which takes seconds
     if config.questions:
         expect_data(make_spec(config.questions))
     from finetune.adapt.page import format_result
@@ -74,10 +74,7 @@ def main() -> str:
 
 
 def prepare_documents(documents: list[str], model: str, folder: Path, without: list[str]) -> dict[str, int]:
-    """Makes the corpus, or finds it, and returns its totals.
-
-    without: texts; a document that holds one is left out
-    """
+    """Prepares the corpus unless it exists, without documents that have a text of ``without``; returns its totals."""
     from data_pipeline.prepare.cleaning import Rules
     from data_pipeline.prepare.pipeline import prepare
     from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG
@@ -93,16 +90,16 @@ def prepare_documents(documents: list[str], model: str, folder: Path, without: l
 
 
 def choose_objective(corpus: Path) -> str:
-    """Chooses questions with accepted answers if a corpus has enough of them, and else spans of paragraphs."""
+    """Returns title_answer if the corpus has enough questions with accepted answers, else ssp."""
     from data_pipeline.corpus import Corpus
 
     shards = Corpus(corpus).manifest.shards
     answered = sum(shard.usable.get("title_answer", {}).get("train", {}).get("anchors", 0) for shard in shards)
-    return "title_answer" if answered >= MANY_ANSWERED else "ssp"
+    return "title_answer" if answered >= MIN_ANSWERED else "ssp"
 
 
 def pretrain(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Pre-trains or goes on, releases the model into the folder's ``release``, and returns the summary."""
+    """Pre-trains or resumes, releases the model into the folder's ``release``, and returns the summary."""
     from data_pipeline.core.files import read_object
     from launch.commands._stages import prepare_pretraining
     from pretrain.engine.run_folder import SUMMARY

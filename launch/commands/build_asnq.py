@@ -14,13 +14,12 @@ from finetune.data.filters import RAW
 DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
 question's Wikipedia page, labelled by whether it is in the long answer and holds a short answer.
 
-Input: Natural Questions' .jsonl files (also .gz, .xz, .zst), in the simplified form or the original one; files, globs
-or folders. A question needs a long and a short answer: of its annotator, or of two of five. Output: train.tsv, dev.tsv
-and test.tsv, which kinspan finetune reads as asnq=FOLDER. The published ASNQ can be used as it is."""
+Input: Natural Questions' .jsonl files (also .gz, .xz, .zst), in the simplified or the original form; files, globs
+or folders. A question needs a long and a short answer, by its one annotator or by two of five. Output: train.tsv,
+dev.tsv and test.tsv, which kinspan finetune reads as asnq=FOLDER. The published ASNQ can be used as it is."""
 
-EPILOG = """examples:
-  kinspan data asnq --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output_dir asnq \\
-      --num_workers 16"""
+EPILOG = """example:
+  kinspan data asnq --train v1.0-simplified_simplified-nq-train.jsonl.gz --dev nq-dev/ --output_dir asnq"""
 
 
 @dataclass
@@ -30,14 +29,14 @@ class BuildAsnqConfig:
     train: list[str] = setting([])
     """Files of the training set."""
     dev: list[str] = setting([])
-    """Files of the development set; they become dev and test, half of them each, by a hash of the question."""
+    """Files of the development set, which is split in half into dev and test by a hash of the question."""
     max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
     num_workers: int = setting(1, WORKERS)
-    """Processes that cut pages into sentences."""
+    """Number of processes that split pages into sentences."""
 
 
 def format_tally(name: str, tally: QuestionTally) -> str:
-    """Returns a table of the questions by outcome, and of the sentences by label beside the paper's."""
+    """Returns a table: the questions by outcome, and the sentences by label beside the paper's counts."""
     lines = [f"--{name}"]
     lines += [f"  questions: {reason:<52} {count:>12,}" for reason, count in tally.outcomes.items() if count]
     splits = list(tally.labels)

@@ -1,4 +1,4 @@
-"""Turns a forum's dump into a data set of answer selection: its own questions with candidates that BM25 found."""
+"""Turns a forum's dump into a data set of answer selection: its questions with candidates found by BM25."""
 
 import logging
 from collections.abc import Iterator
@@ -12,19 +12,18 @@ from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
 from finetune.data.builders.forum import CANDIDATES, KINDS, SPLITS, build_forum_set, read_questions
 
 log = logging.getLogger(__name__)
-SHARES = {"dev": 0.15, "test": 0.15}  # of the questions
+SHARES = {"dev": 0.15, "test": 0.15}  # shares of the questions
 
 DESCRIPTION = """Builds a data set of answer selection from a forum, as LAS was made (Rücklé et al., 2019).
 
 Input: a StackExchange dump (Posts.xml with PostLinks.xml beside it, or the forum's .7z), or questions:FILE.jsonl with
-the questions of a help desk. Output: train.jsonl, dev.jsonl and test.jsonl, which kinspan finetune and
-kinspan evaluate read as files=FOLDER. What a question's candidates are:
+questions of a help desk. Output: train.jsonl, dev.jsonl and test.jsonl, which kinspan finetune and
+kinspan evaluate read as files=FOLDER. --kind chooses the candidates of a question:
   title_answer  its accepted answer, and those of the questions that BM25 finds most similar: LAS
   title_body    its body, and those of similar questions
-  duplicate     the question that it is a duplicate of, and similar ones; titles and bodies of both
-Duplicates come into one split, and the answers of one are never wrong candidates of another.
-To keep dev and test out of a corpus of
-the same forum, give kinspan prepare --validation_share 0.3: the same hash decides there."""
+  duplicate     the question that it duplicates, and similar ones; titles and bodies of both
+Duplicates are in the same split, and the answers of one are never wrong candidates of another. To keep the texts of
+dev and test out of a corpus of the same forum, give kinspan prepare --validation_share 0.3: it uses the same hash."""
 
 EPILOG = """examples:
   kinspan data las --input beer.stackexchange.com.7z --output_dir data/las-beer
@@ -40,7 +39,7 @@ class BuildLasConfig:
     kind: Literal["title_answer", "title_body", "duplicate"] = setting("title_answer")
     """Kind of the candidates."""
     candidates: int = setting(CANDIDATES, AT_LEAST_2)
-    """Candidates of a question, the right one among them."""
+    """Number of candidates of a question, with the right one."""
     max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
 
 
@@ -49,7 +48,7 @@ def main() -> Iterator[str]:
     questions = read_questions(config.input, config.max_rejected)
     yield f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer"
     if not any(question.links for question in questions):
-        log.warning("which questions are duplicates is unknown: a dump has links in PostLinks.xml, beside Posts.xml")
+        log.warning("no links between duplicates: a dump has them in PostLinks.xml, beside Posts.xml")
     counts = build_forum_set(questions, config.kind, Path(config.output_dir), SHARES, config.candidates)
     yield ", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS)
     count = sum(bool(KINDS[config.kind].finds(question)) for question in questions)

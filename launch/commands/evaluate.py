@@ -1,4 +1,4 @@
-"""Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10 of models, or of anyone's TREC files."""
+"""Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10 of models, or of any system's TREC files."""
 
 from collections.abc import Iterator
 
@@ -14,8 +14,8 @@ DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@
 
 --run and --qrels score TREC files of any system: lines of `question Q0 candidate rank score tag` and of
 `question 0 candidate relevance`; the rank is ignored, and ties are broken by id. --model and --data score models on a
-data set, with BM25 for comparison: any sequence classifier, a bi-encoder of sentence-transformers, or a learned fusion.
-Of several, each is tested against the first by a randomisation test, paired over questions.
+data set, beside BM25: a sequence classifier, a bi-encoder of sentence-transformers, or a learned fusion. Each further
+one is compared with the first by a paired randomisation test over questions.
 
 --contamination and --data count the test sentences that a pre-training corpus contains, word for word or nearly
 (by 8-grams)."""
@@ -37,7 +37,11 @@ def main() -> Iterator[str]:
     config = parse(EvaluateConfig, DESCRIPTION, EPILOG)
     mode, metrics = check(config), parse_metrics(config.metrics) or METRICS
     expect_data(config.data)
-    from finetune.ranking.measure import measure_contamination, measure_files, measure_models  # after the flags
+    from finetune.ranking.measure import (
+        measure_contamination,
+        measure_files,
+        measure_models,
+    )  # torch takes seconds to import
 
     if mode == "run":
         return measure_files(config.run, str(config.qrels), metrics=metrics, as_json=config.json)

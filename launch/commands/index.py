@@ -1,4 +1,4 @@
-"""Encodes answers into an index that kinspan search searches, adds to it, and removes from it."""
+"""Encodes answers into an index for kinspan search, adds answers to it, and removes some."""
 
 import logging
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ answers of a forum; a table (.jsonl, .tsv, .csv, .parquet) with a column text (o
 title and url; forum=DUMP or forum=questions:FILE.jsonl for accepted answers; the candidates of a data set, such as
 insuranceqa=FOLDER; a folder in BEIR's form; or a .tsv file of ids and texts.
 
-The same command again continues an index that was cut short. --add and --remove change one: an answer whose id is there
-replaces the older one. With --output_dir alone, the command shows the size and settings of an index."""
+Run the same command again to resume an interrupted one. --add and --remove change an index; an added answer replaces
+one with the same id. With --output_dir alone, the command shows the size and settings of an index."""
 
 EPILOG = """examples:
-  kinspan index --answers solved.jsonl --output_dir index
   kinspan index --answers documents=docs/ --output_dir index
+  kinspan index --answers solved.jsonl --output_dir index
   kinspan index --model path/to/bi-encoder --answers insuranceqa=InsuranceQA --output_dir index
   kinspan index --output_dir index --add new.jsonl
   kinspan index --output_dir index --remove 17 42"""
@@ -43,22 +43,22 @@ class IndexConfig:
     output_dir: str = setting(REQUIRED)
     """Folder of the index."""
     answers: str | None = setting(None)
-    """The answers of a new index, see above."""
+    """The answers to index, in one of the forms above."""
     model: str | None = setting(None, needs="answers|add", is_model=True)
     """The bi-encoder: a folder or a hub name of sentence-transformers, or an encoder without a head, for the mean over
     its tokens. Without it: all-MiniLM-L6-v2, which is installed, or for --add that of the index."""
     add: str | None = setting(None)
-    """Answers to add to an index that is there, in any form that --answers takes."""
+    """Answers to add to an existing index, in any form that --answers takes."""
     remove: list[str] = setting([])
-    """Ids of answers to remove; FILE.txt stands for the ids in it, one in a line."""
+    """Ids of answers to remove, or FILE.txt with an id on each line."""
     all_answers: bool = setting(False, needs="answers|add")
-    """Of a forum, index the answers that were not accepted too."""
+    """For forum=: index the answers that were not accepted too."""
     columns: str | None = setting(None, needs="answers|add")
     """Names of the table's columns, as text=passage,id=number."""
     max_length: int | None = setting(None, ABOVE_0, needs="answers|add")
-    """Most tokens of an answer, which is cut there. Without it: the model's own."""
+    """Answers are truncated to this many tokens. Without it: the model's maximum."""
     precision: Literal["fp32", "bf16"] = setting("fp32")
-    """Of the encoder. bf16 is faster, and rounds; vectors are kept in float16."""
+    """Precision of the encoder; bf16 is faster and less exact. Vectors are stored as float16."""
     approximate: bool = setting(False)
     """Also build an approximate index, which searches use unless --exact. Worth it from some hundred thousand answers;
     needs the extra serve."""
@@ -70,7 +70,7 @@ def main() -> str:
     if config.answers and (config.add or config.remove):
         raise KinspanError("--answers builds a new index: give --add and --remove in commands of their own")
     if config.answers:
-        expect_index_or_nothing(folder)  # before the work
+        expect_index_or_nothing(folder)  # before answers are read
         answers = _read(config.answers, config)
         embedder = _load(config.model or default_model(), config.max_length)
         from serve.building import build_index
@@ -85,7 +85,7 @@ def main() -> str:
 
 
 def _change(config: IndexConfig, folder: Path, manifest: Manifest) -> Manifest:
-    """Adds and removes answers, if the flags say so."""
+    """Adds and removes the answers that the flags name."""
     for name in ("precision", "approximate"):
         if (value := getattr(config, name)) not in ("fp32", False, dict(manifest.settings.items())[name]):
             raise KinspanError(f"--{name} {value}: the index was built without it; build a new one with --answers")
@@ -98,14 +98,14 @@ def _change(config: IndexConfig, folder: Path, manifest: Manifest) -> Manifest:
     from serve.building import add_answers, find_model, find_removable, remove_answers
     from serve.index import Index
 
-    find_removable(Index(folder), ids)  # a wrong id is refused before the work
+    find_removable(Index(folder), ids)  # raises for a wrong id before answers are encoded
     if config.add:
         answers = _read(config.add, config)
         model = find_model(manifest, folder, config.model)
         manifest = add_answers(folder, _load(model, config.max_length or manifest.settings["max_length"]), answers)
         added = {answer.id for answer in answers}
-        ids = [name for name in ids if name not in added]  # these were replaced
-    # last, so that the same command goes on if the addition is interrupted
+        ids = [name for name in ids if name not in added]  # the added answers have replaced those
+    # last, so that the same command resumes an interrupted addition
     return remove_answers(folder, ids) if ids else manifest
 
 

@@ -13,10 +13,10 @@ from data_pipeline.corpus import SPLITS, Corpus, Shard
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.planning.corpora import default_corpus
 
-DESCRIPTION = """Shows the counts of a corpus, or documents of it by --sample or --search.
+DESCRIPTION = """Shows the counts of a corpus; with --sample or --search some of its documents.
 
-Texts are decoded from token ids: an uncased tokenizer, for example, has lost the capitals. summary.txt in the folder of
-the corpus has examples of what was dropped."""
+Texts are decoded from token ids, which lack the capitals if the tokenizer is uncased. summary.txt in the corpus folder
+has examples of what was dropped."""
 
 EPILOG = """examples:
   kinspan show corpus --corpus corpora/docs
@@ -31,16 +31,16 @@ class InspectCorpusConfig:
     POSITIONAL = "corpus"
 
     corpus: str | None = setting(None)
-    """Corpus folder; the name of the flag may be left out. Without it: the documentation of Python and of the pinned
+    """Corpus folder; the flag's name may be omitted. Without it: the documentation of Python and of the pinned
     packages."""
     sample: int | None = setting(None, ABOVE_0)
-    """Show this many documents, drawn at random."""
+    """Show this many random documents."""
     search: str | None = setting(None)
-    """Show the documents that have this text in a paragraph, in small or capital letters. It reads the corpus."""
+    """Show the documents with this text in a paragraph, ignoring case. It reads the whole corpus."""
     count: int = setting(10, ABOVE_0, needs="search")
-    """Most documents that --search shows."""
+    """Maximum number of documents that --search shows."""
     seed: int = setting(1, SEEDS, needs="sample")
-    """Of --sample."""
+    """Seed of the random draw of --sample."""
 
 
 def main() -> Iterator[str]:

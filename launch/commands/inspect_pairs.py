@@ -18,7 +18,7 @@ from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sour
 
 log = logging.getLogger(__name__)
 
-DESCRIPTION = """Prints pairs of a corpus as text, by their index in the global order of one seed.
+DESCRIPTION = """Prints training pairs of a corpus as text, by their index in the order that a seed gives.
 
 The pairs are those that kinspan pretrain with the same --objective, --sampling, --seed and --max_length trains on:
 step k of a global batch of B sees the indices from k * B up to, but not including, (k + 1) * B."""
@@ -28,7 +28,7 @@ EPILOG = """examples:
   kinspan show pairs --corpus corpora/docs --objective ssp:2+psd:1 --start 6400 --count 64 --json
   kinspan show pairs --corpus s3://bucket/wiki=3 corpora/news=1,psd --cache_dir /local/cache"""
 
-MOST_PAIRS = 2**48  # indices beyond it have no random numbers of their own
+MAX_PAIRS = 2**48  # random numbers are not distinct for higher indices
 
 
 @dataclass
@@ -42,21 +42,21 @@ class InspectConfig(DataSettings):
     global_batch_size: int = setting(64, ABOVE_0, needs="corpus_schedule")
     """As for kinspan pretrain."""
     split: Literal["train", "validation"] = setting("train")
-    """Which documents."""
+    """Split that the documents are from."""
     start: int = setting(0, NOT_BELOW_0)
     """Index of the first pair."""
     count: int = setting(5, ABOVE_0)
     """Number of pairs."""
     seed: int | None = setting(None, SEEDS)
-    """The run's seed. Without it: 1; for --split validation 0, as in every run."""
+    """The run's seed. Without it: 1, or 0 for --split validation, as in every run."""
     json: bool = setting(False)
     """Print one JSON object per line."""
 
 
 def main() -> Iterator[str]:
     config = parse(InspectConfig, DESCRIPTION, EPILOG)
-    if config.start + config.count >= MOST_PAIRS:
-        raise KinspanError(f"--start {config.start} --count {config.count}: their sum must be below {MOST_PAIRS}")
+    if config.start + config.count >= MAX_PAIRS:
+        raise KinspanError(f"--start {config.start} --count {config.count}: their sum must be below {MAX_PAIRS}")
     sources = list_sources(config)
     mixture = build_mixture(config, sources)
     corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))

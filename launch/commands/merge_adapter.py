@@ -1,4 +1,4 @@
-"""Merges an adapter of LoRA into its base."""
+"""Merges a LoRA adapter into its base model."""
 
 import json
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import REQUIRED, setting
 
-DESCRIPTION = """Adds one adapter of LoRA into its base, which gives a plain model for transformers and
-sentence-transformers. Bottlenecks have no place in a plain model."""
+DESCRIPTION = """Merges a LoRA adapter into its base model, and writes a plain model for transformers and
+sentence-transformers. Bottleneck adapters cannot be merged."""
 
 EPILOG = """example:
   kinspan adapter merge --adapter runs/lora/release --output_dir releases/beer"""
@@ -18,9 +18,9 @@ EPILOG = """example:
 @dataclass
 class MergeConfig:
     adapter: str = setting(REQUIRED)
-    """Folder of a released adapter of LoRA."""
+    """Folder of a released LoRA adapter."""
     output_dir: str = setting(REQUIRED)
-    """Folder for the result; an older release there is replaced."""
+    """Folder for the merged model; an older release there is replaced."""
 
 
 def main() -> str:
@@ -30,21 +30,22 @@ def main() -> str:
 
 
 def merge_adapter(folder: str, output: Path) -> None:
-    """Writes the plain model that an adapter of LoRA makes of its base."""
+    """Writes the base model with the adapter merged into its weights."""
     from finetune.ranking import ranker as rankers  # torch takes seconds to import
     from pretrain.modeling.adapters.folder import read_spec
     from pretrain.release.folder import CARD, FACTS, replace_release
 
     part, base = read_spec(Path(folder))
     if part.kind != "lora":
-        raise KinspanError(f"--adapter {folder} is of bottlenecks, which no plain model has a place for")
+        raise KinspanError(f"--adapter {folder} is a bottleneck adapter, which cannot be merged")
     ranker, tokenizer = rankers.load_ranker(folder), rankers.load_own_tokenizer(folder)
-    trained = rankers.find_trained_length(folder)
-    length = trained or rankers.find_max_length(tokenizer, ranker.classifier)
-    made_of = {"merged": part.name, "base": {"name": base.name, "fingerprint": base.fingerprint}, "max_length": trained}
+    trained_length = rankers.find_trained_length(folder)
+    length = trained_length or rankers.find_max_length(tokenizer, ranker.classifier)
+    base_facts = {"name": base.name, "fingerprint": base.fingerprint}
+    facts = {"merged": part.name, "base": base_facts, "max_length": trained_length}
     title = f"{base.name} with the adapter {part.name} (LoRA of rank {part.size}) merged into its weights"
     with replace_release(output) as partial:
         partial.mkdir(parents=True)
         rankers.save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), partial)
-        (partial / FACTS).write_text(json.dumps(made_of, indent=1) + "\n")
+        (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
         (partial / CARD).write_text(f"# {title}\n\nIt loads as a `CrossEncoder` of sentence-transformers.\n")

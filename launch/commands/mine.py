@@ -13,15 +13,15 @@ from finetune.data.registry import expect_data
 
 SHARE = Range("must be above 0 and at most 1", lambda number: 0 < number <= 1)
 
-DESCRIPTION = """Mines hard negatives: for each training question, the candidates that a model ranks first among the
-right answers of all other training questions.
+DESCRIPTION = """Mines hard negatives: for each training question, the candidates that a model ranks highest among
+the right answers to all other training questions.
 
-Candidates that score nearly as high as the right answer are skipped: many are right too, and nobody labelled them. The
+Candidates that score nearly as high as the right answer are skipped: many are unlabelled right answers. The
 output folder gets train.jsonl, a data set for `kinspan finetune --train_data files=FOLDER`, and mined.json with the
 settings and counts. Read the printed examples before you train."""
 
 EPILOG = """examples:
-  kinspan data mine --data insuranceqa=insuranceqa --model runs/first/seed-1/best --output_dir mined
+  kinspan data mine --data files=questions --output_dir mined
   kinspan data mine --data files=questions --cross_encoder runs/as2/seed-1/best --depth 30 --output_dir mined
   kinspan finetune --loss contrastive --own_negatives 4 --data files=questions --train_data files=mined"""
 
@@ -29,16 +29,16 @@ EPILOG = """examples:
 @dataclass
 class MineConfig:
     data: str = setting(REQUIRED)
-    """The data set whose training questions are mined for, such as insuranceqa=FOLDER."""
+    """The data set whose training questions get negatives, such as insuranceqa=FOLDER."""
     output_dir: str = setting(REQUIRED)
     """Folder for train.jsonl and mined.json."""
     model: str | None = setting(None, is_model=True)
     """The bi-encoder that retrieves candidates, a folder of sentence-transformers or a hub name. Without it:
     all-MiniLM-L6-v2, which is installed."""
     cross_encoder: str | None = setting(None, is_model=True)
-    """A cross-encoder, such as kinspan finetune trains: its scores of the --depth candidates choose the negatives."""
+    """A cross-encoder from kinspan finetune, which scores the --depth candidates again to choose the negatives."""
     negatives: int = setting(8, ABOVE_0)
-    """Number of negatives of each question, at most."""
+    """Maximum number of negatives of each question."""
     depth: int = setting(100, ABOVE_0)
     """Number of candidates that the bi-encoder retrieves for each question."""
     skip: int = setting(0, NOT_BELOW_0)
@@ -46,7 +46,7 @@ class MineConfig:
     positive_share: float = setting(0.95, SHARE)
     """Skip candidates that score above this fraction of the question's lowest-scoring right answer."""
     max_length: int = setting(128, ABOVE_0)
-    """Most tokens of a text, or of a pair for a cross-encoder."""
+    """Maximum number of tokens of a text, or of a pair for a cross-encoder."""
     show: int = setting(5, NOT_BELOW_0)
     """Number of questions to print with their negatives."""
     columns: str | None = setting(None)
@@ -56,7 +56,7 @@ class MineConfig:
 def main() -> Iterator[str]:
     config = parse(MineConfig, DESCRIPTION, EPILOG)
     expect_data(config.data)
-    from finetune.ranking.mining import TRAIN, MiningRules, mine_file  # after the flags: torch takes seconds to import
+    from finetune.ranking.mining import TRAIN, MiningRules, mine_file  # torch takes seconds to import
 
     output = Path(config.output_dir)
     rules = MiningRules(config.negatives, config.depth, config.skip, config.positive_share)

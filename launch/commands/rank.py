@@ -1,4 +1,4 @@
-"""Ranks candidate answers that have no labels, or a TREC run again, with any model."""
+"""Ranks candidate answers without labels, or re-ranks a TREC run, with any model."""
 
 import logging
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ log = logging.getLogger(__name__)
 
 DESCRIPTION = """Ranks the candidate answers of each question by a model's scores.
 
-The output folder gets run.txt, lines of `question Q0 candidate rank score tag` as TREC has them, and ranking.jsonl, a
+The output folder gets run.txt, a TREC run with lines of `question Q0 candidate rank score tag`, and ranking.jsonl, a
 line for each question with its candidates and their scores, best first.
 
---run ranks again the first --depth candidates of each question of a TREC run, whose texts are in --queries and in
---collection, and keeps the others below them in their order. The output folder gets run.txt."""
+--run re-ranks the first --depth candidates of each question of a TREC run, whose texts are in --queries and
+--collection; the others follow in their order. The output folder gets run.txt."""
 
 EPILOG = """examples:
-  kinspan rank --model runs/wikiqa/seed-1/best --data candidates.jsonl --output_dir ranked
+  kinspan rank --model runs/ranker/seed-1/best --data candidates.jsonl --output_dir ranked
   kinspan rank --model releases/docs --data found.tsv --output_dir ranked \\
       --columns question=query,answer=passage
   kinspan rank --model releases/docs --run run.txt --queries queries.tsv --collection collection.tsv \\
@@ -37,19 +37,19 @@ class RankConfig:
     """The candidates, one in each row: a .jsonl, .csv, .tsv or .parquet file with the columns question and answer, and
     optionally question_id and answer_id. The first line of .csv and .tsv names the columns."""
     run: str | None = setting(None)
-    """Instead of --data: a TREC run to rank again."""
+    """Instead of --data: a TREC run to re-rank."""
     queries: str | None = setting(None, needs="run")
     """With --run: the questions, as kinspan search --questions takes them."""
     collection: str | None = setting(None, needs="run")
     """With --run: the candidates' texts, an index, or anything that kinspan index --answers takes."""
     depth: int = setting(100, ABOVE_0, needs="run")
-    """With --run: candidates of each question to rank again."""
+    """With --run: number of candidates of each question to re-rank."""
     columns: str | None = setting(None, needs="data")
     """Names of the columns, as question=query,answer=passage."""
     max_length: int | None = setting(None, ABOVE_0)
-    """Most tokens of a question with a candidate. Without it: the model's own, that of its training."""
+    """Maximum number of tokens of a question with a candidate. Without it: as in the model's training."""
     precision: Literal["fp32", "bf16"] = setting("fp32")
-    """bf16 is faster, and rounds scores."""
+    """bf16 is faster, and its scores are less exact."""
 
 
 def main() -> str:
@@ -58,7 +58,7 @@ def main() -> str:
     if bool(config.data) == bool(config.run):
         raise KinspanError("give --data, or --run with --queries and --collection")
     if config.data:
-        from finetune.ranking.measure import rank_file  # after the flags: torch takes seconds to import
+        from finetune.ranking.measure import rank_file  # torch takes seconds to import
 
         rank_file(config.model, Path(config.data), output, config.columns, config.max_length, config.precision)
         return f"{output} has run.txt and ranking.jsonl"

@@ -10,36 +10,36 @@ from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curves and a model card.
 
 AutoModelForSequenceClassification, AutoModelForMaskedLM, AutoTokenizer and sentence-transformers' CrossEncoder
-load the folder with no code of this project. After replaced-token detection ElectraForPreTraining loads it too, and the
-generator is in generator/. --push_to_hub tags each checkpoint, as step-00000240."""
+load the folder without kinspan. After replaced-token detection ElectraForPreTraining loads it too, and the generator is
+in generator/. --push_to_hub tags each checkpoint, such as step-00000240."""
 
 EPILOG = """examples:
-  kinspan release --run_dir runs/ssp --output_dir releases/ssp
-  kinspan release --run_dir runs/ssp --output_dir releases/ssp --average 3
-  kinspan release --run_dir runs/ssp --output_dir releases/ssp --licence apache-2.0 --push_to_hub OWNER/NAME"""
+  kinspan release --run_dir runs/docs --output_dir releases/docs
+  kinspan release --run_dir runs/docs --output_dir releases/docs --average 3
+  kinspan release --run_dir runs/docs --output_dir releases/docs --licence apache-2.0 --push_to_hub OWNER/NAME"""
 
 
 @dataclass
 class ReleaseConfig:
     run_dir: str = setting(REQUIRED)
-    """The --output_dir of kinspan pretrain or a checkpoint in it; or that of kinspan finetune, for the seed with the
-    best dev MAP, or a seed's folder in it."""
+    """The --output_dir of kinspan pretrain, or a checkpoint in it; or the --output_dir of kinspan finetune, whose seed
+    with the best dev MAP is released, or a seed's folder in it."""
     output_dir: str = setting(REQUIRED)
     """Folder for the release; an older release there is replaced."""
     average: int = setting(1, ABOVE_0)
-    """Average the weights of this many checkpoints: the released one and those before it."""
+    """Average the weights of this many checkpoints, up to the released one."""
     licence: str = setting("")
-    """The card's licence, by the hub's name: apache-2.0, ... Without it: unknown."""
+    """The model card's licence, by the hub's name, such as apache-2.0. Without it: unknown."""
     base_model: str = setting("")
     """The hub's name of the base model, if it was a folder."""
     datasets: list[str] = setting([])
     """The hub's names of the data sets that it was trained on."""
     language: list[str] = setting([])
-    """ISO 639 codes of the texts' languages: en, ..."""
+    """ISO 639 codes of the texts' languages, such as en."""
     push_to_hub: str | None = setting(None)
-    """OWNER/NAME on the hub, where the release is sent. A repository that does not exist is made, private."""
+    """Repository OWNER/NAME on the hub to upload the release to. A new one is created as private."""
     public: bool = setting(False, needs="push_to_hub")
-    """With --push_to_hub: a new repository is public, or one that is public is meant."""
+    """With --push_to_hub: create a public repository, or upload to one that is public."""
 
 
 def main() -> str:
@@ -50,16 +50,16 @@ def main() -> str:
 
     source, output, repository = Path(config.run_dir), Path(config.output_dir), config.push_to_hub
     names = tuple(config.datasets), tuple(config.language), repository or ""
-    stated = CardOverrides(config.licence, config.base_model, *names)
+    overrides = CardOverrides(config.licence, config.base_model, *names)
     if repository is not None and repository.count("/") != 1:
         raise KinspanError(f"--push_to_hub {repository}: give OWNER/NAME")
     ranker = find_ranker(source)
     if ranker and config.average > 1:
-        raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has one checkpoint, its best")
+        raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has only its best checkpoint")
     if ranker:
-        release_ranker(ranker, output, stated)
+        release_ranker(ranker, output, overrides)
     else:
-        release(source, output, config.average, stated)
+        release(source, output, config.average, overrides)
     if repository:
         push(output, repository, config.public)
     return f"released {output}, which is {ranker or source}"

@@ -22,22 +22,22 @@ log = logging.getLogger(__name__)
 
 DESCRIPTION = """Prints the best answers to questions, from an index that kinspan index made.
 
-The bi-encoder, BM25 or both, fused, find 100 candidates; with --cross_encoder the first --rerank_k of them are ranked
-again by a model that reads question and answer together.
+The bi-encoder, BM25 or a fusion of both finds --candidates; --cross_encoder re-ranks the first --rerank_k of them by a
+model that reads question and answer together.
 
 --questions reads questions with ids from a file: a table with columns id and question (or query, or text), a .tsv file
-of ids and questions alone, or a folder in BEIR's form. --run writes a TREC run, for kinspan evaluate and any
-other tool. --json prints a line of JSON for each question."""
+with ids and questions only, or a folder in BEIR's form. --run writes a TREC run, for kinspan evaluate and other tools.
+--json prints a line of JSON for each question."""
 
 EPILOG = """examples:
   kinspan search --index index "Does homeowners insurance cover a broken pipe?"
-  kinspan search --index index --cross_encoder releases/docs --rerank_k 50 --first_stage fusion "..." "..."
+  kinspan search --index index --cross_encoder releases/docs --rerank_k 50 --first_stage fusion "Who pays?"
   kinspan search --index index --questions queries.tsv --run run.txt --k 1000"""
 
-WIDTH, SHOWN = 100, 600  # characters of a line, and of an answer
-SHOWN_HITS, RUN_HITS = 3, 1000  # answers to a question
+WIDTH, MAX_SHOWN = 100, 600  # characters of a line, and of an answer
+SHOWN_HITS, RUN_HITS = 3, 1000  # default numbers of answers to a question, on the screen and in a run
 TAG = "kinspan"  # the system's name in a run
-NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-encoder"}  # of stages, as shown
+STAGE_NAMES = {"bi_encoder": "bi-encoder", "bm25": "BM25", "cross_encoder": "cross-encoder"}
 
 
 @dataclass
@@ -45,17 +45,17 @@ class SearchConfig(SearcherFlags):
     POSITIONAL = "question"
 
     question: list[str] = setting([])
-    """The questions; they may also stand without a flag."""
+    """The questions; the flag's name may be omitted."""
     questions: str | None = setting(None)
-    """Questions with ids: a file, or a folder in BEIR's form, see above."""
+    """Questions with ids: a file or a folder in one of the forms above."""
     run: str | None = setting(None, needs="questions")
-    """With --questions: the file that a TREC run is written to."""
+    """With --questions: file to write a TREC run to."""
     json: bool = setting(False)
     """Print a line of JSON for each question: its id, if it has one, its text and its hits."""
     k: int | None = setting(None, ABOVE_0)
-    """Most answers to a question. Without it: 3, and 1,000 with --run."""
+    """Maximum number of answers to a question. Without it: 3, or 1,000 with --run."""
     candidates: int = setting(CANDIDATES, ABOVE_0)
-    """Candidates of the first stage."""
+    """Number of candidates of the first stage."""
     exact: bool = setting(False)
     """Compare all vectors, even if the index has an approximate one."""
 
@@ -112,14 +112,14 @@ def _format_hits(question: dict[str, str], hits: "list[Hit]", as_json: bool) -> 
         return json.dumps({**question, "hits": [asdict(hit) for hit in hits]}, ensure_ascii=False)
     lines = [f"\n{shorten(question['question'], WIDTH)}"]
     for rank, hit in enumerate(hits, 1):
-        scores = ", ".join(f"{NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
+        scores = ", ".join(f"{STAGE_NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
         lines.append(f"\n{rank:2d}. {_make_printable(hit.id)}  ({scores})")
         texts = (hit.question and f"question: {hit.question}", hit.title and f"title: {hit.title}")
-        for text in filter(None, (*texts, shorten(hit.text, SHOWN), hit.url)):
+        for text in filter(None, (*texts, shorten(hit.text, MAX_SHOWN), hit.url)):
             lines.append(fill(_make_printable(text), WIDTH, initial_indent="    ", subsequent_indent="    "))
     return "\n".join(lines if hits else [*lines, "  nothing found"])
 
 
 def _make_printable(text: str) -> str:
-    """Replaces characters that a terminal would obey."""
+    """Replaces control characters, which a terminal would interpret."""
     return "".join(c if c.isprintable() else " " for c in text)

@@ -8,13 +8,13 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import Range, setting
 from serve.questions import SearcherFlags
 
-DESCRIPTION = """Answers questions from an index that kinspan index made, over HTTP, as long as it runs.
+DESCRIPTION = """Answers questions over HTTP from an index that kinspan index wrote.
 
-POST /search takes {"query": "..."} and gives the best answers; / is a page to ask, /openapi.json describes the API,
-/health answers once the index is open, and /metrics is for Prometheus. Questions that arrive together are answered
-together. SIGTERM (or Ctrl-C) answers those that wait, refuses others, and ends.
+POST /search takes {"query": "..."} and returns the best answers; / is a page to ask questions on, /openapi.json
+describes the API, /health answers once the index is open, and /metrics is for Prometheus. Questions that wait at the
+same time share a model call. On SIGTERM or Ctrl-C it answers the waiting questions, refuses new ones, and exits.
 
-It listens on this machine alone unless --host says otherwise."""
+It accepts connections from this machine only, unless --host is given."""
 
 EPILOG = """examples:
   kinspan serve --index index
@@ -28,27 +28,27 @@ PORTS = Range("must be from 0 to 65535", lambda number: 0 <= number < 2**16)
 @dataclass
 class ServeConfig(SearcherFlags):
     host: str = setting("127.0.0.1")
-    """Address to listen on; 0.0.0.0 is every one of this machine."""
+    """Address to listen on; 0.0.0.0: all addresses of this machine."""
     port: int = setting(8000, PORTS)
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on; 0: any free port."""
     token_file: str | None = setting(None)
-    """File with a token that every caller has to bear: Authorization: Bearer TOKEN. Pages ask for it."""
+    """File with the token that callers must send, as Authorization: Bearer TOKEN. The pages ask for it."""
     allow_anonymous: bool = setting(False)
-    """Let callers from other machines ask without a token."""
+    """Allow callers from other machines without a token."""
     examples: str | None = setting(None)
-    """File of questions to pick from on the page, one a line. Without it: questions or titles of the index."""
+    """File of example questions for the page, one on each line. Without it: questions or titles from the index."""
     evaluation: list[str] = setting([])
     """Folders of evaluations for the page /evaluate, see docs/search.md."""
 
 
 def main() -> None:
     config = parse(ServeConfig, DESCRIPTION, EPILOG)
-    from serve.service.server import is_local, open_socket, read_token, serve  # after the flags
+    from serve.service.server import is_local, open_socket, read_token, serve  # torch takes seconds to import
     from serve.service.waiting import Service
 
     token = read_token(Path(config.token_file)) if config.token_file else None
     if not token and not config.allow_anonymous and not is_local(config.host):
-        raise KinspanError(f"--host {config.host}: whoever reaches it can read all answers: give --token_file")
+        raise KinspanError(f"--host {config.host}: others could read all answers: give --token_file")
     settings = {field.name: getattr(config, field.name) for field in fields(Service) if hasattr(config, field.name)}
     service = Service(token=token, **settings)
     serve(service, open_socket(config.host, config.port))

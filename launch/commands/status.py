@@ -1,4 +1,4 @@
-"""Shows where a run of kinspan pretrain stands, from the files in its output folder alone."""
+"""Shows the state of a run of kinspan pretrain, from the files in its output folder."""
 
 import json
 import sys
@@ -10,10 +10,10 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import REQUIRED, setting
 from pretrain.status import EXIT_STATUS, format_status, read_status
 
-DESCRIPTION = """Shows where a run of kinspan pretrain stands: its state, progress, speed, time left, last checkpoint,
-skipped updates and last validation. It reads the log, the checkpoints and the lock in the run's output folder alone.
+DESCRIPTION = """Shows the state, progress, speed, time left, last checkpoint, skipped updates and last validation of a
+run of kinspan pretrain. It only reads the log, the checkpoints and the lock in the run's output folder.
 
-exit status: 0 complete, 3 running, 75 not running (the same command goes on), 2 there is no run"""
+exit status: 0 complete, 3 running, 75 not running (the same command resumes it), 2 there is no run"""
 
 EPILOG = """examples:
   kinspan show run runs/docs
@@ -25,7 +25,7 @@ class StatusConfig:
     POSITIONAL = "run_dir"
 
     run_dir: str = setting(REQUIRED)
-    """The run's output folder; the name of the flag may be left out."""
+    """The run's output folder; the flag's name may be omitted."""
     json: bool = setting(False)
     """Print one JSON object."""
 

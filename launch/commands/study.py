@@ -15,11 +15,10 @@ from finetune.data.registry import expect_data
 from finetune.training.config import SPEC
 from launch.commands.transfer_matrix import read_names
 
-DESCRIPTION = """Runs the rows of a study, a YAML file, each an experiment as of kinspan finetune with its seeds, and
-prints them as one table: mean and standard deviation, BM25, each row tested against the first, and the paper's
-figures below ours. A row may have a `pretrain:` block of settings of kinspan pretrain: its model is then pre-trained
-first; or `stages:`, a list of `pretrain:` and `finetune:` blocks that train one after another, before the row's
-fine-tuning. The same command again resumes.
+DESCRIPTION = """Runs the rows of a study, a YAML file; each row is an experiment of kinspan finetune with several
+seeds. Prints one table: mean and standard deviation, BM25, each row tested against the first, and the paper's figures.
+A row may have a `pretrain:` block of settings of kinspan pretrain, to pre-train its model first; or `stages:`, a list
+of `pretrain:` and `finetune:` blocks to run before the row's fine-tuning. Run the same command again to resume.
 
 Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda-asnq-labels (table 6), tanda-stability
 (figure 4), di-liello-roberta, di-liello-electra and di-liello-asnq (table 1), as2 and as2-noise (what `make as2` and
@@ -39,15 +38,15 @@ class StudyConfig:
     """YAML file with title, source, settings of all rows, and rows."""
     data: list[str] = setting(REQUIRED, help=f"Data sets, each of which gets a table: {SPEC}.")
     transfer: str | None = setting(None)
-    """The data set that rows of TANDA transfer from."""
+    """The data set that TANDA's rows are trained on first."""
     model: str | None = setting(None, is_model=True)
-    """Base model of rows that name none. Without it: the study's, or else all-MiniLM-L6-v2, which is installed."""
+    """Base model of rows without one. Without it: the study's, or else all-MiniLM-L6-v2, which is installed."""
     output_dir: str = setting("runs/study")
-    """Folder that the runs and the results are written to."""
+    """Folder for the runs and the results."""
     set: list[str] = setting([])
     """NAME=VALUE: settings of kinspan finetune that replace the study's, but not a row's."""
     json: bool = setting(False)
-    """Print the tables as a line of JSON too, last."""
+    """Also print the tables as a last line of JSON."""
     where: list[str] = setting([])
     """NAME=VALUE: the value of $NAME in the stages of the study's file, such as corpus=corpora/docs."""
     local_rank: int = setting(-1)
@@ -55,7 +54,7 @@ class StudyConfig:
 
 
 def parse_overrides(settings: list[str]) -> dict[str, object]:
-    """Parses ``["seeds=2"]``. Raises KinspanError for names that are no settings."""
+    """Parses ``["seeds=2"]``. Raises KinspanError for an unknown setting."""
     from finetune.study import SETTINGS
 
     values = {}

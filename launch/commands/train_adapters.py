@@ -1,4 +1,4 @@
-"""Trains adapters of many corpora beside one base, in one command or as a job array."""
+"""Trains an adapter for each of many corpora on one base model, in one command or as a job array."""
 
 import gc
 import logging
@@ -19,13 +19,13 @@ from pretrain.engine.world import read_launcher_variables
 from pretrain.planning.checks import check
 
 log = logging.getLogger(__name__)
-RELEASE = "release"  # in each run's folder: the adapter
+RELEASE = "release"  # the adapter's folder, within its run's
 
-DESCRIPTION = """Trains an adapter for each corpus beside one frozen --model, one after another.
+DESCRIPTION = """Trains an adapter on each corpus for one frozen --model, one after another.
 
 The adapter of a corpus is written to --output_dir/NAME/release, NAME being the last part of the corpus's path. The same
-command again skips finished adapters and resumes the others. In a job array, task K of N takes every N-th corpus:
---task K/N. All other settings are those of kinspan pretrain."""
+command again skips finished adapters and resumes the others. --task K/N, for job arrays, takes every N-th corpus.
+All other settings are those of kinspan pretrain."""
 
 EPILOG = """examples:
   kinspan adapter train --corpus forums/* --model bert-base-uncased --output_dir adapters
@@ -36,13 +36,13 @@ EPILOG = """examples:
 @dataclass(kw_only=True)
 class TrainAdaptersConfig(pretraining.PretrainConfig):
     corpus: list[str] = setting(REQUIRED)
-    """Corpus folders, written by kinspan prepare, with an adapter for each."""
+    """Corpus folders, written by kinspan prepare; each gets an adapter."""
     adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting("pfeiffer")
     """Kind of the adapters, as for kinspan pretrain."""
     output_dir: str = setting("runs/adapters")
-    """Folder of the runs' folders."""
+    """Folder for the runs."""
     task: str | None = setting(None)
-    """Of a job array: number of the task and of all tasks, such as 3/8. Without it: all."""
+    """For a job array: K/N, the K-th of N tasks, such as 3/8. Without it: all corpora."""
 
 
 def main() -> None:
@@ -68,11 +68,11 @@ def parse_task(text: str | None) -> tuple[int, int]:
 
 
 def plan_runs(config: pretraining.PretrainConfig, task: str | None) -> dict[str, pretraining.PretrainConfig]:
-    """Returns the settings of each run of this task, by its name. Of K tasks each takes every K-th corpus.
+    """Returns the settings of each run of this task, by its name; of N tasks each takes every N-th corpus.
 
-    Raises KinspanError for settings that no run could have.
+    Raises KinspanError for wrong settings.
     """
-    from pretrain.planning.corpora import list_sources  # what reads corpora takes a while to import
+    from pretrain.planning.corpora import list_sources  # takes a while to import
 
     if config.adapter is None:
         raise KinspanError("--adapter: give pfeiffer, lora or fusion")
@@ -83,7 +83,7 @@ def plan_runs(config: pretraining.PretrainConfig, task: str | None) -> dict[str,
     sources = zip(config.corpus, parse_sources(config.corpus), strict=True)
     corpora = name_runs([text for text, source in sources if source in chosen])
     shared = {field.name: getattr(config, field.name) for field in fields(pretraining.PretrainConfig)}
-    shared |= {"forums": None, "min_questions": None}  # they have chosen among all corpora
+    shared |= {"forums": None, "min_questions": None}  # already applied by list_sources
     runs = {}
     for name, corpus in list(corpora.items())[first::step]:
         folder = str(Path(config.output_dir) / name)
@@ -93,10 +93,10 @@ def plan_runs(config: pretraining.PretrainConfig, task: str | None) -> dict[str,
 
 
 def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
-    """Trains and releases each adapter that is not there yet; resumes a run that was interrupted.
+    """Trains and releases each unfinished adapter; resumes an interrupted run.
 
-    A corpus that cannot be trained on is left out, and refused in the end; several ranks stop at it, because they
-    could not agree on what comes next.
+    A corpus that cannot be trained on is skipped, and a KinspanError is raised at the end. With several ranks it is
+    raised at once, because the ranks could not agree on the next corpus.
     """
     from pretrain.engine.device import return_freed_memory  # torch takes seconds to import
 
@@ -110,8 +110,8 @@ def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
                 if read_launcher_variables()[2] > 1:
                     raise
                 failed[name] = quote_error(error)
-                log.warning("left out %s: %s", name, failed[name])
-            gc.collect()  # engines hold themselves in circles
+                log.warning("skipped %s: %s", name, failed[name])
+            gc.collect()  # engines are in reference cycles
             return_freed_memory()
     if failed:
         name, reason = next(iter(failed.items()))
@@ -119,7 +119,7 @@ def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
 
 
 def _train(config: pretraining.PretrainConfig) -> None:
-    """Trains an adapter, and releases it unless the release is of the last step: a longer run has an older one."""
+    """Trains an adapter and releases it, unless the release has the last step; a run made longer has an older one."""
     from pretrain.engine.ranks import broadcast_from_rank_0
     from pretrain.engine.run_folder import SUMMARY
     from pretrain.release.folder import FACTS

@@ -1,4 +1,4 @@
-"""Measures how well models of many sources rank on many targets that they were not trained for."""
+"""Measures how well models of many sources rank on many targets, zero-shot."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from finetune.data.registry import SPECS, expect_data
 DESCRIPTION = """Ranks every target's questions by every source's model, zero-shot, beside BM25 and TF-IDF: the
 matrix of MultiCQA (Rücklé et al., 2020).
 
-Writes a file for each cell into OUTPUT_DIR/results: the same command again measures what is new or has changed."""
+OUTPUT_DIR/results has a file for each cell; the same command again measures only new or changed ones."""
 
 EPILOG = f"""example:
   kinspan evaluate transfer --sources beer=releases/beer physics=releases/physics \\
@@ -31,18 +31,18 @@ class MatrixConfig:
     output_dir: str = setting(REQUIRED)
     """Folder for the cells."""
     accuracy: list[str] = setting([])
-    """Names of targets that are measured by P@1, beside InsuranceQA, which always is; the others by MAP."""
+    """Names of targets to measure by P@1; InsuranceQA always is, all others are measured by MAP."""
     split: Literal["test", "dev"] = setting("test")
-    """Which questions of the targets."""
+    """Split of the targets' questions."""
     max_length: int = setting(300, ABOVE_0)
-    """Most tokens of a question and a candidate."""
+    """Maximum number of tokens of a question with a candidate."""
 
 
 def main() -> str:
     config = parse(MatrixConfig, DESCRIPTION, EPILOG)
     sources, targets = (read_names(flag, getattr(config, flag)) for flag in ("sources", "targets"))
     expect_data(*targets.values())
-    from finetune.training import transfer  # after the flags: torch takes seconds to import
+    from finetune.training import transfer  # torch takes seconds to import
 
     if taken := [name for name in sources if name in transfer.BASELINES]:
         raise KinspanError(f"--sources {taken[0]}: a baseline has this name")
@@ -53,7 +53,7 @@ def main() -> str:
 
 
 def read_names(flag: str, texts: list[str]) -> dict[str, str]:
-    """Returns the values by name of a flag of NAME=VALUE. Raises KinspanError for no name, or one that stands twice."""
+    """Parses NAME=VALUE of a flag. Raises KinspanError for a missing or repeated name."""
     named: dict[str, str] = {}
     for text in texts:
         name, _, value = text.partition("=")
