@@ -1,1 +1,1 @@
-"""The engine: model, step, loop, checkpoints, metrics, release."""
+"""Pre-training: planning, model, engine, checkpoints, metrics, release."""

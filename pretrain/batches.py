@@ -29,7 +29,7 @@ TrainedModel = PairModel | ReplacedTokenModel | SiameseModel
 # default of 5 ms cost MiniLM-L6 an eighth of its speed (benchmarks/RESULTS.md)
 SWITCH_INTERVAL = 5e-5
 CPU_MICRO_BATCH = 32  # pairs
-MEMORY_RESERVE = 0.15  # share of the free memory, for messages between ranks and losses of the allocator
+MEMORY_RESERVE = 0.15  # share of the free memory, for communication and fragmentation
 TRIAL_SIZES = (4, 12)  # pairs
 ALIGNMENT = 16  # bytes: each array begins at a multiple, so that it can be viewed as any type
 

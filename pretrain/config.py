@@ -21,7 +21,7 @@ from pretrain.engine.schedule import OPEN_ENDED, GuardSettings, OptimizerSetting
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # a run may set one of these
 # These may change, but must be equal on all ranks, because the order of collectives depends on them.
 MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_steps")
-VALIDATION_SEED = 0  # of validation's order, spans and masks; equal for all seeds of training, to compare them
+VALIDATION_SEED = 0  # seed of validation's order, spans and masks, in all runs, so that they can be compared
 
 
 @dataclass
@@ -48,7 +48,7 @@ class DataSettings(CacheFlags):
     """How long negatives are: matched to the positive, or drawn freely as in the paper (their length then gives the
     label away)."""
     max_length: int | None = setting(None, ABOVE_0)
-    """Maximum number of tokens in a pair. Without it: the objective's default (ssp: 128); for a mixture the least."""
+    """Maximum tokens in a pair. Without it: the objective's default (ssp: 128); for a mixture the smallest of these."""
 
 
 @dataclass
@@ -69,8 +69,8 @@ class ModelSettings:
     (disentangled)."""
     adapter: Literal["pfeiffer", "lora", "fusion"] | None = setting(None)
     """Train an adapter beside the frozen --model, and the pair head, by the sentence-level loss alone: a bottleneck in
-    every layer (pfeiffer), LoRA of queries and values (lora; needs the package peft), or attention over those of
-    --adapters (fusion). Checkpoints and releases hold only these few megabytes, not the model."""
+    every layer (pfeiffer), LoRA of queries and values (lora; needs the package peft), or attention over the
+    bottlenecks of --adapters (fusion). Checkpoints and releases hold only these few megabytes, not the model."""
     adapter_size: int | None = setting(None, ABOVE_0, needs="adapter")
     """Width of the bottleneck (default: 64), or rank of LoRA (default: 8)."""
     adapters: list[str] = setting([], may_change=True, needs="adapter")
@@ -215,7 +215,7 @@ class MonitoringSettings(GuardSettings):
     trace.json.gz to the output folder."""
     wandb: str | None = setting(None, may_change=True)
     """Also log to this project of Weights & Biases; the package wandb must be installed.
-    WANDB_MODE=offline keeps them in the output folder."""
+    WANDB_MODE=offline keeps the figures in the output folder."""
     dry_run: bool = setting(False, may_change=True)
     """Print what these settings would do (tokens, memory, time), and stop."""
     tokens_per_second: float | None = setting(None, ABOVE_0, may_change=True, used_with="dry_run")

@@ -15,13 +15,13 @@ from pretrain.engine.schedule import OPEN_ENDED, Schedule
 
 log = logging.getLogger(__name__)
 DECAYED = "decayed"  # folder of complete runs that were continued, each a run's folder with its last checkpoint
-NOT_COPIED = (CHECKPOINTS, DECAYED, "tensorboard", "lock")  # entries not copied there
+NOT_COPIED = (CHECKPOINTS, DECAYED, "tensorboard", "lock")  # entries that stay behind
 
 
 def find_start(folder: Path, schedule: Schedule) -> Path | None:
     """Returns the checkpoint from which a run resumes with its new length; None if it has not changed.
 
-    Raises KinspanError if there is no checkpoint before the decay, or an unfinished run is past that of a shorter one.
+    Raises KinspanError if there is no checkpoint before the decay, or an unfinished run is past the new one.
     """
     old_total = int(read_object(folder / RUN, ADVICE)["total_steps"])
     if schedule.shape not in OPEN_ENDED or old_total == schedule.total:

@@ -175,7 +175,7 @@ class Clock:
 class FlopCounter:
     """Counts the floating-point operations of forward and backward passes, without recomputation and padding.
 
-    A token costs six per matrix parameter (Kaplan et al., 2020, section 2.1), four if that is frozen; the vocabulary
+    A token costs six per matrix parameter (Kaplan et al., 2020, section 2.1), four if it is frozen; the vocabulary
     projection is computed for masked tokens alone. Attention costs ``12 * hidden`` per layer, for each token and each
     token that it sees.
     """
@@ -210,7 +210,7 @@ def list_windows(config: PretrainedConfig) -> list[int | None]:
 
 
 def count_seen(lengths: np.ndarray, window: int | None) -> np.ndarray:
-    """Returns how many tokens less than ``window`` positions away all tokens of a sequence see in total, ``[n]``."""
+    """Returns for each sequence length ``[n]`` how many tokens its tokens see in total; ``window``: see list_windows"""
     reach = lengths if window is None else np.minimum(lengths, window)
     hidden = lengths - reach  # rows of each of the two hidden corners of the attention matrix
     return lengths**2 - hidden * (hidden + 1)

@@ -259,7 +259,7 @@ class Pretraining(LoopState):
         values = compute_figures(sums, self.weights)
         values |= {"learning_rate": rate, "tokens": progress.tokens, "skipped_steps": progress.skipped}
         if outcome.grad_norm is not None and math.isfinite(norm := float(outcome.grad_norm)):
-            values["grad_norm"] = norm  # not finite: the last update was skipped
+            values["grad_norm"] = norm  # if it is not finite, the update was skipped
         if self.metrics:
             self.metrics.write(progress.step, "train", values | speed)
         if is_spike(values["loss"], progress.losses):

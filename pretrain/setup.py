@@ -76,7 +76,7 @@ class Setup:
     """A run without its engine.
 
     validation_stream:  None if no pairs are held out
-    facts:              run.json: the run's identity (see config.identity), and facts for its release
+    facts:              content of run.json: the run's identity (see config.identity), and facts for its release
     """
 
     config: PretrainConfig
@@ -100,7 +100,7 @@ def begin(config: PretrainConfig) -> Path:
 
 
 def set_up(config: PretrainConfig) -> Setup:
-    """Loads corpus and model and claims the output folder, after ``begin``."""
+    """Loads corpus and model, and claims the output folder. Called after ``begin``."""
     sources = list_sources(config)
     mixture = build_mixture(config, sources)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
@@ -183,9 +183,9 @@ def set_up(config: PretrainConfig) -> Setup:
 def _warn(config: PretrainConfig, model_name: str, new_parts: list[str]) -> None:
     """Logs which defaults are used, and warns of settings that are probably mistakes."""
     if not config.corpus:
-        log.info("no --corpus: it is the documentation of Python and of the pinned packages")
+        log.info("no --corpus: using the documentation of Python and of the pinned packages")
     if config.model is None:
-        log.info("no --model: it is %s", DEFAULT_MODEL_NAME)
+        log.info("no --model: using %s", DEFAULT_MODEL_NAME)
     heavy = config.pair_weight and config.mlm_weight >= HEAVY_MASKED_LM * config.pair_weight
     if heavy and config.mlm_probability and any(part.startswith("the masked-LM head") for part in new_parts):
         log.warning("--mlm_weight %g: a new head's loss outweighs the pair loss: try 0.05 to 0.2", config.mlm_weight)

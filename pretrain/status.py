@@ -12,7 +12,7 @@ from pretrain.engine.log import format_time, read_metrics
 
 COMPLETE, RUNNING, STOPPED = "complete", "running", "not running"
 EXIT_STATUS = {COMPLETE: 0, RUNNING: 3, STOPPED: 75}
-SHOWN = ("loss", "pair_loss", "pair_auc", "pair_mrr", "mlm_loss", "rtd_loss")  # shown of the last validation
+SHOWN = ("loss", "pair_loss", "pair_auc", "pair_mrr", "mlm_loss", "rtd_loss")  # figures of the last validation
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def _cache_gradients(
 def make_scales(
     losses: Iterable[Loss], counts: dict[str, int], weights: LossWeights, layout: Layout, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Returns each loss's factor on the device: weight by global count, times what DeepSpeed divides by."""
+    """Returns each loss's factor on the device: weight / global count * DeepSpeed's divisor."""
     divisor = layout.world * layout.accumulation
     values = {loss.name: getattr(weights, loss.name) * divisor / max(counts[loss.count], 1) for loss in losses}
     row = torch.tensor(list(values.values()))
@@ -167,7 +167,7 @@ def try_largest(engine: Engine, stream: PairStream, layout: Layout) -> None:
             for _ in range(min(layout.accumulation, 2)):
                 with decide_dropout(0, 0, 0, batch.sequences):
                     loss, _, outputs = engine(**to_tensors(batch, engine.device), scales=scales)
-                engine.backward(loss + 0.0 * outputs.sum())  # a bi-encoder's graph depends on these
+                engine.backward(loss + 0.0 * outputs.sum())  # only the outputs of a bi-encoder have a graph
                 engine.step()
         del moments
     except Exception as error:

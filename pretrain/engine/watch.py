@@ -204,7 +204,7 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
 
 
 def name_machine() -> str:
-    """Returns a name of the machine and its process namespace; containers may share a host name, but not these."""
+    """Returns a name of the machine and its process namespace; containers may share a host name, but not this."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
