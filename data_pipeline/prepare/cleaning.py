@@ -252,8 +252,8 @@ def _load_steps(path: str) -> list[Step]:
 def check_rules(rules: Rules) -> None:
     """Raises KinspanError for unknown steps or languages, before any work is done."""
     find_steps(tuple(rules.skip_steps), tuple(rules.clean_with))
-    known = set(_load_model().labels) if rules.languages else set()
-    if wrong := [code for code in rules.languages if code not in known]:
+    codes = set(_load_model().labels) if rules.languages else set()
+    if wrong := [code for code in rules.languages if code not in codes]:
         raise KinspanError(f"--languages {wrong[0]}: not a known ISO 639 code")
 
 

@@ -54,16 +54,16 @@ def find_paragraphs(
     """Finds the paragraphs to remove in a range of hashes; writes them to ``00000.npy``, as sorted REMOVED.
 
     status:      file of ``decide_documents``; only the paragraphs of KEPT documents count
-    boilerplate: number of documents with a paragraph from which it is removed from all of them; 0 for never
+    boilerplate: a paragraph in at least this many documents is removed from all of them; 0 for never
     """
     paragraphs, document = _read_paragraphs(spills, status, number, num_ranges)
     is_new = np.append(True, paragraphs["hash"][1:] != paragraphs["hash"][:-1])[: len(paragraphs)]
     reason = np.where(is_new, 0, WHY_REPEATED).astype(np.uint8)
     if boilerplate:
-        text = np.cumsum(is_new) - 1  # index of each paragraph's text
+        text_index = np.cumsum(is_new) - 1
         in_new_document = is_new | np.append(True, np.diff(document) != 0)[: len(paragraphs)]
-        num_documents = np.bincount(text, in_new_document).astype(np.int64)  # with each text
-        reason[num_documents[text] >= boilerplate] = WHY_BOILERPLATE
+        num_documents = np.bincount(text_index, in_new_document).astype(np.int64)  # with each text
+        reason[num_documents[text_index] >= boilerplate] = WHY_BOILERPLATE
     paragraphs, document, reason = paragraphs[reason > 0], document[reason > 0], reason[reason > 0]
     out = np.empty(len(paragraphs), dtype=REMOVED)
     out["task"] = np.searchsorted(spills.starts, document, side="right") - 1
@@ -84,9 +84,9 @@ def _read_paragraphs(spills: Spills, file: Path, number: int, num_ranges: int) -
     for task in range(len(spills.keys)):
         rows = slice_range(spills.load(task, "paragraphs"), "hash", low, high)
         document = rows["number"] + spills.starts[task]
-        kept = status[document] == KEPT
-        parts.append(rows[kept])
-        documents.append(document[kept])
+        is_kept = status[document] == KEPT
+        parts.append(rows[is_kept])
+        documents.append(document[is_kept])
     paragraphs, document = np.concatenate(parts), np.concatenate(documents)
     order = np.argsort(paragraphs["hash"], kind="stable")
     return paragraphs[order], document[order]
@@ -143,8 +143,8 @@ def _make_signature_step(folder: str) -> "MinhashDedupSignature":
 
         def get_signature(self, shingles: np.ndarray) -> list[list[int]]:
             pieces = [shingles[k : k + SHINGLES] for k in range(0, len(shingles), SHINGLES)]
-            of_pieces = np.array([super(Signature, self).get_signature(piece) for piece in pieces], dtype=np.uint64)
-            return of_pieces.min(axis=0).tolist()
+            signatures = np.array([super(Signature, self).get_signature(piece) for piece in pieces], dtype=np.uint64)
+            return signatures.min(axis=0).tolist()
 
     return Signature(folder, _make_config(), NoWords())
 
@@ -210,7 +210,7 @@ def decide_documents(spills: Spills, exact: Path | None, matches: Path | None, o
 def find_repeats(bands: Sequence[Callable[[], np.ndarray]]) -> np.ndarray:
     """Returns the numbers of the documents that are not the first of their cluster.
 
-    bands: functions that return the matching pairs of a band, ``[N, 2]``; memory holds one band at a time
+    bands: functions that return the matching pairs of a band, ``[N, 2]``; one band at a time is in memory
     """
     from scipy.sparse import coo_array  # not at the top: training without an extra imports this module
     from scipy.sparse.csgraph import connected_components

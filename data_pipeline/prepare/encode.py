@@ -87,7 +87,7 @@ def name_split(document: Document, text_hash: int) -> str:
 
 
 def make_key(document: Document, text_hash: int) -> bytes:
-    """Returns the hash by which documents are sorted; it begins with a hash of a post's group, so duplicates meet."""
+    """Returns the hash by which documents are sorted; a post's begins with its group's, so that duplicates meet."""
     name = f"{document.id}\n{document.source}\n{text_hash}".encode("utf-8", "replace")
     if not document.is_post:
         return hashlib.blake2b(name, digest_size=KEY_BYTES).digest()

@@ -1,7 +1,7 @@
 """Reads documents, and counts rejected input, which the rule ``--max_rejected`` limits for all commands.
 
-What is rejected: broken records, files of unknown format, and the unreadable rest of a file, which counts as much as
-the whole file.
+What is rejected: broken records, files of unknown format, and the unreadable rest of a file, which counts with the
+estimated text of the whole file.
 """
 
 import logging

@@ -43,7 +43,7 @@ def make_spill_schema(wide: bool) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Counts of the buckets of each split, which are numbered with the held-out documents last."""
+    """Counts of the buckets of each split; the buckets of held-out documents are numbered last."""
 
     train: int
     validation: int

@@ -44,12 +44,12 @@ def format_summary(tally: Tally, read_tally: ReadTally, manifest: Manifest) -> s
     return "\n".join(lines).encode("utf-8", "backslashreplace").decode() + "\n"  # file names may have any bytes
 
 
-def list_notes(tally: Tally, reads: ReadTally) -> list[str]:
+def list_notes(tally: Tally, read_tally: ReadTally) -> list[str]:
     """Lists notes on a new corpus: rejected records, cut texts, unknown tokens."""
     notes = []
-    if reads.rejected:
-        name, (_, reason) = max(reads.losses.items(), key=lambda item: item[1][0])
-        notes.append(f"rejected {reads.rejected:,} records, listed in rejected.jsonl; most bytes in {name}: {reason}")
+    if read_tally.rejected:
+        name, (_, reason) = max(read_tally.losses.items(), key=lambda item: item[1][0])
+        notes.append(f"rejected {read_tally.rejected:,} records (see rejected.jsonl); most bytes in {name}: {reason}")
     if cut := tally.counts["documents cut off a longer text"]:
         notes.append(f"texts above 64 MB were cut into {cut:,} documents of about 1 MB")
     share = tally.counts[UNKNOWN_TOKENS] / max(tally.counts["tokens kept"], 1)

@@ -111,7 +111,7 @@ class Engine:
             raise KinspanError(f"{stage.title}: {stage.names[task]}: {failures[task]['reason']}; see {file}")
 
     def _run_locally(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
-        """Yields once for each task that ends, as do the other two engines."""
+        """Yields once for each task that ends, as do the other two executors."""
         if self.num_workers == 1 or len(stage.names) == 1:
             for task in tasks:
                 run_task(stage.work, stage.folder, task)

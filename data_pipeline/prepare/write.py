@@ -49,9 +49,9 @@ def write_shards(
         document = spills.starts[task_of] + rows.column("number").to_numpy()
         status = np.load(dedup_status, mmap_mode="r")[document]
         reasons = find_reasons(rows, task_of, read_removed(removed, num_ranges, number))
-        rows, kept = _drop(rows, status, reasons, tally)
+        rows, kept_rows = _drop(rows, status, reasons, tally)
         keys = read_keys(rows.column("key"))
-        rows = rows.take(pa.array(np.lexsort((document[kept], keys[:, 1], keys[:, 0]))))
+        rows = rows.take(pa.array(np.lexsort((document[kept_rows], keys[:, 1], keys[:, 0]))))
         _count_rows(rows, plan.unknown_id, tally)
         columns = list_columns(make_spill_schema(plan.wide), filled)
         for k, part in enumerate(_cut(rows, plan.settings["shard_tokens"])):
@@ -80,8 +80,8 @@ def _drop(rows: pa.RecordBatch, status: np.ndarray, why: np.ndarray, tally: Tall
             "paragraphs of dropped documents": int(lengths[~is_kept].sum()),
         }
     )
-    kept = np.flatnonzero(is_kept)
-    return rows.take(pa.array(kept)), kept
+    kept_rows = np.flatnonzero(is_kept)
+    return rows.take(pa.array(kept_rows)), kept_rows
 
 
 def _cut(rows: pa.RecordBatch, shard_tokens: int) -> list[pa.RecordBatch]:

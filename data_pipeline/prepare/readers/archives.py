@@ -28,8 +28,8 @@ def unpack_zip(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
         def make_source(info: zipfile.ZipInfo) -> SourceFile:
             def find_beside(name: str) -> SourceFile | None:
                 folder, slash, _ = info.filename.rpartition("/")
-                beside = files.get(folder + slash + name)
-                return make_source(beside) if beside else None
+                sibling = files.get(folder + slash + name)
+                return make_source(sibling) if sibling else None
 
             def open_member() -> IO[bytes]:
                 check_ratio(info.file_size, info.compress_size)  # zipfile never reads beyond file_size
@@ -62,7 +62,7 @@ def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
 
 
 class _Header(tarfile.TarInfo):
-    """Raises for a broken header or a missing end mark, which ``tarfile`` takes for the end of the archive."""
+    """Raises ReadError for a broken header or a missing end mark, which ``tarfile`` takes for the archive's end."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_Header":
@@ -85,8 +85,8 @@ def unpack_7z(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator[
             members = [info for info in archive.list() if not info.is_directory]
             check_ratio(sum(info.uncompressed for info in members if not info.is_symlink), size)
             names = [info.filename for info in members if not info.is_symlink]
-            if wanted := [name for name in names if is_wanted(f"{source.name}::{name}")]:
-                archive.extract(folder, targets=wanted)
+            if targets := [name for name in names if is_wanted(f"{source.name}::{name}")]:
+                archive.extract(folder, targets=targets)
 
         def make_source(name: str, size: int = 0, is_link: bool = False) -> SourceFile:
             path = Path(folder, name)

@@ -119,7 +119,7 @@ def _count_shared(paths: list[list[str]]) -> int:
 
 
 def check_unchanged(files: list[InputFile]) -> None:
-    """Raises KinspanError if a local file has changed since it was found, since its parts were cut by its old size."""
+    """Raises KinspanError if a local file has changed since it was found: its parts were cut by its old size."""
     for file in files:
         key, name = split_prefix(file.name)
         if key == tables.HUB or file.name == PYTHON_DOCS or is_url(name):

@@ -17,7 +17,7 @@ def split_bytes(name: str, size: int, may_be_cut: bool = False) -> list[FilePart
 
 
 def read_lines(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields the lines that begin in the part, but blank ones, each with its number, or in later parts its offset."""
+    """Yields each line that begins in the part and is not blank, with its number, or in later parts its byte offset."""
     with open_source(source) as file:
         begin, end = (part.begin, part.end) if part and not is_compressed(source.name) else (0, None)
         for number, (offset, line) in enumerate(cut_lines(file, begin, end), 1):

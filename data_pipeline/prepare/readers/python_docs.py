@@ -158,7 +158,7 @@ def split_blocks(docstring: str) -> Iterator[str]:
             yield " ".join(lines)
 
 
-_MARKUP = re.compile(r"[`*$~|]|__|\]\(|\]_")  # one of these is in any match of _INLINE
+_MARKUP = re.compile(r"[`*$~|]|__|\]\(|\]_")  # every match of _INLINE has one of these
 _INLINE = [
     (re.compile(r"(?<!\w):(?:[\w+.-]+:){1,2}`[~!]?([^`]+?)(?:\s*<[\w.~:/#-]{5,}>)?`"), r"\1"),  # :class:`Foo`
     (re.compile(r"\[[^\[\]`]+\?\]\([^()\s]*\)"), ""),  # a linked question is navigation
@@ -166,7 +166,7 @@ _INLINE = [
     (re.compile(r"\[`[~!]?([\w.]+)`\]"), r"\1"),  # [`~Foo`]
     (re.compile(r"`([^`<>]+?)\s*<[^`<>\s]+>`__?"), r"\1"),  # `text <url>`_
     (re.compile(r"(?:\s+(?:in|by|see|from|of|and|also))*\s*\[(?:\d+|[A-Z]\w*\d+|#\w*)\]_"), ""),
-    (re.compile(r"`([\w.-]+)'"), r"\1"),  # quotation marks of old
+    (re.compile(r"`([\w.-]+)'"), r"\1"),  # old-style quotation marks
     (re.compile(r"(`+)([^`]+)\1_{0,2}"), r"\2"),
     (re.compile(r"(?<![\w*])(\*{1,2})(?=[\w\[<])([^*]+?)\1(?![\w*])"), r"\2"),
     (re.compile(r"\$([\w, ()+=<>.'-]+)\$|(?<!<)\|([\w. -]+)\|(?!>)"), r"\1\2"),  # $n$ and |substitution|
@@ -272,7 +272,7 @@ def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[D
 
 
 def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, Document]]:
-    """Yields the documents of the standard library and the packages, or of a part, without texts repeated in one."""
+    """Yields the documents of the standard library and of each package, or of a part; each without repeated texts."""
     count = 0
     for number in range(part.begin, part.end) if part else range(1 + len(read_pins())):
         seen: set[bytes] = set()

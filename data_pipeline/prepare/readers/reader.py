@@ -26,7 +26,7 @@ class Record:
     """A raw record of a file, which in an archive is named ``ARCHIVE::FILE``.
 
     line:   number of the record in its file, from 1; in later parts of a file the offset of its first byte
-    called: the file's name in the ids of its documents, where its base name is not unique; else ""
+    called: the file's name in ids, with folders, if it is in an archive or its base name is not unique; else ""
     """
 
     file: str
@@ -36,7 +36,7 @@ class Record:
 
     @property
     def name(self) -> str:
-        """Returns the file's name in ids: if all files index.html had the same one, all or none would be held out."""
+        """Returns the name that stands for the file in the ids of its documents."""
         return self.called or self.source
 
     @property

@@ -71,7 +71,7 @@ def _read_lines(text: IO[str]) -> Iterator[str]:
 
 
 def _find_merged(row: list[str], delimiter: str) -> Rejected | None:
-    """Rejects a row with a field that has swallowed other rows, as a quotation mark in an unquoted .tsv causes it."""
+    """Rejects a row of a .tsv if a field has swallowed other rows, because a text begins with a quotation mark."""
     for field in row if delimiter == "\t" else ():
         lines = field.count("\n")
         if lines and field.count("\t") == lines * (len(row) - 1) > 0:

@@ -1,7 +1,7 @@
 """``.html``, and the crawl archives ``.warc`` and ``.arc``, such as CC-News: an HTML page is a document.
 
 The main text of a page is kept, without menus, headings, tables and code. HTTP requests, images and error responses are
-counted, but are not documents. The id of a crawled page is its URL, so that all copies of a page are held out, or none.
+counted, but are not documents. The id of a crawled page is its URL, so that equal copies are held out together.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ def _read_records(records: "ArchiveIterator") -> Iterator[dict | Rejected]:
         if records.err_count > errors:
             errors = records.err_count
             yield Rejected("the record before this one is not as long as its header states")
-        if record is None and records.fh.tell() > records.offset:  # warcio ends at some bytes that begin no record
+        if record is None and records.fh.tell() > records.offset:  # warcio stops at bytes that begin no record
             raise OSError(f"no record begins at byte {records.offset}")
         if record is None:
             return
@@ -101,7 +101,7 @@ def _read_records(records: "ArchiveIterator") -> Iterator[dict | Rejected]:
 
 
 class _Stream:
-    """Raises OSError instead of EOFError where a file is cut off: warcio takes an EOFError for its proper end."""
+    """Raises OSError where a file is cut off, instead of EOFError, which warcio takes for the proper end of a file."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.position = file, 0
