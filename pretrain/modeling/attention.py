@@ -1,4 +1,4 @@
-"""Attention over packed rows: each pair attends to itself alone.
+"""Attention over packed rows, in which tokens attend only within their pair.
 
 ``attend_packed`` is registered with the attention interface of ``transformers``, so that models need no change. On a
 GPU in half precision it runs variable-length flash attention; on a CPU it computes each pair by itself; otherwise it

@@ -93,7 +93,7 @@ def load_or_build(
 ) -> tuple[PreTrainedModel, list[str]]:
     """Loads a model in fp32 by the class ``auto``, and returns it with a note if it, or its head, starts fresh.
 
-    name_or_dir: a weights folder, a hub name, or a folder with a config alone, which starts from scratch
+    name_or_dir: a hub name, a folder with weights, or one with only a config, which starts from scratch
     config:      if given, a fresh model is built from it
     """
     if config is not None:
@@ -127,7 +127,7 @@ def load_model(
 ) -> tuple[PairModel, list[str]]:
     """Loads the model to train, in fp32, and returns it with notes on its new parts.
 
-    name_or_dir:    a weights folder, a hub name, or a folder with a config alone, which starts from scratch
+    name_or_dir:    a hub name, a folder with weights, or one with only a config, which starts from scratch
     positive_share: share of positives among the pairs, which a fresh pair head predicts at first
 
     Raises KinspanError if there is no model, or its architecture cannot be trained here.

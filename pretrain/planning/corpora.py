@@ -69,9 +69,9 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
     shares: list[Fraction] = []
     parts: list[MixturePart] = []
     for source in sources:
-        from_source = parse_mixture(source.objective or objective, sampling)
-        for part in from_source.parts:
-            shares.append(source.weight / total * Fraction(part.weight, sum(from_source.weights)))
+        source_mixture = parse_mixture(source.objective or objective, sampling)
+        for part in source_mixture.parts:
+            shares.append(source.weight / total * Fraction(part.weight, sum(source_mixture.weights)))
             parts.append(MixturePart(part.objective, source=paths.index(source.path)))
     keys = Counter((part.source, part.objective.name) for part in parts)
     (source_index, name), count = keys.most_common(1)[0]
@@ -84,10 +84,10 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
     weights = [int(share * common) // divisor for share in shares]
     if sum(weights) > MAX_TURNS:
         raise KinspanError(f"--corpus and --objective: weights sum to {sum(weights):,}, at most {MAX_TURNS:,}")
-    objectives_of = Counter(part.source for part in parts)
+    num_objectives = Counter(part.source for part in parts)
     for index, (part, weight) in enumerate(zip(parts, weights, strict=True)):
         name = names[part.source] if len(paths) > 1 else ""
-        if name and objectives_of[part.source] > 1:
+        if name and num_objectives[part.source] > 1:
             name += f"/{part.objective.name}"
         parts[index] = replace(part, weight=weight, name=name)
     return Mixture(tuple(parts))
@@ -100,24 +100,24 @@ def drop_untrainable(mixture: Mixture) -> tuple[Mixture, list[str]]:
     """
     if not mixture.batch:
         return mixture, []
-    lacks = [_find_lack(part, "train") for part in mixture.parts]
-    if all(lacks):
+    reasons = [_explain_no_pairs(part, "train") for part in mixture.parts]
+    if all(reasons):
         return mixture, []
-    notes = [f"left out {name}: {lack}" for name, lack in zip(mixture.names, lacks, strict=True) if lack]
-    return replace(mixture, parts=tuple(compress(mixture.parts, [not lack for lack in lacks]))), notes
+    notes = [f"left out {name}: {reason}" for name, reason in zip(mixture.names, reasons, strict=True) if reason]
+    return replace(mixture, parts=tuple(compress(mixture.parts, [not reason for reason in reasons]))), notes
 
 
 def mix_validation(mixture: Mixture) -> tuple[Mixture, list[str]]:
     """Returns the mixture for validation, in which parts without held-out pairs have weight 0, and notes on these."""
-    lacks = [_find_lack(part, "validation") for part in mixture.parts]
-    if all(lacks):
-        raise TooFewDocuments(f"held out: {lacks[0]}")
-    parts = [replace(part, weight=0) if lack else part for part, lack in zip(mixture.parts, lacks, strict=True)]
-    skipped = compress(mixture.names, lacks)
+    reasons = [_explain_no_pairs(part, "validation") for part in mixture.parts]
+    if all(reasons):
+        raise TooFewDocuments(f"held out: {reasons[0]}")
+    parts = [replace(part, weight=0) if reason else part for part, reason in zip(mixture.parts, reasons, strict=True)]
+    skipped = compress(mixture.names, reasons)
     return Mixture(tuple(parts)), [f"no validation of {name}: its held-out documents give no pairs" for name in skipped]
 
 
-def _find_lack(part: MixturePart, split: str) -> str:
+def _explain_no_pairs(part: MixturePart, split: str) -> str:
     """Returns why a part gives no pairs of a split, or ""; in a small forum it tries to sample negatives."""
     assert part.corpus is not None
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)

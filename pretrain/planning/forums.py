@@ -41,12 +41,12 @@ def choose_forums(
     folders = name_corpora([source.path for source in sources])
     names = [re.sub(r"(\.stackexchange)?\.com(-Posts)?$", "", folder) for folder in folders]
     kept = set(names) if chosen is None else _choose_names(chosen, names)
-    left = [source for source, name in zip(sources, names, strict=True) if name in kept]
+    selected = [source for source, name in zip(sources, names, strict=True) if name in kept]
     if min_questions:
-        left = [s for s in left if Corpus(s.path, cache=cache).manifest.totals["documents"] >= min_questions]
-    if sources and not left:
+        selected = [s for s in selected if Corpus(s.path, cache=cache).manifest.totals["documents"] >= min_questions]
+    if sources and not selected:
         raise KinspanError(f"{flags}: leaves no corpus of --corpus")
-    return tuple(left)
+    return tuple(selected)
 
 
 def _choose_names(chosen: str, names: list[str]) -> set[str]:

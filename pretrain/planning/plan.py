@@ -55,7 +55,7 @@ from .cost import compute_states, estimate_activations, estimate_update
 GPU_COUNTS = (1, 8, 64)
 GPU_TYPES = ("A100", "H100", "H200")
 MANY_EPOCHS = 40
-SAMPLE = 20_000  # pairs whose mean length is measured
+SAMPLE = 20_000  # number of pairs whose mean length is measured
 ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
 BUILT_IN: dict[str, tuple[str, dict[str, float]]] = {  # name -> family and config, if the hub is out of reach
     "roberta-base": (

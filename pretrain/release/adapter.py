@@ -13,12 +13,12 @@ from pretrain.modeling.adapters.model import AdapterModel
 from .card import CardOverrides, Facts, format_card
 from .folder import CARD
 
-ADAPTER_FOLDER = "adapter"  # in a run's folder: what a release needs beside the trained weights
+ADAPTER_FOLDER = "adapter"  # in a run's folder: what a release needs besides the trained weights
 FUSED_TENSORS = "beneath.safetensors"  # the frozen adapters that a fusion weighs
 
 
 def keep_adapter(model: AdapterModel, run: Path, base_name: str, name_or_dir: str | None) -> None:
-    """Writes to a run's folder what a release needs beside the trained weights. ``name_or_dir``: its --model"""
+    """Writes to a run's folder what a release needs besides the trained weights. ``name_or_dir``: its --model"""
     folder = run / ADAPTER_FOLDER
     folder.mkdir(exist_ok=True)
     write_spec(folder, model.part, Base(base_name, make_base_place(name_or_dir), model.config.model_type, model.base))

@@ -1,1 +1,1 @@
-"""Small sets of trained parameters beside a frozen encoder: bottlenecks, their fusion, and LoRA."""
+"""Adapters, small sets of parameters that are trained in a frozen encoder: bottlenecks, their fusion, and LoRA."""
