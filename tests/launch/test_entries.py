@@ -91,7 +91,6 @@ REFUSED = [  # entry, arguments, and what the message must name
     ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
     ("finetune", ["--data", "wikiqa=nowhere"], "wikiqa=nowhere"),
     ("finetune", ["--data", "files=x", "--learning_rate", "0"], "--learning_rate 0.0"),
-    ("finetune", ["--data", "files=.", "--model", "no/such"], "no/such"),
     ("status", ["absent"], "absent"),
     ("build_asnq", ["--train", "absent.jsonl", "--output_dir", "asnq"], "--train absent.jsonl"),
     ("train_adapters", ["--corpus", "a", "--task", "3/2"], "--task 3/2"),
