@@ -1,8 +1,8 @@
 """A study: rows of a YAML file, each an experiment of fine-tuning, in one table beside a paper's figures.
 
-A row may begin with stages, each of which trains the model that the one before it left: settings of kinspan pretrain,
-or of kinspan finetune on another data set. A stage's folder is named by a hash of all that it is made of. So rows that
-begin alike share their stages, and one that is done is not run again.
+A row may begin with stages, each of which trains the model of the stage before: they are settings of kinspan pretrain,
+or of kinspan finetune on another data set. A stage's folder is named by a hash of all that it depends on, so that rows
+share equal stages, and no stage runs twice.
 """
 
 import hashlib
@@ -48,22 +48,22 @@ log = logging.getLogger(__name__)
 
 RESULTS = "study.json"
 PRETRAIN, FINETUNE = "pretrain", "finetune"  # kinds of stages
-RELEASE = "release"  # of a pre-training, within its folder
-SEED = 1  # of a stage of fine-tuning, which serves all seeds of its row
-ZERO_SHOT = "zero-shot cosine"  # the row of the start without any training
-WIDTH = 120  # of the note below the tables
+RELEASE = "release"  # the model's folder within that of a pre-training
+SEED = 1  # seed of a fine-tuning stage, which serves all seeds of its row
+ZERO_SHOT = "zero-shot cosine"  # name of the row of the untrained base model
+WIDTH = 120  # columns of the notes below the tables
 
-# The rest are the command's: kinspan study has flags for them, and every row has an output folder.
+# Without those that the command sets: kinspan study has flags for them, and every row has an output folder.
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - {
     *("data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "local_rank"),
 }
-COMMON = {"eval_filter", "columns"}  # rows are compared question by question, so that all measure the same ones
+COMMON = {"eval_filter", "columns"}  # the same in all rows, which are compared question by question
 ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain", "stages"}
 STUDY_KEYS = {"title", "source", "settings", "rows", "about", "zero_shot", "where"}
-STAGE_KEYS = (SETTINGS | {"data"}) - {"seeds", "seed", "train_data", "model", *COMMON}  # of a stage of fine-tuning
+STAGE_KEYS = (SETTINGS | {"data"}) - {"seeds", "seed", "train_data", "model", *COMMON}  # of a fine-tuning stage
 
 Settings = dict[str, Any]
-# Checks a pre-training's settings at once, and returns what runs it in the folder, or finds it finished.
+# Checks a pre-training's settings, and returns a function that runs it in the folder, or finds it finished.
 StageRunner = Callable[[Settings, Path], Callable[[], None]]
 
 
@@ -71,9 +71,9 @@ StageRunner = Callable[[Settings, Path], Callable[[], None]]
 class StudyRow:
     """An experiment.
 
-    settings: of kinspan finetune, which take precedence over the study's
+    settings: settings of kinspan finetune, which take precedence over the study's
     paper:    a paper's figures by data set and metric
-    stages:   kind and settings of what trains before the row's own fine-tuning
+    stages:   kind and settings of each stage before the row's own fine-tuning
     tanda:    whether the row transfers from another data set first
     """
 
@@ -93,9 +93,9 @@ class Study:
     """The content of a study's file.
 
     source:    the table of a paper that the study reproduces
-    about:     what a reader of the results must keep in mind; it stands below the tables
-    settings:  of all rows
-    zero_shot: whether the table has the first row's start, as a bi-encoder without any training
+    about:     a note for readers of the results, printed below the tables
+    settings:  settings of all rows
+    zero_shot: whether the table has a row for the first row's base model, as an untrained bi-encoder
     where:     values of each ``$name`` in the stages, unless the command gives others
     """
 
@@ -207,7 +207,7 @@ def _parse_stage(place: str, entry: Any) -> tuple[str, Settings]:
 
 
 def _check_keys(place: str, given: Any, known: set[str]) -> None:
-    """Raises KinspanError unless ``given`` is a mapping with known keys alone."""
+    """Raises KinspanError unless ``given`` is a mapping with only known keys."""
     if not isinstance(given, dict):
         raise KinspanError(f"{place} must be lines of `name: value`")
     if unknown := [key for key in given if key not in known or not isinstance(key, str)]:
@@ -252,7 +252,7 @@ def plan_rows(context: StudyContext) -> list[PlannedRow]:
 
 def _plan_row(context: StudyContext, row: StudyRow, spec: str) -> PlannedRow:
     study, transfer = context.study, context.transfer if row.tanda else None
-    is_public = name_set(spec) not in ("files", "hub")  # one's own data sets share these names
+    is_public = name_set(spec) not in ("files", "hub")  # these names do not identify a data set
     if transfer and (transfer == spec or (is_public and name_set(transfer) == name_set(spec))):
         raise KinspanError(f"--transfer {transfer}: it is the target's own data set")
     settings = {**study.settings, **row.settings, **context.overrides, "data": spec}
@@ -262,22 +262,22 @@ def _plan_row(context: StudyContext, row: StudyRow, spec: str) -> PlannedRow:
     config = make_finetune_config(settings)
     start = str(resolve_model(config.model) if config.model else default_model())
     stages: list[PlannedStage] = []
-    made_of: list[Any] = [start]
+    history: list[Any] = [start]
     for kind, given in row.stages:
         filled = fill_names(given, {**study.where, **context.where})
         model = str(stages[-1].model) if stages else start
-        stages.append(_plan_stage(context, spec, kind, filled, model, made_of))
+        stages.append(_plan_stage(context, spec, kind, filled, model, history))
     return PlannedRow(row, start, replace(config, model=str(stages[-1].model)) if stages else config, stages)
 
 
 def _plan_stage(
-    context: StudyContext, spec: str, kind: str, settings: Settings, model: str, made_of: list[Any]
+    context: StudyContext, spec: str, kind: str, settings: Settings, model: str, history: list[Any]
 ) -> PlannedStage:
-    """Returns the stage, and adds it to ``made_of``, by which its folder and those of later stages are named."""
+    """Returns the stage, and adds it to ``history``, a hash of which names its folder and those of later stages."""
 
     def name_folder(*parts: Any) -> Path:
-        made_of.append([kind, *parts])
-        digest = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode()).hexdigest()
+        history.append([kind, *parts])
+        digest = hashlib.sha256(json.dumps(history, sort_keys=True, default=str).encode()).hexdigest()
         return context.output / "stages" / f"{kind}-{digest[:12]}"
 
     if kind == PRETRAIN:
@@ -297,7 +297,7 @@ def _plan_stage(
 
 
 def fill_names(value: Any, names: Mapping[str, str]) -> Any:
-    """Returns a value of a study's file with each ``$name`` in its texts replaced."""
+    """Returns a value of a study's file with each ``$name`` in its strings replaced."""
     if isinstance(value, dict):
         return {key: fill_names(part, names) for key, part in value.items()}
     if isinstance(value, list):
@@ -315,8 +315,7 @@ def fill_names(value: Any, names: Mapping[str, str]) -> Any:
 def run_study(context: StudyContext) -> Settings:
     """Runs every row on every data set, writes ``study.json`` and returns its content.
 
-    The same call again goes on where it was stopped. Raises KinspanError for what the user can mend, and Stopped where
-    a signal or ``max_hours`` ended it.
+    The same call again resumes. Raises Stopped if a signal or ``max_hours`` ended it.
     """
     study, rows = context.study, plan_rows(context)
     if study.zero_shot and find_kind(rows[0].start) != BI_ENCODER:
@@ -359,20 +358,22 @@ def _summarize_set(context: StudyContext, done: list[tuple[PlannedRow, Settings]
     untrained = {BM25: score_bm25(measured)}
     if context.study.zero_shot:
         untrained[ZERO_SHOT] = score_answers(rows[0].start, measured)
-    of_untrained = {name: compute_question_metrics(measured, scores, metrics) for name, scores in untrained.items()}
-    runs = [*figures, *([of_name] for of_name in of_untrained.values())]
-    of_main = [np.stack([seed[shown[0]] for seed in of_seeds]) for of_seeds in runs]
-    tests = compare_rows(of_main)
+    untrained_figures = {
+        name: compute_question_metrics(measured, scores, metrics) for name, scores in untrained.items()
+    }
+    runs = [*figures, *([values] for values in untrained_figures.values())]
+    main_metric = [np.stack([seed[shown[0]] for seed in seeds]) for seeds in runs]
+    tests = compare_rows(main_metric)
     lines: list[Settings] = [
-        {"name": name, **{m: {"mean": v, "sd": None} for m, v in compute_means(of_name).items()}}
-        for name, of_name in of_untrained.items()
+        {"name": name, **{m: {"mean": v, "sd": None} for m, v in compute_means(values).items()}}
+        for name, values in untrained_figures.items()
     ]
     lines += [_summarize_row(row, result, measured.split, rows) for row, result in done]
-    order = [*range(len(rows), len(tests)), *range(len(rows))]  # the untrained rows stand above
+    order = [*range(len(rows), len(tests)), *range(len(rows))]  # the untrained rows come first
     for line, number in zip(lines, order, strict=True):
         line["p"] = tests[number]
         if first.loss == CONTRASTIVE:
-            line["interval"] = compute_interval(of_main[number].mean(axis=0))
+            line["interval"] = compute_interval(main_metric[number].mean(axis=0))
     return {
         "data": name_set(first.data),
         "split": measured.split,
@@ -386,15 +387,15 @@ def _summarize_set(context: StudyContext, done: list[tuple[PlannedRow, Settings]
 def _summarize_row(planned: PlannedRow, result: Settings, split: str, rows: list[PlannedRow]) -> Settings:
     """Returns a row's line of the table.
 
-    "clean" names the row with the same settings and no flipped labels; "unimproved" counts the seeds whose best ranker
-    is the one that the last training began with.
+    "clean" names the row with the same settings and no flipped labels; "unimproved" counts the seeds that no update
+    of the last training improved.
     """
     row, config = planned.row, planned.config
     clean = [
-        quiet.row.name
-        for quiet in rows
+        other.row.name
+        for other in rows
         if config.label_noise
-        and replace(quiet.config, output_dir=config.output_dir) == replace(config, label_noise=0.0)
+        and replace(other.config, output_dir=config.output_dir) == replace(config, label_noise=0.0)
     ]
     return {
         "name": row.name,

@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 TRAIN, DEV, TEST = "train", "dev", "test"
 MAX_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
 MAX_PAIRS = {TRAIN: 40_000, DEV: 1200, TEST: 4000}  # so that a first look takes minutes on a processor
-MIN_QUESTIONS = 5  # to choose by, or to measure on
-FEW_QUESTIONS = 50  # below these a figure is rough
-DRAW_KEY = 2**37  # of the random numbers that draw questions and wrong candidates
+MIN_QUESTIONS = 5  # in dev, to choose a ranker, and in test, to measure it
+FEW_QUESTIONS = 50  # with fewer, a figure is rough
+DRAW_KEY = 2**37  # key of the random numbers that draw questions and wrong candidates
 
 
 @dataclass(frozen=True)
 class Questions:
-    """The three splits. Train and dev are the data set ``spec`` on the disk; test is kept apart from training."""
+    """The three splits. Train and dev are written as the data set ``spec``, and test to another folder."""
 
     spec: str
     train: AnswerSet
@@ -67,7 +67,7 @@ def locate_test(folder: Path) -> Path:
 
 
 def make_spec(given: str) -> str:
-    """Returns the data set that ``--questions`` means: a path is ``files=``."""
+    """Returns ``--questions`` as NAME=PLACE: a plain path becomes ``files=PATH``."""
     return given if "=" in given else f"{FILES}={given}"
 
 
@@ -78,12 +78,12 @@ def name_questions(given: str) -> str:
 
 
 def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
-    """Reads the labelled questions, and decides what is used of them, to be written into ``folder``.
+    """Reads the labelled questions and selects which are used; ``folder`` is where they will be written.
 
     given: a data set such as wikiqa=FOLDER, or the folder or file of files=
 
-    A missing test or dev set is taken from the rest by a hash of the questions' texts, so that it stays the same.
-    Raises KinspanError where there are too few questions, and where one split is a part of another.
+    A missing test or dev split is taken from the training questions by a hash of their texts, so that it is always the
+    same. Raises KinspanError if there are too few questions, or one split is a part of another.
     """
     splits, notes = _read_splits(given, columns)
     for name, share in ((TEST, TEST_SHARE), (DEV, DEV_SHARE)):
@@ -96,8 +96,8 @@ def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
         notes.append(str(overlap))
     kept = {}
     for split, data in splits.items():
-        rule, least = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, MIN_QUESTIONS)
-        if (count := int(find_kept(data, rule).sum())) < least:
+        rule, minimum = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, MIN_QUESTIONS)
+        if (count := int(find_kept(data, rule).sum())) < minimum:
             raise KinspanError(
                 f"--questions {given}: {count} usable {split} questions are too few: label fifty or more"
             )
@@ -108,7 +108,7 @@ def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
 
 
 def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str]]:
-    """Returns the splits that are there, and notes. Dev, or else test, stands in for a missing train split."""
+    """Returns the existing splits, and notes. Dev, or else test, replaces a missing train split."""
     splits: dict[str, AnswerSet] = {}
     notes: list[str] = []
     place = Path(make_spec(given).partition("=")[2])
@@ -127,7 +127,7 @@ def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet],
 
 
 def _subsample(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
-    """Returns at most MAX_QUESTIONS questions, with as many wrong candidates as MAX_PAIRS leave."""
+    """Returns at most MAX_QUESTIONS questions, with as many wrong candidates as MAX_PAIRS allows."""
     drawn = data
     if data.num_questions > MAX_QUESTIONS[split]:
         order = make_generator(1, DRAW_KEY).permutation(data.num_questions)
@@ -140,18 +140,18 @@ def _subsample(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
 
 
 def subsample_negatives(data: AnswerSet, max_pairs: int) -> AnswerSet:
-    """Returns the questions with all right candidates, and about ``max_pairs`` candidates in all.
+    """Returns the questions with all right candidates, and about ``max_pairs`` candidates in total.
 
-    Each keeps a wrong one where there is one: without it any ranker has an average precision of 1.
+    A question keeps at least one wrong candidate: without it every ranker has an average precision of 1.
     """
     if data.num_pairs <= max_pairs:
         return data
-    most = max(1, max_pairs // data.num_questions)
+    per_question = max(1, max_pairs // data.num_questions)
     shuffled = make_generator(2, DRAW_KEY).permutation(data.num_pairs)
     order = np.lexsort((shuffled, -data.labels, data.question_of))  # right ones first
-    place = np.empty(data.num_pairs, dtype=np.int64)
-    place[order] = np.arange(data.num_pairs) - data.starts[data.question_of[order]]
-    return data.keep((data.labels > 0) | (place < np.maximum(most, data.positives + 1)[data.question_of]))
+    position = np.empty(data.num_pairs, dtype=np.int64)
+    position[order] = np.arange(data.num_pairs) - data.starts[data.question_of[order]]
+    return data.keep((data.labels > 0) | (position < np.maximum(per_question, data.positives + 1)[data.question_of]))
 
 
 def list_lines(data: AnswerSet) -> Iterator[str]:

@@ -33,21 +33,21 @@ log = logging.getLogger(__name__)
 PRETRAINED = "the pre-trained model, without labels"
 BI_ENCODER = "the fine-tuned bi-encoder"
 CROSS_ENCODER = "the fine-tuned cross-encoder"
-BOTH = "the pre-trained and fine-tuned cross-encoder"
-MIN_UPDATES, UPDATES_SHARE = 40, 0.25  # of a cross-encoder: least, and as a share of the pre-training's updates
-VALIDATIONS, MIN_BETWEEN = 5, 20  # validations of a fine-tuning at most, and the least updates between two
-BI_ENCODER_DIVISOR = 2  # a bi-encoder's updates are of 32 questions, not of 32 pairs: it makes fewer of them
-VALIDATED_PAIRS = 500  # dev candidates that validate a cross-encoder; a bi-encoder reads equal texts once, and all
-LOGGED = 4  # lines that a fine-tuning logs
-MAX_LENGTH = 128  # tokens of a question with a candidate that a cross-encoder reads, and of a text in fine-tuning
+PRETRAINED_CROSS_ENCODER = "the pre-trained and fine-tuned cross-encoder"
+MIN_UPDATES, UPDATES_SHARE = 40, 0.25  # a cross-encoder's updates: at least, and as a share of the pre-training's
+VALIDATIONS, MIN_BETWEEN = 5, 20  # maximum of validations in a fine-tuning, minimum of updates between two
+BI_ENCODER_DIVISOR = 2  # a bi-encoder makes fewer updates, which are of 32 questions instead of 32 pairs
+VALIDATED_PAIRS = 500  # dev candidates that validate a cross-encoder; a bi-encoder, which is faster, takes all
+LOGGED = 4  # log lines of a fine-tuning
+MAX_LENGTH = 128  # tokens of a cross-encoder's question with a candidate, and of a text in fine-tuning
 SEED = 1
 
 
 @dataclass(frozen=True)
 class Ranker:
-    """A ranker with the scores ``[N]`` of the candidates that rankers are compared on.
+    """A ranker, and its scores ``[N]`` of the candidates that rankers are compared on.
 
-    model: a folder or hub name, BM25, or "" of the fusion, which has ``parts`` and ``fitted`` weights
+    model: a folder or hub name, BM25, or "" for the fusion, which has ``parts`` and ``fitted`` instead
     """
 
     name: str
@@ -63,7 +63,7 @@ class Ranker:
 
 @dataclass(frozen=True)
 class ScoreCache:
-    """Scores candidates by any ranker; those of a model are kept in ``folder``, so that none is computed twice."""
+    """Scores candidates by any ranker; the scores of models (not of BM25) are cached in ``folder``."""
 
     words: WordCounts
     folder: Path
@@ -74,8 +74,8 @@ class ScoreCache:
     def score(self, model: str, data: AnswerSet) -> np.ndarray:
         if model == BM25:
             return score_bm25_by(self.words, data)
-        made_of = f"{fingerprint_model(model)} {fingerprint_answers(data)}"
-        path = self.folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.npy"
+        key = f"{fingerprint_model(model)} {fingerprint_answers(data)}"
+        path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
         if not path.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             partial = path.with_suffix(".tmp.npy")
@@ -95,12 +95,12 @@ def name_model(model: str) -> str:
 
 
 def name_base(model: str) -> str:
-    """Returns the name of the untrained model among the rankers."""
+    """Returns the name of the base model among the rankers."""
     return f"{name_model(model)} as it is"
 
 
 def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[Ranker]:
-    """Yields BM25, and the model as it is where it can rank."""
+    """Yields BM25, and the base model if it can rank."""
     yield cache.rank(BM25, BM25, data)
     try:
         if holds_no_weights(model):
@@ -111,9 +111,9 @@ def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[R
 
 
 def plan_fine_tuning(updates: int) -> tuple[int, int]:
-    """Returns a cross-encoder's updates after a pre-training of ``updates``, and those between two validations."""
-    most = max(MIN_UPDATES, int(UPDATES_SHARE * updates))
-    return most, max(MIN_BETWEEN, most // VALIDATIONS)
+    """Returns the number of a cross-encoder's updates, given the pre-training's, and of those between validations."""
+    max_updates = max(MIN_UPDATES, int(UPDATES_SHARE * updates))
+    return max_updates, max(MIN_BETWEEN, max_updates // VALIDATIONS)
 
 
 def train_rankers(
@@ -121,33 +121,33 @@ def train_rankers(
 ) -> Iterator[Ranker]:
     """Fine-tunes a bi-encoder and two cross-encoders, and yields each.
 
-    updates: of the pre-training
-    folder:  for the runs; each set of model, labels and length has a folder of its own
+    updates: the pre-training's number of updates
+    folder:  for the runs, one sub-folder for each base model, labels and number of updates
     """
-    has_wrong = bool((questions.train.labels == 0).any())
-    negatives = {"negatives_ratio": 3.0} if has_wrong else {"negatives_per_question": 4, "negatives_from": "corpus"}
+    has_negatives = bool((questions.train.labels == 0).any())
+    negatives = {"negatives_ratio": 3.0} if has_negatives else {"negatives_per_question": 4, "negatives_from": "corpus"}
     plans: list[tuple[str, str, int, JsonObject]] = [
         (BI_ENCODER, model, BI_ENCODER_DIVISOR, {"loss": CONTRASTIVE, "own_negatives": 1}),
         (CROSS_ENCODER, model, 1, negatives),
-        (BOTH, pretrained, 1, negatives),
+        (PRETRAINED_CROSS_ENCODER, pretrained, 1, negatives),
     ]
     labels = [fingerprint_answers(split) for split in (questions.train, questions.dev)]
     for number, (name, base, divisor, settings) in enumerate(plans, 1):
-        most, between = (count // divisor for count in plan_fine_tuning(updates))
-        log.info("fine-tuning %s of %s: %s, at most %s updates", number, len(plans), name, most)
-        made_of = fingerprint_identity({"made of": [fingerprint_model(base), labels, most]})
+        max_updates, between = (count // divisor for count in plan_fine_tuning(updates))
+        log.info("fine-tuning %s of %s: %s, at most %s updates", number, len(plans), name, max_updates)
+        key = fingerprint_identity({"made of": [fingerprint_model(base), labels, max_updates]})
         config = FinetuneConfig(
             data=questions.spec,
             model=base,
             learning_rate=5e-5,
             micro_batch_size=32,
             epochs=1000,
-            max_steps=most,
+            max_steps=max_updates,
             eval_steps=between,
             patience=2,
-            log_steps=max(1, most // LOGGED),
+            log_steps=max(1, max_updates // LOGGED),
             max_length=find_trained_length(pretrained) or MAX_LENGTH,  # less where the model has fewer positions
-            output_dir=str(folder / f"{number}-{made_of}"),
+            output_dir=str(folder / f"{number}-{key}"),
             **settings,
         )
         yield cache.rank(name, _train(config), questions.dev)
@@ -167,7 +167,8 @@ def _train(config: FinetuneConfig) -> str:
 
 def fuse_rankers(rankers: list[Ranker], dev: AnswerSet) -> Ranker:
     """Returns the learned fusion of BM25, the base model, the bi-encoder and the best cross-encoder."""
-    cross_encoders = [ranker for ranker in rankers if ranker.name in (PRETRAINED, CROSS_ENCODER, BOTH)]
+    names = (PRETRAINED, CROSS_ENCODER, PRETRAINED_CROSS_ENCODER)
+    cross_encoders = [ranker for ranker in rankers if ranker.name in names]
     best = max(cross_encoders, key=lambda ranker: ranker.measure(dev).mean())
     parts = tuple(ranker for ranker in rankers if ranker not in cross_encoders or ranker is best)
     fitted = fit_fusion(dev, {ranker.name: ranker.scores for ranker in parts})

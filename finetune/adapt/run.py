@@ -1,4 +1,4 @@
-"""An adaptation from its first step to its verdict. Each step finds what is done, so that the same call goes on."""
+"""Runs an adaptation, from the corpus to the verdict. Each step skips what is done, so that the same call resumes."""
 
 import json
 import logging
@@ -46,13 +46,13 @@ log = logging.getLogger(__name__)
 
 STARTED, RESULT, PAGE, PLANNED = "adapt.json", "result.json", "report.html", "budget.json"
 PRETRAINING, RELEASE = "pretrain", "release"
-ANSWERS = "answers"  # in STARTED: those that the pre-training goes without
-FEW_PARAGRAPHS = 200  # below these hardly anything is learned
+ANSWERS = "answers"  # key in STARTED: a hash of the answers that the pre-training leaves out
+FEW_PARAGRAPHS = 200  # with fewer, hardly anything is learned
 BATCH = 32  # pairs in an update
 MIN_UPDATES = 10
-MEASURED_UPDATES = 100  # the schedule's warm-up and decay need these; their speed turns minutes into updates
+MEASURED_UPDATES = 100  # what warm-up and decay need; their speed turns a time budget into updates
 UNITS = {"s": 1, "m": 60, "h": 3600}
-SMALL = 384  # the most hidden units of a small encoder, which takes the higher of these rates
+SMALL = 384  # maximum hidden size of a small encoder, which takes the higher of these rates
 # A wsd schedule stays at its peak, and learns more at half the rate of the triangular recipes (benchmarks/RESULTS.md)
 RATE_OF_SMALL, RATE = 1.25e-4, 5e-5
 
@@ -82,10 +82,10 @@ class AdaptOptions:
 class PipelineHooks:
     """Functions of data_pipeline and pretrain, passed in because finetune may not import them.
 
-    prepare:  makes or finds the corpus of documents, for a model, in a folder, without the documents that hold one of
-              these texts, and returns its counts
+    prepare:  given documents, a model, a folder and texts, makes or finds the corpus of the documents in the folder,
+              without those that contain one of the texts, and returns its counts
     choose:   returns the objective for a corpus
-    pretrain: trains by these settings in a folder, or resumes, and returns the summary; the model is in its ``release``
+    pretrain: trains with settings in a folder, or resumes, and returns the summary; writes the model to ``release``
     """
 
     prepare: Callable[[list[str], str, Path, list[str]], dict[str, int]]
@@ -95,7 +95,7 @@ class PipelineHooks:
 
 def parse_budget(text: str) -> Budget:
     """Parses ``30m``, ``90s``, ``2h`` or ``51200pairs``. Raises KinspanError for anything else."""
-    # A comma parts thousands: 1,5h may mean one hour and a half
+    # A comma may only separate thousands: 1,5h might mean one and a half hours
     match = re.fullmatch(r"(\d{1,3}(?:,\d{3})+|\d*\.?\d+)\s*(s|m|h|pairs)", text.strip(), re.ASCII)
     number = float(match[1].replace(",", "")) if match else 0
     if not match or not number:
@@ -112,7 +112,7 @@ def adapt(options: AdaptOptions, hooks: PipelineHooks) -> JsonObject:
     output = options.output
     if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
-    load_config(options.model)  # before the work, to see whether it can be trained
+    load_config(options.model)  # fails early if the model cannot be trained
     questions = load_questions(options.questions, options.columns, output) if options.questions else None
     make_folder(output)
     with lock_folder(output):
@@ -157,8 +157,8 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
 def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions | None) -> tuple[Path, str, list[str]]:
     """Makes the corpus, and returns it, the objective that suits it, and notes.
 
-    A forum's pre-training is on questions with their accepted answers. Those of dev and test questions are its labels,
-    so that their documents are left out.
+    A forum's pre-training pairs questions with their accepted answers. Those of dev and test questions are the labels,
+    so documents that contain them are left out.
     """
     corpus = options.output / "corpus"
     counts = hooks.prepare(options.documents, options.model, corpus, [])
@@ -167,8 +167,8 @@ def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions |
     _claim_answers(options.output, answers)
     if answers:
         corpus = options.output / "corpus-without-answers"
-        whole, counts = counts, hooks.prepare(options.documents, options.model, corpus, answers)
-        objective, left_out = hooks.choose(corpus), whole["documents"] - counts["documents"]
+        full_counts, counts = counts, hooks.prepare(options.documents, options.model, corpus, answers)
+        objective, left_out = hooks.choose(corpus), full_counts["documents"] - counts["documents"]
     notes = ["documents: {documents:,} with {paragraphs:,} paragraphs and {tokens:,} tokens".format(**counts)]
     if left_out:
         notes.append(f"left out {left_out:,} documents that hold the right answer to a dev or test question")
@@ -178,17 +178,17 @@ def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions |
 
 
 def _claim_answers(output: Path, answers: list[str]) -> None:
-    """Records which answers the pre-training goes without. Raises KinspanError where it was begun without others."""
-    begun, now = read_object(output / STARTED, "delete it"), fingerprint_identity({ANSWERS: answers})
-    if begun.setdefault(ANSWERS, now) != now:
+    """Records which answers the pre-training leaves out. Raises KinspanError if it was begun with others."""
+    record, key = read_object(output / STARTED, "delete it"), fingerprint_identity({ANSWERS: answers})
+    if record.setdefault(ANSWERS, key) != key:
         raise KinspanError(f"--output_dir {output} was begun with other --questions: choose another folder")
-    write_atomically(output / STARTED, json.dumps(begun) + "\n")
+    write_atomically(output / STARTED, json.dumps(record) + "\n")
 
 
 def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objective: str) -> JsonObject:
-    """Pre-trains for the budget, with a schedule that a larger budget goes on from, and returns the summary.
+    """Pre-trains for the budget, with a schedule that a larger budget can continue, and returns the summary.
 
-    The model then ranks by as many tokens as fine-tuned ones do.
+    The model's length for ranking becomes that of the fine-tuned models.
     """
     output, config = options.output, load_config(options.model)
     log.info("pre-training %s for %s, objective %s", name_model(options.model), options.budget.text, objective)
@@ -220,10 +220,10 @@ def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objecti
 def train_for(budget: Budget, train: Callable[[int], JsonObject], folder: Path) -> JsonObject:
     """Trains for the budget, and returns the summary of the run.
 
-    The speed of the first MEASURED_UPDATES, which the run then goes on from, turns a time into a number of updates.
-    ``folder`` keeps it, so that the same budget is the same number again, and a killed run is resumed.
+    A time becomes a number of updates by the speed of the first MEASURED_UPDATES, which the run then continues.
+    ``folder`` keeps the number, so that the same budget gives it again, and a killed run resumes.
 
-    train: trains for this number of updates in all, and returns the summary
+    train: trains up to this total number of updates, and returns the summary
     """
     path = folder / PLANNED
     plan = read_object(path, "delete it") if path.exists() else {"updates": {}, "seconds": None}
@@ -257,7 +257,7 @@ def _list_learned(summary: JsonObject) -> list[str]:
 
 
 class Comparison:
-    """The rankers that are known so far, compared on the dev questions."""
+    """The rankers so far, compared on the dev questions."""
 
     def __init__(self, options: AdaptOptions, questions: Questions) -> None:
         self.options, self.questions, self.dev, self.test = options, questions, questions.dev, questions.test
@@ -273,7 +273,7 @@ class Comparison:
         """Trains and compares all rankers, judges, and releases the one to use.
 
         pretrained: the folder of the pre-trained model
-        updates:    of the pre-training
+        updates:    the pre-training's number of updates
         """
         model, output = self.options.model, self.options.output
         self.add([self.cache.rank(PRETRAINED, pretrained, self.dev)])
@@ -312,7 +312,7 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
 def _list_commands(options: AdaptOptions, questions: Questions | None, result: JsonObject) -> list[str]:
     """Returns commands to paste: measure the chosen ranker again, index the documents, and answer a question of them.
 
-    They are for the model as it is where none is chosen, if it can rank, and else for the default one.
+    If no ranker is chosen, they use the base model if it can rank, and else the default model.
     """
     model = result["release"] if result["chosen"] else None
     if model is None and any(row["name"] == name_base(options.model) for row in result["rankers"]):
@@ -326,7 +326,7 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     question = questions.test.questions[0] if questions else "your question"
     commands: list[list[object]] = [
         ["index", "--answers", f"documents={first}", *(flags if embeds else []), "--output_dir", index],
-        *(["index", "--add", f"documents={place}", "--output_dir", index] for place in more),
+        *(["index", "--add", f"documents={path}", "--output_dir", index] for path in more),
         ["search", "--index", index, *([] if embeds else flags), question],
     ]
     if questions and model:
@@ -336,7 +336,7 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
 
 
 def _release(verdict: Verdict, comparison: Comparison, output: Path) -> None:
-    """Writes the release of the chosen ranker. The base needs none: an older release is then removed."""
+    """Writes the release of the chosen ranker. If that is the base, an older release is only removed."""
     ranker, words, maps = verdict.chosen, comparison.cache.words, verdict.test_maps
     figures = {TEST: {MAP: maps.pop(ranker.name)}, **{f"{TEST}, {name}": {MAP: value} for name, value in maps.items()}}
     about = {"data": name_questions(str(comparison.options.questions)), "figures": figures}

@@ -1,4 +1,4 @@
-"""Which ranker is best for these documents and labels: chosen on dev, measured once on test."""
+"""Finds the best ranker for these documents and labels: chosen on dev, measured once on test."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ LEARNED = (
 class Verdict:
     """The chosen ranker, and the figures of its sentence.
 
-    best:    the best on dev, which is not the chosen one where it did not hold on test
+    best:    the best on dev; it is not chosen if the base is as good on test
     base:    the ranker to beat
     figures: MAP on test of both and of BM25, their difference and its interval
     """
@@ -77,30 +77,30 @@ class Verdict:
 
 
 def judge(rankers: list[Ranker], base: Ranker, dev: AnswerSet, test: AnswerSet, cache: ScoreCache) -> Verdict:
-    """Chooses the ranker with the highest MAP on dev, of equals the first, and measures it, base and BM25 on test.
+    """Chooses the ranker with the highest MAP on dev (the first of equals), and measures it, base and BM25 on test.
 
-    Nothing below the base is chosen: where the best on dev is no better on test, the base is.
+    If the best on dev is no better than the base on test, the base is chosen.
     """
     maps = {ranker.name: float(ranker.measure(dev).mean()) for ranker in rankers}
     best = max(rankers, key=lambda ranker: maps[ranker.name])
-    of_best, of_base = (Ranker("", "", cache.score_ranker(ranker, test)).measure(test) for ranker in (best, base))
+    best_ap, base_ap = (Ranker("", "", cache.score_ranker(ranker, test)).measure(test) for ranker in (best, base))
     figures: JsonObject = {
         "name": best.name,
         "base_name": base.name,
         "questions": test.num_questions,
-        "chosen": float(of_best.mean()),
-        "base": float(of_base.mean()),
+        "chosen": float(best_ap.mean()),
+        "base": float(base_ap.mean()),
         "bm25": float(cache.rank(BM25, BM25, test).measure(test).mean()),
     }
     if best is base:
         second = max((ranker for ranker in rankers if ranker is not base), key=lambda ranker: maps[ranker.name])
-        figures["low"], figures["high"] = compute_interval(of_base)
+        figures["low"], figures["high"] = compute_interval(base_ap)
         figures |= {"best": maps[second.name], "best_name": second.name, "base_dev": maps[base.name]}
         chosen, sentence = base, KEEP
     else:
-        comparison = compare(of_best, of_base)
+        comparison = compare(best_ap, base_ap)
         figures |= {"difference": comparison.difference, "p": comparison.over_questions}
-        figures["low"], figures["high"] = compute_interval(of_best - of_base)
+        figures["low"], figures["high"] = compute_interval(best_ap - base_ap)
         chosen = best if comparison.difference > 0 else base
         sentence = BETTER if comparison.over_questions < SIGNIFICANT else PERHAPS
         sentence = sentence if chosen is best else NOT_ON_TEST
@@ -113,9 +113,9 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> JsonObjec
     """Returns MAP on SelQA of the model as a cross-encoder before and after, BM25, the model as it is, and their
     fusion, with intervals and a sentence.
 
-    A model with a pair head is measured by it, once. One that cannot rank as it is has no row for that.
+    A model with a pair head is measured with it, once. A model that cannot rank untrained has no such row.
 
-    folder: for scores
+    folder: cache of the scores
     """
     data = load_split(f"files={SELQA}", "test")
     cache = ScoreCache(count_words(data.answers.unique().to_pylist()), folder)

@@ -1,4 +1,4 @@
-"""BM25, the baseline that only compares words, and how it cuts texts into words."""
+"""BM25, the baseline that compares words only, and its tokenisation."""
 
 import math
 from collections import Counter
@@ -27,16 +27,16 @@ def stem_words(words: list[str]) -> list[str]:
 
 
 def cut_words(texts: Sequence[str], *, return_ids: bool = False) -> Any:
-    """Returns the words of each text as BM25 compares them, see ``WORDS``; function words and single letters count.
+    """Returns the words of each text as BM25 compares them, see ``WORDS``; function words and single letters are kept.
 
-    Scripts that put no space between words are cut into pairs of characters. return_ids: return what bm25s indexes
+    Scripts that put no space between words are cut into pairs of characters. return_ids: return bm25s' ids instead
     """
     options = {"token_pattern": WORD, "stopwords": None, "stemmer": stem_words}
     return bm25s.tokenize(list(map(pair_up, texts)), return_ids=return_ids, show_progress=False, **options)
 
 
 def index_words(texts: Sequence[str]) -> bm25s.BM25 | None:
-    """Returns BM25 over these texts, and None where none of them has a word.
+    """Returns a BM25 index of these texts, or None if no text has a word.
 
     k1 is 1.5, b is .75, and the inverse document frequency is Lucene's: the defaults of bm25s (Robertson and Zaragoza,
     2009, "The probabilistic relevance framework: BM25 and beyond").
@@ -68,11 +68,11 @@ def score_bm25(data: AnswerSet) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Holds the counts of a collection by which BM25 scores texts that are not in it.
+    """The word counts of a collection, by which BM25 scores texts that need not be in it.
 
     num_texts:  number of texts
     mean_words: mean number of words of a text
-    frequency:  in how many texts a word occurs; a word that is missing here counts as if it occurred in one
+    frequency:  number of texts with each word; a missing word counts as if it occurred in one text
     """
 
     num_texts: int
@@ -91,23 +91,23 @@ def count_words(texts: Sequence[str]) -> WordCounts:
 def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
     """Returns the scores ``[N]`` of the candidates by BM25 with the word counts of another collection.
 
-    So a candidate's score depends on nothing but its question and its text: not on what else is scored with it. With
-    the counts of ``data`` itself these are the scores of ``score_bm25``.
+    A candidate's score then depends only on its question and its text, not on the other candidates. With the counts of
+    ``data`` itself, the scores are those of ``score_bm25``.
     """
     distinct = data.answers.dictionary_encode()
-    words = cut_words(distinct.dictionary.to_pylist())
-    counted = [Counter(text) for text in words]
-    norms = [K1 * (1 - B + B * len(text) / max(counts.mean_words, 1e-9)) for text in words]
+    texts = cut_words(distinct.dictionary.to_pylist())
+    term_counts = [Counter(words) for words in texts]
+    norms = [K1 * (1 - B + B * len(words) / max(counts.mean_words, 1e-9)) for words in texts]
     scores = np.zeros(data.num_pairs)
-    for asked, rows in zip(cut_words(data.questions), data.question_slices(), strict=True):
-        weights = {word: n * _weigh_rarity(counts, word) for word, n in Counter(asked).items()}
-        for row, text in enumerate(distinct.indices[rows.start : rows.stop].to_pylist(), rows.start):
-            times, norm = counted[text], norms[text]
-            scores[row] = sum(weight * times[w] / (times[w] + norm) for w, weight in weights.items() if w in times)
+    for words, rows in zip(cut_words(data.questions), data.question_slices(), strict=True):
+        weights = {word: n * _compute_idf(counts, word) for word, n in Counter(words).items()}
+        for row, index in enumerate(distinct.indices[rows.start : rows.stop].to_pylist(), rows.start):
+            tf, norm = term_counts[index], norms[index]
+            scores[row] = sum(weight * tf[w] / (tf[w] + norm) for w, weight in weights.items() if w in tf)
     return scores
 
 
-def _weigh_rarity(counts: WordCounts, word: str) -> float:
+def _compute_idf(counts: WordCounts, word: str) -> float:
     """Returns the inverse document frequency, as Lucene and bm25s compute it."""
     frequency = counts.frequency.get(word, 1)
     return math.log(1 + (counts.num_texts - frequency + 0.5) / (frequency + 0.5))

@@ -11,14 +11,14 @@ from typing import Any
 from .metrics import TITLES, Figures, compute_means
 from .significance import compare_rows, compute_interval, format_p
 
-START = "the start"  # that a ranker was trained from
+START = "the start"  # name of the model that a ranker was trained from
 
 
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
     """Returns a row for each system: its ``name``, the mean of each metric, ``interval`` and ``against_first``.
 
-    The latter has for each metric what ``significance.compare_rows`` returns; it is None for the first system itself.
-    ``interval`` is the 95% interval of the first metric's mean. ``systems`` has the metrics by question.
+    ``interval`` is the 95% interval of the first metric's mean. ``against_first`` has what
+    ``significance.compare_rows`` returns, by metric; None for the first system. systems: the metrics of every question
     """
     metrics = list(next(iter(systems.values())))
     tests = {metric: compare_rows([f[metric][None] for f in systems.values()], seed) for metric in metrics}
@@ -66,13 +66,13 @@ def format_table(rows: list[dict[str, Any]]) -> str:
 
 
 def format_mean(figure: Mapping[str, float | None]) -> str:
-    """Returns a mean and, in brackets, the standard deviation over the seeds; a dash where there is one seed."""
+    """Returns a mean and, in brackets, the standard deviation over the seeds; or a dash if there is one seed."""
     deviation = "-" if figure["sd"] is None else f"{figure['sd']:.4f}"
     return f"{figure['mean']:.4f} ({deviation})"
 
 
 def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]) -> str:
-    """Returns the metrics of every question as CSV: ``system, question_id, map, mrr, p@1, ndcg@10``, say."""
+    """Returns the metrics of every question as CSV, with columns such as ``system, question_id, map, mrr``."""
     metrics = list(next(iter(systems.values())))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -84,7 +84,7 @@ def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]
 
 
 def name_folders(names: Sequence[str]) -> list[str]:
-    """Returns a folder name for each system: the last two parts of its path, with a number where they are alike."""
+    """Returns a folder name for each system: the last two parts of its path, after a number if two are equal."""
     folders = [re.sub(r"[^\w.-]+", "_", "-".join(Path(name).parts[-2:])).strip("_") for name in names]
     counts = Counter(map(str.casefold, folders))
     numbered = enumerate(folders, 1)

@@ -9,7 +9,7 @@ from data_pipeline.core.settings import ABOVE_0, CacheFlags, default_of, setting
 
 @dataclass
 class FileFlags:
-    """Flags of measuring TREC files."""
+    """Flags for measuring TREC files."""
 
     GROUP = "TREC files"
 
@@ -21,7 +21,7 @@ class FileFlags:
 
 @dataclass
 class DataFlags:
-    """Flags of measuring models on a data set, and how much of it stands in a corpus."""
+    """Flags for measuring models on a data set, or how much of it a corpus contains."""
 
     GROUP = "models or a corpus, and a data set"
 
@@ -32,19 +32,19 @@ class DataFlags:
     columns: str | None = setting(None)
     """For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant."""
     split: Literal["train", "dev", "test"] = setting("test")
-    """Which part of --data."""
+    """The split of --data."""
     eval_filter: Literal["raw", "no-all-negative", "clean"] = setting("clean")
     """Which questions of --data are used: all (raw), those with an answer (no-all-negative), or those that have both
     answers and non-answers (clean)."""
     max_length: int | None = setting(None, ABOVE_0)
-    """Most tokens of a question with a candidate, or of a text for a bi-encoder. Without it: each model's own, that of
-    its training."""
+    """Maximum number of tokens of a question with a candidate, or of a text for a bi-encoder. Default: the length that
+    each model was trained with."""
     precision: Literal["fp32", "bf16"] = setting("fp32")
-    """bf16 is faster, and rounds scores."""
+    """bf16 is faster, but rounds scores."""
     output_dir: str | None = setting(None)
     """Folder for the predictions and the metrics of every question."""
     contamination: str | None = setting(None)
-    """Corpus folder or address: how many sentences of --data stand in it?"""
+    """Corpus folder or address: count the sentences of --data that occur in it."""
 
 
 @dataclass
@@ -55,11 +55,11 @@ class EvaluateConfig(CacheFlags, DataFlags, FileFlags):
     """Metrics by any name that ir_measures knows: nDCG@20, MRR@10, R@100, AP(rel=2), Success@5, Judged@10.
     Without it: MAP, MRR, P@1 and nDCG@10."""
     json: bool = setting(False)
-    """Print the figures as a line of JSON too, last."""
+    """Also print the figures as JSON, in the last line."""
 
 
 CACHE = ("cache_dir", "cache_gb")
-# What is done, by the flag that asks for it: the flags that go with it, of which the first must be given.
+# For each flag that selects a mode: the flags that go with it; the first of them is required.
 MODES = {
     "run": ("qrels", "metrics"),
     "contamination": ("data", "columns", "split", "eval_filter", *CACHE),
@@ -69,7 +69,7 @@ MODES = {
 
 def check(config: EvaluateConfig) -> str:
     """Returns the mode of these flags. Raises KinspanError for flags that do not go together."""
-    given = [setting.name for setting in fields(config) if getattr(config, setting.name) != default_of(setting)]
+    given = [flag.name for flag in fields(config) if getattr(config, flag.name) != default_of(flag)]
     mode = next((mode for mode in MODES if mode in given), None)
     if mode is None:
         choices = " or ".join(f"--{mode} with --{needed}" for mode, (needed, *_) in MODES.items())

@@ -1,11 +1,11 @@
-"""How well scores rank candidate answers, per question: MAP, MRR, P@1, nDCG@10 and recall, as trec_eval has them.
+"""How well scores rank candidate answers, per question: MAP, MRR, P@1, nDCG@10 and recall, as trec_eval computes them.
 
 Conventions of trec_eval 9 (form_res_rels.c, m_map.c, m_recip_rank.c, m_P.c, m_ndcg_cut.c), to which pytrec_eval binds:
     - scores are compared as 32-bit floats: two that differ by less are a tie
     - ties are broken by the candidate's id, the last in byte order first
     - a candidate that was not judged, or was judged below 0, is no answer
     - nDCG's gain is the relevance itself, its discount is log2(1 + rank), its ideal ranks all judged candidates
-    - a question without an answer counts 0
+    - a question without an answer scores 0
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from finetune.data.answers import AnswerSet
 
 MAP, MRR, P_1, NDCG_10 = METRICS = ("map", "mrr", "p@1", "ndcg@10")
 CUTS = (1, 5, 10)
-RECALLS = tuple(f"r@{cut}" for cut in CUTS)  # the share of the right answers that are among the first so many
+RECALLS = tuple(f"r@{cut}" for cut in CUTS)  # the share of the right answers that are ranked this high
 RETRIEVAL_METRICS = (MRR, *RECALLS)
 TITLES = {MAP: "MAP", MRR: "MRR", P_1: "P@1", NDCG_10: "nDCG@10", **{name: name.upper() for name in RECALLS}}
 NDCG_CUT = 10
@@ -48,16 +48,16 @@ def compute_run_metrics(qrels: Qrels, run: Run, metrics: Sequence[str] = METRICS
     ranked = rank_run({name: run.get(name, {}) for name in qrels})
     question = np.repeat(np.arange(len(qrels)), [len(ids) for ids in ranked.values()])
     gains = np.array([max(qrels[q].get(c, 0), 0) for q, ids in ranked.items() for c in ids], dtype=np.int64)
-    judged = np.repeat(np.arange(len(qrels)), [len(of_question) for of_question in qrels.values()])
-    judged_gains = np.array([max(r, 0) for of_question in qrels.values() for r in of_question.values()], dtype=np.int64)
+    judged = np.repeat(np.arange(len(qrels)), [len(candidates) for candidates in qrels.values()])
+    judged_gains = np.array([max(r, 0) for relevance in qrels.values() for r in relevance.values()], dtype=np.int64)
     return _compute_figures(question, gains, judged, judged_gains, len(qrels), metrics)
 
 
 def rank_run(run: Run) -> dict[str, list[str]]:
     """Returns the candidates of each question best first, as trec_eval ranks them. Raises as ``rank_rows`` does."""
-    rows = [(question, candidate) for question, of_question in run.items() for candidate in of_question]
-    sizes = [len(of_question) for of_question in run.values()]
-    scores = np.array([score for of_question in run.values() for score in of_question.values()], dtype=np.float64)
+    rows = [(question, candidate) for question, candidates in run.items() for candidate in candidates]
+    sizes = [len(candidates) for candidates in run.values()]
+    scores = np.array([score for candidates in run.values() for score in candidates.values()], dtype=np.float64)
     question = np.repeat(np.arange(len(run)), sizes)
     ids = pa.array([candidate for _, candidate in rows], pa.large_string())
     order = _sort_rows(question, _round_scores(scores, lambda row: rows[row]), ids).tolist()
@@ -71,9 +71,7 @@ def compute_means(figures: Figures) -> dict[str, float]:
 
 
 def rank_rows(data: AnswerSet, scores: np.ndarray) -> np.ndarray:
-    """Returns the rows of ``data``, ``[N]``, question by question and within one by falling score.
-
-    Ties are broken as trec_eval does.
+    """Returns the rows of ``data``, ``[N]``, sorted by question and falling score; ties are broken as trec_eval does.
 
     Raises KinspanError for a score that is not finite as a 32-bit float.
     """
@@ -100,7 +98,7 @@ def _round_scores(scores: np.ndarray, names: Callable[[int], tuple[str, str]]) -
 
 
 def _sort_rows(question: np.ndarray, values: np.ndarray, ids: pa.Array) -> np.ndarray:
-    """Sorts by question, then by falling value, then by falling id; UTF-8 sorts by bytes as strcmp does."""
+    """Returns the rows sorted by question, falling value and falling id; UTF-8 sorts by bytes as strcmp does."""
     ranks = pc.rank(ids, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64)
     return np.lexsort((-ranks, -values, question))
 
@@ -123,12 +121,12 @@ def _compute_figures(
         return np.bincount(question, weights=weights, minlength=num_questions)
 
     rank, hit = _compute_ranks(question, num_questions), gains > 0
-    before = np.append(0, np.cumsum(hit))[np.arange(len(rank)) - rank + 1]  # hits of earlier questions
+    before = np.append(0, np.cumsum(hit))[np.arange(len(rank)) - rank + 1]  # number of hits of earlier questions
     hits_so_far = np.cumsum(hit) - before
     answers = np.bincount(judged, weights=judged_gains > 0, minlength=num_questions)
     ideal_order = np.lexsort((-judged_gains, judged))
     ideal = _compute_dcg(judged[ideal_order], judged_gains[ideal_order], num_questions)
-    every = {
+    figures = {
         MAP: _divide(sum_by_question(hit * hits_so_far / rank), answers),
         MRR: sum_by_question((hit & (hits_so_far == 1)) / rank),
         P_1: sum_by_question(hit & (rank == 1)),
@@ -138,7 +136,7 @@ def _compute_figures(
             for name, cut in zip(RECALLS, CUTS, strict=True)
         },
     }
-    return {name: every[name] for name in metrics}
+    return {name: figures[name] for name in metrics}
 
 
 def _compute_ranks(question: np.ndarray, num_questions: int) -> np.ndarray:

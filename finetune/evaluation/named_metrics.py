@@ -1,7 +1,7 @@
 """Metrics by the names that ir_measures knows, such as MRR@10, P(rel=2)@5 and R@100.
 
-Those that ``metrics`` computes are computed there, equal to trec_eval's; ir_measures computes all others. It gets each
-ranking without ties, broken as trec_eval does: of the tools that it calls, each has a rule of its own for ties.
+Those that ``metrics`` computes are computed there, equal to trec_eval's; ir_measures computes all others. It gets
+rankings whose ties are already broken as trec_eval does, because each of the tools that it calls has its own rule.
 """
 
 import re
@@ -29,18 +29,18 @@ from .metrics import (
 )
 
 OURS = {"AP": MAP, "RR": MRR, "P@1": P_1, "nDCG@10": NDCG_10, **{name.upper(): name for name in RECALLS}}
-_BETWEEN = re.compile(r"[\s,]+(?![^(]*\))")  # names, and not the parameters of one
+_SEPARATOR = re.compile(r"[\s,]+(?![^(]*\))")  # between metrics, not between parameters in brackets
 
 
 def parse_metrics(given: Sequence[str]) -> list[str]:
-    """Returns the metrics of ``--metrics``, each value of which names one or several: those of OURS by our own name.
+    """Returns the metrics that the values of ``--metrics`` name, one or several each; those of OURS by our own names.
 
     Raises KinspanError for a name that ir_measures does not know or cannot compute here, and for a count, which has no
     mean over questions.
     """
     metrics = []
-    for name in (name for text in given for name in _BETWEEN.split(text.strip()) if name):
-        import ir_measures  # which takes a second
+    for name in (name for text in given for name in _SEPARATOR.split(text.strip()) if name):
+        import ir_measures  # takes a second
 
         try:
             measure = ir_measures.parse_measure(name)
@@ -58,9 +58,9 @@ def parse_metrics(given: Sequence[str]) -> list[str]:
 
 
 def measure_run(qrels: Qrels, run: Run, metrics: Sequence[str]) -> Figures:
-    """Returns these metrics of every question of ``qrels``, as ``metrics.compute_run_metrics`` does, in their order."""
+    """Returns these metrics of every question of ``qrels``, in its order; see ``compute_run_metrics``."""
     figures = compute_run_metrics(qrels, run, [name for name in metrics if name in TITLES])
-    return {name: figures[name] if name in figures else _ask_library(name, qrels, run) for name in metrics}
+    return {name: figures[name] if name in figures else _compute_by_library(name, qrels, run) for name in metrics}
 
 
 def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str]) -> Figures:
@@ -78,32 +78,32 @@ def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str])
 def measure_retrieval(ranked: Sequence[Sequence[str]], right: Sequence[Collection[str]]) -> Figures:
     """Returns MRR and recall of every question, ``[Q]``; a question without a right answer counts 0.
 
-    ranked: of each question the ids of the answers that a search returned, the best first; right: those of right ones
+    ranked: the answer ids that a search returned for each question, best first; right: each question's right answer ids
     """
     run = {str(q): {name: -float(rank) for rank, name in enumerate(ids)} for q, ids in enumerate(ranked)}
     return compute_run_metrics({str(q): dict.fromkeys(ids, 1) for q, ids in enumerate(right)}, run, RETRIEVAL_METRICS)
 
 
-def _ask_library(name: str, qrels: Qrels, run: Run) -> np.ndarray:
-    """Returns ir_measures' values, a question each. Raises KinspanError where it fails or gives none for a question.
+def _compute_by_library(name: str, qrels: Qrels, run: Run) -> np.ndarray:
+    """Returns ir_measures' value of each question, ``[Q]``. Raises KinspanError if it fails or leaves a question out.
 
-    Questions go by numbers, which all of its tools take for ids. A relevance below -1 would crash trec_eval.
+    Questions are numbered, because all of its tools accept numbers as ids. A relevance below -1 would crash trec_eval.
     """
     import ir_measures
 
     ranked = rank_run({question: run.get(question, {}) for question in qrels})
     scores = {
-        str(number): {candidate: float(len(ids) - place) for place, candidate in enumerate(ids)}
+        str(number): {candidate: float(len(ids) - rank) for rank, candidate in enumerate(ids)}
         for number, ids in enumerate(ranked.values())
         if ids
     }
     judged = {
-        str(number): {candidate: max(relevance, -1) for candidate, relevance in of_question.items()}
-        for number, of_question in enumerate(qrels.values())
+        str(number): {candidate: max(relevance, -1) for candidate, relevance in candidates.items()}
+        for number, candidates in enumerate(qrels.values())
     }
     try:
         measure = ir_measures.parse_measure(name)
         values = {row.query_id: row.value for row in ir_measures.iter_calc([measure], judged, scores)}
         return np.array([values[number] for number in judged], dtype=np.float64)
-    except Exception as error:  # the tools that it calls have errors of their own
+    except Exception as error:  # each of its tools raises its own errors
         raise KinspanError(f"--metrics {name}: ir_measures cannot compute it: {quote_error(error)}") from error

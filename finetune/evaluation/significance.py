@@ -28,15 +28,14 @@ class Comparison:
 def compare(a: np.ndarray, b: np.ndarray, seed: int = 0, draws: int = DRAWS) -> Comparison:
     """Compares two systems by one metric on the same questions.
 
-    a, b: ``[Q]``, or ``[S, Q]`` for S runs of a system that differ in their seed. Their mean is taken first, so that a
-          question remains one observation
-    seed: of the random signs
-    draws: how many assignments of signs the randomisation test draws
+    a, b: ``[Q]``, or ``[S, Q]`` for S runs with different seeds, which are averaged first, so that each question
+          stays one observation
+    seed: seed of the random signs
+    draws: number of random assignments of signs
 
-    The randomisation test assumes no
-    distribution: if the systems were the same, each question's difference could as well have the opposite sign, and p
-    is the share of random signs that give as large a mean (Smucker et al., 2007, "A comparison of statistical
-    significance tests for information retrieval evaluation").
+    The randomisation test assumes no distribution: if the systems were the same, each question's difference could as
+    well have the opposite sign, and p is the share of random signs that give as large a mean (Smucker et al., 2007, "A
+    comparison of statistical significance tests for information retrieval evaluation").
     """
     a, b = np.atleast_2d(a).mean(axis=0), np.atleast_2d(b).mean(axis=0)
     difference = a - b
@@ -54,7 +53,7 @@ def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
     if np.ptp(np.concatenate([a, b])) == 0:
         return 1.0
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # scipy warns of values that are all alike, and of too few
+        warnings.simplefilter("ignore")  # scipy warns about equal values, and about too few
         p = float(ttest_ind(a, b, equal_var=False).pvalue)
     return 1.0 if np.isnan(p) else p
 
@@ -73,22 +72,22 @@ def correct_holm(p: Sequence[float]) -> list[float]:
 
 
 def correct_greater(tests: Sequence[Sequence[float]]) -> list[float]:
-    """Returns the corrected p of comparisons, each of which must be more than chance in all of its tests.
+    """Returns the corrected p of comparisons, each of which must be significant in all of its tests.
 
-    tests: of each comparison, p of its tests: over questions, which does not see that seeds differ, and over seeds,
-           which does not see that questions differ
+    tests: for each comparison, p over questions, which ignores the variance of seeds, and p over seeds, which ignores
+           that of questions
 
-    The greatest p of a comparison is a valid p for that. Holm's method corrects these. To correct each kind of test
-    apart and then take the greater would be wrong: of many comparisons without any difference it finds one twice as
-    often as the level says.
+    The greatest p of each comparison is valid for that, and Holm's method corrects these. To correct each kind of test
+    separately and then take the greater p would be wrong: among many comparisons without any difference, it finds one
+    twice as often as the level says.
     """
     return correct_holm([max(p) for p in tests])
 
 
 def drop_equal_seeds(row: np.ndarray) -> np.ndarray:
-    """Returns one run of a row, ``[1, Q]``, where all its runs, ``[S, Q]``, are equal, and else the row.
+    """Returns one run ``[1, Q]`` of a row whose runs ``[S, Q]`` are all equal, and any other row as it is.
 
-    A transferred ranker that no seed trains on is such a row: S copies say no more of other seeds than one does.
+    The runs are equal if no seed improved on a transferred ranker: copies of it say nothing about other seeds.
     """
     return row[:1] if (row == row[0]).all() else row
 
@@ -96,10 +95,10 @@ def drop_equal_seeds(row: np.ndarray) -> np.ndarray:
 def compare_rows(rows: Sequence[np.ndarray], seed: int = 0) -> list[dict[str, Any] | None]:
     """Compares each row of a table with the first, by one metric, and corrects p for the number of rows.
 
-    rows: of each, ``[S, Q]`` for S runs that differ in their seed, on the same Q questions
+    rows: each ``[S, Q]``, S runs with different seeds on the same Q questions
 
     Returns None for the first row, and for each other ``difference``, p of each test (``over_questions``; and
-    ``over_seeds`` where both rows have two runs or more, and these are not all equal), and ``corrected``, the p of
+    ``over_seeds`` if both rows have two runs or more that are not all equal), and ``corrected``, the p of
     ``correct_greater`` over the rows.
     """
     first, *others = map(drop_equal_seeds, rows)
@@ -136,11 +135,11 @@ def _run_randomisation_test(difference: np.ndarray, seed: int, draws: int) -> fl
     """Returns p by random signs, or by all combinations of signs where there are no more of them than draws."""
     from scipy.stats import permutation_test
 
-    moved = difference[difference != 0]  # a difference of zero has no sign
-    if len(moved) < 2:  # either sign gives as large a mean
+    nonzero = difference[difference != 0]  # a difference of zero has no sign
+    if len(nonzero) < 2:  # either sign gives as large a mean
         return 1.0
     test = permutation_test(
-        (moved,),
+        (nonzero,),
         lambda x, axis: x.sum(axis=axis),
         permutation_type="samples",
         vectorized=True,

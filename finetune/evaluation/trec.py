@@ -33,8 +33,8 @@ Number = TypeVar("Number", int, float)
 def read_run(path: Path) -> dict[str, dict[str, float]]:
     """Returns the scores by question and candidate, in the order of the file.
 
-    Raises KinspanError, naming the row, for a malformed line and a candidate that comes twice; and for a file that is
-    empty or cannot be read.
+    Raises KinspanError, naming the row, for a malformed line or a repeated candidate, and for a file that is empty or
+    cannot be read.
     """
     import ir_measures
 
@@ -44,7 +44,7 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Returns the relevance by question and candidate, in the order of the file; below 0 it means not judged.
 
-    path: a TREC file, a file of BEIR's judgements, whose first line tells it, or a folder in BEIR's form
+    path: a TREC file, a file of BEIR's judgements (recognised by its first line), or a folder in BEIR's form
 
     Raises KinspanError as ``read_run`` does.
     """
@@ -64,10 +64,10 @@ def _gather(path: Path, read: Callable[[TextIO], Iterable[tuple[str, str, Number
     try:
         with path.open(encoding="utf-8-sig") as file:
             for row, (question, candidate, value) in enumerate(read(file), 1):
-                of_question = values.setdefault(question, {})
-                if candidate in of_question:
+                scores_of = values.setdefault(question, {})
+                if candidate in scores_of:
                     raise KinspanError(f"{path} row {row}: candidate {candidate} of question {question} comes twice")
-                of_question[candidate] = value
+                scores_of[candidate] = value
     except OSError as error:
         raise KinspanError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -78,15 +78,15 @@ def _gather(path: Path, read: Callable[[TextIO], Iterable[tuple[str, str, Number
 
 
 def find_beir_file(folder: Path, name: str) -> Path | None:
-    """Returns this file of a folder, compressed or not; None where it has none."""
+    """Returns this file of a folder, compressed or not, or None."""
     return next(iter(find_files(folder, [name])), None)
 
 
 def read_beir_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Returns the relevance by question and candidate, in the order of the file, whose fields may be quoted.
 
-    Raises KinspanError, naming the line, for a score that is not an integer, and for a pair with two scores. Some files
-    repeat lines: they count once.
+    Raises KinspanError, naming the line, for a score that is not an integer, and for a pair with two scores.
+    Repeated lines count once.
     """
     table = read_quoted_tsv(path)
     if len(table.fields) != len(COLUMNS) or table.fields[-1] != COLUMNS[-1]:
@@ -104,7 +104,7 @@ def read_beir_qrels(path: Path) -> dict[str, dict[str, int]]:
 
 
 def list_unshared(qrels: Qrels, run: Run) -> list[str]:
-    """Returns lines that count what one file has and the other lacks. Raises KinspanError where they share nothing."""
+    """Returns counts of what only one of the files has, in words. Raises KinspanError if they share no question."""
     shared = [question for question in qrels if question in run]
     if not shared:
         raise KinspanError(f"no question of the run, such as {next(iter(run))}, is in the qrels")
@@ -119,7 +119,7 @@ def list_unshared(qrels: Qrels, run: Run) -> list[str]:
 
 
 def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> None:
-    """Writes run.txt, qrels.txt and predictions.jsonl, each of which is whole or as it was before.
+    """Writes run.txt, qrels.txt and predictions.jsonl, each atomically.
 
     tag: the system's name in run.txt
 
@@ -139,7 +139,7 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
 
 
 def write_ranking(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> None:
-    """Writes run.txt and ranking.jsonl, for candidates without labels; they and errors are as of write_predictions."""
+    """Writes run.txt and ranking.jsonl, for candidates without labels; otherwise as ``write_predictions`` does."""
     order = _write_run(folder, data, scores, tag)
     write_lines(folder / "ranking.jsonl", _list_questions(data, scores, order))
 
@@ -173,9 +173,9 @@ def _list_questions(
 
 
 def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], tag: str) -> int:
-    """Writes the candidates of each question as TREC's lines, best first as trec_eval ranks them; returns their number.
+    """Writes the candidates of each question as TREC's lines, best first as trec_eval ranks them; returns their count.
 
-    rankings: the scores by candidate of each question; written as they come
+    rankings: the scores by candidate of each question, in the order in which they are written
 
     Raises as ``write_predictions`` does.
     """
@@ -197,12 +197,12 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], t
 
 
 def append_below(scores: Mapping[str, float], rest: Iterable[str]) -> dict[str, float]:
-    """Returns the scores, and those of ``rest``, whose candidates rank below them in the order that they have.
+    """Returns the scores, and lower ones for the candidates of ``rest``, which rank below in their order.
 
-    Scores of two stages do not compare: what the second did not rank gets whole numbers, which 32 bits hold exactly.
+    Two stages' scores are not comparable: candidates that only the first ranked get whole numbers, exact in 32 bits.
     """
     lowest = math.floor(min(scores.values(), default=0))
-    return {**scores, **{candidate: float(lowest - place) for place, candidate in enumerate(rest, 1)}}
+    return {**scores, **{candidate: float(lowest - rank) for rank, candidate in enumerate(rest, 1)}}
 
 
 def is_trec_id(name: str) -> bool:
@@ -211,7 +211,7 @@ def is_trec_id(name: str) -> bool:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes a file that is whole or as it was before. Raises KinspanError where that is not possible."""
+    """Writes a file atomically. Raises KinspanError if it cannot be written."""
     try:
         write_atomically(path, lines)
     except OSError as error:

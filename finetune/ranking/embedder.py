@@ -1,7 +1,7 @@
-"""Embeddings of single texts by a model of sentence-transformers, packed where its encoder can be.
+"""Embeds single texts by a model of sentence-transformers, packed if its encoder allows that.
 
-The vectors are those of ``SentenceTransformer``: a test holds them within 1e-5. Packed, no padding is computed, and a
-processor in bf16 works as in training.
+The vectors equal those of ``SentenceTransformer`` within 1e-5. Packing computes no padding, and bf16 on a CPU works as
+in training.
 """
 
 import hashlib
@@ -28,10 +28,10 @@ from .kinds import ABSENT, ANSWER, BI_ENCODER, MODULES, QUERY, find_kind, find_p
 from .score import BATCH_TOKENS, run_batches
 from .siamese import EncodedTexts, SiameseRanker
 
-MAX_CHARS = 50  # of a token: a text is cut to this many times the most tokens before it is tokenised
+MAX_CHARS = 50  # per token: a text is cut to max_length times this many characters before it is tokenised
 COSINE, DOT = "cosine", "dot"
-UNKNOWN_LENGTH = 512  # tokens, of a model that states none
-# Files that decide a model's vectors; a card, or how it was trained, does not
+DEFAULT_LENGTH = 512  # tokens, for a model that states no maximum
+# Files that determine a model's vectors, unlike its card or its training settings
 FINGERPRINTED_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
 IGNORED_FILES = {"data_config.json", "kinspan.json", "train_script.json"}
 
@@ -39,13 +39,13 @@ IGNORED_FILES = {"data_config.json", "kinspan.json", "train_script.json"}
 class Embedder:
     """Embeds texts by a bi-encoder that is loaded once.
 
-    name:       how people call it
-    place:      the folder or the name on the hub that it was loaded from
-    max_length: most tokens of a text, special tokens included
+    name:       short name for messages
+    place:      the folder or hub name that it was loaded from
+    max_length: maximum number of tokens of a text, special tokens included
     similarity: "cosine", for which all vectors have length 1, or "dot"
-    packed:     the encoder over packed texts; None where sentence-transformers pads them
+    packed:     the encoder over packed texts; None if sentence-transformers must pad them
 
-    Raises KinspanError where there is no such model, it is no bi-encoder, or it is compared in another way.
+    Raises KinspanError if there is no such model, it is no bi-encoder, or its similarity is another one.
     """
 
     def __init__(self, name_or_dir: str, max_length: int | None = None) -> None:
@@ -57,7 +57,7 @@ class Embedder:
         if self.similarity not in (COSINE, DOT):
             raise KinspanError(f"--model {name_or_dir}: compares by {self.similarity}, where cosine or dot is needed")
         length = self.model.max_seq_length
-        self.max_length = self.model.max_seq_length = int(length) if length else UNKNOWN_LENGTH
+        self.max_length = self.model.max_seq_length = int(length) if length else DEFAULT_LENGTH
         names = _name_modules(self.model)
         self.normalised = self.similarity == COSINE or "Normalize" in names
         self.packed: SiameseRanker | None = None
@@ -74,14 +74,14 @@ class Embedder:
     def embed_answers(self, texts: Sequence[str], precision: str = "fp32") -> np.ndarray:
         """Returns ``[n, dimension]`` float32 of answers, with the model's prompt for them.
 
-        precision: "bf16" is faster, and rounds
+        precision: "bf16" is faster, but rounds
         """
         return self._embed(texts, ANSWER, precision)
 
     def score(self, data: AnswerSet) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the similarity of each candidate to its question, and which pairs are cut, ``[N]`` each.
+        """Returns the similarity of each candidate to its question, and which pairs are truncated, ``[N]`` each.
 
-        Each distinct text is embedded once, since pools share theirs.
+        Each distinct text is embedded once, since questions may share candidates.
         """
         distinct = data.answers.dictionary_encode()
         texts, which = distinct.dictionary.to_pylist(), distinct.indices.to_numpy()
@@ -91,7 +91,7 @@ class Embedder:
         return np.concatenate(scores).astype(np.float64), cut
 
     def find_cut(self, texts: Sequence[str], prompts: tuple[str, ...] = ANSWER) -> np.ndarray:
-        """Returns which texts have more than ``max_length`` tokens, the rest of which is not read, ``[n]``.
+        """Returns which texts have more than ``max_length`` tokens, and so are truncated, ``[n]`` bool.
 
         prompts: the kind of the texts, ``ANSWER`` or ``QUERY``
         """
@@ -102,13 +102,13 @@ class Embedder:
         return np.array([len(tokens) > self.max_length for tokens in ids])
 
     def _prepare(self, texts: Sequence[str], prompts: tuple[str, ...]) -> list[str]:
-        """Adds the prompt, cuts texts to what ``max_length`` tokens can hold, and replaces what UTF-8 cannot hold."""
-        prompt, room = find_prompt(self.model, prompts), MAX_CHARS * self.max_length
-        return [(prompt + text).encode("utf-8", "replace").decode()[:room].strip() for text in texts]
+        """Adds the prompt, cuts texts to MAX_CHARS per token, and replaces characters that UTF-8 cannot encode."""
+        prompt, max_chars = find_prompt(self.model, prompts), MAX_CHARS * self.max_length
+        return [(prompt + text).encode("utf-8", "replace").decode()[:max_chars].strip() for text in texts]
 
     @torch.inference_mode()
     def _embed(self, texts: Sequence[str], prompts: tuple[str, ...], precision: str) -> np.ndarray:
-        """Raises KinspanError where memory is short, or a vector is not finite."""
+        """Returns ``[n, dimension]`` float32. Raises KinspanError if memory is short, or a vector is not finite."""
         prepared = self._prepare(texts, prompts)
         if self.packed:
             vectors = self._embed_packed(self.packed, prepared, precision)
@@ -133,12 +133,12 @@ class Embedder:
 
 
 def _find_pooling(model: SentenceTransformer) -> str | None:
-    """Returns "mean" or "cls" of a model whose texts can be packed, and None of any other."""
+    """Returns "mean" or "cls" for a model whose texts can be packed, else None."""
     if _name_modules(model) not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         return None
     pooling, config = model[1], model[0].auto_model.config
-    known = config.model_type in FAMILIES and model.tokenizer.is_fast and model.truncate_dim is None
-    if not known or pooling.pooling_mode not in ("mean", "cls"):
+    is_packable = config.model_type in FAMILIES and model.tokenizer.is_fast and model.truncate_dim is None
+    if not is_packable or pooling.pooling_mode not in ("mean", "cls"):
         return None
     return str(pooling.pooling_mode) if pooling.include_prompt else None
 
@@ -148,15 +148,15 @@ def _name_modules(model: SentenceTransformer) -> list[str]:
 
 
 def fingerprint_bi_encoder(name_or_dir: str) -> str:
-    """Returns a hash of all files that decide its vectors: weights, tokenizer, pooling.
+    """Returns a hash of the files that determine the vectors: weights, tokenizer, pooling.
 
-    A model of the hub is named by its commit. Raises KinspanError where there is no such model.
+    For a hub model it is the name and commit. Raises KinspanError if there is no such model.
     """
     folder = Path(name_or_dir)
     if not folder.is_dir():
         return f"{name_or_dir}@{_find_commit(name_or_dir)}"
     digest = hashlib.sha256()
-    for path in sorted(Path(at) / name for at, _, names in os.walk(folder, followlinks=True) for name in names):
+    for path in sorted(Path(root) / name for root, _, names in os.walk(folder, followlinks=True) for name in names):
         if path.suffix in FINGERPRINTED_SUFFIXES and path.name not in IGNORED_FILES:
             digest.update(str(path.relative_to(folder)).encode())
             with path.open("rb") as file:
@@ -165,7 +165,7 @@ def fingerprint_bi_encoder(name_or_dir: str) -> str:
 
 
 def is_of_hub(fingerprint: str) -> bool:
-    """Returns whether ``fingerprint_bi_encoder`` named a model of the hub so."""
+    """Returns whether a fingerprint of ``fingerprint_bi_encoder`` is that of a hub model."""
     return "@" in fingerprint
 
 

@@ -21,13 +21,13 @@ from finetune.data.answers import AnswerSet, resolve_pairs
 log = logging.getLogger(__name__)
 
 CHUNK = 50_000  # texts that are tokenised at once
-KEPT_SETS = 8  # the last sets of texts, whose ids the next stage or seed of the process takes again
-_kept: dict[str, "TokenizedTexts"] = {}
+CACHED_SETS = 8  # most sets of texts whose token ids are cached for the next stage or seed
+_cache: dict[str, "TokenizedTexts"] = {}
 
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """n texts without special tokens: text k is ``ids[starts[k] : starts[k] + lengths[k]]``; equal texts stand once."""
+    """Texts without special tokens: text k is ``ids[starts[k] : starts[k] + lengths[k]]``, equal ones stored once."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -35,7 +35,7 @@ class TokenizedTexts:
 
 
 def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> TokenizedTexts:
-    """Returns the ids of whole texts."""
+    """Returns the token ids of texts, not truncated."""
     tokens = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"] if texts else []
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths.sum()))
@@ -43,30 +43,30 @@ def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Tokeni
 
 
 def tokenise_once(tokenizer: PreTrainedTokenizerBase, texts: pa.LargeStringArray, title: str) -> TokenizedTexts:
-    """Returns the ids of whole texts, which depend on the texts and the tokenizer alone; the last sets are kept."""
-    encoded = texts.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
+    """Returns the token ids of texts, not truncated; those of the last sets of texts are cached."""
+    encoded = texts.dictionary_encode()  # InsuranceQA's 27,000 answers occur in millions of pairs
     added = sorted(tokenizer.get_added_vocab().items())
     digest = hashlib.sha256(f"{fingerprint_tokenizer(tokenizer)} {added}".encode())
     chunks = [encoded.dictionary.slice(first, CHUNK) for first in range(0, len(encoded.dictionary), CHUNK)]
     for chunk in chunks:
         digest.update(repr(chunk.to_pylist()).encode("utf-8", "surrogatepass"))
     digest.update(encoded.indices.to_numpy().tobytes())
-    if (name := digest.hexdigest()) not in _kept:
+    if (key := digest.hexdigest()) not in _cache:
         bar = show_progress(f"tokenising {title}", "chunks", chunks, quiet=len(chunks) < 2, leave=False)
         parts = [tokenise(tokenizer, []), *(tokenise(tokenizer, chunk.to_pylist()) for chunk in bar)]
         lengths, which = np.concatenate([part.lengths for part in parts]), encoded.indices.to_numpy()
         starts = np.cumsum(lengths) - lengths
-        while len(_kept) >= KEPT_SETS:
-            del _kept[next(iter(_kept))]
-        _kept[name] = TokenizedTexts(np.concatenate([part.ids for part in parts]), starts[which], lengths[which])
-    return _kept[name]
+        while len(_cache) >= CACHED_SETS:
+            del _cache[next(iter(_cache))]
+        _cache[key] = TokenizedTexts(np.concatenate([part.ids for part in parts]), starts[which], lengths[which])
+    return _cache[key]
 
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """The pairs (question, candidate) of an AnswerSet, by row, and any other pair of the two by its number.
+    """The tokenised pairs of an AnswerSet: those of its rows, and any question with any candidate by pair number.
 
-    lengths: ``[N]`` tokens of each row's pair as the model reads it: cut, special tokens included
+    lengths: ``[N]`` number of tokens of each row's pair after truncation, special tokens included
     """
 
     questions: TokenizedTexts
@@ -81,27 +81,27 @@ class EncodedPairs:
 
         pairs: rows, or numbers of ``answers.number_pairs``
         """
-        asked, answers = resolve_pairs(pairs, self.question_of)
-        lengths = self._cut(asked, answers)
+        question_rows, answers = resolve_pairs(pairs, self.question_of)
+        lengths = self._cut(question_rows, answers)
         row = lay_out(self.template, lengths)
-        sides = (self.questions, asked), (self.answers, answers)
+        sides = (self.questions, question_rows), (self.answers, answers)
         for (side, which), start, length in zip(sides, row.text_starts, lengths, strict=True):
             copy_runs(row.ids, start, side.ids, side.starts[which], length)
         return move_row(row, device)
 
     def measure(self, pairs: np.ndarray) -> np.ndarray:
-        """Returns tokens of pairs as the model reads them, by their numbers."""
+        """Returns the number of tokens of each pair after truncation, given rows or pair numbers."""
         a, b = self._cut(*resolve_pairs(pairs, self.question_of))
         return a + b + self.template.num_special
 
-    def _cut(self, asked: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        full = self.questions.lengths[asked], self.answers.lengths[answers]
+    def _cut(self, question_rows: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        full = self.questions.lengths[question_rows], self.answers.lengths[answers]
         return cut_longest_first(full, self.max_length - self.template.num_special)
 
     def find_cut(self) -> np.ndarray:
-        """Returns which rows' pairs lose text, ``[N]``."""
-        whole = self.questions.lengths[self.question_of] + self.answers.lengths + self.template.num_special
-        return whole > self.lengths
+        """Returns which rows' pairs are truncated, ``[N]`` bool."""
+        full = self.questions.lengths[self.question_of] + self.answers.lengths + self.template.num_special
+        return full > self.lengths
 
 
 def move_row(row: PackedRow, device: torch.device) -> dict[str, Any]:
@@ -112,10 +112,9 @@ def move_row(row: PackedRow, device: torch.device) -> dict[str, Any]:
 
 
 def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields examples in batches of like length, of at most ``batch_tokens`` tokens if all are as long as the longest,
-    which is what attention works on where it pads.
+    """Yields batches of examples of similar length; padded to the longest, a batch has at most ``batch_tokens`` tokens.
 
-    lengths: tokens of every example
+    lengths: number of tokens of every example
     """
     rows = rows[np.argsort(-lengths[rows], kind="stable")]
     first = 0
@@ -126,9 +125,9 @@ def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) ->
 
 
 def log_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
-    """Logs how many pairs lose text, where any does.
+    """Logs how many pairs are truncated, if any.
 
-    cut: ``[N]`` whether each pair, or one of its texts, is cut
+    cut: ``[N]`` whether each pair, or one of its texts, is truncated
     """
     if cut.any():
         counts = int(cut.sum()), len(cut), int(data.labels[cut].sum()), max_length
@@ -139,8 +138,8 @@ def encode_pairs(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length
     """Encodes all pairs.
 
     Their ids equal ``tokenizer([question], [candidate], truncation="longest_first", max_length=max_length,
-    split_special_tokens=True)``: a text that says ``[SEP]`` injects none. An empty candidate has its place between two
-    separators, as CrossEncoder has it. Raises KinspanError where ``max_length`` leaves no room for two texts.
+    split_special_tokens=True)``: a text that says ``[SEP]`` injects none. An empty candidate keeps both its
+    separators, as in CrossEncoder. Raises KinspanError if ``max_length`` leaves no room for two texts.
     """
     template = read_pair_template(tokenizer)
     if max_length < template.num_special + MIN_TEXT_TOKENS:

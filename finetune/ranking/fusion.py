@@ -27,22 +27,22 @@ from .kinds import FUSION_FILE
 WORDS, FORMAT = "words.json", 2
 REPAIR = "make it anew with kinspan adapt"
 NAME = "the fusion"
-FOLDS, SEED, FOLDS_KEY = 5, 0, 2**33  # the key of the random numbers that assign questions to folds
-STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # of the regularisation: scikit-learn's C, small is strong
-# Files of a hub's repository that no PyTorch model is loaded from
+FOLDS, SEED, FOLDS_KEY = 5, 0, 2**33  # SEED and FOLDS_KEY of the random assignment of questions to folds
+STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # values of scikit-learn's C; a smaller one regularises more
+# Files of a hub repository that PyTorch does not load
 NOT_NEEDED = ("*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*", "coreml/*")
-NOT_COPIED = ("ranker.json", "*.tmp")  # of a part's folder
+NOT_COPIED = ("ranker.json", "*.tmp")  # files of a part's folder that are left out
 
 
 @dataclass(frozen=True)
 class FusedRanker:
     """A ranker within a fusion.
 
-    name:        for people; BM25 is a part too
-    folder:      of the model, within that of the fusion; "" of BM25
-    weight:      of its standardised scores
-    mean, scale: standardise its scores: those of the questions that the weights were fitted on
-    fingerprint: of the model
+    name:        for people; BM25's is BM25
+    folder:      the model's folder in that of the fusion; "" for BM25
+    weight:      weight of its standardised scores
+    mean, scale: mean and standard deviation of its scores on the questions that the weights were fitted on
+    fingerprint: hash of the model
     """
 
     name: str
@@ -57,7 +57,7 @@ class FusedRanker:
 class Fitted:
     """A fitted fusion.
 
-    weights, means, scales: of the parts, in their order
+    weights, means, scales: one value per part, see FusedRanker
     out_of_fold: ``[N]`` score of every candidate, by weights that were fitted on other questions
     """
 
@@ -69,7 +69,7 @@ class Fitted:
     out_of_fold: np.ndarray
 
     def score(self, scores: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the fused scores, ``[N]``, of each part's scores."""
+        """Returns the fused scores ``[N]``, given each part's scores by name."""
         features = np.stack([scores[name] for name in self.names], axis=1)
         return (features - self.means) / self.scales @ self.weights + self.intercept
 
@@ -81,11 +81,11 @@ class Fitted:
 def fit_fusion(data: AnswerSet, scores: Mapping[str, np.ndarray]) -> Fitted:
     """Fits a logistic regression of the labels over the parts' scores.
 
-    The strength of the regularisation is the one whose out-of-fold MAP is highest; of equals, the weakest. Scores are
-    standardised over all candidates: within each question was no better on SelQA and WikiQA, and a candidate's score
-    would then depend on the others.
+    The strength of the regularisation is the one whose out-of-fold MAP is highest; the weakest of equals. Scores are
+    standardised over all candidates: standardising within each question was no better on SelQA and WikiQA, and
+    would make a candidate's score depend on the others.
 
-    Raises KinspanError where there are fewer questions than folds.
+    Raises KinspanError if there are fewer questions than folds.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -94,16 +94,16 @@ def fit_fusion(data: AnswerSet, scores: Mapping[str, np.ndarray]) -> Fitted:
     features = np.stack(list(scores.values()), axis=1)
     means, scales = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-9)
     features, fold_of = (features - means) / scales, split_folds(data.num_questions, FOLDS)[data.question_of]
-    tried = {strength: score_out_of_fold(features, data.labels, fold_of, strength) for strength in STRENGTHS}
-    best = max(tried, key=lambda strength: (measure_map(data, tried[strength]), strength))
+    by_strength = {strength: score_out_of_fold(features, data.labels, fold_of, strength) for strength in STRENGTHS}
+    best = max(by_strength, key=lambda strength: (measure_map(data, by_strength[strength]), strength))
     model = LogisticRegression(C=best).fit(features, data.labels)
-    return Fitted(list(scores), model.coef_[0], means, scales, float(model.intercept_[0]), tried[best])
+    return Fitted(list(scores), model.coef_[0], means, scales, float(model.intercept_[0]), by_strength[best])
 
 
 def single_ranker_fusion(name: str, scores: np.ndarray) -> Fitted:
     """Returns a fusion of one part, whose scores ``[N]`` stay as they are.
 
-    A weight that was learned could turn its order around: a part that ranks every question well may score the wrong
+    A learned weight could be negative and reverse the order: a part that ranks every question well may score the wrong
     answers of some questions higher than the right ones of others.
     """
     return Fitted([name], np.ones(1), np.zeros(1), np.ones(1), 0.0, scores)
@@ -135,12 +135,12 @@ def measure_map(data: AnswerSet, scores: np.ndarray) -> float:
 def write_fusion(
     output: Path, fitted: Fitted, models: Mapping[str, str], words: WordCounts, about: Mapping[str, Any]
 ) -> None:
-    """Writes the folder of a fusion, in which it is complete: the models of its parts are copied.
+    """Writes the folder of a fusion, with copies of its parts' models.
 
-    models: where the model of each part is
+    models: folder or hub name of each part's model
     about:  ``data``, the name of the data set, and ``figures``, by split
 
-    Raises KinspanError where ``output`` holds something that is no release.
+    Raises KinspanError if ``output`` holds something other than a release.
     """
     parts = []
     with replace_release(output) as partial:
@@ -152,7 +152,7 @@ def write_fusion(
                 ignored = shutil.ignore_patterns(*NOT_COPIED)
                 shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
                 fingerprint = fingerprint_model(str(partial / folder))
-            weight, mean, scale = (float(of[number]) for of in (fitted.weights, fitted.means, fitted.scales))
+            weight, mean, scale = (float(values[number]) for values in (fitted.weights, fitted.means, fitted.scales))
             parts.append(FusedRanker(name, folder, weight=weight, mean=mean, scale=scale, fingerprint=fingerprint))
         content = {"format": FORMAT, "intercept": fitted.intercept, "parts": [asdict(part) for part in parts]}
         _write_json(partial / FUSION_FILE, content)
@@ -173,7 +173,7 @@ def write_fusion(
 
 
 def _find_folder(model: str) -> str:
-    """Returns where the files of a model are; one of the hub is downloaded unless it is in the cache."""
+    """Returns the folder of a model's files; a hub model is downloaded unless it is cached."""
     if Path(model).is_dir():
         return model
     from huggingface_hub import snapshot_download

@@ -1,4 +1,4 @@
-"""Tells the kinds of models that rank apart, and loads those of sentence-transformers."""
+"""Finds the kind of a ranking model, and loads models of sentence-transformers."""
 
 import logging
 from pathlib import Path
@@ -17,18 +17,18 @@ from pretrain.modeling.adapters.folder import is_adapter
 log = logging.getLogger(__name__)
 
 ADAPTER, FUSION, BI_ENCODER, CROSS_ENCODER = "adapter", "fusion", "bi-encoder", "cross-encoder"
-FUSION_FILE, MODULES = "fusion.json", "modules.json"  # of a learned fusion; of sentence-transformers
+FUSION_FILE, MODULES = "fusion.json", "modules.json"  # files of a learned fusion and of a sentence-transformers model
 CLASSIFIER = "ForSequenceClassification"
-QUERY, ANSWER = ("query",), ("document", "passage", "corpus")  # how models name the prompts of the two
-# Options of cached_file that make it return None for what is not there
+QUERY, ANSWER = ("query",), ("document", "passage", "corpus")  # models' names for the prompts of these texts
+# Options of cached_file that make it return None for a missing file
 ABSENT = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
 
 
 def find_kind(name_or_dir: str) -> str:
     """Returns the kind of a model in a folder or on the hub: "adapter", "fusion", "bi-encoder" or "cross-encoder".
 
-    A bi-encoder has ``modules.json`` and is no sequence classifier, which may have one too; or it is an encoder without
-    any head, as the class in its config says: GPT2LMHeadModel and its like have one. Any other model counts as a
+    A bi-encoder has ``modules.json`` and is no sequence classifier, which may have that file too; or its config names
+    an encoder class without a head (unlike GPT2LMHeadModel). Any other model counts as a
     cross-encoder, whether its pair head has weights or not.
 
     Raises KinspanError where there is no model.
@@ -44,7 +44,7 @@ def find_kind(name_or_dir: str) -> str:
     except Exception as error:
         if not has_modules:
             raise KinspanError(f"no model at {name_or_dir}: {quote_error(error)}") from error
-        classes = []  # its weights lie in a folder of their own
+        classes = []  # its config is in a sub-folder
     if any(name.endswith(CLASSIFIER) for name in classes):
         return CROSS_ENCODER
     headless = [name.endswith("Model") and "Head" not in name for name in classes]
@@ -54,16 +54,16 @@ def find_kind(name_or_dir: str) -> str:
 def _has_modules(name_or_dir: str) -> bool:
     try:
         return cached_file(name_or_dir, MODULES, **ABSENT) is not None
-    except (OSError, ValueError):  # there is no such model, or it is not for everyone: loading it says which
+    except (OSError, ValueError):  # no such model, or a private one: loading it tells which
         return False
 
 
 def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> SentenceTransformer:
-    """Returns the model in fp32; of an encoder without a head it takes the mean over the tokens.
+    """Returns the model in fp32; an encoder without a head gets mean pooling.
 
-    max_length: most tokens of a text; more than the model's own leave that
+    max_length: maximum number of tokens of a text; the model's own maximum is never exceeded
 
-    Raises KinspanError where the model cannot be loaded, has no tokenizer, or no room for a text.
+    Raises KinspanError if the model cannot be loaded, has no tokenizer, or no room for a text.
     """
     silence_transformers()
     try:
@@ -96,8 +96,8 @@ def load_cross_encoder(
 
 def find_prompt(model: SentenceTransformer, names: tuple[str, ...]) -> str:
     """Returns the prompt of this kind of text, as ``encode_query`` and ``encode_document`` choose it."""
-    known = next((name for name in names if name in model.prompts), model.default_prompt_name)
-    return model.prompts.get(known) or "" if known else ""
+    chosen = next((name for name in names if name in model.prompts), model.default_prompt_name)
+    return model.prompts.get(chosen) or "" if chosen else ""
 
 
 def silence_transformers() -> None:

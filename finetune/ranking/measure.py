@@ -1,6 +1,6 @@
 """Measures TREC files, models on a data set, and how much of it a corpus contains; ranks unlabelled candidates.
 
-Each function that measures yields its notes and a table, and where that is asked for last a line of JSON.
+Each measuring function yields notes and a table and, with ``as_json``, a last line of JSON.
 """
 
 import json
@@ -49,7 +49,7 @@ def measure_files(
     notes = []
     for name in runs:
         scores = trec.read_run(Path(name))
-        with _naming(name):
+        with _prefix_errors(name):
             notes += [f"{name}: {note}" for note in trec.list_unshared(judged, scores)]
             systems[name] = measure_run(judged, scores, metrics)
     yield f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged"
@@ -76,18 +76,18 @@ def measure_models(
     """
     data = load_filtered(spec, split, eval_filter, parse_columns(columns))
     output, notes = Path(output_dir) if output_dir else None, []
-    if output:  # before the work, to see whether it can be made
+    if output:  # first, to fail early if it cannot be made
         make_folder(output)
     title = f"{data.name} {data.split}, {eval_filter}"
     yield f"{title}: {data.num_questions:,} questions, {data.num_pairs:,} candidates"
-    place_of = {name_installed(model): model for model in models}
-    if len(place_of) < len(models):
+    model_of = {name_installed(model): model for model in models}
+    if len(model_of) < len(models):
         raise KinspanError(f"--model {' '.join(models)}: two of them have one name here: give each once, by its folder")
-    names = [*place_of, BM25]
+    names = [*model_of, BM25]
     systems: dict[str, Figures] = {}
     for name, folder in zip(names, name_folders(names), strict=True):
-        scores = score_bm25(data) if name == BM25 else _score(place_of[name], data, max_length, precision)
-        with _naming(name):
+        scores = score_bm25(data) if name == BM25 else _score(model_of[name], data, max_length, precision)
+        with _prefix_errors(name):
             systems[name] = measure_answers(data, scores, metrics)
             if output:
                 trec.write_predictions(output / folder, data, scores, folder)
@@ -99,10 +99,10 @@ def measure_models(
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
     yield from _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
     metric, *_ = list_metrics(rows)
-    *of_models, of_bm25 = rows
-    for row in of_models:
-        if row[metric] < of_bm25[metric]:
-            figures = row["name"], metric, row[metric], split, of_bm25[metric], BM25
+    *model_rows, bm25_row = rows
+    for row in model_rows:
+        if row[metric] < bm25_row[metric]:
+            figures = row["name"], metric, row[metric], split, bm25_row[metric], BM25
             log.warning("%s: %s %.4f on %s is below %.4f of %s", *figures)
 
 
@@ -129,7 +129,7 @@ def rank_file(
     table = read_table(path)
     rows = read_candidates(table, parse_columns(columns) or {}, labelled=False)
     data = collect_answers(path.name, "candidates", table.place, rows)
-    make_folder(output)  # before the work, to see whether it can be made
+    make_folder(output)  # first, to fail early if it cannot be made
     log.info("%s: %s questions, %s candidates", path, f"{data.num_questions:,}", f"{data.num_pairs:,}")
     trec.write_ranking(output, data, _score(model, data, max_length, precision), shorten_name(name_installed(model)))
 
@@ -142,8 +142,8 @@ def _score(name: str, data: AnswerSet, max_length: int | None, precision: str) -
 
 
 @contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Makes an error of the block name the system."""
+def _prefix_errors(name: str) -> Iterator[None]:
+    """Prefixes errors of the block with the system's name."""
     try:
         yield
     except KinspanError as error:

@@ -56,14 +56,14 @@ def mine_file(
     max_length: int = 128,
     columns: str | None = None,
 ) -> tuple[AnswerSet, list[Negatives]]:
-    """Mines for the data set ``spec``, writes the mined one into ``output``, and returns questions with negatives.
+    """Mines negatives for the data set ``spec``, writes both into ``output``, and returns the questions and negatives.
 
     model:         the bi-encoder that retrieves candidates
-    cross_encoder: scores them in its place
+    cross_encoder: scores the candidates instead of the bi-encoder
     """
-    there = find_files(output, [f"train{suffix}" for suffix in FORMATS])
-    if there and not (output / FACTS).exists():
-        raise KinspanError(f"--output_dir {output} holds a {there[0].name} that was not mined: choose another folder")
+    old = find_files(output, [f"train{suffix}" for suffix in FORMATS])
+    if old and not (output / FACTS).exists():
+        raise KinspanError(f"--output_dir {output} holds a {old[0].name} that was not mined: choose another folder")
     if find_kind(model) != BI_ENCODER:
         raise KinspanError(f"--model {model} is no bi-encoder: give it as --cross_encoder")
     if cross_encoder and find_kind(cross_encoder) == BI_ENCODER:
@@ -85,7 +85,7 @@ def mine_file(
         "mined": sum(map(len, mined)),
         "without_negatives": sum(not negatives for negatives in mined),
     }
-    write_atomically(output / FACTS, json.dumps(facts, indent=1) + "\n")  # first: it lets a killed command begin again
+    write_atomically(output / FACTS, json.dumps(facts, indent=1) + "\n")  # first: a killed command can be run again
     write_atomically(output / TRAIN, list_lines(data, mined, names or {}))
     return data, mined
 
@@ -93,15 +93,15 @@ def mine_file(
 def mine(
     data: AnswerSet, model: SentenceTransformer, cross_encoder: CrossEncoder | None, rules: MiningRules
 ) -> list[Negatives]:
-    """Returns each question's hardest candidates that are no right answers of it.
+    """Returns each question's hardest candidates that are not right for it.
 
-    data: questions with their right answers alone; equal texts, when folded, count as one
+    data: questions with only their right answers; texts that are equal when folded count as one
     """
     pool = data.distinct
     texts = data.answers.take(pa.array(pool.rows)).to_pylist()
     row_of = dict(zip(texts, pool.rows.tolist(), strict=True))
     first = np.unique(pool.groups, return_index=True)[1]
-    asked = [data.questions[first[group]] for group in pool.groups]  # questions of one text share their right answers
+    asked = [data.questions[first[group]] for group in pool.groups]  # equal questions share their right answers
     pairs = {"question": [asked[q] for q in data.question_of], "answer": [texts[d] for d in pool.which]}
     lists = mine_hard_negatives(
         Dataset.from_dict(pairs),
@@ -111,7 +111,7 @@ def mine(
         num_negatives=rules.negatives,
         range_min=rules.skip,
         range_max=max(rules.depth, rules.skip + rules.negatives),
-        output_format="labeled-list",  # of a right answer and the negatives: the same ones for each right answer
+        output_format="labeled-list",  # a right answer, then the negatives, which are the same for each right answer
         output_scores=True,
         verbose=False,
     )
@@ -120,9 +120,9 @@ def mine(
 
 
 def list_lines(data: AnswerSet, mined: list[Negatives], names: Mapping[str, str]) -> Iterator[str]:
-    """Yields the lines of the split train of ``files=``.
+    """Yields the lines of train.jsonl, as ``files=`` reads it.
 
-    names: the user's names of columns, so that one --columns serves the data and what was mined of it
+    names: the user's column names, so that the same --columns fits the data and the mined file
     """
     for number, right in enumerate(data.question_slices()):
         rows = sorted([*range(right.start, right.stop), *(row for row, _ in mined[number])])  # hides the labels

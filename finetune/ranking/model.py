@@ -33,9 +33,9 @@ NO_LIMIT = 1_000_000  # tokens: BM25 reads whole texts
 class RankingModel:
     """A ranker that scores the candidates of any AnswerSet.
 
-    max_length: most tokens that it reads at a time
-    run:        returns the scores ``[N]``, and which pairs are cut, ``[N]``
-    num_pairs, num_cut: of all that was scored so far
+    max_length: maximum number of tokens of a pair, or of a text for a bi-encoder
+    run:        returns the scores ``[N]``, and which pairs are truncated, ``[N]``
+    num_pairs, num_cut: number of pairs that were scored, and truncated, so far
     """
 
     name: str
@@ -57,7 +57,7 @@ class RankingModel:
 def score_answers(
     name_or_dir: str, data: AnswerSet, max_length: int | None = None, precision: str = "fp32"
 ) -> np.ndarray:
-    """Returns the scores ``[N]`` of the candidates by any model that ranks, see ``load_model``; logs cut pairs."""
+    """Returns the scores ``[N]`` of the candidates by a model, see ``load_model``; logs truncated pairs."""
     model = load_model(name_or_dir, max_length, precision)
     scores = model.score(data)
     if model.num_cut:
@@ -72,8 +72,8 @@ def load_model(name_or_dir: str, max_length: int | None = None, precision: str =
     name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder); a
         bi-encoder of sentence-transformers or an encoder without a head, which score by the similarity of their
         embeddings; or a learned fusion of such models and BM25
-    max_length: most tokens of a pair, or of a text for a bi-encoder; None: the model's own
-    precision:  "bf16" is taken only where the model's pairs can be packed; else it is fp32
+    max_length: maximum number of tokens of a pair, or of a text for a bi-encoder; None: the model's own
+    precision:  "bf16" applies only to cross-encoders whose pairs can be packed; others use fp32
     """
     kind = find_kind(name_or_dir)
     if kind == FUSION:
@@ -96,9 +96,9 @@ def _load_fusion(folder: Path, max_length: int | None, precision: str) -> Rankin
     def run(data: AnswerSet) -> tuple[np.ndarray, np.ndarray]:
         scores, cut = np.full(data.num_pairs, intercept), np.zeros(data.num_pairs, dtype=bool)
         for part, model in zip(parts, loaded, strict=True):
-            of_part, cut_by_part = model.run(data)
-            scores += part.weight * (of_part - part.mean) / part.scale
-            cut |= cut_by_part
+            part_scores, part_cut = model.run(data)
+            scores += part.weight * (part_scores - part.mean) / part.scale
+            cut |= part_cut
         return scores, cut
 
     length = max((model.max_length for model in loaded if model.max_length < NO_LIMIT), default=NO_LIMIT)
@@ -114,8 +114,8 @@ def _load_cross_encoder(name_or_dir: str, kind: str, max_length: int | None, pre
     if kind != ADAPTER and holds_no_weights(name_or_dir):
         raise KinspanError(f"--model {name_or_dir} holds no weights, and ranks nothing")
     name, tokenizer = shorten_name(name_or_dir), load_own_tokenizer(name_or_dir)
-    is_known = kind == ADAPTER or can_pack(AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False))
-    scorer: Ranker | CrossEncoder = load_trained_ranker(name_or_dir) if is_known else _load_by_library(name_or_dir)
+    is_packable = kind == ADAPTER or can_pack(AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False))
+    scorer: Ranker | CrossEncoder = load_trained_ranker(name_or_dir) if is_packable else _load_by_library(name_or_dir)
     classifier = scorer.classifier if isinstance(scorer, Ranker) else scorer.transformers_model
     length = max_length or find_trained_length(name_or_dir) or find_max_length(tokenizer, classifier)
     check_fits(name, classifier, tokenizer, length)
@@ -146,7 +146,7 @@ def _load_by_library(name_or_dir: str) -> CrossEncoder:
 
 
 def _score_by_library(model: CrossEncoder, data: AnswerSet) -> np.ndarray:
-    """Returns the one logit of each pair, or that of label 1 less that of label 0, ``[N]``."""
-    asked = (data.questions[number] for number in data.question_of)
-    logits = model.predict(list(zip(asked, data.answers.to_pylist(), strict=True)), show_progress_bar=False)
+    """Returns each pair's logit, or label 1's minus label 0's if there are two, ``[N]``."""
+    questions = (data.questions[number] for number in data.question_of)
+    logits = model.predict(list(zip(questions, data.answers.to_pylist(), strict=True)), show_progress_bar=False)
     return (logits if logits.ndim == 1 else logits[:, 1] - logits[:, 0]).astype(np.float64)

@@ -40,7 +40,7 @@ from .kinds import CLASSIFIER, silence_transformers
 
 log = logging.getLogger(__name__)
 
-UNLIMITED = 10**9  # transformers states a greater number where it knows none
+UNLIMITED = 10**9  # transformers gives a greater number if it knows no maximum
 FRESH_SEED = 1_000_003  # added to the seed of fresh weights, see load_ranker
 
 
@@ -71,11 +71,11 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
 
     name_or_dir:    a release, an adapter beside its base, another weights folder, a hub name, or a folder with a
                     config alone, from which training starts from scratch. A head of two labels is folded into one logit
-    seed:           of fresh weights
+    seed:           seed of fresh weights
     positive_share: share of answers among the training pairs, which a fresh head predicts at first
     fresh_head:     replace everything above the encoder by fresh weights
 
-    Raises KinspanError where there is no such model, or where its architecture cannot be trained here.
+    Raises KinspanError if there is no such model, or its architecture cannot be trained here.
     """
     silence_transformers()
     if is_adapter(name_or_dir):
@@ -84,7 +84,7 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
         return Ranker(load_adapted(name_or_dir, attn_implementation=attention.NAME))
     config = load_config(name_or_dir)
     options: dict[str, Any] = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
-    # Not the seed itself: from it pre-training may have drawn the very head that its encoder was trained with.
+    # Not the seed itself, from which pre-training may have drawn the head that its encoder was trained with.
     torch.manual_seed(FRESH_SEED + seed)
     if holds_no_weights(name_or_dir):
         classifier = AutoModelForSequenceClassification.from_config(**options, trust_remote_code=False)
@@ -108,14 +108,14 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
 
 
 def can_pack(config: PretrainedConfig) -> bool:
-    """Returns whether pairs can be packed for a classifier: of one of FAMILIES, whose head reads the first token."""
+    """Returns whether a classifier can read packed pairs: it is one of FAMILIES, and its head reads the first token."""
     family = FAMILIES.get(config.model_type)
     is_known = family is not None and config.architectures == [family.classifier] and config.num_labels in (1, 2)
     return is_known and getattr(config, "classifier_pooling", "cls") == "cls"
 
 
 def load_trained_ranker(name_or_dir: str) -> Ranker:
-    """Returns an adapter, or a model that ``can_pack`` takes, as it is. Raises KinspanError where weights are missing.
+    """Returns an adapter, or a model that ``can_pack`` accepts. Raises KinspanError if weights are missing.
 
     A head of two labels is folded into one logit.
     """
@@ -131,13 +131,13 @@ def load_trained_ranker(name_or_dir: str) -> Ranker:
 
 
 def check_plain(ranker: Ranker, name_or_dir: str) -> None:
-    """Raises KinspanError where a model holds bottlenecks: no fine-tuned folder could, as ``transformers`` reads it."""
+    """Raises KinspanError for a model with bottlenecks, which ``transformers`` could not load from a folder."""
     if any(isinstance(module, AdaptedNorm) for module in ranker.modules()):
         raise KinspanError(f"--model {name_or_dir}: bottlenecks cannot be fine-tuned: give their base, or LoRA")
 
 
 def _count_labels(name_or_dir: str) -> int:
-    """Returns 1 or 2, where 1 stands for no head as well. Raises KinspanError for a head of more labels."""
+    """Returns the head's number of labels, 1 or 2; 1 without a head. Raises KinspanError for a head of more labels."""
     config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     architecture = next(iter(config.architectures or []), "")
     if not architecture.endswith(CLASSIFIER):
@@ -150,33 +150,33 @@ def _count_labels(name_or_dir: str) -> int:
 def load_own_tokenizer(name_or_dir: str) -> PreTrainedTokenizerBase:
     """Returns the tokenizer as the folder has it, so that scores equal those of CrossEncoder.
 
-    Raises KinspanError where there is none, or none with a fast implementation.
+    Raises KinspanError if there is none, or none with a fast implementation.
     """
     return load_tokenizer_as_it_is(find_model(name_or_dir))
 
 
 def find_max_length(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
-    """Returns the most tokens of a pair that a folder states, as CrossEncoder reads it.
+    """Returns the maximum number of tokens of a pair, as CrossEncoder finds it.
 
-    That is the tokenizer's number, where the model has positions for it, and else all its positions; 512 without any.
+    It is the smaller of the tokenizer's maximum and the model's positions, or 512 if neither is known.
     """
-    known = [n for n in (tokenizer.model_max_length, count_positions(model)) if n is not None and n < UNLIMITED]
-    return min(known, default=512)
+    limits = [n for n in (tokenizer.model_max_length, count_positions(model)) if n is not None and n < UNLIMITED]
+    return min(limits, default=512)
 
 
 def find_trained_length(name_or_dir: str) -> int | None:
-    """Returns the most tokens that a folder says it was trained on; None where it does not say.
+    """Returns the length in tokens that a model was trained with, or None if its folder does not say.
 
-    A release's facts do, or a tokenizer's number below what the model has positions for.
+    A release's facts say so, or a tokenizer's maximum below the model's number of positions.
     """
     folder = Path(name_or_dir)
     if (folder / FACTS).is_file():
         return read_object(folder / FACTS, "release it again").get("max_length")
     if not (folder / "tokenizer_config.json").is_file() or not (folder / "config.json").is_file():
         return None
-    stated = read_object(folder / "tokenizer_config.json", "write it again").get("model_max_length", UNLIMITED)
+    length = read_object(folder / "tokenizer_config.json", "write it again").get("model_max_length", UNLIMITED)
     positions = read_object(folder / "config.json", "write it again").get("max_position_embeddings", 0)
-    return stated if stated < positions - 2 else None  # RoBERTa's positions are two more
+    return length if length < positions - 2 else None  # RoBERTa's positions are two more
 
 
 def save_ranker(
@@ -188,8 +188,8 @@ def save_ranker(
 ) -> None:
     """Writes a folder that AutoModelForSequenceClassification and CrossEncoder load.
 
-    max_length: most tokens of a pair, which whoever loads the folder takes over
-    weights:    by the names of Ranker's parameters
+    max_length: maximum number of tokens of a pair, written into the folder
+    weights:    by Ranker's parameter names
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name.removeprefix("classifier."): tensor for name, tensor in weights.items()}

@@ -15,21 +15,21 @@ from pretrain.engine.watch import note_place
 
 from .encode import EncodedPairs, group_by_length
 
-BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; more than a processor's cache holds are slower
+BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; on a CPU, more would overflow the cache
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 
-PackedForward = Callable[..., torch.Tensor]  # of the inputs that EncodedExamples.pack returns: an output per example
+PackedForward = Callable[..., torch.Tensor]  # takes what EncodedExamples.pack returns, gives an output per example
 
 
 class EncodedExamples(Protocol):
-    """Examples as token ids, by number: pairs (encode.EncodedPairs) or texts (siamese.EncodedTexts)."""
+    """Tokenised examples: pairs (encode.EncodedPairs) or texts (siamese.EncodedTexts)."""
 
     @property
     def lengths(self) -> np.ndarray:
-        """Returns the tokens of each, ``[n]``."""
+        """Returns the number of tokens of each example, ``[n]``."""
 
     def pack(self, numbers: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """Returns the inputs of a forward pass over these."""
+        """Returns the inputs of a forward pass over these examples."""
 
 
 def score_pairs(
@@ -56,21 +56,21 @@ def run_batches(
     what: str,
     precision: str = "fp32",
 ) -> None:
-    """Runs ``ranker`` over all batches, split over ranks; row i of ``out``, zeros before, gets example i's output.
+    """Runs ``ranker`` over all batches, split over ranks; row i of ``out``, all zeros before, gets example i's output.
 
-    Each rank makes as many forward passes as the others, because ZeRO 3 needs that; all ranks get all of ``out``.
+    All ranks make equally many forward passes, as ZeRO 3 needs, and all get the complete ``out``.
 
-    batches:   numbers of examples, each in one batch
-    precision: "fp32" is that of the weights; "bf16" is autocast over fp32 weights, which is faster and rounds
+    batches:   indices of examples; each example is in one batch
+    precision: "fp32" is the weights' own; "bf16" is autocast over fp32 weights, which is faster but rounds
 
-    Raises KinspanError where memory is short.
+    Raises KinspanError if memory is short.
     """
     device = out.device
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    half = PRECISIONS[precision]
+    dtype = PRECISIONS[precision]
     rounds = range(0, len(batches), size)
     bar = show_progress(what, "passes", rounds, quiet=rank > 0 or len(rounds) <= 20, leave=False)
-    with torch.autocast(device.type, half) if half else nullcontext():  # around all passes: it rounds weights once
+    with torch.autocast(device.type, dtype) if dtype else nullcontext():  # around all passes: weights are rounded once
         for first in bar:
             rows = batches[min(first + rank, len(batches) - 1)]
             note_place(f"{what}, pass {first // size + 1} of {len(rounds)}")

@@ -1,7 +1,7 @@
-"""The bi-encoder that fine-tuning trains: each text becomes a vector alone, and candidates rank by their cosine.
+"""The bi-encoder that fine-tuning trains: each text is embedded alone, and candidates rank by their cosine.
 
-Texts are kept as token ids, equal ones once, and any of them make a packed batch. So thousands of questions with one
-pool of answers cost the tokens of the pool.
+Equal texts are stored once, as token ids, so that thousands of questions with one pool of answers cost little more
+than the pool.
 """
 
 import logging
@@ -49,7 +49,7 @@ class SiameseRanker(nn.Module):
     def forward(self, **inputs: Any) -> torch.Tensor:
         """Returns vectors ``[n, hidden]`` float32 of a packed batch, see EncodedTexts.pack; normalised: of length 1."""
         starts = inputs["starts"]
-        # Rounding up would multiply the work of a single question
+        # Rounding up would multiply the work for a single question
         rounding = {"round_to": 1} if len(starts) == 2 and not self.training else {}
         hidden = encode_packed(self.encoder, inputs, **rounding)
         vectors = hidden[starts[:-1].long()].float() if self.pooling == "cls" else pool_mean(hidden, starts)
@@ -61,7 +61,7 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
 
     name_or_dir: any model whose encoder can be trained here: a bi-encoder, a release, another weights folder, a hub
                  name, or a folder with a config alone, from which training starts from scratch
-    seed:        of fresh weights
+    seed:        seed of fresh weights
     """
     silence_transformers()
     if is_adapter(name_or_dir):
@@ -75,7 +75,7 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
 
 
 def list_untrained_parts(model: SentenceTransformer) -> list[str]:
-    """Returns what is not trained further: prompts, any other pooling than the mean, and modules behind it."""
+    """Returns the parts that training drops: prompts, a pooling other than the mean, and modules after it."""
     modules = {type(module).__name__: module for module in model}
     lost = [name for name in modules if name not in ("Transformer", "Pooling", "Normalize")]
     if "Pooling" in modules and modules["Pooling"].pooling_mode != "mean":
@@ -85,10 +85,10 @@ def list_untrained_parts(model: SentenceTransformer) -> list[str]:
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """Texts, by number.
+    """Tokenised texts.
 
-    texts:   their ids, without special tokens
-    lengths: ``[n]`` tokens of each as the model reads it: cut, special tokens included
+    texts:   token ids, not truncated and without special tokens
+    lengths: ``[n]`` number of tokens of each text after truncation, special tokens included
     """
 
     texts: TokenizedTexts
@@ -105,38 +105,39 @@ class EncodedTexts:
 
 @dataclass(frozen=True)
 class EncodedAnswers(EncodedTexts):
-    """The distinct texts of an AnswerSet, by number: first its Q questions, then its D distinct candidates.
+    """The texts of an AnswerSet, by index: first its Q questions, then its D distinct candidates.
 
-    questions: ``[Q]`` the first number of a question that has this one's text
-    answers:   ``[N]`` of each row the number of its candidate
+    questions: ``[Q]`` index of the first question with the same text
+    answers:   ``[N]`` index of each row's candidate
     """
 
     questions: np.ndarray
     answers: np.ndarray
 
     def find_cut(self, question_of: np.ndarray) -> np.ndarray:
-        """Returns which rows have a text that is cut, ``[N]``; ``question_of`` is the AnswerSet's."""
+        """Returns which rows have a truncated text, ``[N]`` bool; ``question_of`` is the AnswerSet's."""
         cut = self.texts.lengths + self.template.num_special > self.lengths
         return cut[self.questions[question_of]] | cut[self.answers]
 
 
 def encode_answers(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedAnswers:
-    """Encodes all texts; ids equal ``tokenizer(text, truncation=True, max_length=..., split_special_tokens=True)``.
+    """Tokenises all texts; ids equal ``tokenizer(text, truncation=True, max_length=..., split_special_tokens=True)``.
 
-    Raises KinspanError where ``max_length`` leaves no room for a text.
+    Raises KinspanError if ``max_length`` leaves no room for a text.
     """
     template = read_text_template(tokenizer)
     room = max_length - template.num_special
     if room < MIN_TEXT_TOKENS:
         raise KinspanError(f"--max_length {max_length} is too short for a text")
-    asked = pa.array(data.questions, pa.large_string())
+    questions = pa.array(data.questions, pa.large_string())
     answers = data.answers.dictionary_encode()
-    every = pa.concat_arrays([asked, answers.dictionary.cast(pa.large_string())])
-    texts = tokenise_once(tokenizer, every, f"{data.name} {data.split}")
-    first = np.unique(asked.dictionary_encode().indices.to_numpy(), return_index=True, return_inverse=True)
+    distinct = pa.concat_arrays([questions, answers.dictionary.cast(pa.large_string())])
+    texts = tokenise_once(tokenizer, distinct, f"{data.name} {data.split}")
+    codes = questions.dictionary_encode().indices.to_numpy()
+    _, first, which = np.unique(codes, return_index=True, return_inverse=True)
     lengths = np.minimum(texts.lengths, room) + template.num_special
-    numbers = len(asked) + answers.indices.to_numpy().astype(np.int64)
-    return EncodedAnswers(texts, template, lengths, first[1][first[2]], numbers)
+    numbers = len(questions) + answers.indices.to_numpy().astype(np.int64)
+    return EncodedAnswers(texts, template, lengths, first[which], numbers)
 
 
 def score_texts(
@@ -149,18 +150,17 @@ def score_texts(
 ) -> np.ndarray:
     """Returns the cosine of every row's candidate to its question, ``[N]`` float64; each text is embedded once.
 
-    texts: those of ``data``
-    width: numbers of a vector
+    width: dimension of the vectors
 
-    With several ranks each embeds its share, see score.run_batches.
+    With several ranks, each embeds its share, see score.run_batches.
     """
     needed = np.unique(np.concatenate([texts.questions[data.question_of], texts.answers]))
     batches = list(group_by_length(texts.lengths, BATCH_TOKENS[device.type], needed))
     vectors = torch.zeros(len(texts.lengths), width, device=device)
     run_batches(ranker, texts, batches, vectors, what=what)
     answers = torch.from_numpy(texts.answers).to(device)
-    asked = (vectors[int(number)] for number in texts.questions)
-    cosines = [vectors[answers[rows]] @ query for rows, query in zip(data.question_slices(), asked, strict=True)]
+    queries = (vectors[int(number)] for number in texts.questions)
+    cosines = [vectors[answers[rows]] @ query for rows, query in zip(data.question_slices(), queries, strict=True)]
     return torch.cat(cosines).double().cpu().numpy()
 
 
@@ -173,8 +173,8 @@ def save_siamese_ranker(
 ) -> None:
     """Writes a folder that SentenceTransformer loads, with the same vectors.
 
-    max_length: most tokens of a text, which whoever loads the folder or trains it further takes over
-    weights:    by the names of SiameseRanker's parameters
+    max_length: maximum number of tokens of a text, written into the folder
+    weights:    by SiameseRanker's parameter names
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
-from finetune.ranking.encode import KEPT_SETS, encode_pairs, group_by_length
+from finetune.ranking.encode import CACHED_SETS, encode_pairs, group_by_length
 from finetune.ranking.ranker import load_own_tokenizer
 from tests.synthetic import short_tokenizer
 
@@ -94,7 +94,7 @@ def test_a_set_is_tokenised_once_for_all_lengths():
     tokenizer = load_own_tokenizer(str(short_tokenizer()))
     first, second = (encode_pairs(answers_of(QUESTIONS), tokenizer, length) for length in (16, 20))
     assert first.answers is second.answers
-    for number in range(2 * KEPT_SETS):  # the number of kept sets is bounded
+    for number in range(2 * CACHED_SETS):  # the number of kept sets is bounded
         other = encode_pairs(answers_of({"q": [f"answer {number}"]}), tokenizer, 16)
     assert other.answers.ids.tolist() == tokenizer(f"answer {number}", add_special_tokens=False)["input_ids"]
     assert encode_pairs(answers_of(QUESTIONS), tokenizer, 16).answers is not first.answers
