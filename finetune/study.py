@@ -358,15 +358,13 @@ def _summarize_set(context: StudyContext, done: list[tuple[PlannedRow, Settings]
     untrained = {BM25: score_bm25(measured)}
     if context.study.zero_shot:
         untrained[ZERO_SHOT] = score_answers(rows[0].start, measured)
-    untrained_figures = {
-        name: compute_question_metrics(measured, scores, metrics) for name, scores in untrained.items()
-    }
-    runs = [*figures, *([values] for values in untrained_figures.values())]
+    baselines = {name: compute_question_metrics(measured, scores, metrics) for name, scores in untrained.items()}
+    runs = [*figures, *([values] for values in baselines.values())]
     main_metric = [np.stack([seed[shown[0]] for seed in seeds]) for seeds in runs]
     tests = compare_rows(main_metric)
     lines: list[Settings] = [
         {"name": name, **{m: {"mean": v, "sd": None} for m, v in compute_means(values).items()}}
-        for name, values in untrained_figures.items()
+        for name, values in baselines.items()
     ]
     lines += [_summarize_row(row, result, measured.split, rows) for row, result in done]
     order = [*range(len(rows), len(tests)), *range(len(rows))]  # the untrained rows come first

@@ -25,7 +25,7 @@ class AnswerSet:
     answer_ids:   ``[N]`` large_string, distinct within a question
     answers:      ``[N]`` large_string
     labels:       ``[N]`` int8, 1 where the candidate answers the question, else 0
-    grades:       ``[N]`` int8, ASNQ's own labels 1 to 4; None of another data set
+    grades:       ``[N]`` int8, ASNQ's own labels 1 to 4; None for other data sets
     """
 
     name: str
@@ -48,7 +48,7 @@ class AnswerSet:
 
     @property
     def question_of(self) -> np.ndarray:
-        """Returns ``[N]``: the number of the question that each row belongs to."""
+        """Returns ``[N]``: the index of the question that each row belongs to."""
         return np.repeat(np.arange(self.num_questions), np.diff(self.starts))
 
     def question_slices(self) -> Iterator[slice]:
@@ -64,7 +64,7 @@ class AnswerSet:
     @cached_property
     def distinct(self) -> "Distinct":
         """Returns the distinct candidates, and what is right and wrong by their texts."""
-        encoded = self.answers.dictionary_encode()  # InsuranceQA's 27,000 answers stand in millions of pairs
+        encoded = self.answers.dictionary_encode()  # InsuranceQA's 27,000 answers occur in millions of pairs
         which = _number_texts(encoded.dictionary)[encoded.indices.to_numpy()]
         rows = np.unique(which, return_index=True)[1]
         groups = _number_texts(pa.array(self.questions, pa.large_string()))
@@ -73,7 +73,7 @@ class AnswerSet:
         return Distinct(rows, which, (self.labels == 0) & ~np.isin(codes, right), groups, right)
 
     def take(self, questions: np.ndarray) -> "AnswerSet":
-        """Returns these questions (numbers, or a mask ``[Q]``) with all their candidates, in the given order."""
+        """Returns these questions (indices, or a mask ``[Q]``) with all their candidates, in the given order."""
         numbers = np.arange(self.num_questions)[questions]
         sizes = np.diff(self.starts)[numbers]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -86,7 +86,7 @@ class AnswerSet:
         )
 
     def keep(self, rows: np.ndarray) -> "AnswerSet":
-        """Returns the candidates of this mask ``[N]``; a question that has none left is dropped."""
+        """Returns the candidates of this mask ``[N]``; questions that have none left are dropped."""
         sizes = np.bincount(self.question_of[rows], minlength=self.num_questions)
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         return replace(self._take_rows(np.flatnonzero(rows)), starts=starts).take(sizes > 0)
@@ -104,16 +104,16 @@ class AnswerSet:
 
 @dataclass(frozen=True)
 class Distinct:
-    """The distinct candidates of an AnswerSet, D of them, by their folded texts, in the order of their first rows.
+    """The D distinct candidates of an AnswerSet, by their folded texts, in the order of their first rows.
 
     A candidate is right for a question if it has the label 1 there, or at a question of the same folded text: two ids
     may ask the same, and two candidates say the same.
 
-    rows:   ``[D]`` the first row that has it
-    which:  ``[N]`` which of them each row has
+    rows:   ``[D]`` the first row of each distinct candidate
+    which:  ``[N]`` the distinct candidate of each row
     wrong:  ``[N]`` bool, the rows with the label 0 whose candidate is not right for their question
-    groups: ``[Q]`` numbers the distinct texts of the questions
-    right:  ascending, ``D * group + candidate`` of what is right
+    groups: ``[Q]`` the number of each question's distinct text
+    right:  ``D * group + candidate`` of all that are right, ascending
     """
 
     rows: np.ndarray
@@ -123,14 +123,14 @@ class Distinct:
     right: np.ndarray
 
     def find_right(self, question: int) -> np.ndarray:
-        """Returns the candidates that are right for the question of this number, ascending."""
+        """Returns the distinct candidates that are right for the question of this index, ascending."""
         first = len(self.rows) * int(self.groups[question])
         begin, end = np.searchsorted(self.right, [first, first + len(self.rows)])
         return self.right[begin:end] - first
 
 
 def _number_texts(texts: pa.LargeStringArray) -> np.ndarray:
-    """Numbers texts by what they are when folded, ``[T]``, from 0 on in the order of their first places."""
+    """Returns a number per text, ``[T]``, equal if the folded texts are, from 0 in the order of first occurrence."""
     chunks = (texts.slice(first, 10_000).to_pylist() for first in range(0, len(texts), 10_000))
     folded = (xxh3_64_intdigest(fold_text(text).encode("utf-8", "surrogatepass")) for chunk in chunks for text in chunk)
     _, first, which = np.unique(np.fromiter(folded, np.uint64, len(texts)), return_index=True, return_inverse=True)
@@ -141,21 +141,20 @@ def _number_texts(texts: pa.LargeStringArray) -> np.ndarray:
 
 
 def fold_text(text: str) -> str:
-    """Returns the text by which questions and answers count as the same: without case, composed (NFC), with single
-    spaces."""
+    """Returns the text without case, composed (NFC) and with single spaces: equal ones count as the same text."""
     return " ".join(normalize("NFC", text.casefold()).split())
 
 
 def number_pairs(data: AnswerSet, questions: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Numbers of the pairs of these questions with the candidates of these rows, which may be another question's.
+    """Returns the pair numbers of these questions with the candidates of these rows, which may be another question's.
 
-    They begin at N, behind the rows themselves, which are the numbers of questions with their own candidates.
+    They begin at N, after the rows, which are the numbers of questions with their own candidates.
     """
     return data.num_pairs + questions.astype(np.int64) * data.num_pairs + rows
 
 
 def resolve_pairs(pairs: np.ndarray, question_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the question and the candidate's row of each pair; pairs are rows, or of ``number_pairs``."""
+    """Returns the question and the candidate's row of each pair; pairs: rows, or from ``number_pairs``."""
     size = len(question_of)
     beyond = pairs >= size
     rows = np.where(beyond, (pairs - size) % size, pairs)

@@ -20,7 +20,7 @@ WIKIQA_COLUMNS = {
     "label": "Label",
 }
 TRECQA_FILES = {"train": "train-all.jsonl", "dev": "dev.raw.jsonl", "test": "test.raw.jsonl"}
-# Garg et al., 2020, table 1: how many sentences have each grade. Its development set is our dev and test together.
+# Garg et al., 2020, table 1: number of sentences with each grade. Its development set is our dev and test together.
 PAPER_GRADE_COUNTS = {
     "train": {1: 19_446_120, 2: 428_122, 3: 442_140, 4: 61_186},
     "dev": {1: 870_404, 2: 25_814, 3: 29_558, 4: 4_286},
@@ -57,7 +57,7 @@ TRECQA = DataSet(
 
 
 def read_asnq(path: Path) -> Iterator[SourceRow]:
-    """Yields the lines ``question \\t sentence \\t grade``; the file has neither a line of names nor quoting."""
+    """Yields the lines ``question \\t sentence \\t grade``; the file has no header and no quoting."""
     grades = {str(grade): grade for grade in (*NEGATIVE_GRADES, POSITIVE_GRADE)}
     for number, (question, sentence, label) in read_fields(path, "question", "sentence", "label"):
         if label not in grades:

@@ -47,7 +47,7 @@ class LeftOut(NamedTuple):
 
 
 class TextBuffer:
-    """Strings that are appended one at a time to the buffers of one Arrow array, so that the end copies nothing."""
+    """Strings that are appended one at a time to the buffers of one Arrow array, so that ``finish`` copies nothing."""
 
     def __init__(self) -> None:
         self.bytes, self.ends = bytearray(), array("q", [0])
@@ -62,7 +62,7 @@ class TextBuffer:
 
 
 class Collector:
-    """The candidates of a file in its order, and its questions, told apart by id, or by text where there are no ids.
+    """The candidates of a file in its order, and its questions, told apart by id, or by text if there are no ids.
 
     notes: how often something was left out or changed
     """
@@ -77,8 +77,8 @@ class Collector:
         self._last: tuple[tuple[str | None, str], int] | None = None
 
     def find_question(self, row: SourceRow) -> int:
-        """Returns the number of the row's question; a new one gets the next number. Raises ValueError."""
-        if self._last and self._last[0] == row[1:3]:  # rows of a question mostly stand together
+        """Returns the index of the row's question; a new one gets the next index. Raises ValueError."""
+        if self._last and self._last[0] == row[1:3]:  # rows of a question are mostly adjacent
             return self._last[1]
         text = normalise(row.question)
         if not text:
@@ -120,56 +120,56 @@ def collect_answers(
 ) -> AnswerSet:
     """Returns the rows as an AnswerSet, grouped by question, and logs what was left out or changed.
 
-    place:           stands before a line's number in messages, such as "train.tsv line"
+    place:           text before a line's number in messages, such as "train.tsv line"
     negative_grades: the labels are ASNQ's grades, of which POSITIVE_GRADE is positive and these are negative; other
                      candidates are left out. None: the labels are 0 and 1
 
-    White space in questions is folded to single spaces, as in a corpus; in ids it becomes "_", for TREC's files. Where
+    White space in questions is folded to single spaces, as in a corpus; in ids it becomes "_", for TREC's files. If
     the file has no question ids, they are q1, q2, ...; for answer ids see ``_make_answer_ids``. A question without
     candidates is left out; a candidate without text is kept.
     """
-    gathered = Collector()
+    collector = Collector()
     kept = None if negative_grades is None else {POSITIVE_GRADE, *negative_grades}
     for row in rows:
         if isinstance(row, LeftOut):
-            gathered.notes[f"{row.reason}, left out"] += 1
+            collector.notes[f"{row.reason}, left out"] += 1
             continue
         try:
-            number = gathered.find_question(row)
+            number = collector.find_question(row)
             if row.answer is None:
                 continue
             if kept is not None and row.label not in kept:
-                gathered.notes[f"candidates of label {row.label}, left out"] += 1
+                collector.notes[f"candidates of label {row.label}, left out"] += 1
             else:
-                gathered.append(row, number)
+                collector.append(row, number)
         except ValueError as error:
             raise KinspanError(f"{place} {row.line}: {error}") from error
-    if not gathered.label:
+    if not collector.label:
         raise KinspanError(f"{place.rsplit(' ', 1)[0]}: no candidate answer in this file")
-    question = np.frombuffer(gathered.question, dtype=np.int32)
-    label = np.frombuffer(gathered.label, dtype=np.int8)
-    answers, ids = gathered.answers.finish(), None
-    if len(gathered.answer_ids.ends) > 1:
-        ids = gathered.answer_ids.finish()
-        _check_ids_differ(place, gathered, question, ids)
-    sizes = np.bincount(question, minlength=len(gathered.ids))
+    question = np.frombuffer(collector.question, dtype=np.int32)
+    label = np.frombuffer(collector.label, dtype=np.int8)
+    answers, ids = collector.answers.finish(), None
+    if len(collector.answer_ids.ends) > 1:
+        ids = collector.answer_ids.finish()
+        _check_ids_differ(place, collector, question, ids)
+    sizes = np.bincount(question, minlength=len(collector.ids))
     keep = np.flatnonzero(sizes)
-    gathered.notes["questions without a candidate, left out"] = len(sizes) - len(keep)
-    gathered.notes["candidates without text, kept"] = int((pc.binary_length(answers).to_numpy() == 0).sum())
-    for note, count in gathered.notes.items():
+    collector.notes["questions without a candidate, left out"] = len(sizes) - len(keep)
+    collector.notes["candidates without text, kept"] = int((pc.binary_length(answers).to_numpy() == 0).sum())
+    for note, count in collector.notes.items():
         if count:
             log.info("%s %s: %s: %s", name, split, note, f"{count:,}")
-    if (np.diff(question) < 0).any():  # a question's rows need not stand together
+    if (np.diff(question) < 0).any():  # a question's rows need not be adjacent
         order = np.argsort(question, kind="stable")
         answers, label = answers.take(pa.array(order)), label[order]
         ids = None if ids is None else ids.take(pa.array(order))
     starts = np.concatenate([[0], np.cumsum(sizes[keep])]).astype(np.int64)
-    question_ids = [gathered.ids[n] for n in keep]
+    question_ids = [collector.ids[n] for n in keep]
     return AnswerSet(
         name=name,
         split=split,
         question_ids=question_ids,
-        questions=[gathered.texts[n] for n in keep],
+        questions=[collector.texts[n] for n in keep],
         starts=starts,
         answer_ids=_make_answer_ids(question_ids, starts, answers) if ids is None else ids,
         answers=answers,
@@ -178,15 +178,15 @@ def collect_answers(
     )
 
 
-def _check_ids_differ(place: str, gathered: Collector, question: np.ndarray, ids: pa.Array) -> None:
-    """Raises KinspanError, naming the line, where an answer id stands twice in a question."""
+def _check_ids_differ(place: str, collector: Collector, question: np.ndarray, ids: pa.Array) -> None:
+    """Raises KinspanError, naming the line, if an answer id occurs twice in a question."""
     codes = ids.dictionary_encode().indices.to_numpy()
     keys = question.astype(np.int64) * (int(codes.max()) + 1) + codes
     order = np.argsort(keys, kind="stable")
     repeated = order[1:][np.diff(keys[order]) == 0]
     if len(repeated):
         row = int(repeated.min())
-        name, line = gathered.ids[int(question[row])], gathered.line[row]
+        name, line = collector.ids[int(question[row])], collector.line[row]
         raise KinspanError(f"{place} {line}: answer id {ids[row].as_py()!r} stands twice in question {name!r}")
 
 
@@ -194,7 +194,7 @@ def _make_answer_ids(question_ids: list[str], starts: np.ndarray, answers: pa.La
     """Returns ids like q7-1, q7-2, ... for the candidates of each question, numbered by a hash of their texts.
 
     Ties between scores are broken by id. Many files list right answers first, so numbers in the order of the file would
-    give the labels away. Equal texts have equal hashes; a bit of the hash says which of them comes first.
+    give the labels away. Equal texts have equal hashes; a bit of the hash decides their order.
     """
     sizes = np.diff(starts)
     question, row = np.repeat(np.arange(len(sizes)), sizes), np.arange(starts[-1])
@@ -202,9 +202,9 @@ def _make_answer_ids(question_ids: list[str], starts: np.ndarray, answers: pa.La
     hashes = (zlib.crc32(text.encode()) for first in chunks for text in answers.slice(first, 100_000).to_pylist())
     digest = np.fromiter(hashes, dtype=np.int64, count=len(answers))
     order = np.lexsort((np.where(digest % 2, row, -row), digest, question))
-    place = np.empty(len(answers), dtype=np.int64)
-    place[order] = row - np.repeat(starts[:-1], sizes) + 1
+    rank = np.empty(len(answers), dtype=np.int64)
+    rank[order] = row - np.repeat(starts[:-1], sizes) + 1
     of_question = pa.array(question_ids, pa.large_string()).take(pa.array(question))
     return pc.binary_join_element_wise(
-        of_question, pc.cast(pa.array(place), pa.large_string()), pa.scalar("-", pa.large_string())
+        of_question, pc.cast(pa.array(rank), pa.large_string()), pa.scalar("-", pa.large_string())
     )

@@ -27,8 +27,8 @@ class DataSet:
     paper_counts: by split and filter, the questions and pairs that each paper counts; pairs None: it does not say
     graded:       the labels are ASNQ's grades 1 to 4 instead of 0 and 1
     accuracy:     papers measure it by P@1, which they call accuracy, and not by MAP
-    unit:         the name of what rows are numbered by in messages
-    measured_on:  the filter of the dev and test questions that papers measure on; None: they differ
+    unit:         the name of a row in messages
+    measured_on:  the filter of dev and test questions in papers; None: papers differ
     """
 
     name: str
@@ -59,14 +59,14 @@ def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def find_split(place: str, folder: Path, split: str, names: Sequence[str]) -> Path:
-    """Returns the first of a split's files that exists. Raises MissingSplit, which begins with ``place``, for none."""
+    """Returns the first of a split's files that exists. Raises MissingSplit, naming ``place``, if there is none."""
     if paths := find_files(folder, names):
         return paths[0]
     raise MissingSplit(f"{place}: no split {split}: looked for {', '.join(names)}")
 
 
 def find_beside(path: Path, name: str) -> Path:
-    """Returns the file of this name, compressed or not, beside a split's."""
+    """Returns the file of this name, compressed or not, in the folder of a split's file."""
     if paths := find_files(path.parent, [name]):
         return paths[0]
     raise KinspanError(f"{path.parent}: {name} is not there")

@@ -29,7 +29,7 @@ HELP = {
 }
 SPLITS = ("train", "dev", "test")
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("test",)}
-TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not split yet
+TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not assigned yet: test is chosen first, then dev
 
 
 def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
@@ -70,7 +70,7 @@ def split_off(data: AnswerSet, name: str, share: float) -> tuple[AnswerSet, Answ
 
 
 def expect_tables(place: Path) -> None:
-    """Raises KinspanError for a file of no known format, and for a forum's dump, or a folder with nothing else."""
+    """Raises KinspanError for a file of an unknown format, and for a forum's dump or a folder with only that."""
     files = _list_files(place)
     dumps = [path for path in files if path.name.startswith("Posts.xml") or path.suffix == ".7z"]
     if dumps and not any(_name_split(path) in SPLITS for path in files):
@@ -93,7 +93,7 @@ def load_hub(name: str, split: str, columns: dict[str, str]) -> AnswerSet:
         rows = datasets.load_dataset(name, split=chosen)
     except KinspanError:
         raise
-    except Exception as error:  # the hub, the file system and every format have their own
+    except Exception as error:  # the hub, the file system and every format raise their own
         raise KinspanError(f"hub={name} cannot be loaded: {quote_error(error)}") from error
 
     def records(columns: list[str]) -> Iterator[tuple[int, Record]]:

@@ -43,7 +43,7 @@ def find_kept(data: AnswerSet, mode: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many questions, and pairs of question and candidate, two splits share, and whether one is in the other."""
+    """How many questions, and pairs of question and candidate, two splits share, and whether one contains the other."""
 
     first: AnswerSet
     second: AnswerSet
@@ -61,23 +61,23 @@ class Overlap:
 
 
 def find_overlaps(splits: Sequence[AnswerSet]) -> list[Overlap]:
-    """Returns the overlap of each two of these splits that share any question, by folded texts."""
+    """Returns the overlap of each two splits that share any question, by folded texts."""
     asked = [list(map(fold_text, data.questions)) for data in splits]  # two ids may have one text
     overlaps = []
-    for (first, of_first), (second, of_second) in combinations(zip(splits, asked, strict=True), 2):
-        shared = set(of_first) & set(of_second)
+    for (first, first_texts), (second, second_texts) in combinations(zip(splits, asked, strict=True), 2):
+        shared = set(first_texts) & set(second_texts)
         if not shared:
             continue
-        pairs = _read_pairs(first, of_first, shared), _read_pairs(second, of_second, shared)
-        whole = (shared == set(of_first) and pairs[0] <= pairs[1]) or (
-            shared == set(of_second) and pairs[1] <= pairs[0]
+        pairs = _read_pairs(first, first_texts, shared), _read_pairs(second, second_texts, shared)
+        whole = (shared == set(first_texts) and pairs[0] <= pairs[1]) or (
+            shared == set(second_texts) and pairs[1] <= pairs[0]
         )
         overlaps.append(Overlap(first, second, len(shared), len(pairs[0] & pairs[1]), whole))
     return overlaps
 
 
 def check_overlaps(splits: Sequence[AnswerSet]) -> None:
-    """Logs the overlaps. Raises KinspanError where one split is a part of another."""
+    """Logs the overlaps. Raises KinspanError if one split is a part of another."""
     for overlap in find_overlaps(splits):
         if overlap.whole:
             raise KinspanError(f"{overlap}: one is a part of the other")

@@ -1,7 +1,7 @@
 """Benchmarks that Rücklé et al., 2020 ("MultiCQA", section 3.2) measure on, as their authors distribute them.
 
 AskUbuntu (Lei et al., 2016, after dos Santos et al., 2015): which questions of the forum are similar to a question?
-Words are lower case and stand apart, and a body is its first 100 words, as in the files.
+In the files, texts are lower-case words with spaces between, and bodies are cut after 100 words.
 
 WikiPassageQA (Cohen et al., 2018): questions about a Wikipedia article, whose passages are the candidates.
 
@@ -9,7 +9,7 @@ InsuranceQA (Feng et al., 2015): questions whose candidate pool is 200 answers t
 of answers that a search engine found. A right answer that the search did not find is not among the candidates, so that
 a fifth of the questions has none; papers measure on the others.
 
-SemEval's task 3 B is in semeval.py. LAS is in no file: kinspan data las makes it of a forum's dump.
+SemEval's task 3 B is in semeval.py. LAS has no reader: kinspan data las makes it from a forum's dump.
 """
 
 from collections.abc import Iterator
@@ -37,16 +37,16 @@ def read_askubuntu(path: Path) -> Iterator[SourceRow | LeftOut]:
 
     A line has the question's id, the ids of the similar ones, those of the candidates, and in dev and test their BM25
     scores, separated by tabs; ids by spaces. Similar questions that are not among the candidates, as in training,
-    follow them. An id that stands twice counts once. Ids without a text in text_tokenized.txt are left out, and so is a
-    question itself.
+    follow them. A repeated id counts once. Ids without a text in text_tokenized.txt are left out, and so is a question
+    among its own candidates.
     """
     texts = {
         name.strip(): normalise(f"{title} {body}")
         for _, (name, title, body) in read_fields(find_beside(path, TEXTS), "id", "title", "body")
     }
     for number, fields in read_fields(path, "question", "similar ones", "candidates", "scores", optional=1):
-        asked, similar, candidates = fields[0].strip(), fields[1].split(), fields[2].split()
-        question = texts.get(asked)
+        question_id, similar, candidates = fields[0].strip(), fields[1].split(), fields[2].split()
+        question = texts.get(question_id)
         if not question:
             yield LeftOut(number, f"questions without a text in {TEXTS}")
             continue
@@ -54,8 +54,8 @@ def read_askubuntu(path: Path) -> Iterator[SourceRow | LeftOut]:
             text = texts.get(candidate)
             if text is None:
                 yield LeftOut(number, f"candidates without a text in {TEXTS}")
-            elif candidate != asked:
-                yield SourceRow(number, asked, question, candidate, text, int(candidate in similar))
+            elif candidate != question_id:
+                yield SourceRow(number, question_id, question, candidate, text, int(candidate in similar))
 
 
 ASKUBUNTU = DataSet(
@@ -152,8 +152,8 @@ INSURANCEQA = DataSet(
 def read_insuranceqa_v2(path: Path) -> Iterator[SourceRow]:
     """Yields each question's pool, in the order of the file.
 
-    Texts are numbers of words. A line has the domain, the question, the right answers and the pool, separated by tabs;
-    what is in a field, by spaces. In training, right answers that are not in the pool follow it.
+    Texts are word numbers. A line has the domain, the question, the right answers and the pool, separated by tabs, and
+    spaces within a field. In training, right answers that are not in the pool follow it.
     """
     words: dict[str, str] = {}
     for _, (key, word) in read_fields(find_beside(path, VOCABULARY), "number", "word"):

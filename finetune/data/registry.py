@@ -52,10 +52,10 @@ def load_split(
 ) -> AnswerSet:
     """Returns one split of a data set, unfiltered, and logs what is left out of it.
 
-    columns:         for files= and hub=: names of the columns that are called otherwise
+    columns:         for files= and hub=: the names of columns that differ from ours
     negative_labels: ASNQ's labels that count as negative (Garg et al., 2020, table 6); other candidates are left out
 
-    Raises MissingSplit where the data set lacks it.
+    Raises MissingSplit if the data set lacks it.
     """
     name, place = _parse_spec(spec)
     if columns and name in PUBLIC:
@@ -75,15 +75,15 @@ def load_filtered(
     negative_labels: tuple[int, ...] = NEGATIVE_GRADES,
 ) -> AnswerSet:
     """Returns the questions of a split that the filter ``mode`` keeps; logs their counts beside those of papers."""
-    whole = load_split(spec, split, columns, negative_labels)
-    data = filter_questions(whole, mode)
+    unfiltered = load_split(spec, split, columns, negative_labels)
+    data = filter_questions(unfiltered, mode)
     sizes = data.num_questions, data.num_pairs
     log.info("%s %s (%s): %s questions, %s pairs", data.name, split, mode, *(f"{size:,}" for size in sizes))
-    known = PUBLIC.get(data.name)
-    for paper, counts in known.paper_counts.get((split, mode), {}).items() if known else ():
+    public = PUBLIC.get(data.name)
+    for paper, counts in public.paper_counts.get((split, mode), {}).items() if public else ():
         log.info("  %s: %s questions, %s pairs", paper, *("?" if count is None else f"{count:,}" for count in counts))
     papers = find_measure(spec)[1]
-    if papers and split != "train" and int(find_kept(whole, papers).sum()) != data.num_questions:
+    if papers and split != "train" and int(find_kept(unfiltered, papers).sum()) != data.num_questions:
         log.warning("--eval_filter %s: papers measure %s with %s", mode, data.name, papers)
     return data
 

@@ -1,7 +1,7 @@
 """SelQA (Jurczyk et al., 2016), answer sentence selection: the sentences of a section of Wikipedia per question.
 
 The published dev and test files share most of their articles, so a ranker that is trained on one has seen the text of
-the other. Here all questions of the files that are there are split anew, by their article.
+the other. Here all questions of the existing files are split anew, by article.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from .dataset import DataSet, find_files, find_split
 from .tables import check_fields, read_json
 
 FILES = tuple(f"selqa-ass-{split}.json" for split in ("train", "dev", "test"))
-PERCENT_TRAIN, PERCENT_DEV = 40, 10  # of the articles; the others are of test
+PERCENT_TRAIN, PERCENT_DEV = 40, 10  # of the articles; the others are test
 
 
 def read_selqa(path: Path, split: str | None = None) -> Iterator[SourceRow]:
-    """Yields each question's candidates; ``split``: of the articles of this split alone.
+    """Yields each question's candidates; ``split``: only of articles in this split.
 
     Questions have no ids, and two have the same text, so an id is the file's split and the question's number there.
     """
@@ -56,8 +56,8 @@ class SplitByArticle(DataSet):
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> AnswerSet:
         """Reads a split, see ``registry.load_split``."""
-        find_split(f"{self.name}={folder}", folder, split, FILES)  # one at least
-        paths = [files[0] for name in FILES if (files := find_files(folder, [name]))]  # also lying compressed: once
+        find_split(f"{self.name}={folder}", folder, split, FILES)  # raises if there is none
+        paths = [files[0] for name in FILES if (files := find_files(folder, [name]))]  # not its compressed copy too
         rows = (row for path in paths for row in read_selqa(path, split))
         return collect_answers(self.name, split, f"{folder} question", rows)
 

@@ -1,6 +1,6 @@
 """SemEval's task 3 B (Nakov et al., 2016 and 2017): which questions of a forum are related to a new question?
 
-A file is a sequence of new questions, each as often as it has related ones::
+A file is a sequence of new questions, each repeated for every related one::
 
     <OrgQuestion ORGQ_ID="Q1">
       <OrgQSubject>...</OrgQSubject> <OrgQBody>...</OrgQBody>
@@ -12,8 +12,7 @@ A file is a sequence of new questions, each as often as it has related ones::
       </Thread>
     </OrgQuestion>
 
-Some files begin with a document type that declares these elements. The parser refuses entities that grow beyond all
-proportion.
+Some files begin with a DTD of these elements. The parser refuses excessive expansion of entities.
 """
 
 from collections.abc import Iterator
@@ -55,7 +54,7 @@ def _read_questions(path: Path) -> Iterator[SourceRow]:
         names, label = (asked.get("ORGQ_ID"), related.get("RELQ_ID")), related.get("RELQ_RELEVANCE2ORGQ", "")
         if not all(names):
             raise KinspanError(f"{path} RelQuestion {number}: it has no RELQ_ID, or its OrgQuestion no ORGQ_ID")
-        if label not in LABELS:  # files of the tests with -input in their names have no labels
+        if label not in LABELS:  # test files with -input in their names have no labels
             raise KinspanError(f"{path} RelQuestion {number}: RELQ_RELEVANCE2ORGQ {label!r}: none of {[*LABELS]}")
         question, answer = _join(asked, "OrgQSubject", "OrgQBody"), _join(related, "RelQSubject", "RelQBody")
         yield SourceRow(number, names[0], question, names[1], answer, LABELS[label])
@@ -65,8 +64,8 @@ def _join(element: ElementTree.Element, *parts: str) -> str:
     return normalise(" ".join("".join(part.itertext()) for name in parts for part in element.iter(name)))
 
 
-def _make(year: int, num_test: int) -> DataSet:
-    """Returns the data set of a year; training and dev questions are those of 2016. Most have ten related ones."""
+def _make_data_set(year: int, num_test: int) -> DataSet:
+    """Returns the data set of a year, with the training and dev questions of 2016. Most have ten related ones."""
 
     def name_files(split: str) -> tuple[str, ...]:
         name = {"train": PART_1, "dev": DEV, "test": TESTS[year]}[split]
@@ -89,4 +88,4 @@ def _make(year: int, num_test: int) -> DataSet:
     )
 
 
-SEMEVAL2016, SEMEVAL2017 = _make(2016, 70), _make(2017, 88)
+SEMEVAL2016, SEMEVAL2017 = _make_data_set(2016, 70), _make_data_set(2017, 88)

@@ -26,8 +26,8 @@ from .collect import SourceRow
 
 REQUIRED, OPTIONAL = ("question", "answer", "label"), ("question_id", "answer_id")
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
-MAX_FIELD = 2**31 - 1  # characters: a text may be as long as in the other formats, and not 131,072 alone
-_SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can name them
+MAX_FIELD = 2**31 - 1  # characters: texts may be as long as in the other formats; the csv module's default is 131,072
+_SURROGATES = re.compile("[\ud800-\udfff]")  # which JSON can escape
 TEXT_LABELS = (("0", "0.0", "False", "FALSE"), ("1", "1.0", "True", "TRUE"))  # as other programs write them
 LABELS: dict[str | float, int] = {0: 0, 1: 1}  # 1.0 and True are 1
 LABELS |= {text: label for label in (0, 1) for text in TEXT_LABELS[label]}
@@ -40,7 +40,7 @@ Value = TypeVar("Value")
 class Table:
     """A table whose rows have not been read yet.
 
-    place:   what stands before a row's number in messages
+    place:   text before a row's number in messages
     records: given the columns to read, yields each row's number and its values by column
     """
 
@@ -105,7 +105,7 @@ def check_fields(record: object, place: str, kind: type, *names: str) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Opens the table in a file, whose name tells the format. Raises KinspanError where it is not of that format."""
+    """Opens the table in a file, whose name tells the format. Raises KinspanError if it is not of that format."""
     suffix = find_suffix(path)
     if suffix == ".parquet":
         return _read_parquet(path)
@@ -123,12 +123,12 @@ def find_suffix(path: Path) -> str:
 
 
 def read_quoted_tsv(path: Path) -> Table:
-    """Opens a file of tab-separated fields, around which quotation marks may stand, as pandas writes them."""
+    """Opens a file of tab-separated fields, which may be quoted, as pandas writes them."""
     return _read_separated(path, partial(_read_csv, delimiter="\t", strict=False))
 
 
 def lacks_names(path: Path, table: Table, known: Iterable[str]) -> bool:
-    """Returns whether a .tsv file begins with an id and a text, and not with names of columns, which have no digits."""
+    """Returns whether a .tsv file begins with an id and a text instead of column names, which have no digits."""
     nameless = len(table.fields) == 2 and not set(table.fields) & set(known)
     return nameless and ".tsv" in path.suffixes and any(map(str.isdigit, table.fields[0]))
 
@@ -196,8 +196,8 @@ def _read_separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[
 def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True) -> Iterator[SourceRow]:
     """Yields the rows of a table.
 
-    columns:  how the columns of REQUIRED and OPTIONAL are called in the table, where they have other names
-    labelled: whether it must have labels; else they are not read, and all are 0
+    columns:  the table's names for columns of REQUIRED and OPTIONAL, if they differ
+    labelled: whether the table must have labels; else they are not read, and all are 0
     """
     names = _name_columns(table, columns, labelled)
     present = [c for c in names if names[c] in table.fields]
@@ -230,8 +230,8 @@ def _name_columns(table: Table, columns: dict[str, str], labelled: bool) -> dict
     names = {c: columns.get(c, c) for c in known}
     for column in (*required, *columns):
         if names[column] not in table.fields:
-            there = ", ".join(table.fields)
-            raise KinspanError(f"{file}: no column {names[column]!r}; there are {there}: name it by --columns")
+            fields = ", ".join(table.fields)
+            raise KinspanError(f"{file}: no column {names[column]!r}; there are {fields}: name it by --columns")
     return names
 
 

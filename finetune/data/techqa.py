@@ -4,8 +4,8 @@ The passages that were searched are not in these files. So a question's candidat
 split, or all of both splits (see PooledTechQA), as in the retrieval of Yu et al., 2020, "A Technical Question Answering
 System with Transfer Learning" (TransTQA). Two answerable questions of dev have no text of an answer; they are left out.
 
-Beside it lies the source that the same paper transfers from: questions to another community, each with the answer that
-was accepted.
+``askubuntu_qa`` is the source that the same paper transfers from: questions to another community, each with its
+accepted answer.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from .tables import check_fields, read_fields, read_json
 
 SPLITS = {"train": "training_Q_A.json", "dev": "dev_Q_A.json", "test": "test_Q_A.json"}
 FIELDS = ("QUESTION_ID", "QUESTION_TITLE", "QUESTION_TEXT", "ANSWER", "ANSWERABLE")
-HELD_OUT = 5  # every fifth training question, in the order of a hash of its id, is of dev
+HELD_OUT = 5  # every fifth training question, in the order of a hash of its id, is in dev
 PAIRS = ("askubuntu-train_Q_A.raw", "askubuntu-dev_Q_A.raw")
 
 
@@ -35,7 +35,7 @@ def read_techqa(path: Path) -> Iterator[SourceRow | LeftOut]:
 
 
 def _add_candidates(asked: list[SourceRow], answered: list[SourceRow]) -> Iterator[SourceRow]:
-    """Yields each question with every distinct answer of the others."""
+    """Yields each question of ``asked`` with every distinct answer to ``answered``."""
     pool = {row.answer: row.answer_id for row in answered}
     for row in asked:
         for text, name in pool.items():

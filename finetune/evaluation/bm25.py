@@ -81,7 +81,6 @@ class WordCounts:
 
 
 def count_words(texts: Sequence[str]) -> WordCounts:
-    """Counts the words of a collection."""
     words = cut_words(texts)
     frequency = Counter(chain.from_iterable(map(set, words)))
     mean = sum(map(len, words)) / max(1, len(texts))

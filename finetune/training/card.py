@@ -17,9 +17,9 @@ from pretrain.release.folder import CARD, FACTS
 from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
 from .stages import TrainingStage, name_transfer
 
-ABOUT = "ranker.json"  # beside a ranker's weights: what its card says
-HUB_NAMES = {"wikiqa": "microsoft/wiki_qa"}  # of data sets, on the hub
-# Of a ranker that was best at step 0: by its figures alone it passes for a trained one
+ABOUT = "ranker.json"  # beside a ranker's weights: the content of its card
+HUB_NAMES = {"wikiqa": "microsoft/wiki_qa"}  # names of data sets on the hub
+# Notes on a ranker that was best at step 0, whose figures alone look like those of a trained one
 AS_STARTED = (
     "no update improved the dev MAP, so this is the starting model (a new head of a cross-encoder is random; a "
     "bi-encoder does not use the head of its start)"
@@ -38,7 +38,7 @@ def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures
     """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage, and ABOUT: its
     ``facts`` in words, ``figures`` by split and the hub's names, without a local path, for the card of a release."""
     config = stage.config
-    compares = config.loss == CONTRASTIVE
+    is_contrastive = config.loss == CONTRASTIVE
     is_adapted = bool(config.transfer) and stage.what != "transfer"
     facts = {
         "Starting model": name_model(config),
@@ -49,10 +49,10 @@ def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures
         "Updates": f"{step:,}" if step else f"0: {AS_TRANSFERRED if is_adapted else AS_STARTED}",
         "Pairs in an update": config.batch_size,
         "Wrong candidates of each question": config.own_negatives,
-        "Temperature": (config.temperature or TEMPERATURE) if compares else None,
+        "Temperature": (config.temperature or TEMPERATURE) if is_contrastive else None,
         "Symmetric": "yes" if config.symmetric else None,
         "Peak learning rate": config.learning_rate,
-        f"Tokens of a {'text' if compares else 'pair'}, at most": config.max_length,
+        f"Tokens of a {'text' if is_contrastive else 'pair'}, at most": config.max_length,
         "Seed": seed,
         "kinspan": list_versions()["kinspan"],
     }
@@ -60,7 +60,7 @@ def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures
         "facts": {name: value for name, value in facts.items() if value is not None},
         "figures": {split: dict(of_split) for split, of_split in figures.items()},
         "max_length": config.max_length,
-        "kind": BI_ENCODER if compares else CROSS_ENCODER,
+        "kind": BI_ENCODER if is_contrastive else CROSS_ENCODER,
         "base_model": _find_base(str(config.model)),
         "datasets": [name for spec in (config.data, config.transfer) if spec and (name := _find_set(spec))],
         "revision": f"seed-{seed}-step-{step:08d}",
@@ -85,15 +85,15 @@ def _find_base(model: str) -> str | None:
     return find_hub_name(model)
 
 
-def format_card(about: JsonObject, stated: CardOverrides, curve: str = "") -> str:
+def format_card(about: JsonObject, overrides: CardOverrides, curve: str = "") -> str:
     """Returns the card: Markdown with the hub's block of metadata.
 
     about: as ``write_card`` writes it
-    curve: the picture of the training curves that lies beside the card; empty: there is none
+    curve: file name of the picture of the training curves, beside the card; "": there is none
     """
     facts, figures, kind = about["facts"], about["figures"], about.get("kind", CROSS_ENCODER)
     metadata = make_metadata(
-        stated,
+        overrides,
         [kind, "answer-sentence-selection", "kinspan"],
         base_model=about["base_model"],
         datasets=about["datasets"],
@@ -102,7 +102,7 @@ def format_card(about: JsonObject, stated: CardOverrides, curve: str = "") -> st
     return render_card(
         "ranker.md",
         metadata,
-        stated,
+        overrides,
         title=f"{facts['Starting model']} fine-tuned on {facts['Data']}",
         kind=kind,
         max_length=about["max_length"],

@@ -19,9 +19,9 @@ from pretrain.engine.schedule import GuardSettings, OptimizerSettings
 
 SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=FOLDER or hub=OWNER/NAME"
 CORPUS = "corpus"
-NEGATIVES = ("negatives_ratio", "negatives_per_question")  # one says what is drawn
+NEGATIVES = ("negatives_ratio", "negatives_per_question")  # flags that exclude each other
 CONTRASTIVE = "contrastive"
-TEMPERATURE = 0.05  # that of pre-training, and sentence-transformers' scale of 20
+TEMPERATURE = 0.05  # as in pre-training; sentence-transformers' scale of 20
 
 
 @dataclass
@@ -32,8 +32,8 @@ class DataSettings:
 
     data: str = setting(REQUIRED, help=f"The target's data set: {SPEC}.", may_change=True)
     train_data: str | None = setting(None, may_change=True)
-    """Take the training split from this data set and not from --data, whose dev set chooses and whose test set measures
-    all the same: mined negatives (kinspan data mine), or another community's questions."""
+    """Take the training split from this data set instead of --data, whose dev and test sets are still used: mined
+    negatives (kinspan data mine), or another community's questions."""
     columns: str | None = setting(None)
     """For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant."""
     train_filter: Literal["raw", "no-all-negative", "clean"] = setting("no-all-negative")
@@ -46,8 +46,8 @@ class DataSettings:
     label_noise: float = setting(0.0, FROM_0_TO_BELOW_1)
     """Share of the target's training labels to flip (TANDA, table 5)."""
     max_length: int | None = setting(None, ABOVE_0)
-    """Most tokens of a pair; the longer text is cut first. For --loss contrastive most tokens of each text. Without it:
-    as many as --model was trained on, where its folder says so, or else 128."""
+    """Maximum number of tokens of a pair, whose longer text is cut first; for --loss contrastive, of each text.
+    Default: the length that --model was trained with, if its folder says so, or else 128."""
     model: str | None = setting(None, may_change=True, is_model=True)
     """Where fine-tuning starts: a release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, which
     is installed with this package."""
@@ -65,23 +65,23 @@ class ObjectiveSettings:
     """pointwise trains a cross-encoder: cross-entropy of each pair. contrastive trains a bi-encoder: cross-entropy of
     each right answer among all answers of the batch."""
     own_negatives: int | None = setting(None, NOT_BELOW_0, needs="loss contrastive")
-    """For contrastive: so many wrong candidates of each question join the answers of the batch, other ones in every
-    epoch; where a question has fewer, other questions' candidates make up for them. Without it: none."""
+    """For contrastive: add this many wrong candidates of each question to the answers of the batch, new ones in every
+    epoch; a question that has fewer gets other questions' candidates too. Default: none."""
     temperature: float | None = setting(None, ABOVE_0, needs="loss contrastive")
-    """For contrastive: what cosines are divided by. Without it 0.05; 1 is the plain cosine."""
+    """For contrastive: the divisor of cosines. Default: 0.05; 1 is the plain cosine."""
     symmetric: bool = setting(False, needs="loss contrastive")
     """For contrastive: each answer also has to find its question among all questions of the batch."""
     negatives_ratio: float | None = setting(None, ABOVE_0, needs="loss pointwise")
-    """For pointwise: so many negatives for each right answer of the whole set, drawn anew in every epoch from the
-    negatives of all questions alike, those without a right answer among them."""
+    """For pointwise: train on this many negatives per right answer, drawn anew in every epoch from the negatives of all
+    questions, including those without a right answer."""
     negatives_per_question: int | None = setting(None, ABOVE_0, needs="loss pointwise")
-    """For pointwise: train on all right answers and on so many negatives of each question, other ones in every epoch,
-    however many candidates it has (Rücklé et al., 2020: 10, and 1 where there are many questions). They follow from the
-    seed, the epoch and the question alone."""
+    """For pointwise: train on all right answers and on this many negatives of each question, new ones in every epoch
+    (Rücklé et al., 2020: 10, or 1 if there are many questions). They depend only on the seed, the epoch and the
+    question."""
     negatives_from: Literal["candidates", "corpus"] | None = setting(None, needs="negatives_per_question")
-    """With --negatives_per_question: where they are drawn from. candidates: those of the question, which a search may
-    have found and are hard; corpus: all candidates of the training set but what is right, which are easy and need no
-    pool. Without it: candidates."""
+    """With --negatives_per_question: draw from the question's own candidates (candidates), which are hard if a search
+    found them; or from all candidates of the training set that are not right (corpus), which are easy and need no pool.
+    Default: candidates."""
     transfer: str | None = setting(None, may_change=True)
     """TANDA: a data set to fine-tune on first, before --data. That is done once for all seeds; both steps stop early by
     the dev MAP of --data."""
@@ -99,10 +99,10 @@ class OptimisationSettings(OptimizerSettings):
     GROUP = "optimisation"
 
     epochs: int = setting(40)
-    """Most epochs; early stopping, see --patience, may end a run before. 0, which needs --transfer: the transferred
-    model is used as it is."""
+    """Maximum number of epochs; early stopping, see --patience, may end a run before. 0, which needs --transfer:
+    use the transferred model as it is."""
     max_steps: int | None = setting(None, ABOVE_0)
-    """Most updates, if that ends before the epochs."""
+    """Maximum number of updates, if the epochs would take more."""
     learning_rate: float = setting(1e-5, ABOVE_0)
     """Peak learning rate, see --lr_schedule."""
     warmup_share: float = setting(0.1, FROM_0_TO_BELOW_1)
@@ -112,8 +112,8 @@ class OptimisationSettings(OptimizerSettings):
     seeds: int = setting(5, ABOVE_0, may_change=True)
     """Number of runs, with the seeds 1, 2, ...; a seed decides order, dropout, new weights and flipped labels."""
     seed: list[int] = setting([], SEEDS_FROM_1, may_change=True)
-    """Run these seeds alone, instead of 1 to --seeds, to spread them over GPUs or machines. Then a command without
-    --seed finds them done, and makes one table of all."""
+    """Run only these seeds, instead of 1 to --seeds, to spread them over GPUs or machines. Run again without --seed to
+    collect the finished seeds into one table."""
     deepspeed_config: str | None = setting(None)
     """DeepSpeed's JSON file, such as ds_configs/zero2.json. Default: ds_configs/zero1.json."""
     transfer_learning_rate: float = setting(2e-5, ABOVE_0, used_with="transfer")
@@ -128,15 +128,15 @@ class OptimisationSettings(OptimizerSettings):
     search_batch_sizes: list[int] = setting([16, 32, 64], ABOVE_0, used_with="search_folds")
     """Batch sizes that --search_folds tries; the default is that of Di Liello et al., 2022, appendix B."""
     search_learning_rates: list[float] = setting([2e-6, 5e-5, 1e-5, 2e-5], ABOVE_0, used_with="search_folds")
-    """Learning rates that --search_folds tries; the default is that of the same appendix (its 5e-5 stands where 5e-6
-    would be in order)."""
+    """Learning rates that --search_folds tries; the default is that of the same appendix (where 5e-5 may be
+    a misprint of 5e-6)."""
     batch_size: int = setting(32, ABOVE_0)
-    """Pairs in one update, over all ranks; for --loss contrastive questions with a right answer, all answers of which
-    are compared with each question: more of them are harder."""
+    """Pairs in one update, over all ranks; for --loss contrastive, questions with a right answer, each of which is
+    compared with all answers of the batch: larger batches are harder."""
     micro_batch_size: int = setting(16, ABOVE_0, may_change=True)
-    """Most pairs in one forward pass of one rank; gradient accumulation follows from it. A run may go on with another:
-    the gradient is the same but for rounding, and on a GPU for the random numbers of dropout, which there belong to
-    micro-batches."""
+    """Maximum number of pairs in one forward pass of one rank; gradient accumulation follows from it. A run may resume
+    with another value: the gradient differs only by rounding and, on a GPU, by dropout's random numbers, which depend
+    on the micro-batches there."""
     transfer_batch_size: int | None = setting(None, ABOVE_0, used_with="transfer")
     """--batch_size of the transfer step. Without it: the same."""
 
@@ -161,10 +161,10 @@ class ValidationSettings:
     output_dir: str = setting("runs/as2", may_change=True)
     """Folder that the runs write to, one folder per seed. The same command again resumes."""
     save_steps: int = setting(1000, ABOVE_0, may_change=True)
-    """Checkpoint every so many updates, and at each validation: a run that is killed loses no more than that. An epoch
+    """Checkpoint every this many updates, and at each validation: a killed run loses no more than that. An epoch
     of ASNQ has 640,000 updates of 32 pairs."""
     max_hours: float | None = setting(None, ABOVE_0, may_change=True)
-    """Stop with a checkpoint and status 75 after so many hours, as at a signal: for the limit of a batch queue. They
+    """Stop with a checkpoint and status 75 after this many hours, as at a signal: for the limit of a batch queue. They
     count from the start of the command, over all its seeds."""
 
 
@@ -175,7 +175,7 @@ class MonitoringSettings(GuardSettings):
     GROUP = "monitoring"
 
     log_steps: int = setting(50, ABOVE_0, may_change=True)
-    """Log loss, learning rate, gradient norm and speed every so many updates."""
+    """Log loss, learning rate, gradient norm and speed every this many updates."""
 
 
 @dataclass
@@ -217,17 +217,17 @@ def check(config: FinetuneConfig) -> None:
 
 
 def get_max_length(config: FinetuneConfig) -> int:
-    """Returns the most tokens of a pair; without a setting 128, as in both papers (Garg et al., 2020, 5.2)."""
+    """Returns the maximum number of tokens of a pair; by default 128, as in both papers (Garg et al., 2020, 5.2)."""
     return config.max_length or 128
 
 
 def choose_metrics(loss: str) -> tuple[str, ...]:
-    """Returns the metrics of tables, the tested one first: a bi-encoder is to find answers among many."""
+    """Returns the metrics that tables show, the tested one first; for a bi-encoder those of retrieval."""
     return RETRIEVAL_METRICS if loss == CONTRASTIVE else METRICS
 
 
 def list_metrics(config: FinetuneConfig) -> tuple[str, ...]:
-    """Returns the metrics that are computed: those that are shown, and MAP, by which the best ranker is chosen."""
+    """Returns the metrics that are computed: MAP, by which the best ranker is chosen, and those of tables."""
     return tuple(dict.fromkeys((MAP, *choose_metrics(config.loss))))
 
 

@@ -31,8 +31,8 @@ class SiameseTrainer:
     """The data and settings of all updates of a bi-encoder.
 
     data, texts: the training set
-    layout:      how a batch of examples is dealt to ranks and cut into micro-batches
-    seed:        of dropout
+    layout:      how a batch of examples is divided among ranks and into micro-batches
+    seed:        seed of dropout
     """
 
     data: AnswerSet
@@ -49,13 +49,13 @@ class SiameseTrainer:
 
     @cached_property
     def right(self) -> np.ndarray:
-        """Returns the right pairs of a question's and a candidate's text, each as a number, ascending."""
+        """Returns the numbers, see _number, of the right pairs of a question's and a candidate's text, ascending."""
         rows = np.flatnonzero(self.data.labels)
         return np.unique(self._number(self.texts.questions[self.question_of[rows]], self.texts.answers[rows]))
 
     @cached_property
     def folded(self) -> np.ndarray:
-        """Returns the numbers of all texts, ``[Q + D]``, equal where two questions or candidates are, when folded."""
+        """Returns a number per text, ``[Q + D]``, equal for questions, or candidates, that are equal when folded."""
         numbers = np.zeros(len(self.texts.lengths), dtype=np.int64)
         numbers[: self.data.num_questions] = self.data.distinct.groups
         numbers[self.texts.answers] = self.data.distinct.which
@@ -65,42 +65,42 @@ class SiameseTrainer:
         return self.folded[questions] * len(self.texts.lengths) + self.folded[answers]
 
     def list_texts(self, groups: Groups, chosen: np.ndarray) -> np.ndarray:
-        """Returns the texts of examples by their numbers, ``[n, m]``: question, right answer, wrong candidates."""
+        """Returns the text indices of examples, ``[n, m]``: question, right answer, wrong candidates."""
         rows = groups.select(chosen)[0].reshape(len(chosen), -1)
         questions = self.texts.questions[self.question_of[rows[:, 0]]]
         return np.column_stack([questions, self.texts.answers[rows]])
 
     def measure(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the tokens of the longer of a row's two texts."""
+        """Returns the number of tokens of the longer text of each row."""
         texts, questions = self.texts, self.texts.questions[self.question_of[rows]]
         return np.maximum(texts.lengths[questions], texts.lengths[texts.answers[rows]])
 
-    def compare(self, every: np.ndarray) -> Comparison:
-        """Returns the comparison of the examples of a global batch, whose texts are ``[N, m]``."""
-        answers = np.concatenate([every[:, 1], every[:, 2:].ravel()])
+    def compare(self, texts: np.ndarray) -> Comparison:
+        """Returns a function that compares the examples of a global batch; ``texts``: their indices ``[N, m]``."""
+        answers = np.concatenate([texts[:, 1], texts[:, 2:].ravel()])
 
         def compare(embeddings: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
             diagonal = np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)
             pairs = (
-                self._number(every[rows, 0][:, None], answers[None]),
-                self._number(every[None, :, 0], every[rows, 1][:, None]),
+                self._number(texts[rows, 0][:, None], answers[None]),
+                self._number(texts[None, :, 0], texts[rows, 1][:, None]),
             )
-            barred = [np.isin(numbers, self.right) for numbers in pairs]
-            for known in barred:
-                known[diagonal] = False
-            first, second = (torch.from_numpy(known).to(embeddings.device) for known in barred)
+            masks = [np.isin(numbers, self.right) for numbers in pairs]
+            for mask in masks:
+                mask[diagonal] = False
+            first, second = (torch.from_numpy(mask).to(embeddings.device) for mask in masks)
             losses = compare_texts(embeddings, rows, self.temperature, self.symmetric, (first, second)).losses
             return losses, torch.stack([losses.detach().double().sum(), losses.new_tensor(len(losses)).double()])
 
         return compare
 
     def update(self, engine: Engine, groups: Groups, batch: np.ndarray, step: int) -> Outcome:
-        """Trains on the examples whose numbers are in ``batch``, the global batch of update ``step``, with all ranks.
+        """Trains, with all ranks, on the examples of ``batch``, the global batch of update ``step``, by index.
 
-        The loss is its sum over the global batch divided by the number of examples in it, see update.Trainer.
+        The loss is the sum over the global batch divided by its number of examples, see update.Trainer.
         """
         layout, rank = self.layout, self.rank
-        every = self.list_texts(groups, batch)
+        batch_texts = self.list_texts(groups, batch)
         cuts = layout.micro_batches(rank, len(batch))
         scale = layout.world * layout.accumulation / len(batch)
         engine.module.train()
@@ -108,8 +108,8 @@ class SiameseTrainer:
         def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
             note_place(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
             start, end = cuts[number]
-            # Where a share is empty, another pair stands in, because collectives must match.
-            rows = every[start:end] if end > start else every[-1:]
+            # An empty share computes another example, because collectives must match.
+            rows = batch_texts[start:end] if end > start else batch_texts[-1:]
             texts = rows.ravel()
             with decide_dropout(self.seed, step, rank * layout.accumulation + number, texts):
                 vectors = engine(**self.texts.pack(texts, engine.device))
@@ -117,7 +117,7 @@ class SiameseTrainer:
 
         sizes = [end - start for start, end in cuts]
         share = layout.share(rank, len(batch))
-        cached = cache_gradients(self.compare(every), NUM_SUMS, sizes, forward, share, len(batch))
+        cached = cache_gradients(self.compare(batch_texts), NUM_SUMS, sizes, forward, share, len(batch))
         norm = None
         for number in range(len(cuts)):
             (vectors,) = cached.only or forward(number)

@@ -72,7 +72,7 @@ class Experiment:
     """The data and settings that all seeds share.
 
     transfer:  TANDA's first stage, or None
-    baselines: their figures on the last split that is measured
+    baselines: figures of each baseline on the last measured split
     output:    the folder of the experiment
     """
 
@@ -110,14 +110,14 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
         config = search_settings(config, data, output / "search", ranks)
     transfer = make_transfer_stage(config, data) if data.transfer is not None else None
     for stage in (transfer, make_target_stage(config, data, 1, model, "target's fine-tuning")):
-        if stage:  # settings that cannot be trained with are refused here, before hours of transfer
+        if stage:  # refuses settings that cannot be trained with before hours of transfer
             plan_stage(stage, 1)
     measured = data.measured[-1]
-    of_baselines = measure_baselines(config, measured, output) if baselines else {}
-    experiment = Experiment(config, data, transfer, of_baselines, output, ranks)
+    baseline_figures = measure_baselines(config, measured, output) if baselines else {}
+    experiment = Experiment(config, data, transfer, baseline_figures, output, ranks)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
     if baselines:
-        results["baselines"] = {measured.split: of_baselines}
+        results["baselines"] = {measured.split: baseline_figures}
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
         _draw_curves(config, output)
@@ -126,7 +126,7 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
 
 
 def _check_output(output: Path) -> None:
-    """Raises KinspanError where the folder holds something, and nothing of an experiment."""
+    """Raises KinspanError if the folder is not empty, and holds no experiment."""
     if not output.is_dir() or not any(output.iterdir()):
         return
     if not any(any(output.glob(name)) for name in (RESULTS, BASELINES, "search", "seed-*", "transfer-*")):
@@ -149,8 +149,8 @@ def _run_seed(experiment: Experiment, seed: int) -> JsonObject:
     measured = _measure(experiment, folder, f"{name_model(config)}-seed-{seed}")
     figures, split = {split.split: measured[split.split] for split in data.measured}, data.measured[-1].split
     if experiment.ranks.rank == 0 and (folder / BEST).is_dir():  # the weights may have been deleted since
-        of_baselines = {f"{split}, {name}": row for name, row in experiment.baselines.items()}
-        write_card(folder / BEST, stage, seed, summary["best_step"], figures | of_baselines)
+        baseline_figures = {f"{split}, {name}": row for name, row in experiment.baselines.items()}
+        write_card(folder / BEST, stage, seed, summary["best_step"], figures | baseline_figures)
     return {"seed": seed, "run": summary, **figures}
 
 
@@ -170,34 +170,34 @@ def _measure(experiment: Experiment, folder: Path, tag: str) -> JsonObject:
                 write_predictions(folder / split.split, split, scores, tag)
         return figures
 
-    prints = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
+    fingerprints = [name(split) for split in data.measured for name in (fingerprint_answers, fingerprint_ids)]
     if not all((folder / split.split / "qrels.txt").is_file() for split in data.measured):
         (folder / "scores.json").unlink(missing_ok=True)
-    return _measure_once(folder / "scores.json", [*prints, hash_file(folder / SUMMARY)], measure)
+    return _measure_once(folder / "scores.json", [*fingerprints, hash_file(folder / SUMMARY)], measure)
 
 
-def _measure_once(path: Path, of: Sequence[object], measure: Callable[[], JsonObject]) -> JsonObject:
-    """Returns the results of ``measure`` that ``path`` keeps, or measures on all ranks where it has others' or none.
+def _measure_once(path: Path, key: Sequence[object], measure: Callable[[], JsonObject]) -> JsonObject:
+    """Returns the results in ``path``; measures them on all ranks if it has none, or those of another key.
 
-    of: what decides the results
+    key: everything that the results depend on
     """
 
     def read() -> JsonObject:
-        with suppress(KinspanError):  # a file that is absent or damaged is written anew
-            known = read_object(path, "")
-            return known if known.get("of") == of else {}
+        with suppress(KinspanError):  # a missing or damaged file is written anew
+            cached = read_object(path, "")
+            return cached if cached.get("of") == key else {}
         return {}
 
-    known = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever
-    if not known:
-        known = {"of": of, **measure()}
+    results = broadcast_from_rank_0(read)  # a rank that read another file would score alone, and wait for ever
+    if not results:
+        results = {"of": key, **measure()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        broadcast_from_rank_0(lambda: write_atomically(path, json.dumps(known, indent=1) + "\n"))
-    return known
+        broadcast_from_rank_0(lambda: write_atomically(path, json.dumps(results, indent=1) + "\n"))
+    return results
 
 
 def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> dict[str, dict[str, float]]:
-    """Returns the mean metrics of each baseline on a split; measured once, and kept in ``folder``.
+    """Returns the mean metrics of each baseline on a split; they are measured once, and kept in ``folder``.
 
     The base model ranks by its head where it has one, by the similarity of its embeddings where it is an embedding
     model, and else not at all. Run by every rank.
@@ -216,13 +216,13 @@ def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> 
         return {name: compute_means(compute_question_metrics(data, values, metrics)) for name, values in scores.items()}
 
     log.info("for comparison, %s and %s on %s", BM25, START, data.split)
-    of = [fingerprint_model(model), fingerprint_answers(data), fingerprint_ids(data), config.max_length, *metrics]
-    known = _measure_once(folder / BASELINES, of, measure)
-    return {name: figures for name, figures in known.items() if name != "of"}
+    key = [fingerprint_model(model), fingerprint_answers(data), fingerprint_ids(data), config.max_length, *metrics]
+    results = _measure_once(folder / BASELINES, key, measure)
+    return {name: figures for name, figures in results.items() if name != "of"}
 
 
 def log_better_baselines(results: JsonObject) -> None:
-    """Warns of each baseline that the mean of the seeds is below; ``results``: those of results.json."""
+    """Warns of each baseline that beats the mean of the seeds; ``results``: the content of results.json, or empty."""
     for split, baselines in results.get("baselines", {}).items():
         metric = choose_metrics(results["settings"]["loss"])[0]
         mean = results[split][metric]["mean"]
@@ -232,7 +232,7 @@ def log_better_baselines(results: JsonObject) -> None:
 
 
 def _gather_results(experiment: Experiment, runs: list[JsonObject]) -> JsonObject:
-    """Returns the content of ``results.json``; ``runs``: of each seed, as ``_run_seed`` returned it."""
+    """Returns the content of ``results.json``; ``runs``: what ``_run_seed`` returned for each seed."""
     config, data = experiment.config, experiment.data
     splits = {split.split: split for split in (data.train, *data.measured)}
     transfer = {"transfer": data.transfer} if data.transfer is not None else {}
@@ -267,7 +267,7 @@ def _draw_curves(config: FinetuneConfig, output: Path) -> None:
 def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float | None]]:
     """Returns the mean and the sample's standard deviation of each metric over the runs.
 
-    A single run has no deviation, and neither have runs that are equal in all metrics: copies of one ranker.
+    A single run has no deviation, nor have runs with equal metrics, which are copies of one ranker.
     """
     if all(run == runs[0] for run in runs):
         runs = runs[:1]

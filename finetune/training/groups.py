@@ -1,7 +1,7 @@
 """Draws what an epoch trains on, as a function of (seed, epoch): which pairs, in which groups, in which order.
 
-A pair of a question and one of its candidates has the number of the candidate's row. A question with a candidate of
-another one is a pair too, whose number is beyond those of the rows; see finetune.data.answers.number_pairs.
+The number of a pair of a question and one of its candidates is the candidate's row. A pair with another question's
+candidate has a number beyond those of the rows, see finetune.data.answers.number_pairs.
 """
 
 import logging
@@ -31,8 +31,8 @@ class Groups:
         """Returns the rows of these groups, and for each row its group, counted from 0 in the order of ``groups``."""
         sizes = self.starts[groups + 1] - self.starts[groups]
         ends = np.cumsum(sizes)
-        at = np.arange(ends[-1]) + np.repeat(self.starts[groups] - ends + sizes, sizes)
-        return self.rows[at], np.repeat(np.arange(len(groups)), sizes)
+        indices = np.arange(ends[-1]) + np.repeat(self.starts[groups] - ends + sizes, sizes)
+        return self.rows[indices], np.repeat(np.arange(len(groups)), sizes)
 
     def num_rows(self, groups: np.ndarray) -> int:
         """Returns the number of rows of these groups."""
@@ -41,7 +41,7 @@ class Groups:
     def order_longest_first(self, first: int, count: int, measure: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Returns ``count`` groups from number ``first`` on, the longest pairs first, so that micro-batches pad little.
 
-        measure: tokens of pairs, given their numbers
+        measure: returns the number of tokens of each pair, given pair numbers
         """
         groups = np.arange(first, first + count)
         rows, group_of = self.select(groups)
@@ -50,15 +50,15 @@ class Groups:
 
 
 def make_generator(seed: int, epoch: int) -> np.random.Generator:
-    """Returns the generator of an epoch's draws; numbers from 2^32 on are keys of other purposes than epochs."""
+    """Returns the generator of an epoch's draws; ``epoch`` from 2^32 on is for other draws than epochs."""
     return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)))
 
 
 def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_ratio: float | None = None) -> Groups:
-    """Draws pairs, each a group.
+    """Draws pairs; each is a group.
 
-    negatives_ratio: so many negatives for each right answer of the whole set, drawn anew in each epoch from all
-        negatives alike, those of questions without a right answer too; None: all
+    negatives_ratio: number of negatives per right answer, drawn anew in each epoch from those of all questions; None:
+        all negatives
     """
     random = make_generator(seed, epoch)
     rows = np.arange(data.num_pairs)
@@ -70,14 +70,13 @@ def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_ratio: float | 
 
 
 def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corpus: bool) -> Groups:
-    """Draws every right answer, and ``count`` negatives of each question, new ones in every epoch: groups of a pair.
+    """Draws all right answers, and ``count`` negatives per question, new ones in every epoch; each pair is a group.
 
-    from_corpus: draw from all distinct candidates of ``data`` but those that are right for the question, by their
-        texts, and not from those of the question alone, of which it may have fewer than ``count``
+    from_corpus: draw from all distinct candidates of ``data`` whose text is not right for the question; else from its
+        own candidates, which may be fewer than ``count``
 
-    Rücklé et al., 2020, "MultiCQA", section 3.3. The negatives of a question are a function of the seed, the epoch and
-    its id: they do not depend on the other questions that are drawn for. Raises KinspanError where the corpus has too
-    few candidates.
+    Rücklé et al., 2020, "MultiCQA", section 3.3. A question's negatives depend only on the seed, the epoch and its id,
+    not on the other questions. Raises KinspanError if the corpus has too few candidates.
     """
     chosen = [np.flatnonzero(data.labels)]
     corpus = data.distinct
@@ -97,24 +96,24 @@ def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corp
 
 
 def _draw_others(
-    random: np.random.Generator, known: np.ndarray, count: int, data: AnswerSet, number: int, setting: str
+    random: np.random.Generator, excluded: np.ndarray, count: int, data: AnswerSet, number: int, setting: str
 ) -> np.ndarray:
-    """Draws ``count`` distinct candidates of the data, none of them in ``known``; ``setting`` is what asks for them."""
+    """Draws ``count`` distinct candidates that are not ``excluded``; ``setting``: the flag for the error message."""
     size = len(data.distinct.rows)
-    if size - len(known) < count:
+    if size - len(excluded) < count:
         raise KinspanError(
             f"{setting}: {data.name} {data.split} has {size:,} distinct candidates in all, of "
-            f"which question {data.question_ids[number]} leaves {size - len(known):,}: lower it"
+            f"which question {data.question_ids[number]} leaves {size - len(excluded):,}: lower it"
         )
-    drawn = random.choice(size, count + len(known), replace=False)
-    return drawn[~np.isin(drawn, known)][:count]
+    drawn = random.choice(size, count + len(excluded), replace=False)
+    return drawn[~np.isin(drawn, excluded)][:count]
 
 
 def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) -> Groups:
-    """Draws a group per right answer: the answer, and so many other candidates that are wrong, drawn in each epoch.
+    """Draws a group per right answer: the answer, and ``own_negatives`` wrong candidates, new ones in each epoch.
 
-    They are the question's own; where it has too few, those of other questions make up for them. Raises KinspanError
-    where there are not enough of them either.
+    They are the question's own or, if it has too few, also those of other questions. Raises KinspanError if these are
+    too few as well.
     """
     random = make_generator(seed, epoch)
     answers = random.permutation(np.flatnonzero(data.labels))
@@ -125,8 +124,8 @@ def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) ->
         wrong = candidates.start + np.flatnonzero(data.distinct.wrong[candidates])
         drawn = random.permutation(wrong)[:own_negatives]
         if missing := own_negatives - len(drawn):
-            known = np.union1d(data.distinct.which[candidates], data.distinct.find_right(question))
-            others = _draw_others(random, known, missing, data, question, f"--own_negatives {own_negatives}")
+            excluded = np.union1d(data.distinct.which[candidates], data.distinct.find_right(question))
+            others = _draw_others(random, excluded, missing, data, question, f"--own_negatives {own_negatives}")
             drawn = np.concatenate([drawn, data.distinct.rows[others]])
         group[1:] = drawn
     return Groups(groups.ravel(), np.arange(len(answers) + 1) * (1 + own_negatives))
@@ -139,7 +138,7 @@ def read_labels(labels: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 
 
 def flip_labels(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Returns labels of which ``share`` (rounded down) are flipped, at random over all pairs.
+    """Returns the labels with a random ``share`` of them (rounded down) flipped.
 
     Garg et al., 2020, section 5.4: of WikiQA's 8,672 pairs 867 and 1,734, of TREC-QA's 53,417 5,341 and 10,683.
     """

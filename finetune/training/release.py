@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import read_object
+from data_pipeline.core.files import JsonObject, read_object
 from finetune.evaluation.metrics import MAP
 from pretrain.engine.log import complete_lines
 from pretrain.release.card import CardOverrides
@@ -23,7 +23,7 @@ REPAIR = "the same kinspan finetune command again writes it anew"
 
 
 def find_ranker(source: Path) -> Path | None:
-    """Returns the ranker's folder: ``source``, or a seed's or an experiment's best by dev MAP; None of others."""
+    """Returns the ranker's folder: ``source``, or a seed's or an experiment's best by dev MAP; None without one."""
     for folder in (source, source / BEST):
         if (folder / ABOUT).is_file():
             return folder
@@ -39,6 +39,12 @@ def find_ranker(source: Path) -> Path | None:
     if not (best / ABOUT).is_file():
         raise KinspanError(f"{best}, which has the highest dev MAP, is gone: {REPAIR}")
     return best
+
+
+def read_experiment(ranker: Path) -> JsonObject:
+    """Returns the results of a ranker's experiment; empty if it is not complete, or is elsewhere."""
+    results = ranker.resolve().parent.parent / RESULTS
+    return read_object(results, REPAIR) if results.is_file() else {}
 
 
 def release_ranker(

@@ -32,8 +32,8 @@ def search_settings(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
     """Returns ``config`` with the batch size and learning rate whose MAP on held-out folds is highest on average.
 
     Di Liello et al., 2022, appendix B: "the best batch size out of {16, 32, 64} and learning rate ... using
-    cross-validation". Each run trains on all folds but one, which also decides its early stopping, and counts with its
-    best validation there, as the final ranker does. ``search.json`` in ``folder`` holds the whole table.
+    cross-validation". Each run trains on all folds but one, which also decides its early stopping, and is scored by
+    its best validation there. ``search.json`` in ``folder`` holds the whole table.
     """
     assert config.search_folds is not None
     if data.train.num_questions < config.search_folds:
@@ -43,8 +43,8 @@ def search_settings(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
     settings = list(product(config.search_batch_sizes, config.search_learning_rates))
     table: list[JsonObject] = []
     for number, (size, rate) in enumerate(settings, 1):
-        tried = replace(config, batch_size=size, learning_rate=rate)
-        peaks = _cross_validate(tried, data, folder / f"batch-{size}-rate-{rate:g}", ranks)
+        trial = replace(config, batch_size=size, learning_rate=rate)
+        peaks = _cross_validate(trial, data, folder / f"batch-{size}-rate-{rate:g}", ranks)
         epochs, maps = ([peak[key] for peak in peaks] for key in ("epoch", MAP))
         mean = float(np.mean(maps))
         table.append({"batch_size": size, "learning_rate": rate, "map": mean, "folds": maps, "epochs": epochs})
@@ -73,7 +73,7 @@ def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
         train_ranker(stage, SEED, run, ranks)
         peaks.append(broadcast_from_rank_0(partial(_find_peak, run / "metrics.jsonl")))
         if ranks.rank == 0:
-            shutil.rmtree(run / BEST, ignore_errors=True)  # the weights of so many runs would fill a disk
+            shutil.rmtree(run / BEST, ignore_errors=True)  # the weights of all runs would fill a disk
     return peaks
 
 

@@ -39,7 +39,7 @@ Scoring = Callable[..., np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This process among the others, with DeepSpeed's settings."""
+    """This process's rank, the number of ranks, and DeepSpeed's settings."""
 
     rank: int
     world: int
@@ -47,7 +47,7 @@ class Ranks:
 
 
 def join_ranks(config: FinetuneConfig) -> Ranks:
-    """Joins the other ranks. Raises KinspanError for a ``--deepspeed_config`` that is none."""
+    """Joins the other ranks. Raises KinspanError for an invalid ``--deepspeed_config``."""
     rank, _, world = read_launcher_variables()
     settings = read_deepspeed_config(config.deepspeed_config or DEFAULT)
     start_distributed(config.allow_cpu)
@@ -58,8 +58,8 @@ def join_ranks(config: FinetuneConfig) -> Ranks:
 class RankerSetup:
     """The parts of a run.
 
-    measured: for each dev set, and "test" if it is measured at each validation, the answers and their scoring
-    save:     writes weights to a folder, which others load as a ranker
+    measured: for each dev set, and "test" if it is measured at each validation, the answers and what scores them
+    save:     writes weights into a folder, as a ranker that others can load
     """
 
     ranker: Ranker | SiameseRanker
@@ -92,7 +92,7 @@ def _load_cross_encoder(
 ) -> tuple[Ranker, Trainer, Callable[[AnswerSet], Scoring], Callable[..., None]]:
     config = stage.config
     fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
-    ranker = load_ranker(stage.model, seed, _share_of_positives(stage), fresh)
+    ranker = load_ranker(stage.model, seed, _compute_positive_share(stage), fresh)
     check_plain(ranker, stage.model)
     tokenizer, length = load_own_tokenizer(stage.model), get_max_length(config)
     check_fits(stage.model, ranker.classifier, tokenizer, length)
@@ -139,7 +139,7 @@ def _load_bi_encoder(
     return ranker, trainer, prepare, partial(save_siamese_ranker, ranker.config, tokenizer, length)
 
 
-def _share_of_positives(stage: TrainingStage) -> float:
+def _compute_positive_share(stage: TrainingStage) -> float:
     """Returns the share of right answers in an epoch, which a fresh head first predicts."""
     share = float(stage.train.labels.mean())
     if stage.config.negatives_per_question is not None:

@@ -1,4 +1,4 @@
-"""The data of an experiment, and the stages of its runs: what each trains on, for how long, and what tells it apart."""
+"""The data of an experiment, and the stages of its runs: what each trains on, for how long, and what identifies it."""
 
 import hashlib
 import json
@@ -32,9 +32,9 @@ DEV, BEST = "dev", "best"
 class Data:
     """The filtered splits of an experiment.
 
-    train, dev, test: of the target; test is None where the data set has none
+    train, dev, test: splits of the target; test is None if the data set has none
     transfer:         the training split of the transfer set, for TANDA
-    transfer_devs:    by name, the dev splits that a transfer is validated on, that of the target among them
+    transfer_devs:    the dev splits that a transfer is validated on, by name; the target's is one of them
     """
 
     train: AnswerSet
@@ -52,10 +52,10 @@ class Data:
 def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
     """Reads and filters the data sets that the settings name."""
     specs = (config.data, config.train_data, config.transfer, *config.transfer_targets)
-    named = [spec for spec in specs if spec and spec.startswith(("files=", "hub="))]
+    user_sets = [spec for spec in specs if spec and spec.startswith(("files=", "hub="))]
 
     def read(spec: str, split: str, mode: str) -> AnswerSet:
-        columns = parse_columns(config.columns) if spec in named or not named else None
+        columns = parse_columns(config.columns) if spec in user_sets or not user_sets else None
         # --negative_labels selects what is trained on; dev and test keep all their candidates.
         negatives = tuple(config.negative_labels) if split == "train" else NEGATIVE_GRADES
         return load_filtered(spec, split, mode, columns, negatives)
@@ -73,9 +73,10 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
         transfer = replace(read(config.transfer, "train", config.train_filter), name=name_transfer(config))
         for name, spec in _name_targets(config).items():
             devs[name] = dev if spec == config.data else read(spec, "dev", config.eval_filter)
-    compares = config.loss == CONTRASTIVE  # and finds negatives in the batch
-    has_negatives = (compares or config.negatives_from == CORPUS) and train.labels.any()  # those of other questions
-    for data in (None if has_negatives else train, None if compares else transfer):
+    is_contrastive = config.loss == CONTRASTIVE
+    finds_negatives = is_contrastive or config.negatives_from == CORPUS  # among other questions' candidates
+    has_negatives = finds_negatives and train.labels.any()
+    for data in (None if has_negatives else train, None if is_contrastive else transfer):
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:
             raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
     splits = [split for split in (transfer, train, dev, test) if split is not None]
@@ -84,7 +85,7 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
 
 
 def _name_targets(config: FinetuneConfig) -> dict[str, str]:
-    """Returns the targets of a transfer by name. Raises KinspanError where ``--data`` is not one of them."""
+    """Returns the targets of a transfer by name. Raises KinspanError if ``--data`` is not one of them."""
     specs = config.transfer_targets or [config.data]
     named = {name_set(spec): spec for spec in specs}
     if config.data not in specs or len(named) < len(specs):
@@ -98,7 +99,7 @@ def name_set(spec: str) -> str:
 
 
 def name_transfer(config: FinetuneConfig) -> str:
-    """Returns the name of the set of ``--transfer``, with its folder where the target is of its kind."""
+    """Returns the name of the ``--transfer`` set, with its folder's if the target has the same name."""
     kind, _, place = str(config.transfer).partition("=")
     return f"{kind}={Path(place).name}" if kind == name_set(config.data) else kind
 
@@ -108,13 +109,13 @@ class TrainingStage:
     """The data and settings of a run.
 
     what:     "fine-tuning", "transfer" or "adaptation", for the screen
-    config:   with the rates, lengths and negatives of this stage
+    config:   settings, with the rates, lengths and negatives of this stage
     model:    the folder or hub name of the model that it starts from
-    train:    filtered
-    devs:     filtered, by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best ranker is
-              kept for each, see ``name_best``
-    test:     filtered; measured at each validation, if given
-    identity: what makes it this run: an output folder that holds another run is refused
+    train:    the filtered training split
+    devs:     filtered dev splits by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best
+              ranker is kept for each, see ``name_best``
+    test:     filtered test split; measured at each validation, if given
+    identity: facts that identify the run: an output folder that holds another run is refused
     """
 
     what: str
@@ -144,7 +145,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
     assert data.transfer is not None
     settings = TRANSFER_SETTINGS + (CONTRASTIVE_SETTINGS if config.loss == CONTRASTIVE else ())
     batch_size = config.transfer_batch_size or config.batch_size
-    of_transfer = replace(
+    transfer_config = replace(
         config,
         learning_rate=config.transfer_learning_rate,
         epochs=config.transfer_epochs,
@@ -157,7 +158,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
     )
     return TrainingStage(
         what="transfer",
-        config=of_transfer,
+        config=transfer_config,
         model=str(config.model),
         train=data.transfer,
         devs={f"{DEV}-{name}": dev for name, dev in data.transfer_devs.items()},
@@ -205,8 +206,8 @@ def name_best(dev: str) -> str:
 class FitPlan:
     """The length of a stage.
 
-    epoch_steps, total: updates in an epoch, and in all
-    schedule:           of the learning rate
+    epoch_steps, total: number of updates in an epoch, and in total
+    schedule:           schedule of the learning rate
     """
 
     epoch_steps: int
@@ -215,7 +216,7 @@ class FitPlan:
 
 
 def plan_stage(stage: TrainingStage, seed: int) -> FitPlan:
-    """Returns the length of a stage. Raises KinspanError where its warm-up is longer, or it has no groups."""
+    """Returns the length of a stage. Raises KinspanError if its warm-up is longer, or it has no groups."""
     config = stage.config
     epoch_steps = math.ceil(len(draw_groups(stage, seed, 0)) / config.batch_size)
     total = min(config.epochs * epoch_steps, config.max_steps or config.epochs * epoch_steps)
@@ -234,7 +235,7 @@ def draw_groups(stage: TrainingStage, seed: int, epoch: int) -> Groups:
 
 
 def fingerprint_answers(data: AnswerSet) -> str:
-    """Returns a hash of a split's questions, candidates and labels. Optional columns and ids do not count."""
+    """Returns a hash of a split's questions, candidates and labels, but not of ids and optional columns."""
     digest = hashlib.sha256("\0".join(data.questions).encode())
     for array in (data.starts, data.labels):
         digest.update(np.ascontiguousarray(array).tobytes())

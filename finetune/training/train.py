@@ -48,14 +48,14 @@ from .stages import DEV, FitPlan, TrainingStage, draw_groups, name_best
 
 log = logging.getLogger(__name__)
 SUMS = ("loss", "groups")  # see loop.Outcome
-NUM_CHECKPOINTS = 2  # where the newest is damaged, the run goes on from the one before
+NUM_CHECKPOINTS = 2  # if the newest is damaged, the run resumes from the one before
 
 
 def train_ranker(stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) -> JsonObject:
-    """Runs, or goes on with, one run in ``folder``, and returns its summary. The best ranker on each
-    dev set lies in ``folder``, see ``stages.name_best``.
+    """Runs or resumes one run in ``folder``, and returns its summary.
 
-    Run by every rank. Raises Stopped (status 75) where a signal or ``max_hours`` ended the run with a checkpoint.
+    The best ranker on each dev set is saved in ``folder``, see ``stages.name_best``. Run by every rank.
+    Raises Stopped (status 75) if a signal or ``max_hours`` ended the run with a checkpoint.
     """
     config, record = stage.config, {**stage.identity, "seed": seed}
     if summary := _read_summary(folder, record):
@@ -66,7 +66,7 @@ def train_ranker(stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) ->
         try:
             check_shared(folder)
             setup = load_setup(stage, seed, ranks)
-            # Only now: what cannot be loaded leaves the folder free.
+            # Only now, so that a failure to load does not claim the folder.
             broadcast_from_rank_0(lambda: claim_folder(folder, record))
             with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60) as watch:
                 return _train(stage, seed, folder, ranks, setup, request, watch)
@@ -77,7 +77,7 @@ def train_ranker(stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) ->
 
 
 def _read_summary(folder: Path, record: JsonObject) -> JsonObject | None:
-    """Returns the summary of a complete run. Raises KinspanError where the folder holds something else."""
+    """Returns the summary of a complete run. Raises KinspanError if the folder holds something else."""
 
     def read() -> JsonObject | None:
         if holds_this_run(folder, record) and (folder / SUMMARY).is_file():
@@ -96,12 +96,12 @@ def _train(
     request: StopRequest,
     watch: Watch,
 ) -> JsonObject:
-    """Builds the engine, loads the newest checkpoint that is whole, and trains to the end; returns the summary."""
+    """Builds the engine, loads the newest complete checkpoint, and trains to the end; returns the summary."""
     config, plan, checkpoints, run = stage.config, setup.plan, folder / CHECKPOINTS, None
     try:
         note_place("reading checkpoints", patient=True)
         log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
-        background = torch.cuda.is_available()  # on a processor the cores that would write are those that train
+        background = torch.cuda.is_available()  # on a CPU, writing would take cores from training
         writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
         checkpoint = find_resumable(checkpoints)
         universal = convert_to_universal(checkpoint, ranks.world, ranks.rank) if checkpoint else None
@@ -150,7 +150,7 @@ def _train(
 
 @dataclass
 class FitProgress(Progress):
-    """The state that a checkpoint keeps beside the engine's; the window is by SUMS.
+    """The progress that a checkpoint keeps beside the engine's state; ``window`` has the SUMS.
 
     best_step:    for each dev set, the step at which its MAP was highest
     best_map:     for each dev set, that MAP
@@ -167,10 +167,10 @@ class FitProgress(Progress):
 class _Run(LoopState):
     """A run of fine-tuning on the training loop.
 
-    precision:     of the engine
-    pairs, seconds: of the updates since the last line of the log; validation and saving do not count
-    groups:        of this epoch, in their order
-    requests:      returns whether any rank is to stop before the next update
+    precision:      the engine's precision
+    pairs, seconds: of the updates since the last log line, without validation and saving
+    groups:         this epoch and its groups, in their order
+    requests:       returns whether any rank is to stop before the next update
     """
 
     progress: FitProgress
@@ -196,7 +196,7 @@ class _Run(LoopState):
         """Loops over updates; each time: stops if asked, validates, saves, keeps the best, steps, logs."""
         while True:
             step, began = self.progress.step, time.monotonic()
-            saved = step == self.resumed_at  # then its checkpoint was written after this step was measured
+            saved = step == self.resumed_at  # the checkpoint of this step was written after its validation
             note_place(f"step {step}, asking the other ranks whether to stop")
             if self.requests()[0]:
                 self.stop(saved)
@@ -214,7 +214,7 @@ class _Run(LoopState):
             epoch = step // self.plan.epoch_steps
             if self.groups is None or self.groups[0] != epoch:
                 self.groups = epoch, draw_groups(self.stage, self.seed, epoch)
-            self.requests = start_sum([int(self.request.wanted())])  # travels during the update
+            self.requests = start_sum([int(self.request.wanted())])  # summed up during the update
             outcome = self.update(self.groups[1], step)
             self.count_update(outcome)
             if (step + 1) % self.config.log_steps == 0 or step + 1 == self.schedule.total:
@@ -230,7 +230,7 @@ class _Run(LoopState):
         return self.progress.not_improved > self.config.patience
 
     def update(self, groups: Groups, step: int) -> Outcome:
-        """Trains on the next groups of the epoch, of which the last batch may have fewer."""
+        """Trains on the next groups of the epoch, fewer in the epoch's last batch."""
         began, size = time.monotonic(), self.setup.layout.size
         first = (step % self.plan.epoch_steps) * size
         count = min(size, len(groups) - first)
@@ -259,7 +259,7 @@ class _Run(LoopState):
         return compute_means(compute_question_metrics(data, scores, list_metrics(self.config)))
 
     def keep_best(self, dev: str) -> None:
-        """Replaces the best ranker on a dev set by this one, once the checkpoint that says so is on the disk."""
+        """Replaces the best ranker on a dev set by this one, once this step's checkpoint is on the disk."""
         note_place(f"the best ranker, of step {self.progress.step}", patient=True)
         self.writer.join()
         weights = full_weights(self.engine)
@@ -291,11 +291,13 @@ class _Run(LoopState):
     def warn_skipped(self, step: int) -> None:
         if self.metrics:
             self.metrics.write(step + 1, "skipped", {"skipped_steps": self.progress.skipped})
-            if self.precision != "fp16" or self.progress.skipped_in_row > 1:  # else fp16 looks for its loss scale
+            if (
+                self.precision != "fp16" or self.progress.skipped_in_row > 1
+            ):  # one skip in fp16 only adapts the loss scale
                 log.warning("step %s: a loss or gradient was not finite: the update was skipped", step)
 
     def finish(self) -> JsonObject:
-        """Writes summary.json, last of all; the checkpoints are then of no use."""
+        """Writes summary.json, and removes the checkpoints, which are then of no use."""
         progress = self.progress
         self.writer.join()
         self.count_skips()

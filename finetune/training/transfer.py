@@ -1,7 +1,6 @@
-"""Every source on every target, zero-shot: a file for each cell, and a table.
+"""Measures every source on every target, zero-shot: a file for each cell, and a table.
 
-A cell that was measured is not measured again as long as model and data are the same, so that a matrix grows by the
-sources and targets that are new.
+A cell is measured again only if its model or data changed, so that a matrix can grow by new sources and targets.
 """
 
 import json
@@ -64,7 +63,7 @@ def load_targets(specs: Mapping[str, str], split: str, accuracy: list[str]) -> l
     """Returns the test sets by name, with the questions that papers measure on, or else the clean ones.
 
     specs:    name -> NAME=PLACE as of ``registry.load_split``
-    accuracy: names of those that are measured by P@1, beside the data sets that papers measure so
+    accuracy: names of targets to measure by P@1; those that papers measure by it are anyway
     """
     if unknown := [name for name in accuracy if name not in specs]:
         raise KinspanError(f"--accuracy {unknown[0]}: not among --targets")
@@ -80,13 +79,13 @@ def measure_matrix(sources: Mapping[str, str], targets: list[Target], cells: Pat
     """Measures the cells that are missing, and returns all: the best source on average first, then baselines.
 
     sources: name -> model
-    cells:   folder of a file for each cell, with the figures of every question
+    cells:   folder with a file for each cell: the figures of every question
     """
 
     def measure(name: str, model: str | None, target: Target) -> float:
-        known = {"model": fingerprint_model(model), "max_length": max_length} if model else {"name": name}
-        made_of = {"data": fingerprint_answers(target.data), **known}
-        path = cells / (re.sub(r"[^\w.]+", "-", f"{name}-{target.name}") + f"-{fingerprint_identity(made_of)}.json")
+        ranker = {"model": fingerprint_model(model), "max_length": max_length} if model else {"name": name}
+        identity = {"data": fingerprint_answers(target.data), **ranker}
+        path = cells / (re.sub(r"[^\w.]+", "-", f"{name}-{target.name}") + f"-{fingerprint_identity(identity)}.json")
         if not path.exists():
             log.info("%s on %s: %s questions", name, target.name, target.data.num_questions)
             scores = score_answers(model, target.data, max_length) if model else BASELINES[name](target.data)

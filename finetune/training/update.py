@@ -25,8 +25,8 @@ class Trainer:
     """The data and settings of all updates of a cross-encoder.
 
     pairs, labels: of the training set, row by row; labels int ``[N]``
-    layout:        how a batch of pairs is dealt to ranks and cut into micro-batches
-    seed:          of dropout
+    layout:        how a batch of pairs is divided among ranks and into micro-batches
+    seed:          seed of dropout
     """
 
     pairs: EncodedPairs
@@ -36,14 +36,14 @@ class Trainer:
     seed: int
 
     def measure(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the tokens of rows."""
+        """Returns the number of tokens of each row's pair."""
         return self.pairs.measure(rows)
 
     def update(self, engine: Engine, groups: Groups, batch: np.ndarray, step: int) -> Outcome:
-        """Trains on the pairs whose numbers are in ``batch``, the global batch of update ``step``, with all ranks.
+        """Trains, with all ranks, on the groups of ``batch``, the global batch of update ``step``, by index.
 
-        The loss is its sum over the global batch divided by the number of pairs in it, however the batch is cut:
-        DeepSpeed divides by the micro-steps and averages over ranks, which the scale takes back. An update that is not
+        The loss is the sum over the global batch divided by its number of pairs, however the batch is divided:
+        DeepSpeed divides by the micro-steps and averages over ranks, which ``scale`` undoes. An update that is not
         finite is skipped on all ranks.
 
         batch: may be shorter than the layout's, as the last one of an epoch is
@@ -54,7 +54,7 @@ class Trainer:
         norm = None
         engine.module.train()
         for number, (start, end) in enumerate(layout.micro_batches(rank, len(batch))):
-            real = end > start  # an empty share stands in with a pair at no weight, because collectives must match
+            real = end > start  # an empty share computes a pair with weight 0, because collectives must match
             rows, _ = groups.select(batch[start:end] if real else batch[-1:])
             note_place(f"step {step}, micro-batch {number}")
             with decide_dropout(self.seed, step, rank * layout.accumulation + number, rows):

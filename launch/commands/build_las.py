@@ -51,7 +51,7 @@ def main() -> Iterator[str]:
         log.warning("no links between duplicates: a dump has them in PostLinks.xml, beside Posts.xml")
     counts = build_forum_set(questions, config.kind, Path(config.output_dir), SHARES, config.candidates)
     yield ", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS)
-    count = sum(bool(KINDS[config.kind].finds(question)) for question in questions)
+    count = sum(bool(KINDS[config.kind].candidate(question)) for question in questions)
     if count < config.candidates:
         log.warning("--candidates %d: the forum has only %d texts that can be candidates", config.candidates, count)
     yield f"files={config.output_dir}"

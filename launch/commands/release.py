@@ -44,7 +44,8 @@ class ReleaseConfig:
 
 def main() -> str:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
-    from finetune.training.release import find_ranker, release_ranker
+    from finetune.training.experiment import log_better_baselines
+    from finetune.training.release import find_ranker, read_experiment, release_ranker
     from pretrain.release.card import CardOverrides
     from pretrain.release.release import push, release
 
@@ -57,6 +58,7 @@ def main() -> str:
     if ranker and config.average > 1:
         raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has only its best checkpoint")
     if ranker:
+        log_better_baselines(read_experiment(ranker))
         release_ranker(ranker, output, overrides)
     else:
         release(source, output, config.average, overrides)

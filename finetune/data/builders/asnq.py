@@ -28,8 +28,8 @@ REPEATED = "asked before: the first one counts"
 class QuestionTally:
     """Counts the questions of a set of files by outcome, and the sentences and questions of each split.
 
-    first_rejected: the first line that is not of the form of Natural Questions, and what is wrong with it
-    read:           how many such lines and bytes there are, and of which files
+    first_rejected: the first line that is not in the form of Natural Questions, and what is wrong with it
+    read:           counts of all lines and bytes, and of the rejected ones by file
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -50,11 +50,11 @@ def build_asnq(
     num_workers: int = 1,
     max_rejected: float = MAX_REJECTED,
 ) -> dict[str, QuestionTally]:
-    """Writes train.tsv from the ``train`` files, and dev.tsv and test.tsv from ``dev``, halved; one list may be empty.
+    """Writes train.tsv from the ``train`` files, dev.tsv and test.tsv from halves of ``dev``; one list may be empty.
 
     max_rejected: the share of the bytes that may be rejected, see data_pipeline/prepare/read.py
 
-    Questions stand in the order of the files, whatever the number of workers. A file is written whole or not at all.
+    Questions are in the order of the files, whatever the number of workers. Each file is written atomically.
     Returns a QuestionTally for "train" and for "dev".
     """
     folder = Path(output)
@@ -98,7 +98,6 @@ def _find_inputs(flag: str, names: list[str]) -> list[Path]:
 
 
 def _read(files: list[Path]) -> Iterator[Record]:
-    """Yields the lines of the files."""
     for path in files:
         for record in read_records(f"jsonl:{path}"):
             if isinstance(record.content, Unreadable):
@@ -109,7 +108,7 @@ def _read(files: list[Path]) -> Iterator[Record]:
 def _build(
     name: str, files: list[Path], num_workers: int, max_rejected: float, tally: QuestionTally
 ) -> Iterator[BuiltQuestion]:
-    """Yields each kept question, in order. Raises KinspanError where none is kept, and where too much is rejected."""
+    """Yields each kept question, in order. Raises KinspanError if none is kept, or too much is rejected."""
     seen: set[bytes] = set()
     chunks = map_chunks(build_chunk, cut_chunks(_read(files)), num_workers)
     for built in show_progress(name, "chunks", chunks):
@@ -136,7 +135,7 @@ def _hash_question(question: str) -> bytes:
 
 
 def _divide(kept: Iterator[BuiltQuestion]) -> Iterator[tuple[str, BuiltQuestion]]:
-    """Yields the questions of the development set, a few thousand, with their splits: a hash puts half into dev."""
+    """Yields the few thousand questions of the development set with their splits: a hash puts half into dev."""
     questions = list(kept)
     order = sorted(range(len(questions)), key=lambda k: _hash_question(questions[k].question))
     to_dev = set(order[: (len(order) + 1) // 2])

@@ -2,11 +2,11 @@
 
 Rücklé et al., 2019, "COALA: A Neural Coverage-Based Approach for Long Answer Selection with Small Data", and Rücklé et
 al., 2020, "MultiCQA", section 3.2: the accepted answer of a question is right, and the other candidates are the
-accepted answers to similar questions, which BM25 finds. Titles with bodies, and questions with those that they are
-duplicates of, become data sets in the same way.
+accepted answers to similar questions, which BM25 finds. Titles with bodies, and questions with their duplicates,
+become data sets in the same way.
 
-Declared duplicates ask the same, directly or by way of others: what such a question has to offer is never a wrong
-candidate. It is right where the link says so, and no candidate otherwise.
+Declared duplicates, direct or by way of others, ask the same: what belongs to a duplicate is never a wrong candidate.
+It is right if a link says so, and no candidate otherwise.
 """
 
 import hashlib
@@ -38,11 +38,11 @@ CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
 
 @dataclass(frozen=True)
 class ForumQuestion:
-    """A question of a forum, as running text; what it lacks is "".
+    """A question of a forum, as plain text; a missing part is "".
 
-    accepted: the number of the accepted answer; -1 where there is none
+    accepted: the index of the accepted answer; -1 if there is none
     links: ids of the questions that it is a duplicate of
-    group: names the questions that links connect with it, in any direction; they come into one split
+    group: name shared by all questions that links connect, in any direction; they are in one split
     """
 
     id: str
@@ -55,7 +55,7 @@ class ForumQuestion:
 
     @property
     def answer(self) -> str:
-        """Returns the accepted answer; "" where there is none."""
+        """Returns the accepted answer; "" if there is none."""
         return self.answers[self.accepted] if self.accepted >= 0 else ""
 
 
@@ -104,10 +104,10 @@ def _make_questions(document: Document) -> list[ForumQuestion]:
 
 
 class Kind(NamedTuple):
-    """Gives the text of a question as a query and as a candidate; "" where it cannot be one."""
+    """Functions that return a question's text as a query and as a candidate; "" if it cannot be one."""
 
-    asks: Callable[[ForumQuestion], str]
-    finds: Callable[[ForumQuestion], str]
+    query: Callable[[ForumQuestion], str]
+    candidate: Callable[[ForumQuestion], str]
 
 
 def _join(question: ForumQuestion) -> str:
@@ -132,8 +132,8 @@ def build_forum_set(
     shares: of "dev" and "test", chosen by a hash of id and text: kinspan prepare with a --validation_share of both
             together holds out the same ones
     """
-    how, number = KINDS[kind], {question.id: n for n, question in enumerate(questions)}
-    pool = np.array([bool(how.finds(question)) for question in questions])
+    form, index_of = KINDS[kind], {question.id: n for n, question in enumerate(questions)}
+    pool = np.array([bool(form.candidate(question)) for question in questions])
     index = bm25s.BM25()
     texts = [pair_up(_join(question)) for question in questions]
     index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
@@ -143,51 +143,52 @@ def build_forum_set(
     lines: dict[str, list[str]] = {split: [] for split in SPLITS}
     counts = dict.fromkeys(SPLITS, 0)
     for n, question in enumerate(show_progress("candidates", "questions", questions)):
-        right = _find_right(kind, question, n, number, pool)
-        if not how.asks(question) or not right:
+        right = _find_right(kind, question, n, index_of, pool)
+        if not form.query(question) or not right:
             continue
         split = choose_split(question, shares)
         counts[split] += 1
         similar = [n for n in rank_best(index, _join(question)) if pool[n] and n not in members[question.group]]
-        lines[split] += _write_lines(question, how, questions, right, similar[: max(0, candidates - len(right))])
+        lines[split] += _write_lines(question, form, questions, right, similar[: max(0, candidates - len(right))])
     if empty := [split for split in SPLITS if not counts[split] and (split == "train" or shares[split])]:
         raise KinspanError(f"--kind {kind}: no question for {empty[0]}; {sum(counts.values())} have what it needs")
     make_folder(folder)
     for split in SPLITS:
         if counts[split]:
             write_atomically(folder / f"{split}.jsonl", lines[split])
-        else:  # an earlier call's, whose questions are in another split now
+        else:  # of an earlier call, whose questions are in another split now
             (folder / f"{split}.jsonl").unlink(missing_ok=True)
     return counts
 
 
 def rank_best(index: bm25s.BM25, text: str) -> list[int]:
-    """Returns all documents by falling BM25 with a text, and among equals by their place."""
+    """Returns all documents' indices by falling BM25 score for a text, equal ones in their order."""
     words = bm25s.tokenize(pair_up(text), return_ids=False, show_progress=False)[0]
     scores = index.get_scores(words) if words else np.zeros(index.scores["num_docs"])
     return np.argsort(-scores, kind="stable").tolist()
 
 
 def choose_split(question: ForumQuestion, shares: dict[str, float]) -> str:
-    """Returns the split of a question and of its duplicates."""
+    """Returns the split of a question and its duplicates."""
     if is_held_out(question.group, shares["test"]):
         return "test"
     return "dev" if is_held_out(question.group, shares["test"] + shares["dev"]) else "train"
 
 
-def _find_right(kind: str, question: ForumQuestion, n: int, number: dict[str, int], pool: np.ndarray) -> list[int]:
+def _find_right(kind: str, question: ForumQuestion, n: int, index_of: dict[str, int], pool: np.ndarray) -> list[int]:
     if kind != "duplicate":
         return [n] if pool[n] else []
-    return [number[link] for link in question.links if link in number and number[link] != n]
+    return [index_of[link] for link in question.links if link in index_of and index_of[link] != n]
 
 
 def _write_lines(
-    question: ForumQuestion, how: Kind, questions: Sequence[ForumQuestion], right: list[int], wrong: list[int]
+    question: ForumQuestion, form: Kind, questions: Sequence[ForumQuestion], right: list[int], wrong: list[int]
 ) -> list[str]:
-    """Returns a line of each candidate, ordered by a hash. A text that is right is not wrong under another id."""
-    known = {fold_text(how.finds(questions[n])) for n in right}
-    rows = [(n, 1) for n in right] + [(n, 0) for n in wrong if fold_text(how.finds(questions[n])) not in known]
+    """Returns a line per candidate, ordered by a hash. A right text is not wrong under another id."""
+    right_texts = {fold_text(form.candidate(questions[n])) for n in right}
+    rows = [(n, 1) for n in right]
+    rows += [(n, 0) for n in wrong if fold_text(form.candidate(questions[n])) not in right_texts]
     rows.sort(key=lambda row: hashlib.blake2b(f"{question.id} {questions[row[0]].id}".encode()).digest())
-    asked = {"question_id": question.id, "question": how.asks(question)}
-    candidates = ({"answer_id": questions[n].id, "answer": how.finds(questions[n]), "label": k} for n, k in rows)
+    asked = {"question_id": question.id, "question": form.query(question)}
+    candidates = ({"answer_id": questions[n].id, "answer": form.candidate(questions[n]), "label": k} for n, k in rows)
     return [json.dumps(asked | candidate, ensure_ascii=False) + "\n" for candidate in candidates]

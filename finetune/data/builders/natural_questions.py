@@ -1,14 +1,14 @@
-"""Makes ASNQ of Natural Questions: labels every sentence of a question's page (Garg et al., 2020, section 4).
+"""Makes ASNQ from Natural Questions: labels every sentence of a question's page (Garg et al., 2020, section 4).
 
 Natural Questions (Kwiatkowski et al., 2019) has for each question a Wikipedia page as tokens, which are words and HTML
 tags. From each annotator it has a long answer, such as a paragraph, and short answers inside it, as ranges of tokens;
-either may be missing. ASNQ labels a sentence by where it stands, with the numbers of table 1 of Garg et al.:
+either may be missing. ASNQ labels a sentence by its position, with the numbers of table 1 of Garg et al.:
 
     label   in a long answer   with a short answer
     1       no                 no
     2       no                 yes: the short answer's words occur in it
     3       yes                no
-    4       yes                yes: an annotated short answer stands in it; the only positive label
+    4       yes                yes: an annotated short answer is in it; the only positive label
 
 The paper leaves some questions open, which are decided as follows:
 
@@ -49,7 +49,7 @@ KEPT, NO_LONG, YES_NO, NO_SHORT, NO_POSITIVE = OUTCOMES = (
 )
 ANNOTATORS_NEEDED = 2  # of five, as Kwiatkowski et al., 2019, require; the training set has one
 
-_TAG = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)(?:[\s_/][^>]*)?>")  # the simplified form writes "_" for blanks in a tag
+_TAG = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)(?:[\s_/][^>]*)?>")  # the simplified form writes "_" for spaces in a tag
 _STYLE = "a|abbr|acronym|b|bdi|bdo|big|cite|code|del|dfn|em|font|i|img|ins|kbd|mark|q|s|samp|small|span|strike|strong"
 _IN_A_SENTENCE = frozenset(f"{_STYLE}|sub|sup|td|th|time|tt|u|var|wbr".split("|"))
 _ODD = re.compile("[\x00\ufeff\ud800-\udfff]")  # characters that blingfire drops or refuses
@@ -106,7 +106,7 @@ def _find_tag(token: str) -> str | None:
 
 
 def _select_answers(annotations: list[dict[str, Any]]) -> tuple[list[Span], list[Span], str]:
-    """Returns the long and the short answers of the annotators who gave both, and KEPT or why the question is not."""
+    """Returns the long and the short answers of the annotators who gave both, and KEPT or the reason to drop it."""
     with_long = [a for a in annotations if a["long_answer"]["start_token"] >= 0]
     with_both = [a for a in with_long if a["short_answers"]]
     needed = min(ANNOTATORS_NEEDED, len(annotations))
@@ -145,7 +145,7 @@ def label_sentences(example: Example) -> list[tuple[str, int]]:
 
 
 def _split_blocks(example: Example) -> Iterator[list[int]]:
-    """Yields the words between two ends of blocks or of long answers, as numbers of tokens."""
+    """Yields the words between two ends of blocks or of long answers, as token indices."""
     edges = {edge for span in example.long_answers for edge in span}
     block: list[int] = []
     for i, tag in enumerate(example.tags):
@@ -160,7 +160,7 @@ def _split_blocks(example: Example) -> Iterator[list[int]]:
 
 
 def _split_sentences(block: list[int], example: Example) -> list[list[int]]:
-    """Cuts the block into sentences. Places in it are counted in characters other than white space."""
+    """Cuts the block into sentences. Offsets in it count all characters but white space."""
     tokens = ["".join(example.tokens[i].split()) for i in block]
     ends = list(accumulate(map(len, tokens)))
     sentences = split_sentences(" ".join(tokens))
@@ -181,7 +181,7 @@ class BuiltQuestion(NamedTuple):
     """The outcome of a line of a file.
 
     outcome: one of OUTCOMES, or why the line is not of the form of Natural Questions
-    lines:   those of the question in ASNQ's file, where it is kept
+    lines:   the question's lines in ASNQ's file, if it is kept
     counts:  the number of sentences with each of LABELS
     """
 
