@@ -1,4 +1,4 @@
-"""From a checkpoint to the numbers of a paper's table: answer sentence selection, fine-tuned and measured."""
+"""Answer sentence selection: fine-tunes and measures rankers, from a checkpoint to the figures of a paper's table."""
 
 import os
 

@@ -1,1 +1,1 @@
-"""From documents, and labelled questions where there are some, to the best ranker for them, in one command."""
+"""Finds the best ranker for documents, and for labelled questions if there are some, in one command."""

@@ -1,4 +1,4 @@
-"""The labelled questions of an adaptation: split in three, subsampled where there are many, and written to files."""
+"""The labelled questions of an adaptation: split in three, subsampled if there are many, and written to files."""
 
 import json
 import logging
@@ -62,7 +62,7 @@ class Questions:
 
 
 def locate_test(folder: Path) -> Path:
-    """Returns where an adaptation in ``folder`` keeps its test questions."""
+    """Returns the file in which an adaptation in ``folder`` keeps its test questions."""
     return folder / TEST / f"{TEST}.jsonl"
 
 

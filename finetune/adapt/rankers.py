@@ -146,7 +146,7 @@ def train_rankers(
             eval_steps=between,
             patience=2,
             log_steps=max(1, max_updates // LOGGED),
-            max_length=find_trained_length(pretrained) or MAX_LENGTH,  # less where the model has fewer positions
+            max_length=find_trained_length(pretrained) or MAX_LENGTH,  # less if the model has fewer positions
             output_dir=str(folder / f"{number}-{key}"),
             **settings,
         )

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class SourceRow(NamedTuple):
-    """One candidate, or a question alone, as a reader finds it in a file.
+    """One candidate with its question, or a question alone, as read from a file.
 
     answer:      with its white space folded; None for a question alone, which may have no candidate
     label:       0 or 1, or ASNQ's grade

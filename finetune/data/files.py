@@ -63,7 +63,7 @@ def _name_split(path: Path) -> str:
 
 
 def split_off(data: AnswerSet, name: str, share: float) -> tuple[AnswerSet, AnswerSet]:
-    """Returns a share of the questions, chosen by their texts alone, as the split ``name``, and the rest."""
+    """Returns a share of the questions, chosen by a hash of their texts, as the split ``name``, and the rest."""
     hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in data.questions)
     taken = np.fromiter(hashes, np.uint64, data.num_questions) / 2**64 < share
     return replace(data.take(taken), split=name), data.take(~taken)

@@ -112,7 +112,7 @@ def _parse_spec(spec: str) -> tuple[str, str]:
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:
-    """Parses ``question=query,label=relevant``; None stays None. Raises KinspanError where it is malformed."""
+    """Parses ``question=query,label=relevant``; None stays None. Raises KinspanError if it is malformed."""
     if text is None:
         return None
     pairs = [part.partition("=") for part in text.split(",")]

@@ -37,7 +37,7 @@ def read_semeval(path: Path) -> Iterator[SourceRow]:
     """Yields the related questions, in the order of the file; titles are joined with bodies.
 
     PerfectMatch and Relevant are right, as in the task. The training questions are those of part 1 and of part 2, which
-    must stand beside it.
+    must be in the same folder.
     """
     yield from _read_questions(path)
     if path.name.startswith(PART_1):

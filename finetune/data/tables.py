@@ -99,7 +99,7 @@ def _parse_json(text: str, place: str, kind: type[Value]) -> Value:
 
 
 def check_fields(record: object, place: str, kind: type, *names: str) -> None:
-    """Raises KinspanError where a record is no JSON object with these fields, strings or lists as ``kind`` says."""
+    """Raises KinspanError unless a record is a JSON object with these fields, each of type ``kind``."""
     if not isinstance(record, dict) or not all(isinstance(record.get(name), kind) for name in names):
         raise KinspanError(f"{place}: {', '.join(names)} must be {'strings' if kind is str else 'lists'}")
 

@@ -43,7 +43,7 @@ def _add_candidates(asked: list[SourceRow], answered: list[SourceRow]) -> Iterat
 
 
 def read_answerable(path: Path) -> tuple[list[SourceRow], list[LeftOut]]:
-    """Returns each answerable question with its answer alone, and the questions that are left out.
+    """Returns each answerable question with its own answer, and the questions that are left out.
 
     An answer's id is a hash of its text, so that the same answer has the same id in all splits. Raises KinspanError for
     a file that is no list of such questions.

@@ -50,7 +50,7 @@ def index_words(texts: Sequence[str]) -> bm25s.BM25 | None:
 
 
 def score_bm25(data: AnswerSet) -> np.ndarray:
-    """Returns the scores ``[N]`` of the candidates by BM25, 0 where a candidate shares no word with its question.
+    """Returns the scores ``[N]`` of the candidates by BM25; 0 if a candidate shares no word with its question.
 
     Word frequencies are those of the distinct candidates of ``data``.
     """

@@ -14,7 +14,7 @@ class FileFlags:
     GROUP = "TREC files"
 
     run: list[str] = setting([])
-    """TREC run files, of which the first is the baseline."""
+    """TREC run files; the first is the baseline."""
     qrels: str | None = setting(None)
     """The judgements: a TREC qrels file, or a folder or file in BEIR's form."""
 
@@ -26,7 +26,7 @@ class DataFlags:
     GROUP = "models or a corpus, and a data set"
 
     model: list[str] = setting([], is_model=True)
-    """Model folders or hub names, of which the first is the baseline."""
+    """Model folders or hub names; the first is the baseline."""
     data: str | None = setting(None)
     """The data set, such as wikiqa=FOLDER; all are listed below. --contamination needs it too."""
     columns: str | None = setting(None)

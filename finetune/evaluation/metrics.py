@@ -41,7 +41,7 @@ def compute_question_metrics(data: AnswerSet, scores: np.ndarray, metrics: Seque
 
 
 def compute_run_metrics(qrels: Qrels, run: Run, metrics: Sequence[str] = METRICS) -> Figures:
-    """Returns these metrics of every question of ``qrels``, in its order; 0 where the run lacks it (``trec_eval -c``).
+    """Returns these metrics of every question of ``qrels``, in its order; 0 if the run lacks it (``trec_eval -c``).
 
     Questions of the run that are not in ``qrels`` are ignored. Raises as ``compute_question_metrics`` does.
     """
@@ -153,5 +153,5 @@ def _compute_dcg(question: np.ndarray, gains: np.ndarray, num_questions: int) ->
 
 
 def _divide(value: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Divides, and gives 0 where the count is 0."""
+    """Returns the quotients; 0 where the count is 0."""
     return np.divide(value, count, out=np.zeros(len(value)), where=count > 0)

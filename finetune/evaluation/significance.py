@@ -132,7 +132,7 @@ def format_p(p: float) -> str:
 
 
 def _run_randomisation_test(difference: np.ndarray, seed: int, draws: int) -> float:
-    """Returns p by random signs, or by all combinations of signs where there are no more of them than draws."""
+    """Returns p by random signs, or by all combinations of signs if these are not more than ``draws``."""
     from scipy.stats import permutation_test
 
     nonzero = difference[difference != 0]  # a difference of zero has no sign

@@ -21,7 +21,7 @@ from finetune.data.answers import AnswerSet, resolve_pairs
 log = logging.getLogger(__name__)
 
 CHUNK = 50_000  # texts that are tokenised at once
-CACHED_SETS = 8  # most sets of texts whose token ids are cached for the next stage or seed
+CACHED_SETS = 8  # maximum number of sets of texts whose token ids are cached for the next stage or seed
 _cache: dict[str, "TokenizedTexts"] = {}
 
 

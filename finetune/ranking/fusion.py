@@ -186,7 +186,7 @@ def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) 
 
 
 def read_parts(folder: Path) -> tuple[list[FusedRanker], float]:
-    """Returns the parts of a fusion and its intercept. Raises KinspanError where the folder is damaged."""
+    """Returns the parts of a fusion and its intercept. Raises KinspanError if the folder is damaged."""
     path = folder / FUSION_FILE
     content = read_object(path, REPAIR)
     try:
@@ -202,7 +202,7 @@ def read_parts(folder: Path) -> tuple[list[FusedRanker], float]:
 
 
 def read_words(folder: Path) -> WordCounts:
-    """Returns the word counts of BM25. Raises KinspanError where the file is damaged."""
+    """Returns the word counts of BM25. Raises KinspanError if the file is damaged."""
     try:
         return WordCounts(**read_object(folder / WORDS, REPAIR))
     except TypeError as error:

@@ -31,7 +31,7 @@ def find_kind(name_or_dir: str) -> str:
     an encoder class without a head (unlike GPT2LMHeadModel). Any other model counts as a
     cross-encoder, whether its pair head has weights or not.
 
-    Raises KinspanError where there is no model.
+    Raises KinspanError if there is no model.
     """
     if is_adapter(name_or_dir):
         return ADAPTER
@@ -85,7 +85,7 @@ def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> Sentence
 def load_cross_encoder(
     name_or_dir: str, activation: torch.nn.Module, max_length: int | None = None, flag: str = "--model"
 ) -> CrossEncoder:
-    """Returns a sequence classifier as sentence-transformers runs it. Raises KinspanError where it cannot be loaded."""
+    """Returns a sequence classifier as sentence-transformers runs it. Raises KinspanError if it cannot be loaded."""
     silence_transformers()
     options = {"activation_fn": activation, "model_kwargs": {"dtype": torch.float32}}
     try:

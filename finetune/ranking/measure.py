@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 def measure_files(
     runs: list[str], qrels: str, *, metrics: Sequence[str] = METRICS, as_json: bool = False
 ) -> Iterator[str]:
-    """Measures TREC run files, of which the first is the baseline, by the judgements of ``qrels``.
+    """Measures TREC run files, the first of which is the baseline, by the judgements of ``qrels``.
 
     metrics: by our own names, or by those of ir_measures
     """
@@ -69,7 +69,7 @@ def measure_models(
     as_json: bool = False,
     output_dir: str | None = None,
 ) -> Iterator[str]:
-    """Measures models, of which the first is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
+    """Measures models, the first of which is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
 
     metrics:    by our own names, or by those of ir_measures
     output_dir: folder for the predictions and the metrics of every question

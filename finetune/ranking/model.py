@@ -26,7 +26,7 @@ from .score import score_pairs
 
 log = logging.getLogger(__name__)
 
-NO_LIMIT = 1_000_000  # tokens: BM25 reads whole texts
+NO_LIMIT = 1_000_000  # tokens; BM25 never truncates
 
 
 @dataclass
@@ -45,7 +45,7 @@ class RankingModel:
     num_cut: int = 0
 
     def score(self, data: AnswerSet) -> np.ndarray:
-        """Returns the scores ``[N]``. Raises KinspanError where one is not finite."""
+        """Returns the scores ``[N]``. Raises KinspanError if one is not finite."""
         scores, cut = self.run(data)
         if not np.isfinite(scores).all():
             row = int(np.flatnonzero(~np.isfinite(scores))[0])

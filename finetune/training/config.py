@@ -52,7 +52,7 @@ class DataSettings:
     """Where fine-tuning starts: a release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, which
     is installed with this package."""
     fresh_head: bool = setting(False)
-    """Draw everything above the encoder anew, the pooler too, even where the checkpoint has a head."""
+    """Draw everything above the encoder anew, the pooler too, even if the checkpoint has a head."""
 
 
 @dataclass
@@ -119,9 +119,9 @@ class OptimisationSettings(OptimizerSettings):
     transfer_learning_rate: float = setting(2e-5, ABOVE_0, used_with="transfer")
     """TANDA: peak learning rate of the transfer step."""
     transfer_epochs: int = setting(9, ABOVE_0, used_with="transfer")
-    """TANDA: most epochs of the transfer step."""
+    """TANDA: maximum number of epochs of the transfer step."""
     transfer_steps: int | None = setting(None, ABOVE_0, used_with="transfer")
-    """TANDA: most updates of the transfer step."""
+    """TANDA: maximum number of updates of the transfer step."""
     search_folds: int | None = setting(None, AT_LEAST_2)
     """Before training, choose batch size and learning rate by cross-validation over this many folds of the training
     questions."""

@@ -1,4 +1,4 @@
-"""Updates a bi-encoder that is fine-tuned: each question is compared with the answers of the whole global batch.
+"""Updates a bi-encoder in fine-tuning: each question is compared with all answers of the global batch.
 
 An example is a question, one of its right answers, and as many wrong candidates as ``--own_negatives`` says. The
 gradient is that of the whole batch in one graph, see pretrain.modeling.siamese.cached. A candidate that is labelled as

@@ -89,7 +89,7 @@ def run_experiment(config: FinetuneConfig, baselines: bool = True) -> JsonObject
 
     baselines: measure BM25 and the base model too; a study has rows for them
 
-    Run by every rank. The same call again resumes. Raises Stopped (a SystemExit of status 75) where a signal or
+    Run by every rank. The same call again resumes. Raises Stopped (a SystemExit of status 75) if a signal or
     ``max_hours`` ended a run with a checkpoint.
     """
     check(config)

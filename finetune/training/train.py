@@ -240,7 +240,7 @@ class _Run(LoopState):
         return outcome
 
     def validate(self) -> None:
-        """Measures the dev sets, and notes where the ranker is the best so far; measures the test set, if asked."""
+        """Measures the dev sets, and records where the ranker is the best so far; measures the test set, if asked."""
         progress = self.progress
         progress.not_improved += 1
         for split in self.setup.measured:
@@ -275,7 +275,7 @@ class _Run(LoopState):
         barrier()
 
     def write_log(self, rate: float, grad_norm: torch.Tensor | float | None) -> None:
-        """Logs the loss since the last line; nothing where every update was skipped."""
+        """Logs the mean loss since the last line; nothing if every update was skipped."""
         loss, count = self.sum_window(SUMS).values()
         speed, self.pairs, self.seconds = self.pairs / max(self.seconds, 1e-9), 0, 0.0
         return_freed_memory()
