@@ -1,4 +1,4 @@
-"""Building an index, and changing it: answers are encoded once, and a change that is cut short leaves no trace."""
+"""Builds an index and changes it: answers are encoded once, and an interrupted change leaves the index as it was."""
 
 import hashlib
 import json
@@ -47,22 +47,22 @@ from .index import (
 
 logger = logging.getLogger(__name__)
 
-STEP = 512  # answers that are encoded between two notes of progress
+STEP = 512  # answers that are encoded before progress is saved
 PROGRESS = "progress.json"
 
 
 def find_model(manifest: Manifest, folder: Path, model: str | None = None) -> str:
-    """Returns where the bi-encoder of an index is. ``model``: a place for it that the user gave
+    """Returns the folder or hub name of an index's bi-encoder. ``model``: the user's --model, if it has moved
 
-    Raises KinspanError if its folder is gone, or the model is not the one that the index was built with.
+    Raises KinspanError if its folder is missing, or the model is not the one that the index was built with.
     """
-    place = model or resolve_model(manifest.model["place"])
+    location = model or resolve_model(manifest.model["place"])
     built = f"{folder} was built with {manifest.model['name']}"
-    if not model and not is_of_hub(manifest.model["fingerprint"]) and not Path(place).is_dir():
-        raise KinspanError(f"--model: {built}, which is not in {place}")
-    if fingerprint_bi_encoder(place) != manifest.model["fingerprint"]:
-        raise KinspanError(f"--model {name_installed(place)}: {built}")
-    return place
+    if not model and not is_of_hub(manifest.model["fingerprint"]) and not Path(location).is_dir():
+        raise KinspanError(f"--model: {built}, which is not in {location}")
+    if fingerprint_bi_encoder(location) != manifest.model["fingerprint"]:
+        raise KinspanError(f"--model {name_installed(location)}: {built}")
+    return location
 
 
 def build_index(
@@ -72,9 +72,9 @@ def build_index(
     precision: str = "fp32",
     approximate: bool = False,
 ) -> Manifest:
-    """Encodes the answers into a new index; the same call continues one that was cut short.
+    """Encodes the answers into a new index; the same call resumes an interrupted one.
 
-    Raises KinspanError if the folder holds something else, or cannot be written.
+    Raises KinspanError if the folder has other content or cannot be written.
     """
     model = BiEncoderFacts(
         name=embedder.name,
@@ -86,7 +86,7 @@ def build_index(
     settings = IndexSettings(max_length=embedder.max_length, precision=precision, approximate=approximate)
     wanted = Manifest(model, settings, _hash_answers(answers))
     if approximate:
-        make_graph(1)  # fails before the work if usearch is not installed
+        make_graph(1)  # raises before the encoding if usearch is not installed
     with lock_index(folder):
         if not (folder / MANIFEST).is_file():
             return _write(folder, wanted, None, [], answers, embedder)
@@ -101,9 +101,9 @@ def build_index(
 
 
 def add_answers(folder: Path, embedder: Embedder, answers: Sequence[Answer]) -> Manifest:
-    """Adds answers to an index. One whose id is there replaces the older one.
+    """Adds answers to an index, where they replace those with the same ids. Only new or changed answers are encoded.
 
-    Only new answers are encoded. Raises KinspanError if there is no index, or it has another bi-encoder.
+    Raises KinspanError if there is no index, or it has another bi-encoder.
     """
     with lock_index(folder):
         index = Index(folder)
@@ -111,19 +111,19 @@ def add_answers(folder: Path, embedder: Embedder, answers: Sequence[Answer]) -> 
         if embedder.max_length != (max_length := index.manifest.settings["max_length"]):
             raise KinspanError(f"--max_length {embedder.max_length}: {folder} was built with {max_length}")
         rows = find_ids(index.texts, (answer.id for answer in answers))
-        older = dict(zip(rows, iterate_answers(index.texts, rows), strict=True))
-        same = set(older.values())
-        new = [answer for answer in answers if answer not in same]
+        current = dict(zip(rows, iterate_answers(index.texts, rows), strict=True))
+        unchanged = set(current.values())
+        new = [answer for answer in answers if answer not in unchanged]
         ids = {answer.id for answer in new}
-        replaced = [row for row, answer in older.items() if answer.id in ids]
-        counts = len(new) - len(replaced), len(replaced), len(older) - len(replaced)
+        replaced = [row for row, answer in current.items() if answer.id in ids]
+        counts = len(new) - len(replaced), len(replaced), len(current) - len(replaced)
         logger.info("answers: %d new, %d replaced, %d unchanged", *counts)
         kept = np.setdiff1d(np.arange(len(index)), replaced).tolist()
         return _write(folder, index.manifest, index, kept, new, embedder) if new else index.manifest
 
 
 def remove_answers(folder: Path, ids: Sequence[str]) -> Manifest:
-    """Removes answers by their ids. Raises KinspanError if an id is not there, or no answer would be left."""
+    """Removes answers by their ids. Raises KinspanError for an unknown id, or if no answer would be left."""
     with lock_index(folder):
         index = Index(folder)
         kept = np.setdiff1d(np.arange(len(index)), find_removable(index, ids)).tolist()
@@ -133,7 +133,7 @@ def remove_answers(folder: Path, ids: Sequence[str]) -> Manifest:
 
 
 def find_removable(index: Index, ids: Sequence[str]) -> list[int]:
-    """Returns the rows of these answers. Raises KinspanError if one is not there."""
+    """Returns the rows of these answers. Raises KinspanError for an unknown id."""
     rows = find_ids(index.texts, ids)
     if missing := set(ids) - {answer.id for answer in iterate_answers(index.texts, rows)}:
         raise KinspanError(f"--remove {min(missing)}: no answer of {index.folder} has this id")
@@ -155,26 +155,26 @@ def _write(
     new: Sequence[Answer],
     embedder: Embedder | None,
 ) -> Manifest:
-    """Writes the kept rows of ``index`` and the new answers as the index's data, and its manifest.
+    """Writes the kept rows of ``index`` and the new answers to a data folder, and the manifest.
 
-    The data's name is a hash of what they are made of, so that a build that was cut short is found again.
+    The folder's name is a hash of its inputs, so that an interrupted build is found and resumed.
     """
-    made_of = [manifest.model["fingerprint"], manifest.settings, manifest.data, kept, _hash_answers(new)]
-    name = f"data-{hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]}"
+    inputs = [manifest.model["fingerprint"], manifest.settings, manifest.data, kept, _hash_answers(new)]
+    name = f"data-{hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]}"
     data, rows = folder / name, len(kept) + len(new)
     size = (rows, manifest.model["dimension"])
-    done, cut = _read_progress(data, size)
-    if not done:
+    num_encoded, num_cut = _read_progress(data, size)
+    if not num_encoded:
         shutil.rmtree(data, ignore_errors=True)
         data.mkdir()
         write_texts(data / TEXTS, chain(iterate_answers(index.texts, kept) if index else (), new))
-    matrix = np.lib.format.open_memmap(data / MATRIX, "r+" if done else "w+", np.float16, size)
-    with (data / MATRIX).open("r+b") as file:  # a full disk is an error here, and a signal that kills in the mapping
+    matrix = np.lib.format.open_memmap(data / MATRIX, "r+" if num_encoded else "w+", np.float16, size)
+    with (data / MATRIX).open("r+b") as file:  # on a full disk this raises; writing to the mapping would be a SIGBUS
         os.posix_fallocate(file.fileno(), 0, (data / MATRIX).stat().st_size)
     if index:
         matrix[: len(kept)] = index.matrix[kept]
     if embedder:
-        _encode(data, embedder, new, matrix, manifest.settings["precision"], done, cut)
+        _encode(data, embedder, new, matrix, manifest.settings["precision"], num_encoded, num_cut)
     matrix.flush()
     if manifest.settings["approximate"]:
         with show_progress("linking", "vectors", total=rows) as bar:
@@ -187,11 +187,11 @@ def _write(
 
 
 def _encode(
-    data: Path, embedder: Embedder, answers: Sequence[Answer], matrix: np.memmap, precision: str, done: int, cut: int
+    data: Path, embedder: Embedder, answers: Sequence[Answer], matrix: np.memmap, precision: str, start: int, cut: int
 ) -> None:
-    """Writes the vectors of the last rows, from answer ``done`` on. ``cut``: how many of those before were cut"""
-    with show_progress("encoding", "answers", total=len(answers), initial=done) as bar:
-        for first in range(done, len(answers), STEP):
+    """Encodes the answers from index ``start`` on into the last rows. ``cut``: number of earlier ones truncated"""
+    with show_progress("encoding", "answers", total=len(answers), initial=start) as bar:
+        for first in range(start, len(answers), STEP):
             texts = [answer.text for answer in answers[first : first + STEP]]
             cut += int(embedder.find_cut(texts).sum())
             vectors = embedder.embed_answers(texts, precision)
@@ -203,11 +203,11 @@ def _encode(
             matrix.flush()
             write_atomically(data / PROGRESS, json.dumps({"rows": first + len(texts), "cut": cut}))
     if cut:
-        logger.warning("%d of %d answers are cut at %d tokens", cut, len(answers), embedder.max_length)
+        logger.warning("%d of %d answers are truncated to %d tokens", cut, len(answers), embedder.max_length)
 
 
 def _read_progress(data: Path, size: tuple[int, int]) -> tuple[int, int]:
-    """Returns how many new answers have their vectors, and how many of these are cut; 0 if it cannot be continued."""
+    """Returns the number of answers encoded so far, and of those truncated; zeros if the build cannot be resumed."""
     try:
         progress = json.loads((data / PROGRESS).read_text())
         fits = map_matrix(data / MATRIX).shape == size and len(map_texts(data / TEXTS)) == size[0]

@@ -1,7 +1,7 @@
-"""An index on disk: a manifest, and one folder of files that never change, which the manifest names.
+"""Reads and writes an index on disk: a manifest, and the data folder that it names, whose files never change.
 
-A change writes a new folder beside the old one and then replaces the manifest in one step, so that a process that is
-killed leaves the index as it was; the next change removes what no manifest names.
+A change writes a new data folder and then replaces the manifest atomically, so that a killed process leaves the index
+as it was; the next change removes data folders that the manifest does not name.
 """
 
 import json
@@ -20,7 +20,7 @@ from data_pipeline.core.files import hash_file, lock_file, read_object, sync, ve
 FORMAT = 3
 MANIFEST, LOCK = "index.json", "lock"
 DATA = re.compile(r"data-[0-9a-f]{16}")
-AGAIN = "build the index again, in another folder"
+REBUILD = "build the index again, in another folder"
 
 
 class BiEncoderFacts(TypedDict):
@@ -41,7 +41,7 @@ class IndexSettings(TypedDict):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Describes an index: a hash of its first answers, the folder of its files, and each one's bytes and SHA-256."""
+    """Describes an index: a hash of its first answers, its data folder, and the bytes and SHA-256 of each file."""
 
     model: BiEncoderFacts
     settings: IndexSettings
@@ -53,31 +53,29 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises KinspanError if there is no index, or its manifest is damaged."""
+    """Returns the manifest. Raises KinspanError if there is no index, or its manifest is damaged."""
     path = folder / MANIFEST
     if not path.is_file():
         unfinished = folder.is_dir() and any(DATA.fullmatch(path.name) for path in folder.iterdir())
-        raise KinspanError(
-            f"{folder} {'was not finished: run kinspan index once more' if unfinished else 'is no index'}"
-        )
-    content = read_object(path, AGAIN)
+        raise KinspanError(f"{folder} {'is unfinished: run kinspan index again' if unfinished else 'is no index'}")
+    content = read_object(path, REBUILD)
     if content.get("format") != FORMAT:
-        raise KinspanError(f"{path} has format {content.get('format')!r}, not {FORMAT}: {AGAIN}")
+        raise KinspanError(f"{path} has format {content.get('format')!r}, not {FORMAT}: {REBUILD}")
     try:
         manifest = Manifest(**content)
-        names = BiEncoderFacts.__annotations__.keys() - manifest.model.keys()
-        names |= IndexSettings.__annotations__.keys() - manifest.settings.keys()
+        missing = BiEncoderFacts.__annotations__.keys() - manifest.model.keys()
+        missing |= IndexSettings.__annotations__.keys() - manifest.settings.keys()
         outside = [name for name in manifest.files if Path(name).is_absolute() or ".." in Path(name).parts]
-        is_valid = not names and not outside and manifest.rows > 0 and DATA.fullmatch(manifest.data)
+        is_valid = not missing and not outside and manifest.rows > 0 and DATA.fullmatch(manifest.data)
     except (TypeError, AttributeError):
         is_valid = None
     if not is_valid:
-        raise KinspanError(f"{path} is damaged: {AGAIN}")
+        raise KinspanError(f"{path} is damaged: {REBUILD}")
     return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Makes this the index's state, and removes other data."""
+    """Writes the manifest atomically, and removes all other data folders."""
     write_atomically(folder / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
     for path in folder.iterdir():
         if path.name != manifest.data and DATA.fullmatch(path.name):
@@ -85,40 +83,40 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def list_files(data: Path, ignored: str) -> dict[str, tuple[int, str]]:
-    """Returns bytes and SHA-256 of all files but ``ignored``, which are now on the disk."""
+    """Syncs all files but ``ignored`` to disk, and returns their bytes and SHA-256."""
     files = sorted(path for path in data.rglob("*") if path.is_file() and path.name != ignored)
-    for place in (*files, *{path.parent for path in files}, data.parent):
-        sync(place)
+    for path in (*files, *{path.parent for path in files}, data.parent):
+        sync(path)
     return {path.relative_to(data).as_posix(): (path.stat().st_size, hash_file(path)) for path in files}
 
 
 def check_files(folder: Path, manifest: Manifest) -> Path:
-    """Returns the folder of the files, after checking their hashes once per machine."""
+    """Checks the files, their hashes once per machine, and returns the data folder."""
     for name, (size, digest) in manifest.files.items():
         path = folder / manifest.data / name
         if not path.is_file() or path.stat().st_size != size:
-            raise KinspanError(f"{path} is missing or damaged: copy the index again, or {AGAIN}")
+            raise KinspanError(f"{path} is missing or damaged: copy the index again, or {REBUILD}")
         verify_once(path, digest, partial(_check_hash, path, digest))
     return folder / manifest.data
 
 
 def _check_hash(path: Path, digest: str) -> None:
     if hash_file(path) != digest:
-        raise KinspanError(f"{path} is damaged: copy the index again, or {AGAIN}")
+        raise KinspanError(f"{path} is damaged: copy the index again, or {REBUILD}")
 
 
 def expect_index_or_nothing(folder: Path) -> None:
-    """Raises KinspanError if a folder holds something that is no index, or is a file."""
+    """Raises KinspanError if ``folder`` is a file or contains anything but an index."""
     if folder.exists() and not folder.is_dir():
         raise KinspanError(f"--output_dir {folder} is a file: choose a folder")
     names = [] if not folder.is_dir() or (folder / MANIFEST).is_file() else [path.name for path in folder.iterdir()]
     if any(name not in (LOCK, f"{MANIFEST}.tmp") and not DATA.fullmatch(name) for name in names):
-        raise KinspanError(f"--output_dir {folder} holds something that is no index: choose another folder")
+        raise KinspanError(f"--output_dir {folder} contains something else than an index: choose another folder")
 
 
 @contextmanager
 def lock_index(folder: Path) -> Iterator[None]:
-    """Lets one process at a time change the index. Raises KinspanError if it is in use or cannot be written."""
+    """Holds the index's lock. Raises KinspanError if another process holds it, or the folder cannot be written."""
     expect_index_or_nothing(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
-"""An index, opened: answers by their rows, and the rows that are nearest to questions, by vectors or by words.
+"""Opens an index: returns answers by row, and the rows that match questions best, by vectors or by words.
 
-Vectors are kept as float16, half the bytes of float32. Scores are computed from them in float32, whichever way they
-were found.
+Vectors are stored as float16. Scores are computed from them in float32, in exact and in approximate search.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,38 +18,37 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from finetune.evaluation.bm25 import cut_words, index_words
 
 from .answers import Answer
-from .folder import AGAIN, MANIFEST, check_files, read_manifest
+from .folder import MANIFEST, REBUILD, check_files, read_manifest
 
 if TYPE_CHECKING:
     import usearch.index
 
-RankedRows = tuple[np.ndarray, np.ndarray]  # rows of the index, the best first, and their scores
+RankedRows = tuple[np.ndarray, np.ndarray]  # rows of the index, best first, and their scores
 TEXTS, WORDS, MATRIX, GRAPH = "answers.arrow", "words", "vectors.npy", "graph.usearch"
 SCHEMA = pa.schema([(name, pa.large_string()) for name in Answer._fields])
 BATCH = 50_000  # rows of a record batch
-TRIES = 3  # an index may be changed while it is being opened
-# Of float32 rows that are made at once, by torch, which is eight times as fast at that as NumPy: they stay in the cache
-BLOCK_BYTES = 4 * 1024**2
-# Of the graph: links of a node, and nodes that are looked at when one is added, and in a search. Chosen for a
-# recall@100 of .98 at 27,413 vectors, see benchmarks/RESULTS.md
+MAX_TRIES = 3  # an index may be changed while it is being opened
+BLOCK_BYTES = 4 * 1024**2  # float32 rows that are converted and multiplied at once, to fit the processor's cache
+# Links of each node of the graph, and nodes visited per insertion and per search. Chosen for a recall@100 of .98 at
+# 27,413 vectors, see benchmarks/RESULTS.md
 CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 256
 
 
 class Index:
-    """Maps the files of an index into memory. It stays as it was opened, whatever changes it later.
+    """Maps the files of an index into memory; later changes of the index do not affect it.
 
-    Raises KinspanError if there is no index, or a file of it is missing or damaged.
+    Raises KinspanError if there is no index, or one of its files is missing or damaged.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        for attempt in range(TRIES):
+        for attempt in range(MAX_TRIES):
             self.manifest = read_manifest(self.folder)
             try:
                 self._open()
                 return
             except (KinspanError, OSError):
-                if attempt == TRIES - 1 or read_manifest(self.folder) == self.manifest:
+                if attempt == MAX_TRIES - 1 or read_manifest(self.folder) == self.manifest:
                     raise
 
     def _open(self) -> None:
@@ -58,7 +56,7 @@ class Index:
         self.texts, self.matrix = map_texts(data / TEXTS), map_matrix(data / MATRIX)
         size = (self.manifest.rows, self.manifest.model["dimension"])
         if self.matrix.shape != size or len(self.texts) != size[0]:
-            raise KinspanError(f"{self.folder / MANIFEST} does not fit its files: {AGAIN}")
+            raise KinspanError(f"{self.folder / MANIFEST} does not fit its files: {REBUILD}")
         self.graph = Graph(data / GRAPH, self.matrix) if self.manifest.settings["approximate"] else None
         self.words = Words(data / WORDS)
 
@@ -69,20 +67,20 @@ class Index:
         return Answer(*(self.texts.column(name)[int(row)].as_py() for name in Answer._fields))
 
     def find_nearest(self, queries: np.ndarray, k: int, exact: bool = False) -> list[RankedRows]:
-        """Returns the k nearest answers of each query ``[q, dimension]``. ``exact``: without the approximate index"""
+        """Returns the k nearest rows of each query ``[q, dimension]``. ``exact``: do not use the approximate index"""
         if self.graph is None or exact:
             return find_exactly(self.matrix, queries, k)
         return [self.graph.find(query, k) for query in queries]
 
 
 class Words:
-    """BM25 over the answers' texts, by bm25s, mapped into memory."""
+    """Ranks answers by BM25; maps the index of bm25s into memory."""
 
     def __init__(self, folder: Path) -> None:
         self._index = bm25s.BM25.load(str(folder), mmap=True, show_progress=False) if folder.is_dir() else None
 
     def find(self, question: str, k: int) -> RankedRows:
-        """Returns rows and BM25 scores of the k best answers that share a word with the question."""
+        """Returns up to k rows that share a word with the question, and their BM25 scores."""
         words = cut_words([question])[0]
         ids = self._index.get_tokens_ids(words) if self._index and words else []
         if not (self._index and ids):
@@ -94,7 +92,7 @@ class Words:
 
 
 class Graph:
-    """An approximate index, mapped into memory."""
+    """Maps an approximate index into memory."""
 
     def __init__(self, path: Path, matrix: np.ndarray) -> None:
         self._graph = make_graph(matrix.shape[1])
@@ -103,7 +101,7 @@ class Graph:
         self._matrix = matrix
 
     def find(self, query: np.ndarray, k: int) -> RankedRows:
-        """Returns what ``find_exactly`` does for one query ``[dimension]``, but some rows may be missing."""
+        """Returns the k nearest rows of a query ``[dimension]``, of which some may be missed."""
         rows = self._graph.search(query, min(k, len(self._matrix)), threads=1).keys.astype(np.int64)
         scores = self._matrix[rows].astype(np.float32) @ query
         best = take_best(scores, k)
@@ -111,30 +109,30 @@ class Graph:
 
 
 def find_exactly(matrix: np.ndarray, queries: np.ndarray, k: int) -> list[RankedRows]:
-    """Returns the k rows of ``matrix``, float16, of the highest product with each of ``queries``, float32."""
-    vectors, wanted = torch.from_numpy(matrix), torch.from_numpy(np.ascontiguousarray(queries)).T
+    """Returns the k rows of ``matrix``, float16, with the highest dot product with each of ``queries``, float32."""
+    vectors, columns = torch.from_numpy(matrix), torch.from_numpy(np.ascontiguousarray(queries)).T
     products = torch.empty(len(matrix), len(queries))
     step = max(1, BLOCK_BYTES // (4 * matrix.shape[1]))
     block = torch.empty(min(step, len(matrix)), matrix.shape[1])
     for first in range(0, len(matrix), step):
         rows = vectors[first : first + step]
-        torch.mm(block[: len(rows)].copy_(rows), wanted, out=products[first : first + step])
+        torch.mm(block[: len(rows)].copy_(rows), columns, out=products[first : first + step])
     scores = np.ascontiguousarray(products.numpy().T)
-    return [(best := take_best(of_query, k), of_query[best]) for of_query in scores]
+    return [(best := take_best(query_scores, k), query_scores[best]) for query_scores in scores]
 
 
 def take_best(scores: np.ndarray, k: int) -> np.ndarray:
-    """Returns the places of the k highest scores, the best first; of equal ones those that come first."""
+    """Returns the indices of the k highest scores, best first; ties are broken by index."""
     if k >= len(scores):
         return np.argsort(-scores, kind="stable")
     lowest = np.partition(scores, len(scores) - k)[len(scores) - k]
     above, equal = np.flatnonzero(scores > lowest), np.flatnonzero(scores == lowest)
-    places = np.concatenate([above, equal[: k - len(above)]])
-    return places[np.lexsort((places, -scores[places]))]
+    best = np.concatenate([above, equal[: k - len(above)]])
+    return best[np.lexsort((best, -scores[best]))]
 
 
 def map_matrix(path: Path) -> np.ndarray:
-    """Maps a matrix so that writing to it never reaches the file; torch takes no array that cannot be written to."""
+    """Maps a matrix copy-on-write: torch warns of read-only arrays."""
     return np.load(path, mmap_mode="c")
 
 
@@ -152,7 +150,7 @@ def make_graph(dimension: int) -> "usearch.index.Index":
 
 
 def write_graph(path: Path, matrix: np.ndarray, advance: Callable[[int], object] = lambda rows: None) -> None:
-    """Builds an approximate index of the rows; ``advance`` counts those that were added."""
+    """Builds an approximate index of the rows; ``advance`` is called with the number of rows added."""
     graph = make_graph(matrix.shape[1])
     for first in range(0, len(matrix), 4096):
         rows = np.asarray(matrix[first : first + 4096])
@@ -165,14 +163,13 @@ def write_graph(path: Path, matrix: np.ndarray, advance: Callable[[int], object]
 
 
 def write_words(folder: Path, texts: list[str]) -> None:
-    """Counts the words of the texts; texts without a word leave no folder."""
+    """Writes the BM25 index of the texts; no folder if they contain no words."""
     index = index_words(texts)
     if index is not None:
         index.save(str(folder), show_progress=False)
 
 
 def write_texts(path: Path, answers: Iterable[Answer]) -> None:
-    """Writes the answers in their order."""
     rows = iter(answers)
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
         while batch := list(islice(rows, BATCH)):
@@ -186,9 +183,9 @@ def map_texts(path: Path) -> pa.Table:
 
 
 def iterate_answers(table: pa.Table, rows: Iterable[int]) -> Iterator[Answer]:
-    """Yields these rows of a table, read in batches."""
-    wanted = iter(rows)
-    while batch := list(islice(wanted, BATCH)):
+    """Yields the answers in these rows of a table."""
+    remaining = iter(rows)
+    while batch := list(islice(remaining, BATCH)):
         columns = table.take(pa.array(batch, pa.int64())).to_pydict()
         yield from (Answer(*values) for values in zip(*(columns[name] for name in Answer._fields), strict=True))
 

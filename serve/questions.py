@@ -1,4 +1,4 @@
-"""Settings of a search, and questions. It imports no torch, which takes seconds."""
+"""Defines the flags of a search, and reads questions; torch is not imported, which takes seconds."""
 
 import logging
 import unicodedata
@@ -14,9 +14,9 @@ from finetune.evaluation.trec import QRELS, QUERIES, find_beir_file, is_trec_id,
 logger = logging.getLogger(__name__)
 
 BI_ENCODER, BM25, FUSION, CROSS_ENCODER, BLEND = "bi_encoder", "bm25", "fusion", "cross_encoder", "blend"
-CANDIDATES = 100  # of the first stage
-RERANKED = 30  # of these, as many go through the cross-encoder
-MAX_QUESTION = 4000  # characters of a question that are read
+CANDIDATES = 100  # number of candidates from the first stage
+RERANKED = 30  # number of candidates that the cross-encoder re-ranks
+MAX_QUESTION = 4000  # characters; longer questions are truncated
 BEIR_ID = "_id"
 IDS, TEXTS = ("id", BEIR_ID, "question_id", "query_id", "qid"), ("question", "query", "text")
 
@@ -26,37 +26,37 @@ class SearcherFlags:
     """Flags of kinspan search and kinspan serve."""
 
     index: str = setting(REQUIRED)
-    """Folder of an index, as kinspan index writes it."""
+    """Folder of an index, written by kinspan index."""
     cross_encoder: str | None = setting(None, is_model=True)
     """The re-ranker: a release, a ranker, or any other model that kinspan rank takes."""
     rerank_k: int = setting(RERANKED, NOT_BELOW_0, needs="cross_encoder")
-    """Candidates that the cross-encoder ranks."""
+    """Number of candidates that the cross-encoder re-ranks."""
     blend: bool = setting(False, needs="cross_encoder")
-    """Rank what the cross-encoder reads by the sum of reciprocal ranks of its order and the first stage's: better if it
-    was trained on little."""
+    """Rank the re-ranked candidates by the sum of their reciprocal ranks in the first stage and by the cross-encoder:
+    better if it was trained on little data."""
     first_stage: Literal["bi_encoder", "bm25", "fusion"] = setting("bi_encoder")
-    """Finds the candidates; fusion adds up reciprocal ranks of the two."""
+    """How candidates are found; fusion sums the reciprocal ranks of the other two."""
     model: str | None = setting(None, is_model=True)
     """The bi-encoder of the index, if its folder has moved."""
     max_length: int | None = setting(None, ABOVE_0, needs="cross_encoder")
-    """Most tokens of a question with an answer, for the cross-encoder. Without it: those of its training."""
+    """Maximum number of tokens of a question with an answer, for the cross-encoder. Without it: as in its training."""
     precision: Literal["fp32", "bf16"] = setting("fp32", needs="cross_encoder")
-    """Of the cross-encoder. bf16 is faster where the processor computes in it, and rounds scores."""
+    """Precision of the cross-encoder; bf16 is faster if the processor supports it, and its scores are less exact."""
 
 
 def clean_question(question: str) -> str:
-    """Returns the question on one line, without control characters, and no longer than MAX_QUESTION."""
+    """Returns the question on one line, without control characters, truncated to MAX_QUESTION characters."""
     text = question[: 2 * MAX_QUESTION].encode("utf-8", "replace").decode()
     text = " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in text).split())[:MAX_QUESTION]
     if not text:
-        raise KinspanError("the question is empty: ask something")
+        raise KinspanError("the question is empty")
     return text
 
 
 def read_questions(source: str) -> dict[str, str]:
-    """Returns the questions by id, in the order of the file, as they are searched.
+    """Returns the cleaned questions by id, in the order of the file.
 
-    source: a table with columns of IDS and TEXTS; a .tsv file of ids and texts alone; or a folder in BEIR's form
+    source: a table with columns of IDS and TEXTS; a .tsv file with only ids and texts; or a folder in BEIR's form
 
     Raises KinspanError, naming the line, for an id that a TREC file cannot hold or that names two questions, and for a
     question without text.
@@ -77,20 +77,20 @@ def read_questions(source: str) -> dict[str, str]:
         if not is_trec_id(name):
             raise KinspanError(f"{place}: the id {name!r} is empty or has white space, which a TREC file cannot hold")
         if len(text) > MAX_QUESTION:
-            logger.info(f"{place}: the question is cut at {MAX_QUESTION:,} characters")
+            logger.info(f"{place}: the question is truncated to {MAX_QUESTION:,} characters")
         try:
             text = clean_question(text)
         except KinspanError as error:
             raise KinspanError(f"{place}: {error}") from error
         if questions.setdefault(name, text) != text:
-            raise KinspanError(f"{place}: the id {name!r} names another question before")
+            raise KinspanError(f"{place}: an earlier question has the id {name!r} too")
     if not questions:
-        raise KinspanError(f"{path}: no question in it")
+        raise KinspanError(f"{path} has no question")
     return questions
 
 
 def keep_judged(folder: Path, questions: dict[str, str]) -> dict[str, str]:
-    """Returns the questions that qrels/test.tsv of a folder in BEIR's form judges; all if it has none."""
+    """Returns the questions with judgements in qrels/test.tsv of a folder in BEIR's form; all if that is missing."""
     path = find_beir_file(folder, QRELS)
     if not path:
         logger.info(f"{folder} has no {QRELS}: all {len(questions):,} questions of {QUERIES} are asked")
@@ -102,7 +102,7 @@ def keep_judged(folder: Path, questions: dict[str, str]) -> dict[str, str]:
 
 
 def take_text(value: object, name: str, place: str) -> str:
-    """Returns a field as text; whole numbers, which ids often are, count as text. Raises KinspanError for others."""
+    """Returns a field as text, also if it is an integer, as ids often are. Raises KinspanError for other types."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise KinspanError(f"{place}: {name!r} is no text: {str(value)[:60]!r}")
     return str(value).strip()

@@ -1,6 +1,6 @@
-"""Search in two stages: many candidates by vectors or words, of which a cross-encoder then ranks the best.
+"""Searches in two stages: finds candidates by vectors or words, and re-ranks the best by a cross-encoder.
 
-Also for files of questions, into runs in TREC's form; and the re-ranking of a run of any system.
+It also searches for files of questions, and re-ranks TREC runs of any system.
 """
 
 import logging
@@ -43,15 +43,15 @@ from .questions import (
 
 logger = logging.getLogger(__name__)
 
-BATCH = 16  # questions that are searched together
+BATCH = 16  # questions per call of the models
 RUN = "run.txt"
-FUSION_RANK = 60  # added to each rank (Cormack et al., 2009)
-MAX_CHARS = 50  # of a token: texts are cut to this many times the most tokens before they are tokenised
+FUSION_RANK = 60  # added to each rank in reciprocal rank fusion (Cormack et al., 2009)
+MAX_CHARS = 50  # per token: texts are truncated to this many times the maximum length before they are tokenised
 
 
 @dataclass(frozen=True)
 class Hit:
-    """An answer that a search returns: the score that it is ranked by, and those of all stages that gave it one."""
+    """Holds an answer, the score that it is ranked by, and the scores of all stages that scored it."""
 
     id: str
     text: str
@@ -64,14 +64,14 @@ class Hit:
 
 @dataclass
 class Answered:
-    """Holds the hits of each question of a batch, the best first, and the milliseconds of each stage."""
+    """Holds the hits of each question of a batch, best first, and the milliseconds of each stage."""
 
     hits: list[list[Hit]]
     timings: dict[str, float] = field(default_factory=dict)
 
 
 class ReRanker:
-    """A sequence classifier that reads each question together with its candidates."""
+    """Scores each question together with each of its candidates, by a sequence classifier."""
 
     def __init__(self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32") -> None:
         if kinds.find_kind(name_or_dir) == kinds.BI_ENCODER:
@@ -80,24 +80,24 @@ class ReRanker:
         self.model = load_model(name_or_dir, max_length, precision=precision)
 
     def score(self, questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Returns the score of each candidate of each question, from as few forward passes as fit."""
+        """Returns the scores of each question's candidates; all pairs are scored in joint batches."""
         if not any(map(len, candidates)):
             return [np.zeros(0) for _ in questions]
-        room = MAX_CHARS * self.model.max_length
-        texts = [[text[:room] for text in of_question] for of_question in candidates]
-        data = make_candidates([question[:room] for question in questions], texts)
+        limit = MAX_CHARS * self.model.max_length
+        texts = [[text[:limit] for text in group] for group in candidates]
+        data = make_candidates([question[:limit] for question in questions], texts)
         return np.split(self.model.score(data), data.starts[1:-1])
 
 
 def make_candidates(questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> AnswerSet:
-    """Returns questions and the texts of their candidates in the form that is scored, without labels."""
-    texts = [text for of_question in candidates for text in of_question]
+    """Returns questions with the texts of their candidates as an AnswerSet, whose labels are all 0."""
+    texts = [text for group in candidates for text in group]
     return AnswerSet(
         name="search",
         split="candidates",
         question_ids=[str(number) for number in range(len(questions))],
         questions=questions,
-        starts=np.append(0, np.cumsum([len(of_question) for of_question in candidates])).astype(np.int64),
+        starts=np.append(0, np.cumsum([len(group) for group in candidates])).astype(np.int64),
         answer_ids=pa.array([str(number) for number in range(len(texts))], pa.large_string()),
         answers=pa.array(texts, pa.large_string()),
         labels=np.zeros(len(texts), dtype=np.int8),
@@ -105,9 +105,9 @@ def make_candidates(questions: Sequence[str], candidates: Sequence[Sequence[str]
 
 
 class Searcher:
-    """An index, its bi-encoder, and a cross-encoder if there is one, ready to answer; SearcherFlags has the settings.
+    """Searches an index by its bi-encoder, BM25, and optionally a cross-encoder; SearcherFlags describes the settings.
 
-    Raises KinspanError for what is missing or damaged, or if the model is not the one of the index.
+    Raises KinspanError if a file is missing or damaged, or ``model`` is not the index's bi-encoder.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class Searcher:
         blend: bool = False,
     ) -> None:
         self.index = Index(index)
-        place = find_model(self.index.manifest, Path(index), model)
-        self.embedder = Embedder(place, self.index.manifest.settings["max_length"])
+        location = find_model(self.index.manifest, Path(index), model)
+        self.embedder = Embedder(location, self.index.manifest.settings["max_length"])
         self.cross_encoder = ReRanker(cross_encoder, max_length, precision) if cross_encoder else None
         self.blend = blend
-        self._num_cut = 0  # questions of which the bi-encoder read the beginning alone
+        self._num_cut = 0  # questions truncated for the bi-encoder
 
     def search(
         self,
@@ -135,57 +135,57 @@ class Searcher:
         candidates: int = CANDIDATES,
         exact: bool = False,
     ) -> Answered:
-        """Answers a batch of questions, each by at most k answers.
+        """Returns at most k answers to each question of a batch.
 
-        rerank_k:    number of candidates that the cross-encoder ranks, above the others; 0 leaves it out
-        first_stage: finds the candidates: BI_ENCODER, BM25, or FUSION, the reciprocal rank fusion of both
-        candidates:  of the first stage; at least k and rerank_k
-        exact:       compare all vectors, also if the index has an approximate one
+        rerank_k:    number of candidates that the cross-encoder ranks, above the others; 0: no re-ranking
+        first_stage: BI_ENCODER, BM25, or FUSION, the reciprocal rank fusion of both
+        candidates:  number of candidates from the first stage, raised to k and rerank_k if it is lower
+        exact:       compare all vectors, even if the index has an approximate one
 
         Raises KinspanError for an empty question.
         """
-        asked = [clean_question(question) for question in questions]
+        queries = [clean_question(question) for question in questions]
         candidates = max(candidates, k, rerank_k if self.cross_encoder else 0)
-        answered, began = Answered([[] for _ in asked]), time.perf_counter()
-        if not asked:
+        answered, began = Answered([[] for _ in queries]), time.perf_counter()
+        if not queries:
             return answered
         rankings: dict[str, list[RankedRows]] = {}
         if first_stage in (BI_ENCODER, FUSION):
             with _timed(answered, "encode"):
-                vectors = self.embedder.embed_queries(asked)
-                self._num_cut += int(self.embedder.find_cut(asked, kinds.QUERY).sum())
+                vectors = self.embedder.embed_queries(queries)
+                self._num_cut += int(self.embedder.find_cut(queries, kinds.QUERY).sum())
             with _timed(answered, "nearest"):
                 rankings[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
         if first_stage in (BM25, FUSION):
             with _timed(answered, "words"):
-                rankings[BM25] = [self.index.words.find(question, candidates) for question in asked]
+                rankings[BM25] = [self.index.words.find(question, candidates) for question in queries]
         if first_stage == FUSION:
-            both = zip(rankings[BI_ENCODER], rankings[BM25], strict=True)
-            rankings[FUSION] = [fuse(lists, candidates) for lists in both]
+            pairs = zip(rankings[BI_ENCODER], rankings[BM25], strict=True)
+            rankings[FUSION] = [fuse(pair, candidates) for pair in pairs]
         scores = [
-            {stage: dict(zip(*map(np.ndarray.tolist, lists[number]), strict=True)) for stage, lists in rankings.items()}
-            for number in range(len(asked))
+            {stage: dict(zip(*map(np.ndarray.tolist, lists[index]), strict=True)) for stage, lists in rankings.items()}
+            for index in range(len(queries))
         ]
         ranked = [rows.tolist() for rows, _ in rankings[first_stage]]
         if self.cross_encoder and rerank_k:
             with _timed(answered, "rerank"):
-                ranked = self._rerank(self.cross_encoder, asked, ranked, scores, rerank_k)
+                ranked = self._rerank(self.cross_encoder, queries, ranked, scores, rerank_k)
         with _timed(answered, "read"):
             answered.hits = [
-                [self._make_hit(row, of_stage, first_stage) for row in rows[:k]]
-                for rows, of_stage in zip(ranked, scores, strict=True)
+                [self._make_hit(row, by_stage, first_stage) for row in rows[:k]]
+                for rows, by_stage in zip(ranked, scores, strict=True)
             ]
         answered.timings["total"] = 1000 * (time.perf_counter() - began)
         return answered
 
     def list_cuts(self) -> list[str]:
-        """Returns lines on how many questions the bi-encoder cut so far, and how many pairs the cross-encoder did."""
+        """Returns a line for each model, with the number of questions or pairs truncated so far."""
         lines = []
         if self._num_cut:
             limit = f"questions longer than {self.embedder.max_length} tokens: {self._num_cut:,}"
-            lines.append(f"{self.embedder.name}: {limit}; it reads how they begin, BM25 all of them")
+            lines.append(f"{self.embedder.name}: {limit}; only their beginning is encoded; BM25 uses all words")
         if self.cross_encoder and (model := self.cross_encoder.model).num_cut:
-            counts = f"{model.num_cut:,} of {model.num_pairs:,} pairs cut (--max_length {model.max_length})"
+            counts = f"{model.num_cut:,} of {model.num_pairs:,} pairs truncated (--max_length {model.max_length})"
             lines.append(f"{self.cross_encoder.name}: {counts}")
         return lines
 
@@ -197,27 +197,27 @@ class Searcher:
         scores: list[dict[str, dict[int, float]]],
         count: int,
     ) -> list[list[int]]:
-        """Returns the rows with the first ``count`` in their new order, and adds the new scores to ``scores``."""
+        """Returns the rows with the first ``count`` re-ranked, and adds the new scores to ``scores``."""
         texts = [[self.index.answer(row).text for row in rows[:count]] for rows in ranked]
         reranked = []
-        for rows, given, of_stage in zip(ranked, cross_encoder.score(questions, texts), scores, strict=True):
+        for rows, logits, by_stage in zip(ranked, cross_encoder.score(questions, texts), scores, strict=True):
             head = np.array(rows[:count], dtype=np.int64)
-            of_stage[CROSS_ENCODER] = dict(zip(head.tolist(), given.tolist(), strict=True))
-            order = head[np.argsort(-given, kind="stable")]
+            by_stage[CROSS_ENCODER] = dict(zip(head.tolist(), logits.tolist(), strict=True))
+            order = head[np.argsort(-logits, kind="stable")]
             if self.blend:
-                order, sums = fuse([(head, given), (order, given)], len(head))
-                of_stage[BLEND] = dict(zip(order.tolist(), sums.tolist(), strict=True))
+                order, sums = fuse([(head, logits), (order, logits)], len(head))
+                by_stage[BLEND] = dict(zip(order.tolist(), sums.tolist(), strict=True))
             reranked.append(order.tolist() + rows[count:])
         return reranked
 
-    def _make_hit(self, row: int, of_stage: dict[str, dict[int, float]], first_stage: str) -> Hit:
-        scores = {stage: float(by_row[row]) for stage, by_row in of_stage.items() if row in by_row}
+    def _make_hit(self, row: int, by_stage: dict[str, dict[int, float]], first_stage: str) -> Hit:
+        scores = {stage: float(by_row[row]) for stage, by_row in by_stage.items() if row in by_row}
         score = scores.get(BLEND, scores.get(CROSS_ENCODER, scores[first_stage]))
         return Hit(*self.index.answer(row), score=score, scores=scores)
 
 
 def fuse(lists: Sequence[RankedRows], k: int) -> RankedRows:
-    """Returns the k rows of the highest sums over lists of 1 / (FUSION_RANK + rank); of equal sums the earlier one."""
+    """Returns the k rows with the highest sums of 1 / (FUSION_RANK + rank) over the lists; ties keep their order."""
     sums: dict[int, float] = {}
     for rows, _ in lists:
         for rank, row in enumerate(rows.tolist(), 1):
@@ -238,7 +238,7 @@ def search_all(
 ) -> Iterator[tuple[str, list[Hit]]]:
     """Yields each question's id with at most k hits of ``search``.
 
-    skip_same_id: an answer with the id of the question is left out, as in BEIR, where some questions are texts too
+    skip_same_id: drop an answer with the question's id, as BEIR does, where some questions are in the collection
     """
     names = list(questions)
     for start in show_progress("searching", "questions", range(0, len(names), BATCH), unit_scale=BATCH):
@@ -249,9 +249,9 @@ def search_all(
 
 
 def list_scores(hits: Sequence[Hit]) -> dict[str, float]:
-    """Returns a question's scores as a run holds them: what was not re-ranked is below what was, in its order."""
-    first = [hit for hit in hits if CROSS_ENCODER in hit.scores] or hits
-    return append_below({hit.id: hit.score for hit in first}, [hit.id for hit in hits[len(first) :]])
+    """Returns a question's scores for a run: hits that were not re-ranked get lower scores than the others."""
+    reranked = [hit for hit in hits if CROSS_ENCODER in hit.scores] or hits
+    return append_below({hit.id: hit.score for hit in reranked}, [hit.id for hit in hits[len(reranked) :]])
 
 
 def rerank_run(
@@ -264,16 +264,16 @@ def rerank_run(
     max_length: int | None = None,
     precision: str = "fp32",
 ) -> None:
-    """Ranks the first candidates of each question of a TREC run by a model, and writes RUN into the folder ``output``.
+    """Re-ranks the first candidates of each question of a TREC run by a model, and writes RUN into ``output``.
 
-    queries:    what ``read_questions`` takes
-    collection: an index, or what ``stream_answers`` takes
-    depth:      number of a question's candidates that are ranked again; the others follow in their order
+    queries:    any source that ``read_questions`` takes
+    collection: an index, or any source that ``stream_answers`` takes
+    depth:      number of candidates of each question to re-rank; the others follow in their order
 
-    Raises KinspanError, naming the line of the run, for a question or a candidate without text.
+    Raises KinspanError for a question or a candidate without text.
     """
     if (output / RUN).resolve() == run.resolve():
-        raise KinspanError(f"--output_dir {output}: its {RUN} is the run that is read: give another folder")
+        raise KinspanError(f"--output_dir {output}: its {RUN} is the input run: give another folder")
     ranked = rank_run(read_run(run))
     heads = {question: ids[:depth] for question, ids in ranked.items()}
     questions = read_questions(queries)
@@ -291,8 +291,8 @@ def rerank_run(
     logger.info(f"{run}: {data.num_questions:,} questions, {data.num_pairs:,} candidates to re-rank")
     scores = np.split(score_answers(model, data, max_length, precision=precision), data.starts[1:-1])
     rankings = (
-        (question, append_below(dict(zip(ids, of_question.tolist(), strict=True)), ranked[question][depth:]))
-        for (question, ids), of_question in zip(heads.items(), scores, strict=True)
+        (question, append_below(dict(zip(ids, new_scores.tolist(), strict=True)), ranked[question][depth:]))
+        for (question, ids), new_scores in zip(heads.items(), scores, strict=True)
     )
     write_run(output / RUN, rankings, shorten_name(name_installed(model)))
 

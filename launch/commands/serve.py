@@ -44,11 +44,11 @@ class ServeConfig(SearcherFlags):
 def main() -> None:
     config = parse(ServeConfig, DESCRIPTION, EPILOG)
     from serve.service.server import is_local, open_socket, read_token, serve  # torch takes seconds to import
-    from serve.service.waiting import Service
+    from serve.service.waiting import ServiceSettings
 
     token = read_token(Path(config.token_file)) if config.token_file else None
     if not token and not config.allow_anonymous and not is_local(config.host):
         raise KinspanError(f"--host {config.host}: others could read all answers: give --token_file")
-    settings = {field.name: getattr(config, field.name) for field in fields(Service) if hasattr(config, field.name)}
-    service = Service(token=token, **settings)
-    serve(service, open_socket(config.host, config.port))
+    names = [field.name for field in fields(ServiceSettings) if hasattr(config, field.name)]
+    settings = ServiceSettings(token=token, **{name: getattr(config, name) for name in names})
+    serve(settings, open_socket(config.host, config.port))

@@ -1,4 +1,4 @@
-"""The routes of the service and its pages, and the checks of every request before it reaches them."""
+"""Defines the routes of the service and its pages, and checks of every request."""
 
 import asyncio
 import hmac
@@ -28,17 +28,17 @@ from data_pipeline.core.errors import KinspanError
 
 from ..questions import MAX_QUESTION, clean_question
 from .evaluations import LoadedEvaluation
-from .waiting import MarkedHit, SearchMode, SearchQueue, Service
+from .waiting import MarkedHit, SearchMode, SearchQueue, ServiceSettings
 
-MAX_NAME = 60  # characters of what a caller called a field
+MAX_NAME = 60  # characters of a field's name, which the caller chose, in an error
 NO_JSON = 'the body must be JSON such as {"query": "..."}, sent with the header Content-Type: application/json'
 PAGES = Path(__file__).resolve().parents[1] / "pages"
 DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM25, and a cross-encoder that re-ranks."
-MAX_K = 20  # answers to a question
-MAX_BODY = 64 * 1024  # bytes: the longest question, each character escaped as JSON may
-DISCARDED = 4 * 1024**2  # bytes of a body that is too large, read so that its sender sees the answer
+MAX_K = 20  # maximum number of answers to a question
+MAX_BODY = 64 * 1024  # bytes: enough for the longest question with each character escaped in JSON
+MAX_DISCARDED = 4 * 1024**2  # bytes of a too large body that are read, so that its sender receives the error
 HEADERS = {
-    "cache-control": "no-cache",  # a page and its scripts are of one version
+    "cache-control": "no-cache",  # so that a page and its scripts have the same version
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'",
     "cross-origin-opener-policy": "same-origin",
@@ -55,42 +55,42 @@ class Question(BaseModel):
 
     query: str = Field(min_length=1, max_length=MAX_QUESTION, description="The question, in words.")
     k: int = Field(3, ge=1, le=MAX_K, strict=True, description="Number of answers.")
-    rerank: bool | None = Field(None, description="Re-rank by the cross-encoder. Without it: if there is one.")
+    rerank: bool | None = Field(None, description="Whether the cross-encoder re-ranks. Without it: if there is one.")
     first_stage: Literal["bi_encoder", "bm25", "fusion"] | None = Field(
-        None, description="Finds the candidates. Without it: the service's first stage, see /about."
+        None, description="How candidates are found. Without it: the service's first stage, see /about."
     )
 
 
 class SearchResponse(BaseModel):
-    """The answers to a question, the best first."""
+    """The answers to a question, best first."""
 
-    query: str = Field(description="The question as it was read: without control characters and on one line.")
+    query: str = Field(description="The cleaned question: on one line, without control characters.")
     hits: list[MarkedHit]
-    timings: dict[str, float] = Field(description="Milliseconds of each stage, and of the wait before.")
+    timings: dict[str, float] = Field(description="Milliseconds of each stage, and of the wait in the queue.")
     total: float = Field(description="Milliseconds from the question's arrival to its answer.")
 
 
 def make_app(
-    service: Service,
+    settings: ServiceSettings,
     queue: SearchQueue,
     examples: Sequence[str],
     evaluations: Mapping[str, LoadedEvaluation],
     hosts: Sequence[str],
 ) -> FastAPI:
-    """Returns the service as an ASGI application. ``hosts``: names of this machine that a request may use; "*": any"""
+    """Returns the service as an ASGI application. ``hosts``: host names that a request may use; "*": any"""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        searching = asyncio.create_task(queue.work())
+        worker = asyncio.create_task(queue.work())
         yield
-        searching.cancel()
+        worker.cancel()
 
     app = FastAPI(title="kinspan search", description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None)
     _add_errors(app)
-    guards = [require_token(service.token)] if service.token else []
+    guards = [require_token(settings.token)] if settings.token else []
     routes = APIRouter(dependencies=guards)
-    _add_search(routes, service, queue)
-    _add_about(routes, service, queue, examples)
+    _add_search(routes, settings, queue)
+    _add_about(routes, settings, queue, examples)
     _add_evaluations(routes, evaluations)
     app.include_router(routes)
 
@@ -111,16 +111,16 @@ def make_app(
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Makes every refusal ``{"detail": a sentence}``. It never repeats what was sent, which JSON may not hold."""
+    """Makes every error ``{"detail": a sentence}``, without the rejected value, which may not be valid in JSON."""
 
     @app.exception_handler(RequestValidationError)
     async def refuse_input(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         if first["type"] == "json_invalid" or first["loc"] == ("body",):
             return refuse(422, NO_JSON)
-        sent = ".".join(map(str, first["loc"][1:]))  # what follows "body": the caller may have named it
-        place = "".join(filter(str.isprintable, sent))[:MAX_NAME] or "the request"
-        return refuse(422, f"{place}: {first['msg']}")
+        name = ".".join(map(str, first["loc"][1:]))  # the path after "body", which the caller may have chosen
+        field = "".join(filter(str.isprintable, name))[:MAX_NAME] or "the request"
+        return refuse(422, f"{field}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
     async def refuse_request(request: Request, error: HTTPException) -> Response:
@@ -136,19 +136,19 @@ def _add_errors(app: FastAPI) -> None:
         return refuse(500, "the service has a fault; its log has more")
 
 
-def _add_search(routes: APIRouter, service: Service, queue: SearchQueue) -> None:
+def _add_search(routes: APIRouter, settings: ServiceSettings, queue: SearchQueue) -> None:
     @routes.post("/search", response_model=SearchResponse, tags=["search"])
     async def search(question: Question) -> Response:
-        """Finds answers."""
+        """Returns the best answers to a question."""
         arrived = time.perf_counter()
-        if question.rerank and not service.can_rerank:
+        if question.rerank and not settings.can_rerank:
             raise HTTPException(422, "rerank: this service has no cross-encoder")
         try:
             text = clean_question(question.query)
         except KinspanError as error:
             raise HTTPException(422, str(error)) from error
-        rerank = service.can_rerank if question.rerank is None else question.rerank
-        mode = SearchMode(question.first_stage or service.first_stage, rerank)
+        rerank = settings.can_rerank if question.rerank is None else question.rerank
+        mode = SearchMode(question.first_stage or settings.first_stage, rerank)
         hits, milliseconds = await queue.ask(text, question.k, mode)
         timings = {stage: round(value, 3) for stage, value in milliseconds.items()}
         total = round(1000 * (time.perf_counter() - arrived), 3)
@@ -156,24 +156,24 @@ def _add_search(routes: APIRouter, service: Service, queue: SearchQueue) -> None
         return JSONResponse(content, headers={"cache-control": "no-store"})
 
 
-def _add_about(routes: APIRouter, service: Service, queue: SearchQueue, examples: Sequence[str]) -> None:
+def _add_about(routes: APIRouter, settings: ServiceSettings, queue: SearchQueue, examples: Sequence[str]) -> None:
     @routes.get("/examples", tags=["search"])
     async def list_examples() -> Response:
-        """Lists questions to pick from, as `{"questions": [...]}`."""
+        """Lists example questions, as `{"questions": [...]}`."""
         return JSONResponse({"questions": list(examples)})
 
     @routes.get("/about", tags=["service"])
     async def get_about() -> Response:
-        """Names the index, its models, the settings used when a request names none, and the limits."""
+        """Returns the index's name, its models, the default settings and the limits."""
         searcher = queue.searcher
         about = {
             "index": searcher.index.folder.resolve().name,
             "answers": len(searcher.index),
             "bi_encoder": searcher.index.manifest.model["name"],
-            "cross_encoder": searcher.cross_encoder.name if searcher.cross_encoder and service.can_rerank else None,
-            "first_stage": service.first_stage,
-            "rerank_k": service.rerank_k,
-            "blend": service.blend,
+            "cross_encoder": searcher.cross_encoder.name if searcher.cross_encoder and settings.can_rerank else None,
+            "first_stage": settings.first_stage,
+            "rerank_k": settings.rerank_k,
+            "blend": settings.blend,
             "limits": {"max_question": MAX_QUESTION, "max_k": MAX_K},
         }
         return JSONResponse(about)
@@ -182,19 +182,19 @@ def _add_about(routes: APIRouter, service: Service, queue: SearchQueue, examples
 def _add_evaluations(routes: APIRouter, evaluations: Mapping[str, LoadedEvaluation]) -> None:
     @routes.get("/evaluations", tags=["evaluations"])
     async def list_evaluations() -> Response:
-        """Lists names, models, metrics and numbers of questions."""
+        """Lists the evaluations with their models, metrics and numbers of questions."""
         return JSONResponse({"evaluations": [evaluation.summary for evaluation in evaluations.values()]})
 
     @routes.get("/evaluations/{name}", tags=["evaluations"])
     async def show_evaluation(name: str) -> Response:
-        """Adds the questions, with the rank of each model's first right answer; null without any."""
+        """Returns an evaluation with its questions and the rank of each model's first right answer, or null."""
         if name not in evaluations:
             raise HTTPException(404, "there is no evaluation of that name")
         return Response(evaluations[name].body, media_type="application/json")
 
     @routes.get("/evaluations/{name}/questions/{question:path}", tags=["evaluations"])
     async def show_question(name: str, question: str) -> Response:
-        """Shows the right answers to a question, and the best answers of each model."""
+        """Returns the right answers to a question, and the best answers of each model."""
         if name not in evaluations or question not in evaluations[name].questions:
             raise HTTPException(404, "there is no such question")
         return JSONResponse(evaluations[name].show_question(question))
@@ -213,7 +213,7 @@ async def _add_headers(request: Request, call_next: RequestResponseEndpoint) -> 
 
 
 class BodyLimit:
-    """Answers 413 to a body of more than MAX_BODY bytes, which is not held."""
+    """Answers 413 to a body of more than MAX_BODY bytes, without keeping it in memory."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -222,7 +222,7 @@ class BodyLimit:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         declared, arrived, body = int(Headers(scope=scope).get("content-length", 0)), 0, b""
-        while max(declared, arrived) <= DISCARDED:
+        while max(declared, arrived) <= MAX_DISCARDED:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
@@ -231,7 +231,7 @@ class BodyLimit:
             if not message["more_body"]:
                 break
         if max(declared, arrived) > MAX_BODY:
-            return await refuse(413, f"a request has at most {MAX_BODY:,} bytes")(scope, receive, send)
+            return await refuse(413, f"the request is longer than {MAX_BODY:,} bytes")(scope, receive, send)
         pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive_body() -> Message:

@@ -1,11 +1,11 @@
-"""Evaluations on disk: models side by side on the questions of a set, for the page that compares them.
+"""Reads and writes evaluations: the results of several models on a set of questions, for the page that compares them.
 
-A folder, whose name is the evaluation's, with three files:
+An evaluation is a folder, whose name is the evaluation's, with three files:
 
 - ``evaluation.json``: ``{"format": 1, "models": [...], "metrics": {model: {metric: number}}}``
 - ``questions.jsonl``, a line for each question: ``{"id", "text", "right": [answer ids], "ranks": {model: rank or null},
-  "hits": {model: [[answer id, score or null], ...]}}``, the best first; ranks count from 1, beyond what is kept too
-- ``answers.jsonl``, a line for each answer that is named: ``{"id", "text", "question", "url", "title"}``
+  "hits": {model: [[answer id, score or null], ...]}}``, best first; ranks count from 1, over all results
+- ``answers.jsonl``, a line for each answer in questions.jsonl: ``{"id", "text", "question", "url", "title"}``
 """
 
 import json
@@ -24,12 +24,12 @@ from finetune.evaluation.named_metrics import measure_retrieval
 from ..answers import Answer
 
 SETTINGS, QUESTIONS, ANSWERS = "evaluation.json", "questions.jsonl", "answers.jsonl"
-KEPT = 10  # answers of each model that are kept with a question
+KEPT = 10  # results of each model that are stored with a question
 Kind = TypeVar("Kind")
 
 
 class EvaluatedQuery(NamedTuple):
-    """A question, the ids of its right answers, and each model's results: ids, with their scores if known."""
+    """Holds a question, the ids of its right answers, and each model's results: ids, with their scores if known."""
 
     id: str
     text: str
@@ -53,7 +53,7 @@ class _Question(BaseModel):
 
 @dataclass(frozen=True)
 class LoadedEvaluation:
-    """An evaluation in memory; ``summary`` answers GET /evaluations, and ``body`` GET /evaluations/{name}."""
+    """Holds an evaluation, its ``summary`` for GET /evaluations, and the ``body`` of GET /evaluations/{name}."""
 
     summary: dict[str, object]
     body: bytes
@@ -74,36 +74,36 @@ class LoadedEvaluation:
         }
 
 
-def write_evaluation(folder: Path, asked: Sequence[EvaluatedQuery], answers: Iterable[Answer]) -> None:
-    """Writes an evaluation. Metrics and ranks are those of all results; KEPT answers of each model are kept.
+def write_evaluation(folder: Path, queries: Sequence[EvaluatedQuery], answers: Iterable[Answer]) -> None:
+    """Writes an evaluation. Metrics and ranks cover all results, of which the first KEPT of each model are stored.
 
-    answers: with the texts of the results, and of the right ones as far as they are known
+    answers: the answers in the results, and the right answers with known texts
     """
-    models = list(asked[0].hits)
+    models = list(queries[0].hits)
     names = {name: name.upper() for name in RETRIEVAL_METRICS} | {MRR: "MRR"}
     metrics = {}
     for model in models:
-        rankings = [[answer for answer, _ in question.hits[model]] for question in asked]
-        figures = measure_retrieval(rankings, [set(question.right) for question in asked])
+        rankings = [[answer for answer, _ in question.hits[model]] for question in queries]
+        figures = measure_retrieval(rankings, [set(question.right) for question in queries])
         metrics[model] = {names[name]: round(float(values.mean()), 6) for name, values in figures.items()}
     rows = []
-    for question in asked:
+    for question in queries:
         ranks: dict[str, int | None] = {}
         for model, hits in question.hits.items():
             ranks[model] = next((rank for rank, (name, _) in enumerate(hits, 1) if name in set(question.right)), None)
         kept = {model: list(hits[:KEPT]) for model, hits in question.hits.items()}
         rows.append(_Question(id=question.id, text=question.text, right=list(question.right), ranks=ranks, hits=kept))
-    named = {name for row in rows for hits in row.hits.values() for name, _ in hits}
-    named |= {name for row in rows for name in row.right}
+    stored_ids = {name for row in rows for hits in row.hits.values() for name, _ in hits}
+    stored_ids |= {name for row in rows for name in row.right}
     folder.mkdir(parents=True, exist_ok=True)
-    texts = (json.dumps(answer._asdict()) + "\n" for answer in answers if answer.id in named)
+    texts = (json.dumps(answer._asdict()) + "\n" for answer in answers if answer.id in stored_ids)
     write_atomically(folder / ANSWERS, texts)
     write_atomically(folder / QUESTIONS, (row.model_dump_json() + "\n" for row in rows))
     write_atomically(folder / SETTINGS, _Settings(models=models, metrics=metrics).model_dump_json(indent=1) + "\n")
 
 
 def open_evaluations(folders: Sequence[str]) -> dict[str, LoadedEvaluation]:
-    """Opens evaluations by their names. Raises KinspanError if one cannot be read, or two have the same name."""
+    """Returns evaluations by name. Raises KinspanError if one cannot be read, or two have the same name."""
     opened: dict[str, LoadedEvaluation] = {}
     for folder in map(Path, folders):
         name = folder.resolve().name
@@ -114,7 +114,7 @@ def open_evaluations(folders: Sequence[str]) -> dict[str, LoadedEvaluation]:
 
 
 def open_evaluation(folder: Path, name: str) -> LoadedEvaluation:
-    """Raises KinspanError, naming file and line, if something is missing or damaged."""
+    """Returns an evaluation. Raises KinspanError, naming file and line, if a file is missing or damaged."""
     (settings,) = _read(folder / SETTINGS, _Settings)
     models = set(settings.models)
     answers = {answer.id: answer for answer in _read(folder / ANSWERS, Answer)}
@@ -125,24 +125,24 @@ def open_evaluation(folder: Path, name: str) -> LoadedEvaluation:
         if missing := [name for hits in question.hits.values() for name, _ in hits if name not in answers]:
             raise KinspanError(f"{folder / ANSWERS}: the answer {missing[0]} is missing")
     if not questions:
-        raise KinspanError(f"{folder / QUESTIONS}: no question in it")
-    known = {"name": name, "models": settings.models, "metrics": settings.metrics}
+        raise KinspanError(f"{folder / QUESTIONS} has no question")
+    common = {"name": name, "models": settings.models, "metrics": settings.metrics}
     shown = [question.model_dump(exclude={"hits"}) for question in questions.values()]
-    body = json.dumps({**known, "questions": shown}).encode()
-    return LoadedEvaluation({**known, "questions": len(questions)}, body, questions, answers)
+    body = json.dumps({**common, "questions": shown}).encode()
+    return LoadedEvaluation({**common, "questions": len(questions)}, body, questions, answers)
 
 
 def _read(path: Path, kind: type[Kind]) -> list[Kind]:
-    """Reads the lines of a file, or all of ``evaluation.json`` as one."""
+    """Parses each line of a file, or the whole of ``evaluation.json``."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise KinspanError(f"--evaluation {path.parent}: {path.name} cannot be read: {quote_error(error)}") from error
-    adapter, read = TypeAdapter(kind), []
+    adapter, parsed = TypeAdapter(kind), []
     for number, line in enumerate([content] if path.name == SETTINGS else content.splitlines(), 1):
         try:
-            read.append(adapter.validate_json(line))
+            parsed.append(adapter.validate_json(line))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise KinspanError(f"{path} line {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    return read
+    return parsed

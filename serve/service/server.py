@@ -1,4 +1,4 @@
-"""The service as a process: opening the index, listening, and ending when it is told to."""
+"""Runs the service as a process: opens the index, listens, and exits on a signal."""
 
 import ipaddress
 import logging
@@ -17,20 +17,20 @@ from ..index import Index
 from ..search import Searcher
 from .api import make_app
 from .evaluations import open_evaluations
-from .waiting import SearchQueue, Service
+from .waiting import SearchQueue, ServiceSettings
 
 logger = logging.getLogger(__name__)
 
-EXAMPLES, EXAMPLE_CHARS = 30, 200  # questions to pick from, and their most characters
-LOOKED_AT = 600  # answers
+MAX_EXAMPLES, MAX_EXAMPLE_CHARS = 30, 200  # number and length of the example questions
+SAMPLED_ANSWERS = 600  # answers of the index among which example questions are looked for
 MAX_CONNECTIONS = 900  # below the usual limit of open files
-MAX_HEAD = 16 * 1024  # bytes of a request's first lines
+MAX_HEAD = 16 * 1024  # bytes of a request line with its headers
 MIN_TOKEN = 16  # characters
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
 def read_token(path: Path) -> str:
-    """Returns the single word in a file. Raises KinspanError if it is none, or too short."""
+    """Returns the token in a file. Raises KinspanError if it is too short, or not a single word."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
@@ -41,7 +41,7 @@ def read_token(path: Path) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Returns whether this is a name or an address by which a machine means itself."""
+    """Returns whether this is localhost or a loopback address."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -49,41 +49,40 @@ def is_local(host: str) -> bool:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Returns a socket bound to this address; port 0 takes a free one."""
+    """Returns a socket bound to this address; port 0: any free port."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         opened = socket.socket(family, kind)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)
     except (OSError, OverflowError, UnicodeError) as error:
-        raise KinspanError(f"--host {host} --port {port} cannot be listened on: {quote_error(error)}") from error
+        raise KinspanError(f"--host {host} --port {port}: cannot listen there: {quote_error(error)}") from error
     return opened
 
 
-def serve(service: Service, opened: socket.socket) -> None:
-    """Answers until SIGTERM or SIGINT; then whoever waits is answered, and the process ends with status 0.
+def serve(settings: ServiceSettings, opened: socket.socket) -> None:
+    """Serves until SIGTERM or SIGINT; then answers the waiting questions and exits with status 0.
 
     Raises KinspanError if the index, a model, an evaluation or the examples cannot be read.
     """
-    read_manifest(Path(service.index))  # before the models are loaded
-    logger.info("opening %s", service.index)
-    models = service.cross_encoder, service.model, service.precision, service.max_length
-    server = make_server(service, opened, Searcher(service.index, *models, blend=service.blend))
-    for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again once it has shut down
-        signal.signal(number, lambda *_: os._exit(0))
+    read_manifest(Path(settings.index))  # raises before the models are loaded
+    logger.info("opening %s", settings.index)
+    models = settings.cross_encoder, settings.model, settings.precision, settings.max_length
+    server = make_server(settings, opened, Searcher(settings.index, *models, blend=settings.blend))
+    for stop in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again once it has shut down
+        signal.signal(stop, lambda *_: os._exit(0))
     server.run([opened])
 
 
-def make_server(service: Service, opened: socket.socket, searcher: Searcher) -> uvicorn.Server:
-    """Returns the server of ``serve``, before it starts."""
-    evaluations = open_evaluations(service.evaluation)
-    examples = list_examples(service.examples, searcher.index)
+def make_server(settings: ServiceSettings, opened: socket.socket, searcher: Searcher) -> uvicorn.Server:
+    evaluations = open_evaluations(settings.evaluation)
+    examples = list_examples(settings.examples, searcher.index)
     host, port = opened.getsockname()[:2]
-    # Without a token, another site whose owner lets its name point here could read the answers in a visitor's browser
-    hosts = ["*"] if service.token or not is_local(host) else [*LOCAL_HOSTS, host]
-    queue = SearchQueue(searcher, service)
+    # Without a token, only local host names: against DNS rebinding, by which another site could read the answers
+    hosts = ["*"] if settings.token or not is_local(host) else [*LOCAL_HOSTS, host]
+    queue = SearchQueue(searcher, settings)
     config = uvicorn.Config(
-        make_app(service, queue, examples, evaluations, hosts),
+        make_app(settings, queue, examples, evaluations, hosts),
         http="h11",
         ws="none",
         log_level="error",
@@ -91,7 +90,7 @@ def make_server(service: Service, opened: socket.socket, searcher: Searcher) -> 
         server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         h11_max_incomplete_event_size=MAX_HEAD,
-        timeout_graceful_shutdown=ceil(service.timeout),
+        timeout_graceful_shutdown=ceil(settings.timeout),
     )
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     logger.info("%s answers, ready: %s", f"{len(searcher.index):,}", address)
@@ -99,16 +98,16 @@ def make_server(service: Service, opened: socket.socket, searcher: Searcher) -> 
 
 
 def list_examples(path: str | None, index: Index) -> list[str]:
-    """Returns questions of a file, one a line, or else questions and titles of answers, spread over all."""
+    """Returns example questions: lines of a file, or questions and titles of answers from the whole index."""
     if path:
         try:
             lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
         except (OSError, ValueError) as error:
             raise KinspanError(f"--examples {path} cannot be read: {quote_error(error)}") from error
     else:
-        answers = map(index.answer, range(0, len(index), max(1, len(index) // LOOKED_AT)))
+        answers = map(index.answer, range(0, len(index), max(1, len(index) // SAMPLED_ANSWERS)))
         lines = [answer.question or answer.title for answer in answers]
-    questions = [*dict.fromkeys(line.strip() for line in lines if 0 < len(line.strip()) <= EXAMPLE_CHARS)]
+    questions = [*dict.fromkeys(line.strip() for line in lines if 0 < len(line.strip()) <= MAX_EXAMPLE_CHARS)]
     if path and not questions:
-        raise KinspanError(f"--examples {path}: no question in it")
-    return questions[:: max(1, len(questions) // EXAMPLES)][:EXAMPLES]
+        raise KinspanError(f"--examples {path} has no question")
+    return questions[:: max(1, len(questions) // MAX_EXAMPLES)][:MAX_EXAMPLES]

@@ -1,4 +1,4 @@
-"""The settings of the service, and its queue: waiting questions with the same mode are answered together."""
+"""Holds the settings of the service, and the queue in which waiting questions are batched by their search mode."""
 
 import asyncio
 import logging
@@ -19,20 +19,19 @@ from ..search import Hit, Searcher
 
 logger = logging.getLogger(__name__)
 
-
-# Most questions that are answered together. A cross-encoder fills a processor with the candidates of a few
-TOGETHER, TOGETHER_RERANKED = 16, 4
+# Questions per model call: fewer with re-ranking, where the candidates of a few questions keep the processor busy
+MAX_BATCH, MAX_RERANKED_BATCH = 16, 4
 
 
 @dataclass
-class Service(SearcherFlags):
-    """Holds the settings of a service. ``first_stage`` is for questions that name none."""
+class ServiceSettings(SearcherFlags):
+    """Adds the settings of the service to those of its searcher. ``first_stage``: default for questions without one"""
 
-    examples: str | None = None  # file of questions to pick from, one a line; without it, questions of the index
-    evaluation: Sequence[str] = ()  # folders
-    token: str | None = None  # that every caller must send; None: anyone may ask
-    concurrency: int = 64  # questions that wait or are being answered
-    timeout: float = 30  # seconds until a question without an answer is given up
+    examples: str | None = None  # file of example questions, one on each line; without it, some from the index
+    evaluation: Sequence[str] = ()  # folders of evaluations
+    token: str | None = None  # every caller must send it; None: no token is needed
+    concurrency: int = 64  # maximum number of questions that wait or are being answered
+    timeout: float = 30  # seconds until an unanswered question is refused
 
     @property
     def can_rerank(self) -> bool:
@@ -41,121 +40,121 @@ class Service(SearcherFlags):
 
 @dataclass(frozen=True)
 class MarkedHit(Hit):
-    """A hit with the places of the question's words in its text, [start, end) in Unicode characters."""
+    """Adds to a hit where its text has words of the question: [start, end) in Unicode characters."""
 
     marks: list[tuple[int, int]]
 
 
-Result = tuple[list[MarkedHit], dict[str, float]]  # hits, and milliseconds of each stage
+Result = tuple[list[MarkedHit], dict[str, float]]  # the hits, and the milliseconds of each stage
 
 
 class SearchMode(NamedTuple):
-    """How a question is searched; questions with the same mode go through the models together."""
+    """Says how a question is searched; questions with the same mode share a model call."""
 
     first_stage: str
     rerank: bool
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _PendingQuestion:
     question: str
     k: int
     mode: SearchMode
     future: asyncio.Future[Result]
-    since: float = field(default_factory=time.perf_counter)
+    arrived: float = field(default_factory=time.perf_counter)
 
 
 class SearchQueue:
-    """A searcher, and the questions that wait for it. One thread uses the models; all else runs in the event loop."""
+    """Queues questions for a searcher. One thread runs the models; everything else runs in the event loop."""
 
-    def __init__(self, searcher: Searcher, service: Service) -> None:
-        self.searcher, self._service = searcher, service
-        self._models = ThreadPoolExecutor(1, "search")
-        self._logged: set[str] = set()  # names of models of which a cut was logged
-        self._waiting: list[_Waiting] = []
-        self._running: list[_Waiting] = []
+    def __init__(self, searcher: Searcher, settings: ServiceSettings) -> None:
+        self.searcher, self._settings = searcher, settings
+        self._executor = ThreadPoolExecutor(1, "search")
+        self._logged: set[str] = set()  # models for which truncation has been logged
+        self._pending: list[_PendingQuestion] = []
+        self._running: list[_PendingQuestion] = []
         self._arrived = asyncio.Event()
 
     async def ask(self, question: str, k: int, mode: SearchMode) -> Result:
-        """Waits for the answer. A question whose caller stops waiting is dropped.
+        """Waits for the hits; a question is dropped if its caller stops waiting.
 
-        Raises HTTPException if too many questions wait, or the answer takes too long.
+        Raises HTTPException if too many questions are queued, or after the timeout.
         """
-        if (count := len(self._waiting) + len(self._running)) >= self._service.concurrency:
+        if (count := len(self._pending) + len(self._running)) >= self._settings.concurrency:
             raise HTTPException(429, f"{count} questions are waiting", {"retry-after": "2"})
-        waiting = _Waiting(question, k, mode, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
+        pending = _PendingQuestion(question, k, mode, asyncio.get_running_loop().create_future())
+        self._pending.append(pending)
         self._arrived.set()
         try:
-            async with asyncio.timeout(self._service.timeout):
-                return await waiting.future
+            async with asyncio.timeout(self._settings.timeout):
+                return await pending.future
         except TimeoutError:
-            raise HTTPException(504, f"no answer within {self._service.timeout:g} seconds") from None
+            raise HTTPException(504, f"no answer within {self._settings.timeout:g} seconds") from None
         finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+            if pending in self._pending:
+                self._pending.remove(pending)
 
     async def work(self) -> None:
         """Answers questions until it is cancelled."""
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            while self._waiting:
-                mode = self._waiting[0].mode
-                most = TOGETHER_RERANKED if mode.rerank else TOGETHER
-                batch = self._running = [waiting for waiting in self._waiting if waiting.mode == mode][:most]
-                self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
-                results = await asyncio.get_running_loop().run_in_executor(self._models, self._answer, batch)
-                for waiting, result in zip(batch, results, strict=True):
-                    if waiting.future.done():
+            while self._pending:
+                mode = self._pending[0].mode
+                size = MAX_RERANKED_BATCH if mode.rerank else MAX_BATCH
+                batch = self._running = [question for question in self._pending if question.mode == mode][:size]
+                self._pending = [question for question in self._pending if question not in batch]
+                results = await asyncio.get_running_loop().run_in_executor(self._executor, self._answer, batch)
+                for question, result in zip(batch, results, strict=True):
+                    if question.future.done():
                         continue  # its caller has stopped waiting
                     if isinstance(result, Exception):
-                        waiting.future.set_exception(result)
+                        question.future.set_exception(result)
                     else:
-                        waiting.future.set_result(result)
+                        question.future.set_result(result)
                 self._running = []
 
-    def _answer(self, batch: Sequence[_Waiting]) -> list[Result | Exception]:
-        """Tries each question alone if the batch cannot be answered: one must not harm the others."""
+    def _answer(self, batch: Sequence[_PendingQuestion]) -> list[Result | Exception]:
+        """Returns the result of each question, or its exception. If the batch fails, each question is tried alone."""
         mode, began = batch[0].mode, time.perf_counter()
         try:
             answered = self.searcher.search(
-                [waiting.question for waiting in batch],
-                k=max(waiting.k for waiting in batch),
-                rerank_k=self._service.rerank_k if mode.rerank else 0,
+                [pending.question for pending in batch],
+                k=max(pending.k for pending in batch),
+                rerank_k=self._settings.rerank_k if mode.rerank else 0,
                 first_stage=mode.first_stage,
             )
-            marked = [_mark(waiting, hits) for waiting, hits in zip(batch, answered.hits, strict=True)]
+            marked = [_mark(pending, hits) for pending, hits in zip(batch, answered.hits, strict=True)]
         except Exception as error:
-            return [error] if len(batch) == 1 else [self._answer([waiting])[0] for waiting in batch]
+            return [error] if len(batch) == 1 else [self._answer([pending])[0] for pending in batch]
         for line in self.searcher.list_cuts():
             if (name := line.partition(": ")[0]) not in self._logged:
-                logger.warning("%s; further ones are not logged", line)
+                logger.warning("%s; further truncation is not logged", line)
                 self._logged.add(name)
         stages = {stage: milliseconds for stage, milliseconds in answered.timings.items() if stage != "total"}
         return [
-            (hits, {"wait": 1000 * (began - waiting.since)} | stages)
-            for waiting, hits in zip(batch, marked, strict=True)
+            (hits, {"wait": 1000 * (began - pending.arrived)} | stages)
+            for pending, hits in zip(batch, marked, strict=True)
         ]
 
 
-def _mark(waiting: _Waiting, hits: Sequence[Hit]) -> list[MarkedHit]:
-    words = find_words(waiting.question)
-    return [MarkedHit(**vars(hit), marks=mark_words(hit.text, words)) for hit in hits[: waiting.k]]
+def _mark(pending: _PendingQuestion, hits: Sequence[Hit]) -> list[MarkedHit]:
+    stems = stem_question(pending.question)
+    return [MarkedHit(**vars(hit), marks=mark_words(hit.text, stems)) for hit in hits[: pending.k]]
 
 
-def find_words(question: str) -> set[str]:
-    """Returns the stems of the question's words without English function words, which would mark every line."""
+def stem_question(question: str) -> set[str]:
+    """Returns the stems of the question's words, except English stop words, which would mark every line."""
     words = [question[start:end].lower() for start, end in locate_words(question)]
     return set(stem_words([word for word in words if word not in STOPWORDS_EN]))
 
 
-def mark_words(text: str, words: set[str]) -> list[tuple[int, int]]:
-    """Returns [start, end) of each of the words in the text; overlapping ones are joined."""
-    places = list(locate_words(text))
+def mark_words(text: str, stems: set[str]) -> list[tuple[int, int]]:
+    """Returns [start, end) of each word of the text with one of the stems; overlapping words are joined."""
+    spans = list(locate_words(text))
     marks: list[tuple[int, int]] = []
-    for (start, end), stem in zip(places, stem_words([text[a:b].lower() for a, b in places]), strict=True):
-        if stem in words:
+    for (start, end), stem in zip(spans, stem_words([text[a:b].lower() for a, b in spans]), strict=True):
+        if stem in stems:
             begin = marks.pop()[0] if marks and start < marks[-1][1] else start
             marks.append((begin, end))
     return marks

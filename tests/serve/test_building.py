@@ -73,7 +73,7 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkey
     monkeypatch.setattr(embedder, "embed_answers", die_in_the_third)
     with pytest.raises(KeyboardInterrupt):
         build_index(tmp_path / "index", embedder, answers)
-    with pytest.raises(KinspanError, match="once more"):
+    with pytest.raises(KinspanError, match="unfinished"):
         Index(tmp_path / "index")
     monkeypatch.setattr(embedder, "embed_answers", lambda texts, p: rest.append(len(texts)) or encode(texts, p))
     caplog.clear()

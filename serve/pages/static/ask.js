@@ -1,9 +1,9 @@
-// The page "ask": a question, the best answers, how they were found and how long it took.
+// The page "ask": a question, its best answers, and the time of each stage.
 
 import { describeOrigin, find, hideProblem, isTyping, make, makeTitle, nameAnswer, plural, renderText, request, showProblem } from "/static/common.js";
 
 const CHIPS = 8; // examples shown
-const COUNTS = [1, 3, 5, 10, 20]; // of answers to choose from, as far as the service allows
+const COUNTS = [1, 3, 5, 10, 20]; // choices for the number of answers, up to the service's limit
 const SCORES = {
   blend: "combined",
   cross_encoder: "relevance",
@@ -23,7 +23,7 @@ const STAGES = {
 const form = find("form");
 const field = find("question");
 let about = null;
-let running = null; // the request under way
+let running = null; // the AbortController of the current request
 let examples = [];
 
 async function start() {
@@ -36,23 +36,23 @@ async function start() {
   }
   hideProblem();
   describe();
-  const typed = field.value; // while the service had not answered yet
+  const typed = field.value; // typed before the service answered
   readAddress();
   field.value ||= typed;
 }
 
-/** Says what is searched, and offers what the service can do. */
+/** Shows the index and its models, and the options that the service has. */
 function describe() {
-  find("about").textContent = `${about.index}: ${plural(about.answers, "answer")}. What is found is quoted word for word, not written by a model.`;
+  find("about").textContent = `${about.index}: ${plural(about.answers, "answer")}. Answers are quoted from the index, not generated.`;
   const counts = COUNTS.filter((count) => count <= about.limits.max_k);
   form.k.replaceChildren(...counts.map((count) => make("option", { value: count }, String(count))));
   find("rerank-label").hidden = !about.cross_encoder;
   field.maxLength = about.limits.max_question;
   const reranks = about.cross_encoder ? `Re-ranked by ${about.cross_encoder}. ` : "";
-  find("footer").textContent = `Meaning is compared by ${about.bi_encoder}. ${reranks}kinspan ${about.version}.`;
+  find("footer").textContent = `Meaning is compared by ${about.bi_encoder}. ${reranks}`;
 }
 
-/** Fills the form from the address, and asks what is there. */
+/** Fills the form from the URL, and sends its question. */
 function readAddress() {
   const address = new URLSearchParams(location.search);
   field.value = address.get("q") ?? "";
@@ -68,7 +68,7 @@ function readAddress() {
   ask();
 }
 
-/** Puts what the form says into the address, and asks it; `start` does where the service has not answered yet. */
+/** Writes the form into the URL, and sends the question; before the service has answered, `start` sends it later. */
 function submit() {
   const address = new URLSearchParams({ q: field.value.trim() });
   if (!about) return history.replaceState(null, "", `?${address}`);
@@ -82,7 +82,7 @@ function submit() {
 
 async function ask() {
   running?.abort();
-  const own = (running = new AbortController());
+  const current = (running = new AbortController());
   const query = field.value.trim();
   const results = find("results");
   hideProblem();
@@ -98,16 +98,16 @@ async function ask() {
   try {
     const body = { query, k: Number(form.k.value), first_stage: form.stage.value };
     if (about.cross_encoder) body.rerank = form.rerank.checked;
-    const found = await request("/search", { body, signal: own.signal });
-    if (running === own) showAnswers(found);
+    const found = await request("/search", { body, signal: current.signal });
+    if (running === current) showAnswers(found);
   } catch (problem) {
-    if (running !== own) return; // a newer question took over
+    if (running !== current) return; // a newer question was asked
     results.replaceChildren();
     showProblem(problem, ask);
   } finally {
-    if (running === own) results.removeAttribute("aria-busy");
+    if (running === current) results.removeAttribute("aria-busy");
   }
-  if (running === own) showExamples();
+  if (running === current) showExamples();
 }
 
 function showExamples() {
@@ -151,7 +151,7 @@ function renderHit(hit, place) {
   );
 }
 
-/** The score of the last stage, and in its title those of all. A cross-encoder's logit is shown as a probability. */
+/** Shows the last stage's score, with all stages' in its tooltip. A cross-encoder's logit is shown as a probability. */
 function renderScore({ scores }) {
   const kind = Object.keys(SCORES).find((name) => name in scores);
   const shown = kind === "cross_encoder" ? 1 / (1 + Math.exp(-scores[kind])) : scores[kind];

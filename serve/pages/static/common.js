@@ -1,6 +1,6 @@
-// What both pages share: elements, requests, problems, and an answer's text. Text is never read as HTML.
+// Functions of both pages: elements, requests, error messages, and texts of answers. Text is never parsed as HTML.
 
-const TOKEN = "kinspan-token"; // where the token is kept until the tab is closed
+const TOKEN = "kinspan-token"; // key of the token in the tab's sessionStorage
 const TITLES = {
   0: "No connection",
   401: "A token is needed",
@@ -10,11 +10,11 @@ const TITLES = {
   503: "Not ready",
   504: "Too slow",
 };
-let retry = null; // the timer of the next try
+let retry = null; // the timer of the next attempt
 
 export const find = (id) => document.getElementById(id);
 
-/** An element with properties (`on...` listeners, attributes; null and false leave one out) and children. */
+/** Returns an element with children and properties: `on...` listeners, or attributes, skipped if null or false. */
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -30,22 +30,22 @@ export const plural = (count, one) => `${count.toLocaleString("en")} ${count ===
 export const isTyping = (event) =>
   event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName ?? "");
 
-/** What stands above an answer: its question, the title of its document, or its id. */
+/** Returns the heading of an answer: its question, the title of its document, or its id. */
 export const nameAnswer = ({ id, question, title }) => question || title || `Answer ${id}`;
 
-/** Says what stands above an answer, and by which id it is found again. */
+/** Says what the heading of an answer is, and gives its id. */
 export const describeOrigin = ({ id, question, title }) =>
   [question ? "the question it answered" : title ? "title of the document" : null, title && question ? `document: ${title}` : null, `id: ${id}`]
     .filter(Boolean)
     .join(" · ");
 
-/** The title of an answer, as a link where its address is one of http or https. */
+/** Returns the title of an answer, as a link if its URL is http or https. */
 export function makeTitle(title, url) {
   if (!/^https?:\/\//i.test(url)) return title;
   return make("a", { href: url, target: "_blank", rel: "noopener noreferrer" }, title);
 }
 
-/** The JSON that the service answers. Throws an Error with `status`, `text` and `after` where it refuses. */
+/** Returns the service's JSON. Throws an Error with `status`, `text` and `after` if the request fails. */
 export async function request(path, { body, signal } = {}) {
   const headers = { "Content-Type": "application/json" };
   const token = sessionStorage.getItem(TOKEN);
@@ -58,7 +58,7 @@ export async function request(path, { body, signal } = {}) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     if (!response) fail(0, "The service cannot be reached. Is it still running?");
-    if (response.ok) fail(0, "The answer did not arrive whole.");
+    if (response.ok) fail(0, "The response is incomplete.");
   }
   if (response.status === 401) {
     fail(401, token ? "The service does not know this token." : "This service answers only callers with its token.");
@@ -80,7 +80,7 @@ export function hideProblem() {
   find("problem").replaceChildren();
 }
 
-/** Shows what went wrong; `again` does it once more: by a button, by itself where the service says when, or with a token. */
+/** Shows an error; `again` repeats the request: on a button, after the service's Retry-After, or with a token. */
 export function showProblem(problem, again) {
   hideProblem();
   const { status, text = String(problem), after } = problem;
@@ -108,7 +108,7 @@ function makeTokenForm(again) {
   return make("form", { class: "token", onsubmit: send }, make("label", { for: "token" }, "Token"), field, button);
 }
 
-/** An answer's text, folded where it is long; `marks` are [start, end] pairs, counted in Unicode characters. */
+/** Renders an answer's text, folded if it is long; `marks` are [start, end) in Unicode characters. */
 export function renderText(text, marks = [], room = 900) {
   const characters = [...text];
   const blocks = [];
@@ -130,7 +130,7 @@ export function renderText(text, marks = [], room = 900) {
   return [body, button];
 }
 
-/** "code" keeps its columns, "lines" its line ends; the lines of "prose" are long, and flow. */
+/** Returns the class of a block: "code" is not wrapped, "lines" keep their line breaks, "prose" is reflowed. */
 function classify(block) {
   if (/^(>>> |\$ |\t| {4})/m.test(block)) return "code";
   return block.trimEnd().split("\n").slice(0, -1).every((line) => line.length > 50) ? "prose" : "lines";

@@ -14,7 +14,7 @@ import pytest
 from serve.questions import BI_ENCODER
 from serve.search import Answered, Hit
 from serve.service.server import make_server, open_socket
-from serve.service.waiting import Service
+from serve.service.waiting import ServiceSettings
 
 
 class Client:
@@ -90,7 +90,7 @@ class _StandInIndex:
 
 
 @contextmanager
-def running(service: Service, searcher: Any) -> Iterator[SimpleNamespace]:
+def running(service: ServiceSettings, searcher: Any) -> Iterator[SimpleNamespace]:
     """The service, answering in a thread: its ``server`` and a ``client``."""
     opened = open_socket("127.0.0.1", 0)
     port = opened.getsockname()[1]
@@ -123,7 +123,7 @@ def start(stand_in: StandIn) -> Iterator[Start]:
     opened = []
 
     def begin(**settings: Any) -> SimpleNamespace:
-        context = running(Service("stand-in", **settings), stand_in)
+        context = running(ServiceSettings("stand-in", **settings), stand_in)
         opened.append(context)
         return context.__enter__()
 
@@ -135,6 +135,6 @@ def start(stand_in: StandIn) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def run_service() -> Callable[[Service, Any], AbstractContextManager[SimpleNamespace]]:
+def run_service() -> Callable[[ServiceSettings, Any], AbstractContextManager[SimpleNamespace]]:
     """``with run_service(service, searcher) as started:``, for fixtures of a wider scope than ``start``."""
     return running

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from serve.service.waiting import Service
+from serve.service.waiting import ServiceSettings
 
 TOKEN = "a-token-of-some-length"
 
@@ -109,7 +109,7 @@ def bad_input_client():
     from tests.serve.service.conftest import StandIn, running
 
     searcher = StandIn()
-    with running(Service("stand-in"), searcher) as started:
+    with running(ServiceSettings("stand-in"), searcher) as started:
         yield started.client
         assert not searcher.asked
         assert started.client.search("fine").status == 200

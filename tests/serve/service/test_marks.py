@@ -3,7 +3,7 @@
 import pytest
 
 from finetune.evaluation.bm25 import cut_words
-from serve.service.waiting import find_words, mark_words
+from serve.service.waiting import mark_words, stem_question
 
 TEXTS = [
     "The printer's tray, re-loaded: a tray of 3 trays; TRAY_2 and Tray!",
@@ -23,7 +23,7 @@ def test_all_words_of_bm25_are_marked_and_no_others(text):
 
 def test_only_words_of_the_question_are_marked():
     text = "Load the Tray of the printer. A tray may jam."
-    marks = mark_words(text, find_words("the trays in my PRINTER jammed"))
+    marks = mark_words(text, stem_question("the trays in my PRINTER jammed"))
     assert [text[start:end] for start, end in marks] == ["Tray", "printer", "tray", "jam"]
-    assert mark_words(text, find_words("is it?")) == []
-    assert mark_words(text, find_words("?")) == []
+    assert mark_words(text, stem_question("is it?")) == []
+    assert mark_words(text, stem_question("?")) == []

@@ -12,7 +12,7 @@ from serve.answers import Answer
 from serve.questions import BI_ENCODER, CROSS_ENCODER
 from serve.search import Answered, Hit
 from serve.service.evaluations import EvaluatedQuery, write_evaluation
-from serve.service.waiting import Service
+from serve.service.waiting import ServiceSettings
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TOKEN = "a-token-of-some-length"
@@ -80,7 +80,7 @@ def site(run_service, tmp_path_factory):
     found = [{"words": wrong if n % 2 else right, "meaning": [] if n % 3 else right, "both": right} for n in range(60)]
     asked = [EvaluatedQuery(f"q/{n}", f"question {n}", ["a0"], hits) for n, hits in enumerate(found)]
     write_evaluation(folder, asked, ANSWERS)
-    with run_service(Service("index", "tiny", evaluation=[str(folder)]), Shelf()) as started:
+    with run_service(ServiceSettings("index", "tiny", evaluation=[str(folder)]), Shelf()) as started:
         yield f"http://127.0.0.1:{started.client.port}"
 
 
@@ -178,7 +178,7 @@ def test_what_the_service_refuses_is_said(page, site):
 
 
 def test_a_token_is_asked_for(page, run_service):
-    with run_service(Service("index", "tiny", token=TOKEN), Shelf()) as started:
+    with run_service(ServiceSettings("index", "tiny", token=TOKEN), Shelf()) as started:
         page.goto(f"http://127.0.0.1:{started.client.port}/?q=printer")
         page.fill("#token", "another-token-than-that")
         page.press("#token", "Enter")

@@ -12,7 +12,7 @@ from launch.kinspan import show
 from serve.building import build_index
 from serve.search import Searcher
 from serve.service.server import read_token
-from serve.service.waiting import Service
+from serve.service.waiting import ServiceSettings
 from tests.launch.entries import program_of
 from tests.serve.service.conftest import Client, running
 
@@ -52,7 +52,7 @@ def press(client, expected, clients, **settings):
 
 
 def test_answers_under_load_are_those_of_a_client_alone(index, cross_encoder):
-    service = Service(str(index), str(cross_encoder), max_length=32)
+    service = ServiceSettings(str(index), str(cross_encoder), max_length=32)
     with running(service, Searcher(index, str(cross_encoder), max_length=32)) as started:
         for settings in ({"k": 5, "first_stage": "fusion"}, {"k": 20, "rerank": False}):
             expected = ask_alone(started.client, **settings)
