@@ -1,4 +1,4 @@
-"""Decodes documents of a corpus, at random or by a text in them, and pairs of a stream."""
+"""Decodes random documents of a corpus, documents that contain a given text, and the pairs of a stream."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class ShownDocument:
 
 
 def load_decoder(folder: Path) -> Tokenizer:
-    """Loads the tokenizer of a corpus, without ``transformers``. Raises KinspanError where it cannot be read."""
+    """Loads the tokenizer of a corpus, without ``transformers``. Raises KinspanError if it cannot be read."""
     try:
         return Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
     except Exception as error:  # the library raises a bare Exception
@@ -49,8 +49,8 @@ def show_document(shard: Shard, row: int, decoder: Tokenizer) -> ShownDocument:
     first, last = shard.document_starts[row], shard.document_starts[row + 1]
     starts = shard.sentence_starts[shard.paragraph_starts[first : last + 1]]
     paragraphs = [shard.tokens[a:b].tolist() for a, b in pairwise(starts)]
-    given = shard.rows.schema.names
-    answers = shard.rows.column("answers")[row].as_py() if "answers" in given else []
+    columns = shard.rows.schema.names
+    answers = shard.rows.column("answers")[row].as_py() if "answers" in columns else []
     return ShownDocument(
         shard.document_id(row),
         shard.document_title(row),
@@ -59,7 +59,7 @@ def show_document(shard: Shard, row: int, decoder: Tokenizer) -> ShownDocument:
         int(starts[-1] - starts[0]) if len(starts) else 0,
         _decode(decoder, paragraphs),
         _decode(decoder, [[token for sentence in answer for token in sentence] for answer in answers]),
-        shard.rows.column("accepted")[row].as_py() if "accepted" in given else -1,
+        shard.rows.column("accepted")[row].as_py() if "accepted" in columns else -1,
     )
 
 
@@ -68,18 +68,18 @@ def _decode(decoder: Tokenizer, texts: list[list[int]]) -> list[str]:
 
 
 def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Shard, int]]:
-    """Yields ``count`` random documents of all splits, but no more than there are. One may come twice."""
+    """Yields ``count`` random documents of all splits (at most as many as there are), drawn with replacement."""
     ends = np.cumsum([s.documents for s in corpus.manifest.shards])
     bits = draw_random_bits(seed, "documents to look at", 0, min(count, int(ends[-1])), 4)[:, 0]
-    for number in draw_below(bits, int(ends[-1])).tolist():
-        shard = int(np.searchsorted(ends, number, side="right"))
-        yield corpus.shard(shard), number - int(ends[shard - 1] if shard else 0)
+    for index in draw_below(bits, int(ends[-1])).tolist():
+        shard = int(np.searchsorted(ends, index, side="right"))
+        yield corpus.shard(shard), index - int(ends[shard - 1] if shard else 0)
 
 
 def search_documents(corpus: Corpus, text: str, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
-    """Yields the documents that hold ``text`` in a paragraph, as the tokenizer gives both back, spaces and case aside.
+    """Yields the documents with ``text`` in a paragraph. Both are compared as decoded, without spaces and case.
 
-    Raises KinspanError for a text of which the tokenizer leaves nothing: every document would hold that.
+    Raises KinspanError if the tokenizer leaves nothing of ``text``: every document would match.
     """
     wanted = _fold(_decode(decoder, [decoder.encode(text, add_special_tokens=False).ids])[0])
     if not wanted:
@@ -100,8 +100,8 @@ def decode_pairs(
 ) -> Iterator[dict[str, Any]]:
     """Yields a dictionary per pair, as ``kinspan show pairs --json`` prints it. Texts are not cut to length."""
     for first in range(start, start + count, CHUNK):
-        every = stream.pairs(first, min(CHUNK, start + count - first))
-        pairs = [(int(index), rows, row) for rows in every for row, index in enumerate(rows.index)]
+        chunk = stream.pairs(first, min(CHUNK, start + count - first))
+        pairs = [(int(index), rows, row) for rows in chunk for row, index in enumerate(rows.index)]
         for index, rows, row in sorted(pairs, key=lambda pair: pair[0]):
             part = stream.mixture.parts[rows.part]
             a, b, *negatives = (_decode_span(rows.block, spans[row], tokenizer) for spans in rows.texts)
@@ -125,11 +125,11 @@ def decode_pairs(
 
 
 def _decode_span(block: Block, span: Spans, tokenizer: "PreTrainedTokenizerBase") -> dict[str, str]:
-    shard, document, number = block.locate(span.paragraph)
-    place = f"paragraph {number}, sentences [{span.start}, {span.end})"
+    shard, document, paragraph = block.locate(span.paragraph)
+    place = f"paragraph {paragraph}, sentences [{span.start}, {span.end})"
     if span.hole_start is not None:
         place += f" without [{span.hole_start}, {span.hole_end})"
-    if shard.viewed:  # as texts, with gaps between them
+    if shard.viewed:  # a view of texts, with gaps between them
         place = " and ".join(f"text {text}" for text in range(span.start // 2, (span.end + 1) // 2))
     text = tokenizer.decode(block.read_tokens(span), clean_up_tokenization_spaces=False)
     title = shard.document_title(document)
@@ -138,8 +138,8 @@ def _decode_span(block: Block, span: Spans, tokenizer: "PreTrainedTokenizerBase"
 
 def format_pair(pair: dict[str, Any]) -> str:
     """Returns a pair of ``decode_pairs`` as lines of text."""
-    made_of = ", ".join(pair[key] for key in ("corpus", "objective") if key in pair)
-    lines = [f"pair {pair['index']}: {made_of}, {pair['kind']}, label {pair['label']}, {len(pair['input_ids'])} tokens"]
+    origin = ", ".join(pair[key] for key in ("corpus", "objective") if key in pair)
+    lines = [f"pair {pair['index']}: {origin}, {pair['kind']}, label {pair['label']}, {len(pair['input_ids'])} tokens"]
     for name, prefix in (("a", ""), ("b", "b_")):
         document, title = pair[f"{prefix}doc_id"], pair[f"{prefix}title"]
         where = f"{document} ({title})" if title and title != document else document

@@ -3,8 +3,7 @@
 The folder holds ``manifest.json``, the tokenizer, and ``shards/00000.arrow ...`` in the Arrow IPC file format, with
 one row per document. Arrow's nested offsets are the index: nothing is copied, and there is no second index file.
 
-Documents that are held out for validation are in shards of their own. A corpus may have columns that its reader gives,
-see OPTIONAL_COLUMNS.
+Documents held out for validation are in separate shards. Some readers give more columns, see OPTIONAL_COLUMNS.
 """
 
 import os
@@ -29,10 +28,10 @@ from .remote.mirror import Mirror, fetch_all
 from .sources import is_remote
 from .tokenizers import fingerprint_tokenizer, load_tokenizer
 
-# What a corpus has only where its reader gives it. A text is nested like a paragraph, so that it can be cut to spans.
+# Columns that only some readers give. Texts are nested like paragraphs, so that spans can be cut from them.
 # title_tokens  document, sentence, token: the title as a text
 # answers       document, answer, sentence, token: the answers to the document's question
-# accepted      the number of the accepted answer, -1 where there is none
+# accepted      the index of the accepted answer in ``answers``, -1 for none
 # links         ids of the documents that this one refers to
 OPTIONAL_COLUMNS = ("title_tokens", "answers", "accepted", "links")
 
@@ -56,7 +55,7 @@ class Shard:
     paragraph_starts  [num_paragraphs + 1]  into sentences
     document_starts   [num_documents + 1]   into paragraphs
     held_out          [num_documents]       1 where the document is for validation
-    viewed            of a view, see sampling/texts.py: the shard itself, which so stays mapped
+    viewed            for a view (see sampling/texts.py): the shard it refers to, kept so that its mapping stays open
     """
 
     rows: pa.RecordBatch
@@ -77,38 +76,38 @@ class Shard:
 class Corpus:
     """Gives the shards of a corpus. Opening reads the manifest alone; a shard is mapped and checked at its first use.
 
-    Nothing outside the folder is read, since it may come from elsewhere. See docs/releases.md.
+    Reads nothing outside the folder, since a corpus may come from a stranger. See docs/releases.md.
 
     Args:
-        place:  the output of ``kinspan prepare``: its folder, or the address of a remote copy
+        path:   the output of ``kinspan prepare``: its folder, or the address of a remote copy
         verify: check each shard's SHA-256 and Arrow's structure at its first use, unless this machine did so before;
                 shards that are fetched are always checked
         cache:  where the shards of a remote corpus are kept
 
-    Raises KinspanError where there is no corpus, its manifest is damaged, or its format is of another version.
+    Raises KinspanError if there is no corpus, its manifest is damaged, or its format is of another version.
     """
 
-    def __init__(self, place: str | Path, verify: bool = True, cache: CacheSettings = CacheSettings()) -> None:  # noqa: B008
+    def __init__(self, path: str | Path, verify: bool = True, cache: CacheSettings = CacheSettings()) -> None:  # noqa: B008
         self.mirror: Mirror | None = None
-        if is_remote(place):
-            self.mirror = Mirror(str(place), cache)
+        if is_remote(path):
+            self.mirror = Mirror(str(path), cache)
             self.name, self.folder, self.manifest = self.mirror.store.name, self.mirror.folder, self.mirror.manifest
         else:
-            self.name, self.folder = str(Path(place)), Path(place)
+            self.name, self.folder = str(Path(path)), Path(path)
             self.manifest = read_manifest(self.folder, self.name)
         self.unverified = set(range(len(self.manifest.shards))) if verify else set()
-        self.counted: dict[tuple, dict[str, dict[str, int]]] = {}  # usable paragraphs that the manifest does not know
-        self._lock = threading.Lock()  # of the dictionary
-        self._mapped: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()  # as long as in use
+        self.usable_counts: dict[tuple, dict[str, dict[str, int]]] = {}  # for objectives that the manifest lacks
+        self._lock = threading.Lock()  # guards _mapped
+        self._mapped: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()  # shards in use
 
     @property
     def short_name(self) -> str:
-        """Returns the last part of the corpus's place."""
+        """Returns the last part of the corpus's path."""
         return self.name.rpartition("/")[2] if self.mirror else self.folder.resolve().name
 
     @property
     def tokenizer_folder(self) -> str:
-        """Returns the folder of the corpus's tokenizer. Raises KinspanError where it is gone."""
+        """Returns the folder of the corpus's tokenizer. Raises KinspanError if it is missing."""
         if self.mirror is None:
             if not (folder := self.folder / "tokenizer").is_dir():
                 raise KinspanError(f"{folder} is missing: prepare the corpus again, or copy that folder again")
@@ -120,23 +119,23 @@ class Corpus:
             raise KinspanError(f"corpus {self.name}: its tokenizer is not the one that it was made with")
 
     def check_tokenizer(self, fingerprint: str, name: str) -> None:
-        """Raises KinspanError where the fingerprint of a model's tokenizer is not that of the corpus."""
+        """Raises KinspanError if the fingerprint of a model's tokenizer is not that of the corpus."""
         expected = self.manifest.tokenizer
         if fingerprint != expected["fingerprint"]:
             raise KinspanError(f"corpus {self.name} was prepared with the tokenizer {expected['name']}, not {name}")
 
     def shards(self, numbers: Sequence[int]) -> list[Shard]:
-        """Returns the shards of these numbers; those of a remote corpus that are not here are fetched."""
+        """Returns the shards with these numbers, which a remote corpus fetches unless they are cached."""
         if self.mirror is None:
             return [self.shard(n) for n in numbers]
         sizes = {n: self.manifest.shards[n].bytes for n in numbers}
-        # those that are here come first, so that they are not evicted for the others
+        # cached ones come first, so that they are not evicted for the others
         ordered = sorted(sizes, key=lambda n: not (self.folder / self.manifest.shards[n].file).is_file())
         shards = fetch_all(self.shard, {n: sizes[n] for n in ordered}, f"fetching {self.short_name}")
         return [shards[n] for n in numbers]
 
     def shard(self, number: int) -> Shard:
-        """Returns the shard of this number, which is mapped as long as somebody uses it."""
+        """Returns the shard with this number, which stays mapped while it is in use."""
         with self._lock:
             shard = self._mapped.get(number)
         if shard is None:
@@ -148,15 +147,15 @@ class Corpus:
     def _open_shard(self, number: int) -> Shard:
         info = self.manifest.shards[number]
         if self.mirror is None:
-            return self._map_checked(number, info)
+            return self._verify_and_map(number, info)
         pinned = self._pin(self.mirror, info)
         try:
-            shard = self._map_checked(number, info)
-        except DamagedFile:  # in the cache
+            shard = self._verify_and_map(number, info)
+        except DamagedFile:  # the cached copy is damaged: fetch it again
             (self.folder / info.file).unlink()
             os.close(pinned)
             pinned = self._pin(self.mirror, info)
-            shard = self._map_checked(number, info)
+            shard = self._verify_and_map(number, info)
         weakref.finalize(shard, os.close, pinned)
         return shard
 
@@ -170,7 +169,7 @@ class Corpus:
             verify_once(path, info.sha256, lambda: None)
         return pinned
 
-    def _map_checked(self, number: int, info: ShardInfo) -> Shard:
+    def _verify_and_map(self, number: int, info: ShardInfo) -> Shard:
         path = self.folder / info.file
         _check_size(path, info)
         if number in self.unverified:
@@ -187,7 +186,7 @@ def _check_size(path: Path, info: ShardInfo) -> None:
 
 
 def verify_shard(path: Path, info: ShardInfo) -> None:
-    """Raises DamagedFile where a file does not have the content that the manifest states."""
+    """Raises DamagedFile if a file does not have the content that the manifest states."""
     _check_size(path, info)
     if hash_file(path) != info.sha256:
         raise DamagedFile(f"{path} does not have the manifest's SHA-256: copy it again")

@@ -17,7 +17,7 @@ class ShardInfo:
     """Holds the manifest's entry of a shard.
 
     usable: per objective and split, {"anchors": usable paragraphs, "documents": documents that have one}
-    split:  the one to which all its documents belong
+    split:  the split of all its documents
     """
 
     file: str
@@ -61,8 +61,8 @@ def fingerprint_corpus(shards: list[ShardInfo], tokenizer_fingerprint: str) -> s
 def read_manifest(folder: Path, name: str) -> Manifest:
     """Reads the manifest of the corpus in a folder, which messages call ``name``.
 
-    Raises DamagedFile where it is not as it was written, and KinspanError where there is none, it is of another
-    format version, or it names what lies outside the folder.
+    Raises DamagedFile if it is damaged, and KinspanError if it is missing, has another format version, or names a file
+    outside the folder.
     """
     file, path = folder / "manifest.json", f"{name}/manifest.json"
     if not file.is_file():
@@ -73,13 +73,13 @@ def read_manifest(folder: Path, name: str) -> Manifest:
             raise KinspanError(f"{path} has format version {fields['format_version']}, not {FORMAT_VERSION}")
         shards = [ShardInfo(**s) for s in fields.pop("shards")]
         manifest = Manifest(shards=shards, **fields)
-        edited = fingerprint_corpus(shards, manifest.tokenizer["fingerprint"]) != manifest.fingerprint
+        is_edited = fingerprint_corpus(shards, manifest.tokenizer["fingerprint"]) != manifest.fingerprint
         names = [s.file for s in shards] + [str(p.relative_to(folder)) for p in (folder / "tokenizer").glob("**/*")]
-        outside = [name for name in names if not (folder / name).resolve().is_relative_to(folder.resolve())]
+        outside_files = [name for name in names if not (folder / name).resolve().is_relative_to(folder.resolve())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(f"{path} is damaged ({quote_error(error)}): prepare the corpus again") from error
-    if edited:
+    if is_edited:
         raise DamagedFile(f"{path} is damaged: its fingerprint is not that of its shards")
-    if outside:
-        raise KinspanError(f"{path} names a file outside its folder: {outside[0]}")
+    if outside_files:
+        raise KinspanError(f"{path} names a file outside its folder: {outside_files[0]}")
     return manifest

@@ -12,17 +12,17 @@ from pathlib import Path
 from data_pipeline.core.errors import KinspanError
 
 MAX_WEIGHT = 1000  # of a corpus or an objective
-MOST_DIGITS = 12  # of a weight as it is written
+MAX_WEIGHT_CHARS = 12  # length of a written weight
 KEYS = ("path", "weight", "objective")  # of a corpus in a YAML file
 
 
 @dataclass(frozen=True)
 class Source:
-    """A corpus of ``--corpus``.
+    """Describes one corpus of ``--corpus``.
 
     path:      its folder, or the address of a remote one
     weight:    its share of the pairs, to be divided by the sum of all weights
-    objective: what its pairs are; None is that of ``--objective``
+    objective: the objective of its pairs; None: the one of ``--objective``
     """
 
     path: str
@@ -33,7 +33,7 @@ class Source:
 def parse_sources(texts: Sequence[str]) -> tuple[Source, ...]:
     """Parses ``--corpus``: each is ``PATH``, ``PATH=WEIGHT`` or ``PATH=WEIGHT,OBJECTIVE``, such as ``docs=0.7,ssp``.
 
-    They are read from the right, since a path may hold "=" and ",": only a number behind the last "=" is a weight.
+    They are parsed from the right, since a path may contain "=" and ",": only a number after the last "=" is a weight.
     Raises KinspanError for a weight that is out of range.
     """
     return tuple(map(_parse_source, texts))
@@ -45,15 +45,15 @@ def _parse_source(text: str) -> Source:
     if not match:
         return Source(text)
     path, weight, objective = match.groups()
-    if len(weight) > MOST_DIGITS or not 0 < Fraction(weight) <= MAX_WEIGHT:
+    if len(weight) > MAX_WEIGHT_CHARS or not 0 < Fraction(weight) <= MAX_WEIGHT:
         raise KinspanError(f"--corpus {text}: the weight must be above 0 and at most {MAX_WEIGHT}")
     return Source(path, Fraction(weight), objective)
 
 
 def format_source(entry: object) -> str:
-    """Formats a YAML file's ``{path: ..., weight: ..., objective: ...}``, or its text, as ``--corpus`` takes it.
+    """Formats an entry of a YAML file, ``{path: ..., weight: ..., objective: ...}`` or text, as ``--corpus`` takes it.
 
-    Raises KinspanError where it is neither.
+    Raises KinspanError for anything else.
     """
     if isinstance(entry, str):
         return entry
@@ -65,23 +65,23 @@ def format_source(entry: object) -> str:
     return f"{entry['path']}={Decimal(str(weight)):f}" + (f",{objective}" if objective is not None else "")
 
 
-def is_remote(place: str | Path) -> bool:
-    """Whether a corpus's place is the address of a remote folder, such as s3://bucket/wiki."""
-    return "://" in str(place)
+def is_remote(path: str | Path) -> bool:
+    """Whether a corpus's path is the address of a remote folder, such as s3://bucket/wiki."""
+    return "://" in str(path)
 
 
 def show_address(url: str) -> str:
-    """Returns the address as messages show it: without a name and password of the user."""
+    """Returns the address as messages show it: without user name and password."""
     return re.sub(r"(?<=://)[^/@]*@", "", url)
 
 
 def list_paths(sources: Sequence[Source]) -> list[str]:
-    """Returns the places of the corpora, each once."""
+    """Returns the paths of the corpora, each once."""
     return list(dict.fromkeys(source.path for source in sources))
 
 
 def name_corpora(paths: Sequence[str]) -> list[str]:
-    """Returns a name for each corpus: the last part of its place, with a number where it is another's too."""
+    """Returns a name for each corpus: the last part of its path, with a number if an earlier corpus has the same."""
     names: list[str] = []
     for path in paths:
         last = re.split(r"[/\\]", show_address(path).rstrip("/\\"))[-1] or "corpus"

@@ -1,4 +1,4 @@
-"""Loads tokenizers as a corpus needs them: they encode by sentence and read no special token from text.
+"""Loads tokenizers as a corpus needs them: they encode sentence by sentence and find no special tokens in text.
 
 A corpus stores the ids that a sentence has inside running text, so that the ids of a span are those of its sentences,
 one after another. Two settings make that true: byte-level BPE gets a leading space (``add_prefix_space``), and the
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MIN_ENTRIES = 100
-TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # of which one at least belongs to every tokenizer
+TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # every tokenizer has at least one of these
 
 
 def load_tokenizer(name_or_dir: str) -> "PreTrainedTokenizerBase":
     """Loads a fast ``transformers`` tokenizer by its hub name or folder, set to give the ids that a corpus holds.
 
-    Raises KinspanError where there is none, or it has no fast (``tokenizers``) implementation.
+    Raises KinspanError if there is none, or it has no fast (``tokenizers``) implementation.
     """
     tokenizer = load_tokenizer_as_it_is(name_or_dir)
     if "ByteLevel" in json.dumps(_extract_parts(tokenizer)["pre_tokenizer"]):
@@ -39,11 +39,11 @@ def load_tokenizer(name_or_dir: str) -> "PreTrainedTokenizerBase":
 
 
 def load_tokenizer_as_it_is(name_or_dir: str, **options: bool) -> "PreTrainedTokenizerBase":
-    """Loads a fast ``transformers`` tokenizer by its hub name or folder; it may cut and pad by itself.
+    """Loads a fast ``transformers`` tokenizer by its hub name or folder, with its own truncation and padding.
 
-    options: of ``from_pretrained``
+    options: passed to ``from_pretrained``
 
-    Raises KinspanError where there is none, it has no fast implementation, or it is not that of an encoder.
+    Raises KinspanError if there is none, it has no fast implementation, or it is not that of an encoder.
     """
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -64,9 +64,9 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: bool) -> "PreTrainedTok
 
 
 def check_vocabulary(tokenizer: "PreTrainedTokenizerBase", name_or_dir: str) -> None:
-    """Raises KinspanError where a tokenizer has hardly any entries.
+    """Raises KinspanError if a tokenizer has hardly any entries.
 
-    ``transformers`` makes one of the special tokens alone for a folder of weights without a tokenizer.
+    For a folder of weights without a tokenizer, ``transformers`` makes one with special tokens only.
     """
     if len(tokenizer) <= MIN_ENTRIES:
         _check_files(name_or_dir)
@@ -124,7 +124,7 @@ class PairTemplate:
     ``<s> A </s></s> B </s>``).
 
     special: the special tokens before the first text, and those after each text: one array more than texts
-    types:   the token type of each text and of what follows it; what stands before the first text is of its type
+    types:   the token type of each text and of the special tokens after it; those before the first text have its type
     """
 
     special: tuple[np.ndarray, ...]
@@ -145,7 +145,7 @@ def read_pair_template(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
 
 
 def read_text_template(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
-    """Returns the template by which ``tokenizer`` encodes a text alone, for the same ids."""
+    """Returns the template by which ``tokenizer`` encodes a text alone, for ids stored without special tokens."""
     return _read_template(tokenizer, "a")
 
 
@@ -154,14 +154,14 @@ def _read_template(tokenizer: "PreTrainedTokenizerBase", *texts: str) -> PairTem
     ids, special, types, end = encoded["input_ids"], [], [], 0
     for text in texts:
         word = tokenizer(text, add_special_tokens=False)["input_ids"]
-        start = _find(ids, word, end)
+        start = _find_sublist(ids, word, end)
         special.append(ids[end:start])
         types.append(encoded["token_type_ids"][start])
         end = start + len(word)
     return PairTemplate(tuple(np.array(part, dtype=np.int32) for part in (*special, ids[end:])), tuple(types))
 
 
-def _find(ids: list[int], part: list[int], start: int) -> int:
+def _find_sublist(ids: list[int], part: list[int], start: int) -> int:
     return next(i for i in range(start, len(ids)) if ids[i : i + len(part)] == part)
 
 
@@ -169,7 +169,7 @@ def find_continuations(tokenizer: "PreTrainedTokenizerBase") -> np.ndarray:
     """Returns which tokens continue a word, for whole-word masking: bools, ``[vocab]``.
 
     WordPiece marks the tokens that continue a word, with "##"; byte-level BPE and SentencePiece mark those that begin
-    one, with a sign for the space. Raises KinspanError where the vocabulary has neither mark.
+    one, with a sign for the space. Raises KinspanError if the vocabulary has neither mark.
     """
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     wordpiece = np.array([(t or "").startswith("##") for t in tokens])
@@ -187,7 +187,7 @@ def serialize_backend(tokenizer: "PreTrainedTokenizerBase") -> str:
 
 
 def check_joins(encode: Callable[[str], list[int]], sentences: list[str], name: str) -> None:
-    """Raises KinspanError where ids change when sentences are joined by a space.
+    """Raises KinspanError if ids change when sentences are joined by a space.
 
     ``encode`` maps a text to its ids. The check uses the first sentences of the corpus itself, because the normaliser
     and the pre-tokeniser decide whether it holds, and not the tokenizer's name: SentencePiece ones differ.

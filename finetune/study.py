@@ -21,7 +21,7 @@ import numpy as np
 from data_pipeline.core.default_model import default_model, resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_yaml, write_atomically
-from data_pipeline.core.settings import convert_setting, make_config, settings_of_identity
+from data_pipeline.core.settings import convert_setting, get_identity_settings, make_config
 from finetune.data.registry import NAMES
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import format_mean
@@ -289,7 +289,7 @@ def _plan_stage(
     common = {**context.study.settings, **context.overrides}
     fixed = {"data": spec, "model": model, "seed": [SEED], "output_dir": "-"}
     config = make_finetune_config({**common, "train_data": settings["data"], **settings, **fixed})
-    identity = settings_of_identity(config) | {"max_length": get_max_length(config)}
+    identity = get_identity_settings(config) | {"max_length": get_max_length(config)}
     folder = name_folder(config.data, config.train_data, identity)
     config.output_dir = str(folder)
     run = partial(run_experiment, config, baselines=False)

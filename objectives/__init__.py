@@ -1,4 +1,4 @@
-"""Defines what is predicted, one file each: pair objectives (ssp, sp, psd, nsp, sop, ict; of titled documents:
+"""Defines the objectives, one file each: pair objectives (ssp, sp, psd, nsp, sop, ict; of titled documents:
 title_sentence; of questions: title_body, title_answer, duplicate) and token objectives (mlm, rtd)."""
 
 import hashlib
@@ -18,7 +18,7 @@ from data_pipeline.sources import MAX_WEIGHT
 
 from . import duplicate, ict, nsp, psd, sop, sp, ssp, title_answer, title_body, title_sentence
 
-# Of questions and titled documents: a corpus has their texts if it was made of a forum's dump, or with --title_texts.
+# These need questions or titled documents, as in a corpus prepared from a forum's dump, or with --title_texts.
 FORUM_OBJECTIVES = (
     title_sentence.TITLE_SENTENCE,
     title_body.TITLE_BODY,
@@ -35,7 +35,7 @@ ALL = "ssp+sp+psd"  # "All" in the paper's tables
 
 
 def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
-    """Returns the mixture that ``--objective`` names; ``Mixture.read_from`` then names its corpus.
+    """Returns the mixture that ``--objective`` names; ``Mixture.read_from`` then sets its corpora.
 
     text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1": shares of the pairs), "all" (the
               paper's three alike), or an Objective of your own ("my_module:my_objective", looked for on Python's path
@@ -43,20 +43,20 @@ def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
     sampling: "matched" draws negatives as long as positives; "paper" draws their lengths freely, for
               comparison: on real text the lengths then give the label away
 
-    Raises KinspanError where there is no such objective.
+    Raises KinspanError if there is no such objective.
     """
     parts = [_parse_part(part.strip(), sampling) for part in (ALL if text == "all" else text).split("+")]
     names = [part.objective.name for part in parts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise KinspanError(f"--objective {text}: {twice} stands twice; give it a weight, as in {twice}:2")
+        raise KinspanError(f"--objective {text}: {twice} is named twice; give it a weight, as in {twice}:2")
     divisor = math.gcd(*(part.weight for part in parts))
     return Mixture(tuple(replace(part, weight=part.weight // divisor) for part in parts))
 
 
 def hash_own_sources(mixture: Mixture) -> dict[str, str]:
-    """Returns the SHA-256 of the code of each objective from outside the packages, and of the loaded modules beside it:
-    edited code is another run."""
+    """Returns, for each objective from outside the packages, a SHA-256 of its code and of the loaded modules beside it:
+    edited code makes another run."""
     names = [objective.name for objective in mixture.objectives]
     return {name: _hash_source(sys.modules[name.split(":")[0]]) for name in names if ":" in name}
 

@@ -3,8 +3,8 @@
 Any pair objective gives the texts: A of an anchor is the query, its positive's B the text that belongs to it, and the
 other anchors' texts in the global batch are the negatives (multiple-negatives ranking; Henderson et al., 2017,
 "Efficient Natural Language Response Suggestion for Smart Reply", section 4). So an anchor makes one example. The
-objective's own negatives may join the candidates, hard ones first: of ``ssp`` spans of the same document, which the
-texts of other documents are no substitute for.
+objective's own negatives may join the candidates, hard ones first: with ``ssp``, spans of the same document, which the
+rest of the batch does not have.
 
 The query and three candidates of a batch with the objective ``ict`` (from Wikipedia, "Alabaster" and "Augustus",
 CC BY-SA):
@@ -27,9 +27,9 @@ from data_pipeline.sampling.pairs import POSITIVE, Objective, Pairs
 
 
 def as_contrastive(mixture: Mixture, own_negatives: int = 0) -> Mixture:
-    """Returns the mixture for a bi-encoder: of each anchor one example, its positive and so many of its negatives.
+    """Returns the mixture for a bi-encoder: one example per anchor, its positive and ``own_negatives`` negatives.
 
-    Raises KinspanError where an objective has fewer negatives.
+    Raises KinspanError if an objective has fewer negatives.
     """
     parts = (replace(part, objective=keep_positives(part.objective, own_negatives)) for part in mixture.parts)
     return replace(mixture, parts=tuple(parts))
@@ -43,7 +43,7 @@ def keep_positives(objective: Objective, own_negatives: int = 0) -> Objective:
             f"--own_negatives {own_negatives}: {objective.name} has {objective.pairs_per_anchor - 1} for each anchor"
         )
     sample = partial(_join_examples, objective, own_negatives)
-    return replace(objective, sample=sample, pairs_per_anchor=1, num_texts=2 + own_negatives, apart=True)
+    return replace(objective, sample=sample, pairs_per_anchor=1, num_texts=2 + own_negatives, separate_texts=True)
 
 
 def _join_examples(
@@ -58,5 +58,5 @@ def _join_examples(
 
 
 def _take(spans: Spans, columns: np.ndarray) -> Spans:
-    """Of each row of ``[n, g]`` spans the one in its column; columns: ``[n, 1]``"""
+    """Returns, from each row of ``[n, g]`` spans, the one in its column; columns: ``[n, 1]``"""
     return spans.map(lambda array: np.take_along_axis(array, columns, axis=1))

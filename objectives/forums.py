@@ -1,4 +1,4 @@
-"""Makes two pairs of each question, with its own text and with another question's, as all objectives of forums do.
+"""Makes two pairs of each question, with its own text and with another question's, for all forum objectives.
 
 Rücklé et al., 2020, "MultiCQA: Zero-Shot Transfer of Self-Supervised Text Matching Models on a Massive Scale",
 section 3.1 (WS-TB): a negative is the text of a random other question of the whole forum. So negatives are as long as
@@ -15,7 +15,7 @@ from data_pipeline.corpus import Shard
 from data_pipeline.sampling.block import Block, Spans
 from data_pipeline.sampling.pairs import Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
-from data_pipeline.sampling.texts import Texts, find_block_groups, find_texts, view_texts
+from data_pipeline.sampling.texts import TextColumn, find_block_groups, make_spans, view_texts
 
 from .negatives import MAX_WALKED, TRIES, assemble, find_equal_texts
 
@@ -24,37 +24,36 @@ RUECKLE = (
 )
 MAX_LENGTH = 300  # tokens of a pair (Rücklé et al., 2020, A.1)
 NO_OTHER_TEXT = (
-    "every question that this objective can use goes with one and the same text, or is a duplicate of the others, so "
+    "every question that this objective can use has the same text, or is a duplicate of the others, so "
     "that there are no negatives: choose another objective, or prepare more questions"
 )
-NUM_DRAWS = -(-TRIES // 4) * 4  # of a question: one for each try of the negative
+NUM_DRAWS = -(-TRIES // 4) * 4  # per question: one for each try of the negative
 
 
 def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
-    """Accepts all questions, since a view has the usable ones alone."""
+    """Accepts all questions, since a view has only usable ones."""
     return num_sentences > 0
 
 
 def view_nothing(shard: Shard) -> Shard:
-    """Returns the shard without any question that can be used, as where its reader gave none."""
+    """Returns a view without questions, for a shard that lacks the column."""
     return view_texts(shard, np.zeros(0, dtype=np.int64), [])
 
 
-def view_questions(shard: Shard, *texts: Texts) -> Shard:
-    """Returns the questions of a shard of which all of these texts are there."""
+def view_questions(shard: Shard, *texts: TextColumn) -> Shard:
+    """Returns a view of the questions that have all of these texts."""
     filled = np.stack([text.lengths > 0 for text in texts]).all(axis=0)
     return view_texts(shard, np.flatnonzero(filled), list(texts))
 
 
-QUESTIONS = partial(  # an objective of theirs
+make_forum_objective = partial(
     Objective, max_length=MAX_LENGTH, num_draws=NUM_DRAWS, usable=usable, pairs_per_anchor=2, source=RUECKLE
 )
 
 
 @dataclass(frozen=True)
 class _Others:
-    """Draws other questions than the anchor, each alike. ``count``: the questions of the block;  hard
-    ``[n, 1]``: none"""
+    """Draws other questions than the anchor, uniformly. count: the number of questions;  hard: ``[n, 1]`` False"""
 
     anchors: np.ndarray
     count: int
@@ -66,7 +65,7 @@ class _Others:
         return (drawn + (drawn >= self.anchors))[:, None]
 
     def walk_outside(self, row: int) -> Iterator[int]:
-        """Yields the questions behind the anchor."""
+        """Yields the questions after the anchor."""
         for step in range(1, min(MAX_WALKED, self.count)):
             yield int((self.anchors[row] + step) % self.count)
 
@@ -79,27 +78,27 @@ def sample_questions(
     b: tuple[int, ...],
     skip_duplicates: bool = False,
 ) -> Pairs:
-    """Returns the two pairs of each question: with the text that goes with it, and with that of another question.
+    """Returns the two pairs of each question: with its own text, and with that of another question.
 
     anchors: ``[n]`` questions of ``block``;  random_bits: ``[n, NUM_DRAWS]``
-    a, b: numbers of the texts of the view that make A and B: one, or two in a row
-    skip_duplicates: no negative is the text of a question that links of duplicates connect with the anchor
+    a, b: indices of the view's texts that make A and B: one, or two consecutive ones
+    skip_duplicates: questions that links connect with the anchor are no negatives
     """
     anchors = anchors.astype(np.int64)
-    positive = find_texts(anchors, *b)
+    positive = make_spans(anchors, *b)
     pool = _Others(anchors, len(block.paragraph), np.zeros((len(anchors), 1), dtype=bool))
 
     def draw(attempt: int) -> Spans:
-        return find_texts(pool.draw(random_bits[:, attempt]), *b)
+        return make_spans(pool.draw(random_bits[:, attempt]), *b)
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         wrong = find_equal_texts(block, positive[rows], texts)
         if not skip_duplicates:
             return wrong
-        asked, drawn, groups = anchors[rows], texts.paragraph, block.make_once(find_block_groups)
-        return wrong | ((groups[asked] == groups[drawn]) & (block.shard_number[asked] == block.shard_number[drawn]))
+        own, other, groups = anchors[rows], texts.paragraph, block.make_once(find_block_groups)
+        return wrong | ((groups[own] == groups[other]) & (block.shard_number[own] == block.shard_number[other]))
 
     def cut(row: int, paragraph: int) -> Spans:
-        return find_texts(np.array([paragraph]), *b)
+        return make_spans(np.array([paragraph]), *b)
 
-    return assemble(block, find_texts(anchors, *a), positive, pool, draw, rejects, cut, NO_OTHER_TEXT)
+    return assemble(block, make_spans(anchors, *a), positive, pool, draw, rejects, cut, NO_OTHER_TEXT)

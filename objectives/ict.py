@@ -7,7 +7,7 @@ at least two sentences, and makes five pairs:
 - A is one sentence of P, the same one in all five pairs;
 - the positive's B is P without A;
 - a hard negative's B is another paragraph of the same document without one of its sentences (up to two of the four);
-- an easy negative's B is the same of a paragraph of another document (the rest).
+- an easy negative's B is a paragraph of another document, also without a sentence (the rest).
 
 It is SP with an A of one sentence, and draws as SP does.
 

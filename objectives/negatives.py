@@ -1,7 +1,7 @@
-"""Negatives: paragraphs of the anchor's document (hard) and of others (easy), drawn again where texts are equal.
+"""Draws negatives: paragraphs of the anchor's document (hard) and of others (easy), drawn again where texts are equal.
 
 An objective says which paragraphs suit an anchor, as classes with weights, and how a text is cut from a paragraph. Here
-a paragraph is drawn for each slot of an anchor, in proportion to the weights; two hard negatives are of two paragraphs.
+a paragraph is drawn for each slot of an anchor, in proportion to the weights; two hard negatives use two paragraphs.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,26 +18,26 @@ from data_pipeline.sampling.random_bits import draw_below
 NUM_NEGATIVES = PAIRS_PER_ANCHOR - 1
 MAX_HARD = 2  # hard negatives per anchor, Di Liello et al., 2022, section A.1
 TRIES = 6  # draws per negative: the first, and up to five more where its text is no negative
-MAX_WALKED = 1000  # when all tries failed, so many paragraphs are looked at one by one
+MAX_WALKED = 1000  # when all tries failed, at most this many paragraphs are tried one by one
 NO_NEGATIVE = (
     "no paragraph of another document differs from its text; the corpus is one text repeated: remove the duplicates "
     "and prepare it again"
 )
-COMPARED = 4  # so many tokens at the start of two texts are compared before the whole texts are
+PREFIX = 4  # this many first tokens of two texts are compared before the whole texts
 
 Cells = tuple[np.ndarray, np.ndarray]  # rows and columns of [n, k]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Where the negatives of each of n anchors are drawn from: K classes of paragraphs, the anchor itself left out.
+    """Holds what the negatives of n anchors are drawn from: K classes of paragraphs, without the anchor itself.
 
     index    the block's paragraphs by class
     classes  [n, K]  the classes that suit the anchor; no paragraph is in two of them
     weights  [n, K]  how likely a paragraph of each class is drawn, relative to the others
     start    [n, K]  how many paragraphs of the class come before the anchor's document in the block
     inside   [n, K]  how many paragraphs of the class the document has
-    place    [n, K]  the anchor's place among those of the document; -1 where it is not of the class
+    place    [n, K]  the anchor's index among those of the document; -1 if it is not in the class
     hard     [n, k]  which of the k slots are filled from the document
     """
 
@@ -59,8 +59,8 @@ class Pool:
         slots: int = NUM_NEGATIVES,
         max_hard: int = MAX_HARD,
     ) -> "Pool":
-        """Returns the pool of these anchors ``[n]``. Raises KinspanError where a class has no paragraph of another
-        document.
+        """Returns the pool of these anchors ``[n]``. Raises KinspanError if no class of an anchor has a paragraph of
+        another document.
 
         slots: negatives per anchor;  max_hard: how many of them may be of the anchor's document
         """
@@ -78,11 +78,11 @@ class Pool:
         return replace(pool, hard=np.arange(slots) < np.minimum(others, max_hard)[:, None])
 
     def count_inside(self) -> np.ndarray:
-        """Returns ``[n, K]``: the document's paragraphs without the anchor, times their weight."""
+        """Returns ``[n, K]``: the number of the document's paragraphs without the anchor, times their weight."""
         return (self.inside - (self.place >= 0)) * self.weights
 
     def count_outside(self) -> np.ndarray:
-        """Returns ``[n, K]``: the other documents' paragraphs, times their weight."""
+        """Returns ``[n, K]``: the number of the other documents' paragraphs, times their weight."""
         return (self.index.total[self.classes] - self.inside) * self.weights
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
@@ -128,7 +128,7 @@ class Pool:
         return self.index.paragraphs[np.clip(position, 0, len(self.index.paragraphs) - 1)]
 
     def walk_outside(self, row: int) -> Iterator[int]:
-        """Yields paragraphs of other documents, the nearest first; at most MAX_WALKED of each class."""
+        """Yields paragraphs of other documents, from the anchor's document on; at most MAX_WALKED of each class."""
         for k in np.flatnonzero(self.count_outside()[row]):
             total = int(self.index.total[self.classes[row, k]])
             start, inside = int(self.start[row, k]), int(self.inside[row, k])
@@ -138,7 +138,7 @@ class Pool:
 
 
 class SlotSource(Protocol):
-    """Says which slots of ``assemble`` are hard, and where else to look."""
+    """Says which slots of ``assemble`` are hard, and which paragraphs to try when all draws failed."""
 
     @property
     def hard(self) -> np.ndarray: ...
@@ -159,7 +159,7 @@ def assemble(
     """Returns the pairs of each anchor: the positive, then a negative for each slot of ``pool``.
 
     a, positive: ``[n]``
-    draw:    number of a try -> a negative for each slot, ``[n, k]``
+    draw:    index of a try -> a negative for each slot, ``[n, k]``
     rejects: (rows ``[m]``, texts ``[m]``) -> which of the texts are no negatives of the row's anchor, ``[m]``
     cut:     (row, paragraph) -> all texts ``[m]`` that a negative of this paragraph could be; for when all tries failed
     """
@@ -195,18 +195,18 @@ def find_equal_texts(block: Block, a: Spans, b: Spans) -> np.ndarray:
 
 
 def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
-    """Returns all spans of so many sentences of a paragraph, ``[num_sentences - size + 1]``."""
+    """Returns all spans of ``size`` sentences of a paragraph, ``[num_sentences - size + 1]``."""
     start = np.arange(num_sentences - size + 1)
     return Spans(np.full_like(start, paragraph), start, start + size)
 
 
 def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
-    """Returns the first tokens of each text, ``[m, COMPARED]``, past its hole; the last token fills a short one."""
+    """Returns the first tokens of each text, ``[m, PREFIX]``, without its hole; its last token fills a short one."""
     (start, end), *rest = block.find_runs(spans)
-    place = np.arange(COMPARED)
-    at = np.minimum(start[:, None] + place, end[:, None] - 1)
+    offset = np.arange(PREFIX)
+    at = np.minimum(start[:, None] + offset, end[:, None] - 1)
     for more_start, more_end in rest:
-        beyond = place - (end - start)[:, None]
+        beyond = offset - (end - start)[:, None]
         over = np.minimum(more_start[:, None] + beyond, more_end[:, None] - 1)
         at = np.where((beyond >= 0) & (more_end > more_start)[:, None], over, at)
     out = np.empty(at.shape, dtype=np.int64)
@@ -216,7 +216,7 @@ def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
 
 
 def _add_other_hard(pool: SlotSource, cells: Cells) -> Cells:
-    """Adds the other hard negative where one is drawn again: only together are they two paragraphs."""
+    """Adds the other hard negative where one is drawn again: only drawn together are they different paragraphs."""
     chosen = np.zeros(pool.hard.shape, dtype=bool)
     chosen[cells] = True
     hard = pool.hard[:, :MAX_HARD]
@@ -233,15 +233,15 @@ def _search(
     cut: Callable[[int, int], Spans],
     complaint: str,
 ) -> Spans:
-    """Returns the first text of another document that is a negative, walking on from the anchor's own document.
+    """Returns the first text of another document that is a negative, searching on from the anchor's own document.
 
     For corpora with so many equal texts that all tries failed. Raises KinspanError after MAX_WALKED paragraphs of each
     class.
     """
     for paragraph in pool.walk_outside(row):
         texts = cut(row, paragraph)
-        right = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))
-        if len(right):
-            return texts[right[0]]
+        valid = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))
+        if len(valid):
+            return texts[valid[0]]
     shard, document, _ = block.locate(positive.paragraph[row])
     raise KinspanError(f"document {shard.document_id(document)}: {complaint}")

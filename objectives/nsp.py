@@ -23,9 +23,9 @@ from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, Pairs, has_tw
 from data_pipeline.sampling.random_bits import draw_below
 
 from .negatives import TRIES, Pool, assemble, find_equal_texts, list_spans
-from .ssp import MAX_A, MAX_B, index_by_least_sentences
+from .ssp import MAX_A, MAX_B, index_by_min_sentences
 
-# An anchor's draws: 3 for A and the positive, then (paragraph, place) for each try of the negative.
+# An anchor's draws: 3 for A and the positive, then (paragraph, start) for each try of the negative.
 FOR_POSITIVE, PER_TRY = 3, 2
 NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * PER_TRY) // 4) * 4
 
@@ -35,9 +35,9 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
-    a, positive = _positive(block, anchors, random_bits)
+    a, positive = _draw_positive(block, anchors, random_bits)
     counts = (positive.end - positive.start)[:, None]
-    pool = Pool.of(block, anchors, block.make_once(index_by_least_sentences), counts, slots=1, max_hard=0)
+    pool = Pool.of(block, anchors, block.make_once(index_by_min_sentences), counts, slots=1, max_hard=0)
     tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * PER_TRY].reshape(len(anchors), TRIES, 1, PER_TRY)
 
     def draw(attempt: int) -> Spans:
@@ -54,13 +54,13 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
     return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
-def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> tuple[Spans, Spans]:
+def _draw_positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> tuple[Spans, Spans]:
     sentences = block.num_sentences[anchors].astype(np.int64)
     a = np.minimum(1 + draw_below(random_bits[:, 0], MAX_A), sentences - 1)
     b = np.minimum(1 + draw_below(random_bits[:, 1], MAX_B), sentences - a)
-    index, document = block.make_once(index_by_least_sentences), block.document[anchors]
+    index, document = block.make_once(index_by_min_sentences), block.document[anchors]
     inside = index.before[:, block.document_first[document + 1]] - index.before[:, block.document_first[document]]
-    b = np.minimum(b, np.maximum((index.total[:, None] > inside).sum(axis=0) - 1, 1))  # what another document has
+    b = np.minimum(b, np.maximum((index.total[:, None] > inside).sum(axis=0) - 1, 1))  # what other documents allow
     start = draw_below(random_bits[:, 2], sentences - a - b + 1)
     return Spans(anchors, start, start + a), Spans(anchors, start + a, start + a + b)
 

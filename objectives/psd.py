@@ -4,7 +4,7 @@ Di Liello et al., 2022, sections 4 and A.1. An anchor is a paragraph of a docume
 pairs:
 
 - A is the anchor;
-- the positive's B is another paragraph of its document, wherever it stands;
+- the positive's B is another paragraph of its document, anywhere in it;
 - an easy negative's B is a paragraph of another document (all four negatives). There are no hard ones.
 
 A negative's B is drawn among the other documents' paragraphs whose number of tokens is nearest to that of the
@@ -35,8 +35,8 @@ from data_pipeline.sampling.random_bits import draw_below
 
 from .negatives import MAX_WALKED, NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts
 
-# A negative is drawn among so many paragraphs nearest in length on either side: this share of all, at least so many.
-NEAR_SHARE, NEAR_LEAST = 0.005, 16
+# A negative is drawn among the nearest in length: on either side this share of all paragraphs, at least this number.
+NEAR_SHARE, NEAR_MIN = 0.005, 16
 
 # An anchor's draws: 1 for the positive, then one for each try of each negative.
 NUM_DRAWS = -(-(1 + TRIES * NUM_NEGATIVES) // 4) * 4
@@ -60,16 +60,16 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
         raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
     a, positive = block.take_whole(anchors), block.take_whole(b)
     if matched:
-        pool: _Near | Pool = _Near.of(block, anchors, b)
+        pool: _NearInLength | Pool = _NearInLength.of(block, anchors, b)
     else:
-        pool = Pool.of(block, anchors, block.make_once(_everything), np.zeros((len(anchors), 1), np.int64), max_hard=0)
+        pool = Pool.of(block, anchors, block.make_once(_index_all), np.zeros((len(anchors), 1), np.int64), max_hard=0)
     tries = random_bits[:, 1 : 1 + TRIES * NUM_NEGATIVES].reshape(len(anchors), TRIES, NUM_NEGATIVES)
 
     def draw(attempt: int) -> Spans:
         return block.take_whole(pool.draw(tries[:, attempt]))
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        """Returns those with the text of A or of the positive's B."""
+        """Tells which have the text of A or of the positive's B."""
         return find_equal_texts(block, a[rows], texts) | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
@@ -80,11 +80,11 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
 
 @dataclass(frozen=True)
 class ByLength:
-    """Paragraphs by number of tokens, and where in that order those of each document stand.
+    """Orders paragraphs by number of tokens, and locates those of each document in that order.
 
     order     [P] paragraphs, the shortest first
-    position  [P] each paragraph's place in ``order``
-    number    [P] its number among those of its document, the shortest first
+    position  [P] each paragraph's index in ``order``
+    number    [P] its index among those of its document, the shortest first
     outside   [P] document by document, the shortest first: document * (P + 1) + how many paragraphs of other documents
               come before it in ``order``; ascending
     """
@@ -108,16 +108,15 @@ class ByLength:
 
 
 @dataclass(frozen=True)
-class _Near:
+class _NearInLength:
     """Draws paragraphs of other documents, about as long as the positive's B.
 
-    They are numbered from the shortest to the longest; the window of an anchor lies around the place of the positive's
-    B.
+    They are numbered from the shortest to the longest; an anchor draws from a window around the positive's B.
 
     document, first, size  [n]  the anchor's document, its first paragraph, and how many it has
     low, width             [n]  the window
-    centre                 [n]  the place of the positive's B
-    hard                   [n, 4]  none
+    centre                 [n]  where the positive's B would be
+    hard                   [n, 4]  False
     """
 
     by_length: ByLength
@@ -130,24 +129,24 @@ class _Near:
     hard: np.ndarray
 
     @staticmethod
-    def of(block: Block, anchors: np.ndarray, b: np.ndarray) -> "_Near":
+    def of(block: Block, anchors: np.ndarray, b: np.ndarray) -> "_NearInLength":
         by_length, document = block.make_once(ByLength.of), block.document[anchors]
         first = block.document_first[document].astype(np.int64)
         size = block.document_first[document + 1] - first
-        reach = max(NEAR_LEAST, int(NEAR_SHARE * len(block.paragraph)))
+        reach = max(NEAR_MIN, int(NEAR_SHARE * len(block.paragraph)))
         others = len(block.paragraph) - size
         width = np.minimum(2 * reach + 1, others)
         centre = by_length.position[b].astype(np.int64) - by_length.number[b]
         low = np.clip(centre - reach, 0, others - width)
         hard = np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool)
-        return _Near(by_length, document, first, size, low, width, centre, hard)
+        return _NearInLength(by_length, document, first, size, low, width, centre, hard)
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
         number = self.low[:, None] + draw_below(random_bits, self.width[:, None])
         return self._find_paragraphs(np.arange(len(self.low))[:, None], number)
 
     def _find_paragraphs(self, rows: np.ndarray, number: np.ndarray) -> np.ndarray:
-        """Returns the paragraphs of other documents with these numbers: the rows' own that come before are skipped."""
+        """Returns the paragraphs of other documents with these numbers, skipping those of the rows' own documents."""
         sought = self.document[rows] * np.int64(len(self.by_length.order) + 1) + number
         own_before = np.searchsorted(self.by_length.outside, sought, side="right") - self.first[rows]
         return self.by_length.order[number + own_before].astype(np.int64)
@@ -161,7 +160,7 @@ class _Near:
                     yield int(self._find_paragraphs(np.array(row), np.array(number)))
 
 
-def _everything(block: Block) -> ClassIndex:
+def _index_all(block: Block) -> ClassIndex:
     return ClassIndex.of(np.ones((1, len(block.paragraph)), dtype=bool))
 
 

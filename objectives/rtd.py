@@ -14,5 +14,5 @@ from .mlm import PROBABILITY, MaskedLM
 def mask_for_generator(
     mask_id: int, vocab_size: int, probability: float = PROBABILITY, continues: np.ndarray | None = None
 ) -> MaskedLM:
-    """Masking for a generator: all chosen tokens become the mask token; each has a number to draw a replacement by."""
-    return MaskedLM(mask_id, vocab_size, probability, continues, as_mask=1.0, as_random=0.0, noise=True)
+    """Returns masking for a generator: all chosen tokens become the mask token, and draw a number for a replacement."""
+    return MaskedLM(mask_id, vocab_size, probability, continues, as_mask=1.0, as_random=0.0, draws_noise=True)

@@ -1,7 +1,7 @@
-"""Sentence Order Prediction (SOP): does A stand before B?
+"""Sentence Order Prediction (SOP): does A come before B?
 
 Lan et al., 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations", section 3.1. An
-anchor is a paragraph of at least two sentences, and makes two pairs:
+anchor is a paragraph of at min_cut two sentences, and makes two pairs:
 
 - the positive's A and B are two consecutive spans of 1-4 sentences each;
 - the hard negative is the same two spans, swapped. There are no easy ones.
@@ -38,12 +38,12 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
-    first, second = _consecutive(block, anchors, random_bits)
+    first, second = _draw_consecutive(block, anchors, random_bits)
     equal = np.flatnonzero(find_equal_texts(block, first, second))
     for attempt in range(1, TRIES):
-        again = _consecutive(block, anchors[equal], random_bits[equal, attempt * PER_TRY :])
-        first.put(equal, again[0])
-        second.put(equal, again[1])
+        redrawn = _draw_consecutive(block, anchors[equal], random_bits[equal, attempt * PER_TRY :])
+        first.put(equal, redrawn[0])
+        second.put(equal, redrawn[1])
         equal = equal[find_equal_texts(block, first[equal], second[equal])]
     for row in equal.tolist():
         ordered = _search(block, int(anchors[row]))
@@ -53,22 +53,22 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
     return Pairs((a, b), np.tile(np.array([POSITIVE, HARD], dtype=np.int8), (len(anchors), 1)))
 
 
-def _consecutive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> tuple[Spans, Spans]:
-    """Two consecutive spans of each paragraph, both counts drawn alike."""
+def _draw_consecutive(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> tuple[Spans, Spans]:
+    """Draws two consecutive spans of each paragraph; their counts have the same distribution."""
     sentences = block.num_sentences[anchors].astype(np.int64)
     total = np.minimum(2 + draw_below(random_bits[:, 0], 2 * MAX_SPAN - 1), sentences)
-    least = np.maximum(total - MAX_SPAN, 1)
-    cut = least + draw_below(random_bits[:, 1], np.minimum(total - 1, MAX_SPAN) - least + 1)
+    min_cut = np.maximum(total - MAX_SPAN, 1)
+    cut = min_cut + draw_below(random_bits[:, 1], np.minimum(total - 1, MAX_SPAN) - min_cut + 1)
     start = draw_below(random_bits[:, 2], sentences - total + 1)
     return Spans(anchors.copy(), start, start + cut), Spans(anchors.copy(), start + cut, start + total)
 
 
 def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
-    """Two consecutive sentences that differ, of the anchor or of the first paragraph after it that has some."""
+    """Returns two consecutive sentences that differ, of the anchor or of the first paragraph after it that has some."""
     for step in range(min(MAX_WALKED, len(block.paragraph))):
         paragraph = (anchor + step) % len(block.paragraph)
-        for first, two in pairwise(range(int(block.num_sentences[paragraph]))):
-            spans = [Spans(*(np.array([x]) for x in (paragraph, k, k + 1))) for k in (first, two)]
+        for first, second in pairwise(range(int(block.num_sentences[paragraph]))):
+            spans = [Spans(*(np.array([x]) for x in (paragraph, k, k + 1))) for k in (first, second)]
             if not find_equal_texts(block, *spans)[0]:
                 return spans[0][0], spans[1][0]
     shard, document, _ = block.locate(anchor)

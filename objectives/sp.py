@@ -6,11 +6,11 @@ Di Liello et al., 2022, sections 4 and A.1. An anchor is a paragraph P of at lea
 - the positive's B is P without A;
 - a hard negative's B is Q without a span of 1-3 of its sentences, where Q is another paragraph of the same document
   (up to two of the four negatives). Something is left out in negatives too, so that a gap does not give the label away;
-- an easy negative's B is the same of a paragraph of another document (the rest).
+- an easy negative's B is made likewise from a paragraph of another document (the rest).
 
-From a negative's Q as many sentences are taken as A has, and Q is drawn by how likely P would have given such an A.
-The Bs of positives and negatives are then equally long on average, for each length of A. If both were drawn freely, a
-short A would go with a short paragraph in positives alone; ``SP_PAPER`` draws so, for comparison.
+As many sentences are taken from a negative's Q as A has, and Q is drawn in proportion to how likely it would itself
+give such an A. The Bs of positives and negatives are then equally long on average, for each length of A. If both were
+drawn freely, only positives would have a short A with a short paragraph; ``SP_PAPER`` draws so, for comparison.
 
 Three pairs of one anchor (from Wikipedia, "Foreign relations of Angola" and "Arminianism", CC BY-SA):
 
@@ -37,15 +37,15 @@ from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, l
 
 MAX_A = 3  # sentences, section A.1
 
-# An anchor's draws: 2 for A, then (paragraph, count, place) for each try of each negative.
+# An anchor's draws: 2 for A, then (paragraph, count, start) for each try of each negative.
 FOR_POSITIVE, PER_TRY = 2, 3
 NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 
-@cache  # so that a block makes it once
-def index_by_sentences(most: int) -> Callable[[Block], ClassIndex]:
-    """Class c, for c = 0 .. most - 1, is the paragraphs of c + 2 sentences; the last class has longer ones, too."""
-    return lambda block: ClassIndex.of(np.minimum(block.num_sentences - 2, most - 1) == np.arange(most)[:, None])
+@cache  # so that make_once gets the same function again
+def index_by_sentences(count: int) -> Callable[[Block], ClassIndex]:
+    """Returns an indexer: class c has the paragraphs of c + 2 sentences, the last of ``count`` longer ones, too."""
+    return lambda block: ClassIndex.of(np.minimum(block.num_sentences - 2, count - 1) == np.arange(count)[:, None])
 
 
 def sample(
@@ -56,14 +56,14 @@ def sample(
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
     index = block.make_once(index_by_sentences(max_a))
-    most = np.minimum(block.num_sentences[anchors] - 1, max_a).astype(np.int64)
+    max_size = np.minimum(block.num_sentences[anchors] - 1, max_a).astype(np.int64)
     if matched:
-        most = np.minimum(most, _longest_removed(block, anchors, index))
-    size = 1 + draw_below(random_bits[:, 0], most)
+        max_size = np.minimum(max_size, _get_max_removed(block, anchors, index))
+    size = 1 + draw_below(random_bits[:, 0], max_size)
     a = _draw_span(block, anchors, size, random_bits[:, 1])
-    positive = _without(block, a)
+    positive = _cut_out(block, a)
     classes = np.tile(np.arange(max_a), (len(anchors), 1))
-    pool = Pool.of(block, anchors, index, classes, _weights(size, max_a) if matched else None)
+    pool = Pool.of(block, anchors, index, classes, _weigh_classes(size, max_a) if matched else None)
     tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
     tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 
@@ -71,52 +71,51 @@ def sample(
         paragraphs = pool.draw(tries[:, attempt, :, 0])
         free = 1 + draw_below(tries[:, attempt, :, 1], np.minimum(block.num_sentences[paragraphs] - 1, max_a))
         removed = np.broadcast_to(size[:, None], paragraphs.shape) if matched else free
-        return _without(block, _draw_span(block, paragraphs, removed, tries[:, attempt, :, 2]))
+        return _cut_out(block, _draw_span(block, paragraphs, removed, tries[:, attempt, :, 2]))
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
-        """Returns those that are the positive's B, or whose paragraph has the text of P: A may stand in it."""
+        """Tells which equal the positive's B, or come from a paragraph equal to P, which may contain A."""
         same_paragraph = find_equal_texts(block, block.take_whole(anchors[rows]), block.take_whole(texts.paragraph))
         return same_paragraph | find_equal_texts(block, positive[rows], texts)
 
     def cut(row: int, paragraph: int) -> Spans:
         sentences = int(block.num_sentences[paragraph])
-        return _without(block, list_spans(paragraph, sentences, min(int(size[row]), sentences - 1)))
+        return _cut_out(block, list_spans(paragraph, sentences, min(int(size[row]), sentences - 1)))
 
     return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
 def _draw_span(block: Block, paragraphs: np.ndarray, size: np.ndarray, random_bits: np.ndarray) -> Spans:
-    """Draws a span of ``size`` sentences, each of its places alike."""
+    """Draws a span of ``size`` sentences, uniformly among its possible starts."""
     start = draw_below(random_bits, block.num_sentences[paragraphs] - size + 1)
     return Spans(paragraphs, start, start + size)
 
 
-def _without(block: Block, part: Spans) -> Spans:
+def _cut_out(block: Block, part: Spans) -> Spans:
     whole = block.take_whole(part.paragraph)
     return Spans(whole.paragraph, whole.start, whole.end, part.start, part.end)
 
 
-def _weights(size: np.ndarray, max_a: int) -> np.ndarray:
+def _weigh_classes(size: np.ndarray, max_a: int) -> np.ndarray:
     """Returns ``[n, max_a]``: how likely a paragraph of each class gives an A of that size, as whole numbers."""
-    most = np.arange(1, max_a + 1)
-    likely = np.lcm.reduce(most) // most
-    return np.where(size[:, None] <= most, likely, 0)
+    max_sizes = np.arange(1, max_a + 1)
+    likely = np.lcm.reduce(max_sizes) // max_sizes
+    return np.where(size[:, None] <= max_sizes, likely, 0)
 
 
-def _longest_removed(block: Block, anchors: np.ndarray, index: ClassIndex) -> np.ndarray:
-    """Returns the most sentences, ``[n]``, that can be taken from another paragraph of the document (if it has one) and
-    from one of another document: A has no more.
-    """
+def _get_max_removed(block: Block, anchors: np.ndarray, index: ClassIndex) -> np.ndarray:
+    """Returns the most sentences, ``[n]``, that can be removed from another paragraph of the document (if it has one)
+    and from one of another document: A has no more."""
     document = block.document[anchors]
     first, last = block.document_first[document], block.document_first[document + 1]
     inside = index.before[:, last] - index.before[:, first]  # [classes, n]
     others = inside - (index.before[:, anchors + 1] - index.before[:, anchors])
     outside = index.total[:, None] - inside
-    enough = _at_least(outside) & (_at_least(others) | (others.sum(axis=0) == 0))
+    enough = _has_at_least(outside) & (_has_at_least(others) | (others.sum(axis=0) == 0))
     return np.maximum(enough.sum(axis=0), 1)
 
 
-def _at_least(counts: np.ndarray) -> np.ndarray:
+def _has_at_least(counts: np.ndarray) -> np.ndarray:
     """Returns ``[classes, n]``: whether there is a paragraph of the class or a longer one."""
     return counts[::-1].cumsum(axis=0)[::-1] > 0
 

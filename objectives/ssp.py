@@ -9,7 +9,7 @@ Selection", sections 4 and A.1. An anchor is a paragraph P of at least two sente
 - an easy negative's B is a span of a paragraph of another document (the rest).
 
 Where the paper contradicts itself (A.1 has hard negatives "from the same paragraph"), this follows section 4.
-A negative's B has as many sentences as the positive's, and is of a paragraph of at least two, as that is. If it were
+A negative's B has as many sentences as the positive's, and its paragraph, too, has at least two. If it were
 drawn freely, B's length alone would tell positives from negatives: a positive's B must leave room for A, and a sentence
 that is a paragraph by itself is longer than others. ``SSP_PAPER`` draws so, for comparison.
 
@@ -35,15 +35,15 @@ from .negatives import MAX_HARD, NUM_NEGATIVES, TRIES, Pool, assemble, find_equa
 
 MAX_A, MAX_B = 3, 5  # sentences, section A.1
 
-# An anchor's draws: 5 for A and the positive, then (paragraph, place, count) for each try of each negative.
+# An anchor's draws: 5 for A and the positive, then (paragraph, start, count) for each try of each negative.
 FOR_POSITIVE, PER_TRY = 5, 3
 NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 
-def index_by_least_sentences(block: Block) -> ClassIndex:
-    """Class c, for c = 1 .. MAX_B, is the paragraphs of at least c sentences, and two; class 0 is all paragraphs."""
-    least = np.array([0, 2, *range(2, MAX_B + 1)], dtype=np.int32)
-    return ClassIndex.of(block.num_sentences >= least[:, None])
+def index_by_min_sentences(block: Block) -> ClassIndex:
+    """Returns an index: class c, 1 .. MAX_B, has the paragraphs of at least max(c, 2) sentences; class 0 has all."""
+    min_sentences = np.array([0, 2, *range(2, MAX_B + 1)], dtype=np.int32)
+    return ClassIndex.of(block.num_sentences >= min_sentences[:, None])
 
 
 def sample(
@@ -53,14 +53,14 @@ def sample(
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
-    a, positive = _positive(block, anchors, random_bits, matched)
+    a, positive = _draw_positive(block, anchors, random_bits, matched)
     counts = positive.end - positive.start if matched else np.zeros_like(anchors)
-    pool = Pool.of(block, anchors, block.make_once(index_by_least_sentences), counts[:, None], max_hard=max_hard)
+    pool = Pool.of(block, anchors, block.make_once(index_by_min_sentences), counts[:, None], max_hard=max_hard)
     tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
     tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 
     def draw(attempt: int) -> Spans:
-        return _negative(block, pool.draw(tries[:, attempt, :, 0]), counts[:, None], tries[:, attempt])
+        return _draw_negative(block, pool.draw(tries[:, attempt, :, 0]), counts[:, None], tries[:, attempt])
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         return find_equal_texts(block, positive[rows], texts)
@@ -73,15 +73,15 @@ def sample(
     return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
-def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool) -> tuple[Spans, Spans]:
+def _draw_positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool) -> tuple[Spans, Spans]:
     """Draws A and the positive's B: first their counts are drawn, then one of all the ways to place them, uniformly."""
     sentences = block.num_sentences[anchors].astype(np.int64)
     a = np.minimum(1 + draw_below(random_bits[:, 0], MAX_A), sentences - 1)
     b = np.minimum(1 + draw_below(random_bits[:, 1], MAX_B), sentences - a)
     if matched:
-        b = np.minimum(b, _longest_negative(block, anchors))
+        b = np.minimum(b, _get_max_negative(block, anchors))
     a_first = draw_below(random_bits[:, 2], 2) == 0
-    # What is left over goes before, between and after the spans: low <= high, uniform over all such pairs, by
+    # The sentences left over are before, between and after the spans: low <= high, uniform over all such pairs, by
     # folding a rectangle of (slack + 1) x (slack + 2) onto the triangle, which it covers twice.
     slack = sentences - a - b
     i, j = draw_below(random_bits[:, 3], slack + 1), draw_below(random_bits[:, 4], slack + 2)
@@ -91,20 +91,19 @@ def _positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matche
     return Spans(anchors, a_start, a_start + a), Spans(anchors, b_start, b_start + b)
 
 
-def _longest_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
+def _get_max_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
     """Returns the most sentences, ``[n]``, that a negative's B can have in the document (if it has another usable
-    paragraph) and outside it: the positive's B has no more.
-    """
+    paragraph) and outside it: the positive's B has no more."""
     document = block.document[anchors]
     bounds = block.document_first[document], block.document_first[document + 1]
-    index = block.make_once(index_by_least_sentences)
+    index = block.make_once(index_by_min_sentences)
     inside = index.before[:, bounds[1]] - index.before[:, bounds[0]]  # [counts, n]
     fits = block.num_sentences[anchors] >= np.arange(MAX_B + 1)[:, None]
     possible = (index.total[:, None] > inside) & ((inside > fits) | (inside[1] == 1))
     return np.maximum(possible.sum(axis=0) - 1, 1)  # possible is true up to some count, then false
 
 
-def _negative(block: Block, paragraphs: np.ndarray, counts: np.ndarray, random_bits: np.ndarray) -> Spans:
+def _draw_negative(block: Block, paragraphs: np.ndarray, counts: np.ndarray, random_bits: np.ndarray) -> Spans:
     """Draws a span of ``counts`` sentences of each paragraph ``[n, 4]``; 0: the count is drawn. random_bits: ``[n, 4,
     3]``"""
     sentences = block.num_sentences[paragraphs].astype(np.int64)

@@ -5,7 +5,7 @@ makes two pairs:
 
 - A is its title, the same in both pairs; with ``question_answer`` it is title and body, and the question needs both;
 - the positive's B is its accepted answer;
-- the easy negative's B is the accepted answer of another question of the forum, any one alike.
+- the easy negative's B is the accepted answer of another question of the forum, drawn uniformly.
 
 Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
 
@@ -22,21 +22,21 @@ from functools import partial
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.texts import find_accepted_answers, find_bodies, find_titles
 
-from .forums import QUESTIONS, sample_questions, view_nothing, view_questions
+from .forums import make_forum_objective, sample_questions, view_nothing, view_questions
 
 TITLE, ANSWER = 0, 1
 QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # in the view with a body
 
 
 def view(shard: Shard, with_body: bool = False) -> Shard:
-    """Returns the questions that have a title and an accepted answer, with a body or without."""
+    """Returns a view of the questions that have a title, an accepted answer and, if ``with_body``, a body."""
     titles, answers = find_titles(shard), find_accepted_answers(shard)
     if titles is None or answers is None:
         return view_nothing(shard)
     return view_questions(shard, titles, *([find_bodies(shard)] if with_body else []), answers)
 
 
-TITLE_ANSWER = QUESTIONS(
+TITLE_ANSWER = make_forum_objective(
     name="title_answer",
     needs="a question with a title and an accepted answer",
     view=view,
@@ -44,7 +44,7 @@ TITLE_ANSWER = QUESTIONS(
     remedy='prepare a forum\'s Posts.xml, or questions:FILE.jsonl with "answers" and "accepted"',
     sample=partial(sample_questions, a=(TITLE,), b=(ANSWER,)),
     asks="whether B is the accepted answer to the question with the title A",
-    negatives="the accepted answer to another question of the same corpus, any one alike",
+    negatives="the accepted answer to another question of the same corpus, drawn uniformly",
 )
 QUESTION_ANSWER = replace(
     TITLE_ANSWER,

@@ -4,9 +4,9 @@ Rücklé et al., 2020, "MultiCQA", section 3.1. An anchor is a question that has
 
 - A is its title, the same in both pairs;
 - the positive's B is its body;
-- the easy negative's B is the body of another question of the forum, any one alike, and another one in every epoch.
+- the easy negative's B is the body of another question of the forum, drawn uniformly, and anew in every epoch.
 
-Nobody labels anything. The forum is the corpus: with several (``--corpus beer cooking``), negatives come from the
+No labels are needed. Each forum is a corpus: with several (``--corpus beer cooking``), negatives come from the
 anchor's own. Any titled text serves: news, tickets, a help desk.
 
 Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
@@ -23,20 +23,20 @@ from functools import partial
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.texts import find_bodies, find_equal, find_titles
 
-from .forums import QUESTIONS, sample_questions, view_nothing, view_questions
+from .forums import make_forum_objective, sample_questions, view_nothing, view_questions
 
 TITLE, BODY = 0, 1
 
 
 def view(shard: Shard) -> Shard:
-    """Returns the questions that have a title, and a body that says something else."""
+    """Returns a view of the questions that have a title and a body that differs from it."""
     titles, bodies = find_titles(shard), find_bodies(shard)
     if titles is None:
         return view_nothing(shard)
     return view_questions(shard, titles, bodies.drop(find_equal(titles, bodies)))
 
 
-TITLE_BODY = QUESTIONS(
+TITLE_BODY = make_forum_objective(
     name="title_body",
     needs="a question or another document with a title and a body",
     view=view,
@@ -44,5 +44,5 @@ TITLE_BODY = QUESTIONS(
     remedy="prepare the titled documents with --title_texts, or a forum's dump",
     sample=partial(sample_questions, a=(TITLE,), b=(BODY,)),
     asks="whether B is the body of the question with the title A",
-    negatives="the body of another question of the same corpus, any one alike",
+    negatives="the body of another question of the same corpus, drawn uniformly",
 )

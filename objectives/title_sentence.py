@@ -1,12 +1,12 @@
 """Title and first sentence: is B the first sentence of the document whose title is A?
 
-What any titled text has instead of labels. The pairs are made as those of title_body (Rücklé et al., 2020, "MultiCQA",
+Any titled text serves, without labels. The pairs are made as those of title_body (Rücklé et al., 2020, "MultiCQA",
 section 3.1), but with a sentence, which is as long as an answer. An anchor is a document that has a title and a
 sentence, and makes two pairs:
 
 - A is its title, the same in both pairs;
 - the positive's B is its first sentence;
-- the easy negative's B is the first sentence of another document, any one alike, and another one in every epoch.
+- the easy negative's B is the first sentence of another document, drawn uniformly, and anew in every epoch.
 
 Two pairs of one anchor (from Python's documentation):
 
@@ -18,20 +18,20 @@ Two pairs of one anchor (from Python's documentation):
 from dataclasses import replace
 
 from data_pipeline.corpus import Shard
-from data_pipeline.sampling.texts import Texts, find_bodies, find_equal, find_titles
+from data_pipeline.sampling.texts import TextColumn, find_bodies, find_equal, find_titles
 
 from .forums import RUECKLE, view_nothing, view_questions
 from .title_body import TITLE_BODY
 
 
 def view(shard: Shard, with_equal: bool = False) -> Shard:
-    """Returns the documents that have a title, and a first sentence that says something else, or may be equal to it."""
+    """Returns a view of the documents with a title and a first sentence that differs from it, unless ``with_equal``."""
     titles, bodies = find_titles(shard), find_bodies(shard)
     if titles is None:
         return view_nothing(shard)
-    first = shard.paragraph_starts[shard.document_starts[:-1]]  # sentences, [D]; one behind the last for no text
+    first = shard.paragraph_starts[shard.document_starts[:-1]]  # [D] first sentences; past the last one for no text
     end = shard.sentence_starts[(first + 1).clip(max=len(shard.sentence_starts) - 1)]
-    sentences = Texts(bodies.start, end.clip(max=bodies.end), bodies.values)
+    sentences = TextColumn(bodies.start, end.clip(max=bodies.end), bodies.values)
     return view_questions(shard, titles, sentences if with_equal else sentences.drop(find_equal(titles, sentences)))
 
 
@@ -41,6 +41,6 @@ TITLE_SENTENCE = replace(
     view=view,
     needs="a question or another document with a title and a sentence",
     asks="whether B is the first sentence of the document with the title A",
-    negatives="the first sentence of another document of the same corpus, any one alike",
+    negatives="the first sentence of another document of the same corpus, drawn uniformly",
     source=f"{RUECKLE}, with a document's first sentence in place of a question's body",
 )

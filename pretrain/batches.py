@@ -135,7 +135,7 @@ def to_tensors(batch: Batch, device: torch.device) -> Inputs:
 
 def make_largest_batch(stream: PairStream, num_pairs: int) -> Batch:
     """Returns pairs at full length; the number of masked tokens is a six-sigma upper bound."""
-    length, masking, num_sequences = stream.max_length, stream.masking, num_pairs * stream.per_pair
+    length, masking, num_sequences = stream.max_length, stream.masking, num_pairs * stream.sequences_per_pair
     num_tokens = num_sequences * length
     probability = getattr(masking, "probability", 0.0)
     deviations = 6 if getattr(masking, "continues", None) is None else 12
@@ -147,12 +147,12 @@ def make_largest_batch(stream: PairStream, num_pairs: int) -> Batch:
         starts=np.arange(num_sequences + 1, dtype=np.int32) * length,
         masked_positions=np.arange(num_masked, dtype=np.int64),
         masked_labels=np.zeros(num_masked, dtype=np.int64),
-        noise=np.zeros(num_masked if masking is not None and masking.noise else 0),
+        noise=np.zeros(num_masked if masking is not None and masking.draws_noise else 0),
         labels=np.zeros(num_pairs, dtype=np.int8),
         kinds=np.zeros(num_pairs, dtype=np.int8),
         part=np.zeros(num_pairs, dtype=np.int16),
         index=np.zeros(num_pairs, dtype=np.int64),
-        groups=np.zeros((num_sequences if stream.apart else 0, 2), dtype=np.int64),
+        groups=np.zeros((num_sequences if stream.separate_texts else 0, 2), dtype=np.int64),
     )
 
 

@@ -12,8 +12,8 @@ from data_pipeline.core.settings import (
     SEEDS,
     WORKERS,
     CacheFlags,
+    get_identity_settings,
     setting,
-    settings_of_identity,
 )
 from data_pipeline.sources import format_source
 from pretrain.engine.schedule import OPEN_ENDED, GuardSettings, OptimizerSettings
@@ -251,7 +251,7 @@ class PretrainConfig(
 
 def identity(config: PretrainConfig, **facts: object) -> JsonObject:
     """Returns the settings and facts that decide a run's numbers; without its length if that may change."""
-    settings = settings_of_identity(config)
+    settings = get_identity_settings(config)
     if config.lr_schedule in OPEN_ENDED:
         settings = {name: value for name, value in settings.items() if name not in LENGTHS}
     return {**settings, **facts}

@@ -87,7 +87,7 @@ def train_step(
         note_place(f"step {step}, {'embedding' if embed_only else 'forward of'} micro-batch {index}")
         batch = global_batch.batches[index]
         filled, factors = batch or filler, scales if batch else zeros
-        with decide_dropout(seed, step, rank * layout.accumulation + index, filled.sequences):
+        with decide_dropout(seed, step, rank * layout.accumulation + index, filled.sequence_indices):
             return engine(**to_tensors(filled, engine.device), scales=None if embed_only else factors)
 
     cached = _cache_gradients(engine, global_batch.batches, filler, forward, layout)
@@ -124,11 +124,11 @@ def _cache_gradients(
     sizes = [batch.num_pairs if batch else 0 for batch in batches]
     first = next((int(batch.index[0]) % layout.size for batch in batches if batch), 0)
     share = first, first + sum(sizes)
-    groups = torch.zeros(layout.size, filler.per_pair, 2, dtype=torch.int64, device=engine.device)
+    groups = torch.zeros(layout.size, filler.sequences_per_pair, 2, dtype=torch.int64, device=engine.device)
     if any(sizes):
         local = torch.from_numpy(np.concatenate([batch.groups for batch in batches if batch]))
         local = local.pin_memory() if engine.device.type == "cuda" else local  # so that nothing waits for the copy
-        groups[share[0] : share[1]] = local.to(engine.device, non_blocking=True).unflatten(0, (-1, filler.per_pair))
+        groups[share[0] : share[1]] = local.to(engine.device, non_blocking=True).unflatten(0, (-1, groups.shape[1]))
     groups = ranks.sum_over_ranks(groups)  # each row is filled by one rank
     compare = compare_objectives(model, batches, share[0], groups)
     return cache_gradients(compare, len(model.pair_sum_names), sizes, forward, share, layout.size)
@@ -165,7 +165,7 @@ def try_largest(engine: Engine, stream: PairStream, layout: Layout) -> None:
         scales = {loss.name: 0.0 for loss in engine.module.losses}
         with without_updates(engine):
             for _ in range(min(layout.accumulation, 2)):
-                with decide_dropout(0, 0, 0, batch.sequences):
+                with decide_dropout(0, 0, 0, batch.sequence_indices):
                     loss, _, outputs = engine(**to_tensors(batch, engine.device), scales=scales)
                 engine.backward(loss + 0.0 * outputs.sum())  # only the outputs of a bi-encoder have a graph
                 engine.step()

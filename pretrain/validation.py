@@ -100,7 +100,7 @@ def evaluate_retrieval(
     weights: LossWeights,
 ) -> dict[str, float]:
     """Returns losses, MRR and R@1 of the first ``num_pairs`` validation pairs, among all of their texts."""
-    num_pairs, per_pair = min(num_pairs, stream.epoch_pairs), stream.per_pair
+    num_pairs, per_pair = min(num_pairs, stream.epoch_pairs), stream.sequences_per_pair
     layout = replace(layout, size=num_pairs)
     model = engine.module
     stats = torch.zeros(len(model.sum_names), dtype=torch.float64, device=engine.device)

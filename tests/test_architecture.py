@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.core.default_model import PACKAGE
+from data_pipeline.core.default_model import MODEL_PACKAGE
 from launch import kinspan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -306,7 +306,7 @@ def test_pretraining_needs_the_core_alone():
 def test_all_is_every_extra_of_one_machine():
     lines = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert set(re.search(r"\[(.*)\]", lines["all"][0])[1].split(",")) == kinspan.EXTRAS.keys() - {"ray", "wandb"}
-    assert distribution_name(lines["all"][1]) == PACKAGE
+    assert distribution_name(lines["all"][1]) == MODEL_PACKAGE
     assert lines["dev"][0] == "kinspan[all]"
 
 

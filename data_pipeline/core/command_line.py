@@ -1,7 +1,7 @@
-"""Reads the command line: flags above the YAML file of ``--config``, and ``--help``, from a dataclass of settings.
+"""Parses the command line for a dataclass of settings: flags, the YAML file of ``--config``, and ``--help``.
 
-A command's dataclass may have class attributes: ``BASIC``, the settings that ``--help`` shows, and ``--help all`` every
-one; and ``POSITIONAL``, the setting that words without a flag belong to.
+A command's dataclass may have two class attributes: ``BASIC``, the settings that ``--help`` without ``all`` shows, and
+``POSITIONAL``, the setting that takes words without a flag.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from data_pipeline.core.settings import (
     Settings,
     check_settings,
     convert_setting,
-    default_of,
-    groups_of,
-    kinds_of,
+    get_default,
+    get_groups,
+    get_value_types,
     make_config,
-    read_texts,
+    read_help_texts,
     suggest,
 )
 
@@ -41,24 +41,24 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
 
     argv: the arguments; without it, those of the process
 
-    Raises KinspanError, naming the flag, for what is no setting or no value of it.
+    Raises KinspanError, naming the flag, for an unknown setting or a wrong value.
     """
     arguments = [*_normalise(config_class, sys.argv[1:] if argv is None else argv)]
     parser = make_parser(config_class, description, epilog, everything="--help all" in " ".join(arguments))
     parsed, words = parser.parse_known_args(arguments)
-    given = vars(parsed)
+    flags = vars(parsed)
     if words:
         positional = getattr(config_class, "POSITIONAL", None)
-        is_list = positional and kinds_of(config_class)[positional].is_list
+        is_list = positional and get_value_types(config_class)[positional].is_list
         if not positional or words[0].startswith("-") or (len(words) > 1 and not is_list):
             raise KinspanError(f"{words[0]}: belongs to no flag; see --help")
-        given[positional] = [*given.get(positional, []), *words] if is_list else words[0]
+        flags[positional] = [*flags.get(positional, []), *words] if is_list else words[0]
     values: dict[str, object] = {}
-    for name in given.pop("config", []):
+    for name in flags.pop("config", []):
         values |= _read_file(config_class, name)
-    values |= given
+    values |= flags
     for declared in fields(config_class):
-        if default_of(declared) is REQUIRED and declared.name not in values:
+        if get_default(declared) is REQUIRED and declared.name not in values:
             raise KinspanError(f"--{declared.name} is missing; see --help")
     config = make_config(config_class, values)
     check_settings(config)
@@ -66,8 +66,8 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
 
 
 def _normalise(config_class: type[Settings], argv: list[str]) -> Iterator[str]:
-    """Yields the arguments with underscores in flags, and ``=true`` behind a switch that no value follows."""
-    kinds = kinds_of(config_class)
+    """Yields the arguments with underscores in flags, and ``=true`` after a switch without a value."""
+    kinds = get_value_types(config_class)
     for argument, following in pairwise([*argv, ""]):
         flag, equals, value = argument.partition("=")
         if not flag.startswith("--") or flag == "--":
@@ -86,7 +86,7 @@ def _read_file(config_class: type[Settings], name: str) -> dict[str, object]:
     content = read_yaml(find_file(name) or Path(name), f"--config {name}") or {}
     if not isinstance(content, dict):
         raise KinspanError(f"--config {name} must be lines of `setting: value`")
-    groups = set(groups_of(config_class).values())
+    groups = set(get_groups(config_class).values())
     values: dict[str, object] = {}
     for key, value in content.items():
         values |= value if key in groups and isinstance(value, dict) else {key: value}
@@ -109,15 +109,15 @@ class _Parser(argparse.ArgumentParser):
 def make_parser(
     config_class: type[Settings], description: str, epilog: str, everything: bool = True
 ) -> argparse.ArgumentParser:
-    """Returns the parser of a class's settings, as texts, and of ``--config``. Flags that are not given are absent.
+    """Returns a parser of a class's settings and ``--config``. Values stay strings; flags not given are absent.
 
     epilog:     begins with examples, up to an empty line, which ``--help`` shows first
-    everything: ``--help`` shows all settings in their groups, and not the basic ones alone
+    everything: ``--help`` shows all settings in their groups, not only the basic ones
     """
-    declared, texts, groups = fields(config_class), read_texts(config_class), groups_of(config_class)
+    declared, texts, groups = fields(config_class), read_help_texts(config_class), get_groups(config_class)
     basic = () if everything else getattr(config_class, "BASIC", ())
     examples, _, notes = epilog.partition("\n\n")
-    needed = [f"--{setting.name} ..." for setting in declared if default_of(setting) is REQUIRED]
+    needed = [f"--{setting.name} ..." for setting in declared if get_default(setting) is REQUIRED]
     parser = _Parser(
         usage=" ".join(["%(prog)s", *needed, "[--config FILE] [--SETTING VALUE ...]"]),
         description=description,
@@ -130,20 +130,20 @@ def make_parser(
     text = "YAML file with any of these settings; flags override it."
     parser.add_argument("--config", metavar="FILE", action="append", help=text)
     names = [name for name in dict.fromkeys(groups.values()) if name and not basic]
-    parts = {name: parser.add_argument_group(name) for name in names}
+    sections = {name: parser.add_argument_group(name) for name in names}
     for setting in declared:
-        kind, is_list, _ = kinds_of(config_class)[setting.name]
+        kind, is_list, _ = get_value_types(config_class)[setting.name]
         metavar = f"{{{','.join(get_args(kind))}}}" if get_origin(kind) is Literal else METAVARS[kind]
         several: dict[str, Any] = {"nargs": "+", "action": "extend"} if is_list else {}
         shown = argparse.SUPPRESS if basic and setting.name not in basic else _format_help(setting, texts[setting.name])
-        part = parts.get(groups[setting.name], parser)
-        part.add_argument(f"--{setting.name}", metavar=metavar, help=shown, **several)
+        section = sections.get(groups[setting.name], parser)
+        section.add_argument(f"--{setting.name}", metavar=metavar, help=shown, **several)
     return parser
 
 
 def _format_help(setting: Field, text: str) -> str:
     """Returns the text with default and range in brackets."""
-    default, within = default_of(setting), setting.metadata["within"]
+    default, within = get_default(setting), setting.metadata["within"]
     notes = []
     if default is not REQUIRED and default not in (None, "", []):
         shown = " ".join(map(str, default)) if isinstance(default, list) else str(default)

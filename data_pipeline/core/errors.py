@@ -2,7 +2,7 @@
 
 from errno import EACCES, EDQUOT, EEXIST, EISDIR, ENAMETOOLONG, ENOSPC, ENOTDIR, EPERM, EROFS
 
-# How a file system refuses: whatever was being written, the user can mend it.
+# A full or read-only disk, a wrong path, no permission: whatever was being written, the user can mend these.
 FILE_SYSTEM_ERRORS = (EACCES, EDQUOT, EEXIST, EISDIR, ENAMETOOLONG, ENOSPC, ENOTDIR, EPERM, EROFS)
 _NEEDS_TYPE = (TypeError, AttributeError, LookupError, AssertionError)  # their texts say nothing without their types
 _MAX_CHARS = 300
@@ -16,11 +16,11 @@ class KinspanError(Exception):
 
 
 class DamagedFile(KinspanError):
-    """Signals that a file is not as it was written. One that was fetched may come whole the next time."""
+    """Signals that a file is not as it was written. A fetched one may arrive intact the next time."""
 
 
 def quote_error(error: BaseException) -> str:
-    """Quotes another library's error as one line, cut where it is long, with its type where the text needs it."""
+    """Quotes another library's error as one line, cut if it is long, with its type if the text alone says little."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = f"{type(error).__name__}: {text}" if isinstance(error, _NEEDS_TYPE) else text
     return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + " ..."

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def make_pool(num_workers: int) -> ProcessPoolExecutor:
-    """Returns worker processes that leave Ctrl-C to this one, and end when it is gone."""
+    """Returns a pool of processes that ignore Ctrl-C, and end with the process that made them."""
     context = multiprocessing.get_context("spawn")  # forking a process that has threads is unsafe
     return ProcessPoolExecutor(num_workers, context, _start_worker, (os.getpid(),))
 
@@ -42,7 +42,7 @@ def _start_worker(parent: int) -> None:
 def map_chunks(work: Callable[[Chunk], Result], chunks: Iterable[Chunk], num_workers: int) -> Iterator[Result]:
     """Yields ``work(chunk)`` for each chunk in order, from worker processes; a single worker is this process.
 
-    At most a few chunks per worker are in flight, so that memory stays bounded. Raises KinspanError where a worker
+    At most a few chunks per worker are in flight, so that memory stays bounded. Raises KinspanError if a worker
     process dies.
     """
     if num_workers == 1:

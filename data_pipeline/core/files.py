@@ -1,4 +1,4 @@
-"""Files that come with the packages, YAML and damaged JSON, hashes, locks, and writing files whole or not at all."""
+"""Finds packaged files, reads YAML and JSON, hashes and locks files, and writes them atomically."""
 
 import fcntl
 import hashlib
@@ -24,26 +24,25 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
 def find_file(name: str) -> Path | None:
-    """Returns the file of that name in the working directory or beside the packages, so that ds_configs/zero2.json and
-    launch/recipes/quickstart.yaml mean ours from any directory; None where there is neither."""
+    """Returns the file ``name`` in the working directory or, as ds_configs/zero2.json, beside the packages; or None."""
     return next((path for path in (Path(name), PROJECT_ROOT / name) if path.is_file()), None)
 
 
-def load_python(path: str, named: str) -> ModuleType:
-    """Runs a Python file of the user's. Raises KinspanError, which begins with ``named``, where that fails."""
+def load_python(path: str, label: str) -> ModuleType:
+    """Runs a Python file of the user's. Raises KinspanError, which begins with ``label``, if that fails."""
     spec = importlib.util.spec_from_file_location(f"kinspan_own_{Path(path).stem}", path)
     if spec is None or spec.loader is None:
-        raise KinspanError(f"{named} is no Python file")
+        raise KinspanError(f"{label} is no Python file")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise KinspanError(f"{named} cannot be loaded: {type(error).__name__}: {quote_error(error)}") from error
+        raise KinspanError(f"{label} cannot be loaded: {type(error).__name__}: {quote_error(error)}") from error
     return module
 
 
 def read_object(path: Path, advice: str) -> JsonObject:
-    """Reads the JSON object in ``path``. Raises KinspanError, which ends with ``advice``, where there is none."""
+    """Reads the JSON object in ``path``. Raises KinspanError, which ends with ``advice``, if there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -66,14 +65,14 @@ class SettingsLoader(yaml.SafeLoader):
         return node
 
 
-def read_yaml(path: Path, named: str) -> Any:
-    """Reads a YAML file. Raises KinspanError, which begins with ``named``, where it cannot be read."""
+def read_yaml(path: Path, label: str) -> Any:
+    """Reads a YAML file. Raises KinspanError, which begins with ``label``, if it cannot be read."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), SettingsLoader)
     except OSError as error:
-        raise KinspanError(f"{named} cannot be read: {error.strerror}") from error
+        raise KinspanError(f"{label} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # a date with a 13th month is a ValueError
-        raise KinspanError(f"{named} cannot be read: {quote_error(error)}") from error
+        raise KinspanError(f"{label} cannot be read: {quote_error(error)}") from error
 
 
 def hash_file(path: Path) -> str:
@@ -83,7 +82,7 @@ def hash_file(path: Path) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder of ``--output_dir`` where it is not there. Raises KinspanError where it cannot be made."""
+    """Makes the folder of ``--output_dir`` if it is missing. Raises KinspanError if it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -92,7 +91,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def hold_lock(path: Path, wait: bool = True) -> Iterator[int]:
-    """Holds an exclusive lock on a file, made where there is none. Raises BlockingIOError instead of waiting."""
+    """Holds an exclusive lock on a file, created if missing. Without ``wait``, raises BlockingIOError if taken."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -103,13 +102,13 @@ def hold_lock(path: Path, wait: bool = True) -> Iterator[int]:
 
 @contextmanager
 def lock_file(path: Path, in_use: str) -> Iterator[None]:
-    """Keeps other processes out while the block runs. Raises KinspanError with the text ``in_use`` where one is in.
+    """Keeps other processes out while the block runs. Raises KinspanError with the text ``in_use`` if one is in.
 
-    Where the storage has no locks, nobody is kept out.
+    On storage without locks, nobody is kept out.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(hold_lock(path, wait=False))
+            stack.enter_context(hold_lock(path, wait=False))
         except BlockingIOError as error:
             raise KinspanError(in_use) from error
         except OSError as error:
@@ -120,38 +119,38 @@ def lock_file(path: Path, in_use: str) -> Iterator[None]:
 
 
 def find_cache() -> Path:
-    """Returns this program's folder in the user's cache, which may not be there yet."""
+    """Returns this program's folder in the user's cache, which may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kinspan"
 
 
 def verify_once(path: Path, claim: str, verify: Callable[[], None]) -> None:
-    """Calls ``verify`` unless this machine did for this file and claim before, and the file is unchanged since.
+    """Calls ``verify`` unless this machine did so before for this file and claim, and the file is unchanged since.
 
-    Then a mark is left in the user's cache, bound to the file's place, identity, size and times: beside the file,
-    whoever sends a corpus could send marks with it. Processes that need the same file wait for the one that verifies.
-    Where no mark can be written, each verifies for itself.
+    A mark in the user's cache then records the file's path, inode, size and times; beside the file, the sender of a
+    corpus could forge it. Processes that need the same file wait for the one that verifies. If no mark can be written,
+    each verifies for itself.
     """
     stat = path.stat()
-    facts = f"{stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {claim}".encode()
-    place = f"{socket.gethostname()}\n{path.resolve()}".encode("utf-8", "surrogateescape")
-    with ExitStack() as held:
+    state = f"{stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {claim}".encode()
+    key = f"{socket.gethostname()}\n{path.resolve()}".encode("utf-8", "surrogateescape")
+    with ExitStack() as stack:
         try:
-            mark = find_cache() / "verified" / hashlib.sha256(place).hexdigest()
+            mark = find_cache() / "verified" / hashlib.sha256(key).hexdigest()
             mark.parent.mkdir(parents=True, exist_ok=True)
-            handle = held.enter_context(hold_lock(mark))
-        except (OSError, RuntimeError):  # a RuntimeError where there is no home
+            handle = stack.enter_context(hold_lock(mark))
+        except (OSError, RuntimeError):  # a RuntimeError if there is no home
             return verify()
-        if os.pread(handle, len(facts) + 1, 0) != facts:
+        if os.pread(handle, len(state) + 1, 0) != state:
             verify()
             with suppress(OSError):  # a full disk
                 os.ftruncate(handle, 0)
-                os.pwrite(handle, facts, 0)
+                os.pwrite(handle, state, 0)
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
-    """Writes the text, or its lines one after another, so that the file is whole or as it was before.
+    """Writes the text, or its lines one after another; on an error, the file stays as it was.
 
-    What UTF-8 cannot hold, such as half of a surrogate pair, is written as an escape sequence.
+    Characters that UTF-8 cannot encode, such as half of a surrogate pair, are written as escape sequences.
     """
     partial = path.with_name(path.name + ".tmp")
     try:
@@ -161,7 +160,7 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
         partial.replace(path)
         sync(path.parent)
     except OSError as error:
-        error.filename = error.filename or str(path)  # that of a full disk names no file
+        error.filename = error.filename or str(path)  # the error of a full disk names no file
         raise
 
 

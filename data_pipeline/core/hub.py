@@ -1,4 +1,4 @@
-"""Notices once that the model hub cannot be reached, instead of half a minute of retries per file."""
+"""Checks once whether the model hub can be reached, instead of half a minute of retries per file."""
 
 from functools import cache
 from pathlib import Path
@@ -9,11 +9,11 @@ ADVICE = "give a model's folder, a name on the hub such as roberta-base, or all-
 
 
 def expect_hub(name_or_dir: str) -> None:
-    """Switches the hub's library offline where it cannot be reached and ``name_or_dir`` is not a folder.
+    """Switches the hub's library offline if the hub cannot be reached and ``name_or_dir`` is not a folder.
 
     Offline, files that were downloaded before are still found. The library itself retries each file five times.
 
-    Raises KinspanError for a path where there is nothing, and for a run's folder, which holds models deeper down.
+    Raises KinspanError for a path that does not exist, and for a run's folder, whose models are in subfolders.
     """
     folder = Path(name_or_dir)
     if not folder.is_dir():

@@ -9,7 +9,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 def render_template(
     folder: Path, template: str, filters: Mapping[str, Callable] | None = None, **values: object
 ) -> str:
-    """Fills a template of ``folder``. Texts are escaped in HTML, and a name without a value is an error."""
+    """Fills a template of ``folder``. Values are escaped in HTML; a name without a value is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -1,4 +1,4 @@
-"""Writes messages and progress bars to stderr; lines take a bar's place where stderr is no terminal."""
+"""Writes messages and progress bars to stderr; where stderr is no terminal, lines replace the bars."""
 
 import logging
 import os
@@ -9,11 +9,11 @@ from typing import Any
 from tqdm import tqdm
 
 PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks", "__main__")
-EVERY = 30.0  # seconds between two lines, and before the first
+LINE_SECONDS = 30.0  # between two lines of progress, and before the first
 
 
-class _Screen(logging.Handler):
-    """Writes to stderr as it is now, above any progress bar; of several ranks only the first writes below errors."""
+class _StderrHandler(logging.Handler):
+    """Writes to the current stderr, above any progress bar. Other ranks than the first write only errors."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR or _is_first_rank():
@@ -23,13 +23,13 @@ class _Screen(logging.Handler):
 
 def set_up_logging() -> None:
     """Shows this project's messages from INFO and other libraries' from WARNING on; called once, by the entry."""
-    logging.basicConfig(handlers=[_Screen()], format="%(message)s", level=logging.WARNING)
+    logging.basicConfig(handlers=[_StderrHandler()], format="%(message)s", level=logging.WARNING)
     for package in PACKAGES:
         logging.getLogger(package).setLevel(logging.INFO)
 
 
 class _Lines(tqdm):
-    """Writes a line of progress now and then, and none for work that is done before."""
+    """Writes a line of progress every LINE_SECONDS, and none for work that ends before the first is due."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if msg is None:  # "" would clear a bar
@@ -38,22 +38,22 @@ class _Lines(tqdm):
 
 
 def show_progress(
-    title: str, unit: str, items: Iterable | None = None, total: int | None = None, quiet: bool = False, **more: Any
+    title: str, unit: str, items: Iterable | None = None, total: int | None = None, quiet: bool = False, **options: Any
 ) -> tqdm:
-    """Shows a bar of ``items`` as they are iterated, or of what ``update`` adds. Of several ranks the first shows it.
+    """Shows a bar of ``items`` as they are iterated, or of what ``update`` adds. Only the first rank shows it.
 
-    quiet: for work that is too short for a bar, or that another process shows
-    more:  any of tqdm's own settings
+    quiet: shows nothing, for work that is short or shown by another process
+    options: any of tqdm's own settings
     """
     settings: dict[str, Any] = {
         "mininterval": 1.0,
         "disable": quiet or not _is_first_rank(),
         "unit": f" {unit}",
-        **more,
+        **options,
     }
     if sys.stderr.isatty():
         return tqdm(items, title, total, **settings)
-    settings |= {"mininterval": EVERY, "miniters": 1, "delay": EVERY, "leave": False}
+    settings |= {"mininterval": LINE_SECONDS, "miniters": 1, "delay": LINE_SECONDS, "leave": False}
     line = "{desc}: {n_fmt} of {total_fmt}{unit}, {remaining} left{postfix}"
     return _Lines(items, title, total, bar_format=line, **settings)
 

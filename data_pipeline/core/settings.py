@@ -1,11 +1,11 @@
-"""Settings as dataclass fields: checks, ``--help`` and a run's identity follow from one declaration of each.
+"""Declares settings as dataclass fields, from which checks, ``--help`` and a run's identity follow.
 
-The text of a setting for ``--help`` is the string below its declaration::
+The help text of a setting is the string below its declaration::
 
     max_steps: int | None = setting(None, ABOVE_0)
     '''Number of updates.'''
 
-A class attribute ``GROUP`` names the part of ``--help`` in which the settings of a class stand.
+A class attribute ``GROUP`` names the section of ``--help`` that lists the settings of a class.
 """
 
 import ast
@@ -27,7 +27,7 @@ from data_pipeline.core.executors import MAX_WORKERS
 
 
 class Settings(Protocol):
-    """Has settings: any dataclass."""
+    """Stands for any dataclass whose fields are settings."""
 
     __dataclass_fields__: ClassVar[dict[str, Field]]
 
@@ -47,9 +47,9 @@ class Range(NamedTuple):
 
 ABOVE_0 = Range("must be above 0", lambda number: number > 0)
 NOT_BELOW_0 = Range("must not be below 0", lambda number: number >= 0)
-BETWEEN_0_AND_1 = Range("must lie between 0 and 1", lambda number: 0 < number < 1)
+ABOVE_0_BELOW_1 = Range("must be above 0 and below 1", lambda number: 0 < number < 1)
 FROM_0_TO_1 = Range("must be from 0 to 1", lambda number: 0 <= number <= 1)
-FROM_0_TO_BELOW_1 = Range("must be from 0 to less than 1", lambda number: 0 <= number < 1)
+FROM_0_TO_BELOW_1 = Range("must be from 0 to below 1", lambda number: 0 <= number < 1)
 AT_LEAST_2 = Range("must be 2 or more", lambda number: number >= 2)
 WORKERS = Range(f"must be from 1 to {MAX_WORKERS}", lambda number: 1 <= number <= MAX_WORKERS)
 SEEDS_FROM_1 = Range("must be from 1 to 2^63 - 1", lambda number: 1 <= number < 2**63)
@@ -70,13 +70,13 @@ def setting(
     """Declares a setting, as a field of a dataclass.
 
     default:    ``REQUIRED`` if there is none; a list is copied for each config
-    within:     the range of its number, or of each number of its list; None passes
+    within:     the range of its number, or of each number of its list; a value of None is always allowed
     help:       the text, if it cannot be written below the declaration because it is computed
-    may_change: a run that resumes may change it; any other change makes it another run
-    needs:      another setting, "setting|setting" or "setting value ...", without which this one is refused
-    used_with:  the same, but without it this one is ignored, which ``list_unused`` says
-    as_text:    turns a value that YAML read into the command line's form of it
-    is_model:   it names models; the name of the installed one becomes its folder
+    may_change: a resumed run may change it; a change of any other setting makes another run
+    needs:      what must be given too: "a", "a|b" (one of them) or "a x y" (a is x or y)
+    used_with:  the same, but without it this setting has no effect, and ``list_unused`` notes it
+    as_text:    turns a value parsed by YAML into its form on the command line
+    is_model:   its value names models; the name of the installed model is replaced by its folder
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     if isinstance(default, list):
@@ -85,7 +85,7 @@ def setting(
 
 
 class CacheSettings(NamedTuple):
-    """Where a node keeps what it fetches (None: in the user's cache), and how many gigabytes of shards at most."""
+    """Says where a node keeps fetched shards (None: in the user's cache), and their maximum size in gigabytes."""
 
     folder: str | None = None
     gigabytes: float = 20.0
@@ -93,13 +93,13 @@ class CacheSettings(NamedTuple):
 
 @dataclass
 class CacheFlags:
-    """Where shards of remote corpora are kept."""
+    """Says where shards of remote corpora are kept."""
 
     cache_dir: str | None = setting(None, may_change=True)
     """Folder for the shards of remote corpora, shared by all ranks and runs of this machine. Default: one in the user's
     cache."""
     cache_gb: float = setting(20.0, ABOVE_0, may_change=True)
-    """Most gigabytes of shards in that folder; those used longest ago leave first."""
+    """Maximum gigabytes of shards in that folder; the least recently used ones are removed first."""
 
 
 def cache_settings(config: CacheFlags) -> CacheSettings:
@@ -107,8 +107,8 @@ def cache_settings(config: CacheFlags) -> CacheSettings:
     return CacheSettings(config.cache_dir, config.cache_gb)
 
 
-class Kind(NamedTuple):
-    """Holds the type of one value of a setting, whether it is a list of them, and whether it may be None."""
+class ValueType(NamedTuple):
+    """Holds the type of a setting's value, whether the setting is a list of such values, and whether it may be None."""
 
     type: type
     is_list: bool
@@ -116,20 +116,20 @@ class Kind(NamedTuple):
 
 
 @cache
-def kinds_of(config_class: type[Settings]) -> dict[str, Kind]:
-    """Returns the kind of each setting, by its name."""
+def get_value_types(config_class: type[Settings]) -> dict[str, ValueType]:
+    """Returns the type of each setting, by its name."""
     kinds, hints = {}, get_type_hints(config_class)
     for name in (declared.name for declared in fields(config_class)):
         parts = get_args(hints[name]) if get_origin(hints[name]) in (UnionType, Union) else (hints[name],)
         kind = next(part for part in parts if part is not NoneType)
         is_list = get_origin(kind) is list
-        kinds[name] = Kind(get_args(kind)[0] if is_list else kind, is_list, NoneType in parts)
+        kinds[name] = ValueType(get_args(kind)[0] if is_list else kind, is_list, NoneType in parts)
     return kinds
 
 
 @cache
-def read_texts(config_class: type[Settings]) -> dict[str, str]:
-    """Returns the text of each setting, read from the source of its class."""
+def read_help_texts(config_class: type[Settings]) -> dict[str, str]:
+    """Returns the help text of each setting, parsed from the source of its class."""
     texts = {declared.name: declared.metadata["help"] for declared in fields(config_class)}
     for owner in reversed(config_class.__mro__[:-1]):
         tree = _parse_module(owner.__module__)
@@ -146,7 +146,7 @@ def _parse_module(name: str) -> list[ast.AST]:
 
 
 @cache
-def groups_of(config_class: type[Settings]) -> dict[str, str]:
+def get_groups(config_class: type[Settings]) -> dict[str, str]:
     """Returns the group of each setting, in the order of ``--help``."""
     groups: dict[str, str] = {}
     for owner in reversed(config_class.__mro__[:-1]):
@@ -155,13 +155,13 @@ def groups_of(config_class: type[Settings]) -> dict[str, str]:
     return {declared.name: groups.get(declared.name, "") for declared in fields(config_class)}
 
 
-def default_of(declared: Field) -> object:
+def get_default(declared: Field) -> object:
     """Returns the default of a setting; ``REQUIRED`` if it must be given."""
     return declared.default_factory() if callable(declared.default_factory) else declared.default
 
 
 def check_settings(config: Settings) -> None:
-    """Raises KinspanError, naming the flag, for a number out of its range and a setting without the one it needs."""
+    """Raises KinspanError, naming the flag, for a number out of range, or a setting without one that it needs."""
     for declared in fields(config):
         value, within = getattr(config, declared.name), declared.metadata["within"]
         for number in value if isinstance(value, list) else [value]:
@@ -169,7 +169,7 @@ def check_settings(config: Settings) -> None:
                 raise KinspanError(f"--{declared.name} {number}: must be a finite number")
             if within and number is not None and not within.allows(number):
                 raise KinspanError(f"--{declared.name} {number}: {within.rule}")
-        if value != default_of(declared) and not _holds(config, declared.metadata["needs"]):
+        if value != get_default(declared) and not _is_met(config, declared.metadata["needs"]):
             raise KinspanError(f"--{declared.name} needs --{declared.metadata['needs'].replace('|', ' or --')}")
 
 
@@ -178,17 +178,18 @@ def list_unused(config: Settings) -> list[str]:
     return [
         f"ignored without --{declared.metadata['used_with']}: --{declared.name}"
         for declared in fields(config)
-        if getattr(config, declared.name) != default_of(declared) and not _holds(config, declared.metadata["used_with"])
+        if getattr(config, declared.name) != get_default(declared)
+        and not _is_met(config, declared.metadata["used_with"])
     ]
 
 
-def _holds(config: Settings, condition: str) -> bool:
-    """Whether one of "setting|setting" is given or, of "setting value ...", has one of the values."""
+def _is_met(config: Settings, condition: str) -> bool:
+    """Whether a condition of ``needs`` or ``used_with`` is met."""
     if not condition:
         return True
     names, *values = condition.split()
-    there = [getattr(config, name) for name in names.split("|")]
-    return any(value in values if values else value not in (None, False, []) for value in there)
+    settings = [getattr(config, name) for name in names.split("|")]
+    return any(value in values if values else value not in (None, False, []) for value in settings)
 
 
 def refuse_first(cases: Iterable[tuple[object, str]]) -> None:
@@ -198,30 +199,30 @@ def refuse_first(cases: Iterable[tuple[object, str]]) -> None:
             raise KinspanError(message)
 
 
-def settings_of_identity(config: Settings) -> dict[str, Any]:
+def get_identity_settings(config: Settings) -> dict[str, Any]:
     """Returns the settings that a run may not change when it resumes."""
     return {f.name: getattr(config, f.name) for f in fields(config) if not f.metadata["may_change"]}
 
 
 def make_config(config_class: type[Config], values: Mapping[str, object]) -> Config:
-    """Returns the config of values as YAML or the command line give them. Raises KinspanError, naming the setting."""
+    """Makes a config from values as YAML or the command line give them. Raises KinspanError, naming the setting."""
     return config_class(**{name: convert_setting(config_class, name, value) for name, value in values.items()})
 
 
 def convert_setting(config_class: type[Settings], name: str, value: object) -> Any:
-    """Returns a value as its setting's type: YAML reads 1e-5 as text. A single value becomes a list of one.
+    """Converts a value to its setting's type: YAML reads 1e-5 as text. A single value becomes a list of one.
 
-    Raises KinspanError for a value of another type, and for a setting that is not there.
+    Raises KinspanError for a value of another type, and for an unknown setting.
     """
-    if name not in kinds_of(config_class):
+    if name not in get_value_types(config_class):
         raise KinspanError(f"there is no setting {name!r}; {suggest(config_class, name)}")
-    kind, is_list, may_be_none = kinds_of(config_class)[name]
+    kind, is_list, may_be_none = get_value_types(config_class)[name]
     declared = config_class.__dataclass_fields__[name]
     if value is None and may_be_none:
         return None
     if not is_list:
         return _convert(declared, kind, value)
-    if value == [] and default_of(declared) != []:
+    if value == [] and get_default(declared) != []:
         raise KinspanError(f"--{name} []: must have a value")
     return [_convert(declared, kind, each) for each in (value if isinstance(value, list) else [value])]
 
@@ -262,5 +263,5 @@ def _to_number(kind: type, value: float | str) -> float:
 
 def suggest(config_class: type[Settings], name: str, prefix: str = "") -> str:
     """Returns advice for a name that is no setting."""
-    near = get_close_matches(str(name), kinds_of(config_class), n=2)
+    near = get_close_matches(str(name), get_value_types(config_class), n=2)
     return f"did you mean {' or '.join(prefix + match for match in near)}?" if near else "see --help"

@@ -82,7 +82,7 @@ def read_benchmark(name: str) -> list[str]:
 
 def check_benchmark(name: str, sentences: list[str]) -> list[str]:
     """Returns the sentences. Raises KinspanError if none has 8 words or more."""
-    if not make_sentences([split_words(undo_treebank(sentence)) for sentence in sentences]).judged.any():
+    if not make_sentences([split_words(undo_treebank(sentence)) for sentence in sentences]).is_long_enough.any():
         raise KinspanError(f"--decontaminate {name}: it has no sentence of 8 words or more")
     return sentences
 

@@ -1,13 +1,13 @@
-"""Keeps a node's copy of remote shards: bounded, shared by the node's processes, each file whole or absent.
+"""Caches remote shards for all processes of a node. The cache is bounded, and each file is complete or absent.
 
-    NAME-HASH/...            the files of a corpus as they stand in its folder; the hash is the manifest's
-    NAME-HASH/.../FILE.lock  held by the process that opens FILE; while FILE is fetched it is as long as FILE, without
-                             taking the disk, so that the room is reserved; its time is that of FILE's last use
+    NAME-HASH/...            the files of a corpus, as in its folder; the hash is the manifest's
+    NAME-HASH/.../FILE.lock  locked while a process opens FILE. Its mtime is the time of FILE's last use. During a fetch
+                             it is a sparse file of FILE's size, which reserves the room
     NAME-HASH/.../FILE.part  the part of FILE that has arrived
-    lock                     held while shards are evicted
+    lock                     locked while shards are evicted
 
-A process holds a shared lock on each shard that it uses, and only a shard that nobody holds is evicted. The locks are
-flock's, which end with their process: what a killed process used or fetched is free.
+A process also holds a shared lock on each shard that it uses, and only a shard that nobody holds is evicted. The locks
+are flock's and end with their process, so what a killed process held can be evicted.
 """
 
 import fcntl
@@ -25,46 +25,46 @@ from data_pipeline.core.files import find_cache, hold_lock, sync
 from data_pipeline.core.settings import CacheSettings
 
 GIGABYTE = 1e9
-ROOM_SECONDS, ROOM_POLL = 60.0, 0.5  # how long, and how often, to look for room that others are about to give back
+ROOM_SECONDS, ROOM_POLL = 60.0, 0.5  # how long to wait for room, and how often to look for it
 LOCK, PART = ".lock", ".part"
-MAX_FILES = 65536
+MAX_OPEN_FILES = 65536
 
 
 class NodeCache:
-    """The folder that a node's processes share."""
+    """Manages the cache folder that a node's processes share."""
 
     def __init__(self, settings: CacheSettings) -> None:
         self.root = Path(settings.folder) if settings.folder else find_cache() / "remote"
         self.limit = settings.gigabytes * GIGABYTE
         self._needs: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # each shard in use holds a file open
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, MAX_FILES)), hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, MAX_OPEN_FILES)), hard))
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             (self.root / "lock").touch()
         except OSError as error:
             raise KinspanError(f"--cache_dir {self.root} cannot be written: {error.strerror}") from error
 
-    def require(self, reader: object, num_bytes: int, what: str) -> None:
-        """Notes that a reader, as long as it lives, uses up to ``num_bytes`` of shards at a time.
+    def require(self, user: object, num_bytes: int, what: str) -> None:
+        """Notes that ``user``, as long as it lives, needs up to ``num_bytes`` of shards at a time.
 
-        Raises KinspanError where the cache cannot hold them beside what this process's other readers use: shards would
-        be evicted just before their use.
+        Raises KinspanError if the cache cannot hold them together with what this process's other users need: shards
+        would be evicted just before their use.
         """
-        self._needs[reader] = num_bytes
+        self._needs[user] = num_bytes
         needed = sum(self._needs.values()) / GIGABYTE
         if needed * GIGABYTE > self.limit:
             raise KinspanError(f"--cache_gb {self.limit / GIGABYTE:g} is too small for {what}: give {needed:.3g}")
 
     def pin(self, path: Path, size: int, fetch: Callable[[Path], None]) -> tuple[int, bool]:
-        """Opens a shard, and keeps it in the cache until the returned file descriptor is closed.
+        """Opens a shard; returns a file descriptor that keeps it in the cache until closed, and whether it was fetched.
 
-        One of the node's processes fetches it where it is missing, and the others wait. Returns whether this one did.
+        If it is missing, one of the node's processes fetches it, and the others wait.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + PART)
         with hold_lock(path.with_name(path.name + LOCK)) as lock:
-            os.ftruncate(lock, 0)  # the room of a process that was killed
+            os.ftruncate(lock, 0)  # drops the reservation of a killed process
             os.utime(lock)
             if path.is_file() and path.stat().st_size == size:
                 return _open_shared(path), False
@@ -80,9 +80,9 @@ class NodeCache:
                 os.ftruncate(lock, 0)
 
     def _reserve(self, lock: int, size: int) -> None:
-        """Reserves room for a shard. Raises KinspanError where all is in use, and stays so for a minute."""
-        ends = time.monotonic() + ROOM_SECONDS
-        while time.monotonic() < ends:
+        """Reserves room for a shard. Raises KinspanError if none becomes free within ROOM_SECONDS."""
+        deadline = time.monotonic() + ROOM_SECONDS
+        while time.monotonic() < deadline:
             with hold_lock(self.root / "lock"):
                 if self.evict_down_to(self.limit - size):
                     return os.ftruncate(lock, size)
@@ -100,7 +100,7 @@ class NodeCache:
         return used <= limit
 
 
-open_cache = cache(NodeCache)  # one object of the same settings in a process
+open_cache = cache(NodeCache)  # one NodeCache per settings and process
 
 
 def _open_shared(path: Path) -> int:
@@ -110,7 +110,7 @@ def _open_shared(path: Path) -> int:
 
 
 def _evict(lock: Path) -> int:
-    """Removes a shard that nobody uses, and what a killed process fetched of it; returns how many bytes are free."""
+    """Removes a shard that nobody uses, or the rest of a killed fetch; returns the number of bytes freed."""
     shard, freed = lock.with_suffix(""), 0
     with suppress(BlockingIOError), hold_lock(lock, wait=False) as handle:
         freed = os.fstat(handle).st_size

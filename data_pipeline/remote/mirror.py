@@ -1,4 +1,4 @@
-"""Copies a remote corpus to this node: the manifest at once, tokenizer and shards where they are needed."""
+"""Copies a remote corpus to this node: the manifest at once, tokenizer and shards when they are needed."""
 
 import hashlib
 import re
@@ -19,34 +19,34 @@ from .store import Store
 
 Fetched = TypeVar("Fetched")
 FETCHES = 4  # shards that a process fetches at a time
-BAR_DELAY = 2.0  # seconds that fetching takes at least for a bar
+BAR_DELAY = 2.0  # seconds of fetching before a bar is shown
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")  # a store over HTTP cannot list its files
 
 
 class Mirror:
     """Fills a folder in the node's cache with the files of a remote corpus.
 
-    The folder is named by the manifest's content: a corpus that is prepared anew at the same address gets another one.
+    The folder is named by the manifest's content: a corpus prepared anew at the same address gets another folder.
 
-    Raises KinspanError where the store cannot be read, or there is no corpus.
+    Raises KinspanError if the store cannot be read, or there is no corpus.
     """
 
     def __init__(self, url: str, settings: CacheSettings) -> None:
         self.store, self.cache = Store(url), open_cache(settings)
-        arriving = self.cache.root / f"opening-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+        incoming = self.cache.root / f"opening-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
-        with hold_lock(arriving.with_suffix(LOCK)):
-            arriving.mkdir(exist_ok=True)
-            path = arriving / "manifest.json"
+        with hold_lock(incoming.with_suffix(LOCK)):
+            incoming.mkdir(exist_ok=True)
+            path = incoming / "manifest.json"
             self.store.fetch(path.name, path, lambda path: read_manifest(path.parent, self.store.name))
-            self.manifest = read_manifest(arriving, self.store.name)
+            self.manifest = read_manifest(incoming, self.store.name)
             name = re.sub(r"[^\w.-]", "_", self.store.name.rpartition("/")[2])
             self.folder = self.cache.root / f"{name}-{hash_file(path)[:16]}"
             self.folder.mkdir(exist_ok=True)
             path.replace(self.folder / path.name)
 
     def fetch_tokenizer(self, check: Callable[[Path], None]) -> Path:
-        """Returns the folder of the corpus's tokenizer, fetched where it is missing; ``check`` raises for a bad one."""
+        """Returns the folder of the corpus's tokenizer, fetched if it is missing; ``check`` raises for a bad one."""
         folder, part = self.folder / "tokenizer", self.folder / "tokenizer.part"
         with hold_lock(self.folder / f"tokenizer{LOCK}"):
             if not folder.is_dir():
@@ -65,7 +65,7 @@ def _check_not_empty(path: Path) -> None:
 
 
 def fetch_all(get: Callable[[int], Fetched], sizes: dict[int, int], task: str) -> dict[int, Fetched]:
-    """Returns ``get(number)`` for each key of ``sizes``, a few at a time, with a bar of their bytes.
+    """Returns ``get(number)`` for each shard number of ``sizes`` (bytes), FETCHES at a time, with a progress bar.
 
     The threads are daemons, so that a slow store does not keep a program from ending.
     """

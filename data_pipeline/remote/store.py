@@ -1,4 +1,4 @@
-"""Files of a remote folder (S3, HTTP, any that fsspec reads): fetched and checked, and tried again where that fails."""
+"""Fetches and checks files of a remote folder (S3, HTTP, or another that fsspec reads), with retries."""
 
 import logging
 import threading
@@ -13,10 +13,10 @@ from data_pipeline.core.errors import DamagedFile, KinspanError, quote_error
 from data_pipeline.sources import show_address
 
 log = logging.getLogger(__name__)
-STALL_SECONDS = 60.0  # without a byte: the attempt has failed
+STALL_SECONDS = 60.0  # without a byte: then the attempt has failed
 WAITS = (1, 2, 4, 8, 16, 32, 60, 60)  # seconds between attempts, three minutes in all
-REFUSED = (401, 403, 404, 410)  # statuses of HTTP that another attempt would not change
-LOCAL_DISK = (ENOSPC, EDQUOT, EROFS)  # errors of the disk that is written to, and not of the store
+REFUSED = (401, 403, 404, 410)  # HTTP statuses that another attempt would not change
+LOCAL_DISK = (ENOSPC, EDQUOT, EROFS)  # errors of the local disk, not of the store
 
 
 class Store:
@@ -35,34 +35,34 @@ class Store:
         self.root = str(root).rstrip("/")
 
     def fetch(self, file: str, target: Path, check: Callable[[Path], object]) -> None:
-        """Writes the folder's file to ``target``, and tries again, at growing intervals, where that fails.
+        """Writes the folder's file to ``target``, with retries at growing intervals.
 
-        ``check`` raises DamagedFile for what is not the file. Raises KinspanError where there is no such
-        file, it is refused, or the last attempt failed.
+        ``check`` raises DamagedFile if the fetched content is wrong. Raises KinspanError if there is no such file, it
+        is refused, or the last attempt failed.
         """
-        place = f"{self.name}/{file}"
+        address = f"{self.name}/{file}"
         for wait in (*WAITS, None):
             try:
                 self.fs.get_file(f"{self.root}/{file}", str(target))
                 check(target)
                 return
             except Exception as error:
-                reason = f"{type(error).__name__}: {show_address(quote_error(error))}"  # which may quote a password
+                reason = f"{type(error).__name__}: {show_address(quote_error(error))}"  # the error may quote a password
                 is_refusal = isinstance(error, KinspanError) and not isinstance(error, DamagedFile)
                 if is_refusal or getattr(error, "errno", None) in LOCAL_DISK:
                     raise
                 if _is_final(error):
-                    raise KinspanError(f"{place} cannot be fetched ({reason})") from error
+                    raise KinspanError(f"{address} cannot be fetched ({reason})") from error
                 if wait is None or not threading.main_thread().is_alive():
-                    raise KinspanError(f"{place} could not be fetched ({reason})") from error
-            log.warning("%s: %s; trying again in %g s", place, reason, wait)
+                    raise KinspanError(f"{address} could not be fetched despite retries ({reason})") from error
+            log.warning("%s: %s; trying again in %g s", address, reason, wait)
             time.sleep(wait)
 
 
 def _choose_options(protocol: str) -> dict[str, dict]:
-    """Returns fsspec's options for a protocol: a stalled answer is given up, and only we try again.
+    """Returns fsspec's options for a protocol: limits on the wait for data, and no retries by the library itself.
 
-    A large shard may take longer than the five minutes that aiohttp gives a whole answer.
+    A large shard may take longer than the five minutes that aiohttp allows for a whole response.
     """
     if protocol in ("http", "https"):
         from aiohttp import ClientTimeout
@@ -77,6 +77,7 @@ def _choose_options(protocol: str) -> dict[str, dict]:
 
 def _is_final(error: Exception) -> bool:
     """Whether another attempt would fail in the same way."""
-    kind = type(error).__name__  # botocore's, which is not imported for other stores
+    type_name = type(error).__name__  # botocore's types are not imported for other stores
     final = isinstance(error, FileNotFoundError | PermissionError | ValueError)
-    return final or getattr(error, "status", None) in REFUSED or "Credentials" in kind or "ParamValidation" in kind
+    final = final or "Credentials" in type_name or "ParamValidation" in type_name
+    return final or getattr(error, "status", None) in REFUSED

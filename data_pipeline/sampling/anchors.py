@@ -10,7 +10,7 @@ from .pairs import Objective
 
 
 def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]]:
-    """Counts, for each split, a shard's usable paragraphs and the documents that have one: the manifest keeps both."""
+    """Returns, for each split, how many usable paragraphs a shard has and how many documents have one."""
     counts, shard = {}, objective.see(shard)
     for split in SPLITS:
         paragraphs, rows = find_usable(shard, split, objective.usable)
@@ -19,9 +19,9 @@ def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]
 
 
 def get_usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns for each shard its usable anchors, and the documents that have one.
+    """Returns, for each shard, how many usable anchors it has and how many documents have one.
 
-    They stand in the manifest, or are counted in the shards for an objective that it does not know.
+    The counts come from the manifest or, for an objective that it lacks, from the shards.
     """
     counts = [_get_counts(corpus, number, objective, split) for number in range(len(corpus.manifest.shards))]
     return tuple(c["anchors"] for c in counts), tuple(c["documents"] for c in counts)
@@ -39,18 +39,18 @@ def _get_counts(corpus: Corpus, number: int, objective: Objective, split: str) -
     if info.split != split:
         return {"anchors": 0, "documents": 0}
     key = (number, objective.name, objective.usable, objective.view)
-    if key not in corpus.counted:
-        corpus.counted[key] = count_usable(corpus.shard(number), objective)
-    return corpus.counted[key][split]
+    if key not in corpus.usable_counts:
+        corpus.usable_counts[key] = count_usable(corpus.shard(number), objective)
+    return corpus.usable_counts[key][split]
 
 
 def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objective: Objective) -> Block:
     """Returns the block of these shards.
 
-    Raises KinspanError where the shards hold other anchors than the manifest says, since orders go by its counts.
+    Raises KinspanError if the number of anchors is not the manifest's, on which orders rely.
     """
     block = Block([objective.see(shard) for shard in corpus.shards(shard_numbers)], split, objective.usable)
-    promised = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
-    if all(promised) and sum(p[split]["anchors"] for p in promised if p) != len(block.anchors):
+    counts = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
+    if all(counts) and sum(p[split]["anchors"] for p in counts if p) != len(block.anchors):
         raise KinspanError(f"{corpus.name}/manifest.json is damaged: other counts for {objective.name} than the shards")
     return block

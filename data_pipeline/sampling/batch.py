@@ -1,4 +1,4 @@
-"""A batch: examples packed one after another in a row, as the model reads them.
+"""Defines a batch: examples packed one after another in a row, as the model reads them.
 
 For a cross-encoder an example is one sequence, its texts joined. For a bi-encoder each of its texts is a sequence of
 its own, and those of an example follow one another.
@@ -13,21 +13,21 @@ import numpy as np
 class Batch:
     """Holds n pairs of T tokens in all, packed one after another in a row.
 
-    A pair is of m sequences: one where its texts are joined, otherwise as many as it has texts.
+    A pair makes m sequences: one if its texts are joined, otherwise one per text.
 
     input_ids        [T] int32    masked where masking was asked for
     token_type_ids   [T] int32
     position_ids     [T] int32    0 at each sequence's first token
     starts           [n * m + 1] int32  where each sequence begins (``cu_seqlens``)
     masked_positions [M] int64    chosen for the token loss, ascending
-    masked_labels    [M] int64    the ids that stood there
+    masked_labels    [M] int64    the original ids there
     noise            [M] float64  uniform in [0, 1), for drawing replacements; [0] where the token loss draws none
-    labels           [n] int8     1 where A and B belong together
+    labels           [n] int8     what the pair loss learns: 1 if the texts belong together
     kinds            [n] int8     POSITIVE, HARD or EASY
-    part             [n] int16    which part of the mixture the pair is of
-    index            [n] int64    the example's number in the global order
-    groups           [n * m, 2] int64  of each sequence the number of its document, which a question and its duplicates
-                     share, and a number that equal texts share; [0, 2] where the texts of a pair are joined
+    part             [n] int16    index of the mixture's part that the pair comes from
+    index            [n] int64    the pair's index in the global order
+    groups           [n * m, 2] int64  the number of each sequence's document, shared by a question and its duplicates,
+                     and a hash of its text; [0, 2] where the texts of a pair are joined
     """
 
     input_ids: np.ndarray
@@ -53,14 +53,14 @@ class Batch:
         return len(self.labels)
 
     @property
-    def per_pair(self) -> int:
-        """Returns m, the sequences of a pair."""
+    def sequences_per_pair(self) -> int:
+        """Returns m, the number of sequences of a pair."""
         return (len(self.starts) - 1) // len(self.labels)
 
     @property
-    def sequences(self) -> np.ndarray:
-        """Returns the number of each sequence in the global order, ``[n * m]``."""
-        m = self.per_pair
+    def sequence_indices(self) -> np.ndarray:
+        """Returns the index of each sequence in the global order, ``[n * m]``."""
+        m = self.sequences_per_pair
         return (self.index[:, None] * m + np.arange(m)).ravel()
 
     @property
@@ -73,12 +73,12 @@ class Batch:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Returns the tokens of each pair, ``[n]``."""
-        return np.diff(self.starts[:: self.per_pair])
+        """Returns the number of tokens of each pair, ``[n]``."""
+        return np.diff(self.starts[:: self.sequences_per_pair])
 
     def cut(self, start: int, end: int) -> "Batch":
         """Returns pairs ``start .. end``, as if they had been sampled by themselves. Most arrays are views."""
-        m = self.per_pair
+        m = self.sequences_per_pair
         first, last = self.starts[start * m], self.starts[end * m]
         pairs, tokens = slice(start, end), slice(first, last)
         masked = slice(*np.searchsorted(self.masked_positions, (first, last)))
@@ -94,7 +94,7 @@ class Batch:
 
 
 def concatenate(parts: list[Batch]) -> Batch:
-    """Joins batches one after another. Places within a row move on by the tokens of the rows before it."""
+    """Joins batches one after another. Offsets into a row are shifted by the tokens of the rows before it."""
     joined = {name: np.concatenate([part.arrays[name] for part in parts]) for name in parts[0].arrays}
     tokens = np.cumsum([0] + [part.num_tokens for part in parts])
     starts = [part.starts[:-1] + before for part, before in zip(parts, tokens, strict=False)] + [tokens[-1:]]

@@ -1,4 +1,4 @@
-"""Spans of sentences, and blocks: the paragraphs of a few shards as flat arrays, and which of them are anchors."""
+"""Defines spans of sentences, and blocks: the paragraphs of a few shards as flat arrays, and the anchors among them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ UsableRule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Spans:
-    """Holds runs of whole sentences: ``[start, end)`` of sentences in a usable paragraph; arrays of one shape.
+    """Holds runs of whole sentences, ``[start, end)``, each in a paragraph of a block. All arrays have one shape.
 
-    hole_start, hole_end: the sentences ``[hole_start, hole_end)`` of the run are left out; None where no run has a hole
+    hole_start, hole_end: the sentences ``[hole_start, hole_end)`` of the run are left out; None if no run has a hole
     """
 
     paragraph: np.ndarray
@@ -54,9 +54,9 @@ class ClassIndex:
     """Lists the paragraphs that belong to each of K classes, in the block's order.
 
     paragraphs  those of class 0, then those of class 1, ...; classes may overlap
-    first       [K]         where those of each class begin in ``paragraphs``
-    total       [K]         how many there are
-    before      [K, P + 1]  how many of them come before each paragraph: a paragraph's position in its class
+    first       [K]         where each class begins in ``paragraphs``
+    total       [K]         how many paragraphs each class has
+    before      [K, P + 1]  how many of a class come before each paragraph: a member's index in its class
     """
 
     paragraphs: np.ndarray
@@ -66,7 +66,7 @@ class ClassIndex:
 
     @staticmethod
     def of(member: np.ndarray) -> "ClassIndex":
-        """Indexes ``member``, ``[K, P]``: whether a paragraph is of a class."""
+        """Makes the index from ``member``, ``[K, P]``: whether a paragraph belongs to a class."""
         before = np.zeros((len(member), member.shape[1] + 1), dtype=np.int32)
         np.cumsum(member, axis=1, out=before[:, 1:])
         total = before[:, -1].astype(np.int64)
@@ -77,15 +77,15 @@ class ClassIndex:
 class Block:
     """Holds the paragraphs of one split in some shards, in the order of shard, document and paragraph.
 
-    Each of them can be a negative; only the usable ones are anchors.
+    Every paragraph can be a negative; only the usable ones are anchors.
 
     shards          the shards' arrays
-    shard_number    [P]     which of them a paragraph lies in
-    paragraph       [P]     its number in that shard
+    shard_number    [P]     the index, in ``shards``, of each paragraph's shard
+    paragraph       [P]     its index in that shard
     num_sentences   [P]
-    document        [P]     dense numbers, 0 .. D
-    document_first  [D + 1] the document's first paragraph
-    anchors         [U]     the block's usable paragraphs, ascending
+    document        [P]     the number of its document, 0 .. D - 1
+    document_first  [D + 1] the first paragraph of each document, and P
+    anchors         [U]     indices of the usable paragraphs, ascending
     """
 
     def __init__(self, shards: list[Shard], split: str, usable: UsableRule) -> None:
@@ -101,22 +101,22 @@ class Block:
         new_document[1:] = (np.diff(rows) != 0) | (np.diff(self.shard_number) != 0)
         self.document = (np.cumsum(new_document) - 1).astype(np.int32)
         self.document_first = np.append(np.flatnonzero(new_document), len(rows)).astype(np.int32)
-        per_document = np.diff(self.document_first)[self.document]
-        self.anchors = np.flatnonzero(usable(self.num_sentences, per_document)).astype(np.int32)
-        self._made: dict[Callable[[Block], Any], Any] = {}
+        document_size = np.diff(self.document_first)[self.document]
+        self.anchors = np.flatnonzero(usable(self.num_sentences, document_size)).astype(np.int32)
+        self._cached: dict[Callable[[Block], Any], Any] = {}
 
     def make_once(self, make: Callable[["Block"], Made]) -> Made:
-        """Returns ``make(block)``, made at the first call and kept: such as an index that a sampler needs."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        return self._made[make]
+        """Returns ``make(block)``, computed at the first call and cached, such as an index that a sampler needs."""
+        if make not in self._cached:
+            self._cached[make] = make(self)
+        return self._cached[make]
 
     def take_whole(self, paragraphs: np.ndarray) -> Spans:
         """Returns whole paragraphs as spans."""
         return Spans(paragraphs, np.zeros_like(paragraphs), self.num_sentences[paragraphs].astype(paragraphs.dtype))
 
     def find_runs(self, spans: Spans) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Finds where in its shard each span's tokens start and end: one run, or two where spans have holes."""
+        """Returns the start and end, in its shard, of each span's tokens: one run, or two if spans have holes."""
         if spans.hole_start is None or spans.hole_end is None:
             return [self._find_token_bounds(spans.paragraph, spans.start, spans.end)]
         before = self._find_token_bounds(spans.paragraph, spans.start, spans.hole_start)
@@ -150,14 +150,15 @@ class Block:
         return np.concatenate([shard.tokens[start[0] : end[0]] for start, end in runs])
 
     def find_rows(self, paragraphs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Finds which of the block's shards each paragraph lies in, and its document's row there."""
+        """Returns the index of each paragraph's shard, and the row of its document in that shard."""
         rows = np.empty(paragraphs.shape, dtype=np.int64)
-        for shard, places in self.split_by_shard(paragraphs):
-            rows[places] = np.searchsorted(shard.document_starts, self.paragraph[paragraphs[places]], side="right") - 1
+        for shard, selected in self.split_by_shard(paragraphs):
+            in_shard = self.paragraph[paragraphs[selected]]
+            rows[selected] = np.searchsorted(shard.document_starts, in_shard, side="right") - 1
         return self.shard_number[paragraphs], rows
 
     def locate(self, paragraph: np.ndarray | int) -> tuple[Shard, int, int]:
-        """Returns the paragraph's shard, its document's row there, and its number within the document."""
+        """Returns the paragraph's shard, its document's row there, and its index within the document."""
         number, row = (int(array[0]) for array in self.find_rows(np.atleast_1d(paragraph)))
         shard = self.shards[number]
         return shard, row, int(self.paragraph[paragraph] - shard.document_starts[row])
@@ -168,9 +169,9 @@ def _has_text(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarr
 
 
 def find_usable(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the numbers of the split's usable paragraphs in a shard, and the document row of each."""
-    per_document = np.diff(shard.document_starts)
-    rows = np.repeat(np.arange(len(per_document), dtype=np.int32), per_document)
+    """Returns the indices of the split's usable paragraphs in a shard, and the row of each one's document."""
+    document_sizes = np.diff(shard.document_starts)
+    rows = np.repeat(np.arange(len(document_sizes), dtype=np.int32), document_sizes)
     in_split = shard.held_out[rows] == SPLITS.index(split)
-    chosen = np.flatnonzero(in_split & usable(np.diff(shard.paragraph_starts), per_document[rows]))
+    chosen = np.flatnonzero(in_split & usable(np.diff(shard.paragraph_starts), document_sizes[rows]))
     return chosen, rows[chosen]

@@ -1,4 +1,4 @@
-"""The blocks in use: each is built once, outside any lock, and the next one while the present one is used."""
+"""Caches the blocks in use: each is built once, outside any lock, and the next one while the current one is used."""
 
 import threading
 from collections import OrderedDict
@@ -11,37 +11,37 @@ from .block import Block
 class BlockCache:
     """Keeps the ``capacity`` blocks that were asked for last.
 
-    Whoever asks first for a block builds it, and who asks for it meanwhile waits; other blocks can be had all the time.
-    An error is raised by each who asked, and is not kept: who asks later builds the block again.
+    The first caller builds a block; others that want the same one wait. Other blocks stay available meanwhile. An error
+    is raised in every waiting caller, but not cached: the next call builds the block again.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._lock = threading.Lock()  # of the dictionary
-        self._failed: set[Hashable] = set()  # blocks that could not be built, and are left to who asks for them
+        self._lock = threading.Lock()  # guards the fields below
+        self._failed: set[Hashable] = set()  # not built ahead again, only by get()
         self._blocks: OrderedDict[Hashable, Future[Block]] = OrderedDict()
 
     def get(self, key: Hashable, build: Callable[[], Block]) -> Block:
-        """Returns the block, which ``build`` makes where it is not there."""
-        block, is_mine = self._claim(key)
+        """Returns the block; calls ``build`` if it is not cached."""
+        future, is_mine = self._claim(key)
         if is_mine:
-            self._fill(key, block, build)
-        return block.result()
+            self._fill(key, future, build)
+        return future.result()
 
     def fetch_ahead(self, key: Hashable, build: Callable[[], Block]) -> None:
-        """Have the block built in the background where it is not there, and return at once.
+        """Starts building the block in the background if it is not cached, and returns at once.
 
-        One that could not be built before is not tried again: it would be at every batch.
+        A block whose build failed is not tried again here: otherwise every batch would try.
         """
         if key in self._failed:
             return
-        block, is_mine = self._claim(key)
+        future, is_mine = self._claim(key)
         if is_mine:
-            thread = threading.Thread(target=self._fill, args=(key, block, build), name="block ahead", daemon=True)
+            thread = threading.Thread(target=self._fill, args=(key, future, build), name="block ahead", daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # the system allows no more threads
-                self._fill(key, block, build)
+                self._fill(key, future, build)
 
     def _claim(self, key: Hashable) -> tuple[Future[Block], bool]:
         """Returns the block's future, and whether the caller is the one who must fill it."""
@@ -54,13 +54,13 @@ class BlockCache:
             self._blocks.move_to_end(key)
             return self._blocks[key], is_new
 
-    def _fill(self, key: Hashable, block: Future[Block], build: Callable[[], Block]) -> None:
+    def _fill(self, key: Hashable, future: Future[Block], build: Callable[[], Block]) -> None:
         try:
-            block.set_result(build())
+            future.set_result(build())
             self._failed.discard(key)
-        except BaseException as error:  # those who wait must not wait for ever
+        except BaseException as error:  # otherwise waiting callers would wait for ever
             with self._lock:
                 self._failed.add(key)
-                if self._blocks.get(key) is block:
+                if self._blocks.get(key) is future:
                     del self._blocks[key]
-            block.set_exception(error)
+            future.set_exception(error)

@@ -1,10 +1,10 @@
-"""Several parts in one order of examples: which part, and which of its own pairs, an index is. A part is an objective
-and the corpus that it reads.
+"""Mixes parts in one order of examples: maps an index to a part and one of its own pairs. A part is an objective and
+the corpus that it reads.
 
-The order goes in turns of L pairs, L being the least common multiple of the objectives' pairs per anchor, so that a
-batch has pairs of all parts; or, round robin, of a whole batch, which then is of one part alone. Turns are dealt to the
-parts by a fixed pattern of as many turns as the weights add up to. Each part's own pairs come in their own order, as if
-it were alone. All of it is arithmetic on the index: nothing is drawn, and shares are exact.
+The order consists of turns, each of one part. A turn is L pairs, where L is the least common multiple of the
+objectives' pairs per anchor, so that a batch has pairs of all parts; in round robin, it is a whole batch. A fixed
+pattern assigns turns to parts, and repeats after as many turns as the weights add up to. The pairs of a part keep their
+order, as if it were alone. All of it is arithmetic on the index: nothing is drawn, and shares are exact.
 """
 
 import math
@@ -23,10 +23,10 @@ from .pairs import Objective
 class MixturePart:
     """Gives pairs of one objective from one corpus.
 
-    weight: the part's share of the pairs, as a small whole number; 0: it keeps its number, and gives none
-    corpus: None as long as the mixture is only named, see ``Mixture.read_from``
-    source: which of the mixture's corpora that is, by number
-    name:   under which the part's figures stand; "" is the objective's, where there is one corpus
+    weight: the part's share of the pairs, as a small whole number; 0: it keeps its index, and gives no pairs
+    corpus: None until ``Mixture.read_from`` sets it
+    source: the index of that corpus among the mixture's corpora
+    name:   the part's name in metrics; "": the objective's name, where there is one corpus
     """
 
     objective: Objective
@@ -44,9 +44,9 @@ class MixturePart:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Parts that give the pairs, in turns. Most often there is one.
+    """Gives pairs of its parts, in turns. Most often there is one part.
 
-    batch: the pairs of a turn, where each batch is of one part (round robin); 0: batches have pairs of all parts
+    batch: pairs of a turn in round robin, where each batch is of one part; 0: batches have pairs of all parts
 
     Example: with the weights ssp:2 and sp:1 the pattern of turns is ssp, sp, ssp, and pairs 5 to 9 are the first five
     of sp.
@@ -58,13 +58,13 @@ class Mixture:
     def read_from(self, *corpora: Corpus) -> "Mixture":
         """Returns this mixture with each part reading its corpus.
 
-        Raises KinspanError where two of the corpora are copies of one, and an objective reads both: each pair would be
+        Raises KinspanError if two of the corpora are copies of one, and an objective reads both: each pair would be
         learned twice.
         """
-        known: dict[tuple[str, str], int] = {}
+        source_of: dict[tuple[str, str], int] = {}
         for part in self.parts:
             key = (corpora[part.source].manifest.fingerprint, part.objective.name)
-            if (source := known.setdefault(key, part.source)) != part.source:
+            if (source := source_of.setdefault(key, part.source)) != part.source:
                 names = f"{corpora[source].name} and {corpora[part.source].name}"
                 raise KinspanError(f"--corpus: {names} hold the same corpus, for {part.objective.name} twice")
         return replace(self, parts=tuple(replace(part, corpus=corpora[part.source]) for part in self.parts))
@@ -79,38 +79,38 @@ class Mixture:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns the parts' names, by which their figures stand apart."""
+        """Returns the parts' names in metrics."""
         return tuple(part.name or part.objective.name for part in self.parts)
 
     @property
     def max_length(self) -> int:
-        """Returns the parts' shortest: the paper trains all three at SSP's 128 tokens (section 5.2)."""
+        """Returns the parts' lowest ``max_length``: the paper trains all three at SSP's 128 tokens (section 5.2)."""
         return min(part.objective.max_length for part in self.parts)
 
     @property
     def positive_share(self) -> float:
-        """Returns the share of positives among the pairs. Each anchor has one."""
+        """Returns the share of positives among the pairs. Each anchor has one positive."""
         weighted = (part.weight / part.objective.pairs_per_anchor for part in self.parts)
         return sum(weighted) / sum(self.weights)
 
     @property
     def turn(self) -> int:
-        """Returns the pairs in one turn."""
+        """Returns the number of pairs in a turn."""
         return self.batch or math.lcm(*(part.objective.pairs_per_anchor for part in self.parts))
 
     def own_pairs(self, part: int, first: int, end: int) -> tuple[int, int]:
-        """Returns which of the part's own pairs lie among the examples ``[first, end)``: a range of them."""
+        """Returns the range of the part's own pairs that are among the examples ``[first, end)``."""
         return self._count_before(part, first), self._count_before(part, end)
 
     def index_of(self, part: int, pairs: np.ndarray) -> np.ndarray:
-        """Returns the example's number in the global order, for the part's own pair numbers."""
-        turn, place = np.divmod(pairs, self.turn)
+        """Returns the index in the global order of each of the part's own pairs."""
+        turn, offset = np.divmod(pairs, self.turn)
         cycle, number = np.divmod(turn, self.weights[part])
-        return (cycle * sum(self.weights) + _find_turns(self.weights, part)[number]) * self.turn + place
+        return (cycle * sum(self.weights) + _find_turns(self.weights, part)[number]) * self.turn + offset
 
     def _count_before(self, part: int, index: int) -> int:
-        cycle, place = divmod(index, self.turn * sum(self.weights))
-        inside = np.clip(place - _find_turns(self.weights, part) * self.turn, 0, self.turn)
+        cycle, offset = divmod(index, self.turn * sum(self.weights))
+        inside = np.clip(offset - _find_turns(self.weights, part) * self.turn, 0, self.turn)
         return cycle * self.weights[part] * self.turn + int(inside.sum())
 
 
@@ -120,12 +120,12 @@ def _find_turns(weights: tuple[int, ...], part: int) -> np.ndarray:
 
 
 def deal_turns(weights: tuple[int, ...]) -> list[int]:
-    """Returns the part of each turn, spread evenly: each turn goes to the part that is furthest behind its share."""
-    given = [0] * len(weights)
+    """Returns the part of each turn, evenly spread: each turn goes to the part that is furthest behind its share."""
+    num_turns = [0] * len(weights)
     pattern = []
     for turn in range(1, sum(weights) + 1):
-        behind = [w * turn / sum(weights) - g for w, g in zip(weights, given, strict=True)]
+        behind = [w * turn / sum(weights) - g for w, g in zip(weights, num_turns, strict=True)]
         part = behind.index(max(behind))
-        given[part] += 1
+        num_turns[part] += 1
         pattern.append(part)
     return pattern

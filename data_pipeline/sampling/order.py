@@ -1,4 +1,4 @@
-"""Orders anchor paragraphs: a pure function of the seed and the anchor's number.
+"""Orders anchor paragraphs: a pure function of the seed and the anchor number.
 
 Pair ``i`` of an objective is slot ``i % g`` of anchor number ``i // g``, g being its pairs per anchor. Anchor numbers
 count through epochs; in each epoch the shards are permuted, grouped into blocks, and the anchors are permuted within
@@ -16,11 +16,11 @@ from data_pipeline.core.errors import KinspanError
 
 from .random_bits import make_philox_key, permute
 
-BLOCK_ANCHORS = 1_000_000  # easy negatives are drawn from about so many paragraphs; bounds memory
+BLOCK_ANCHORS = 1_000_000  # easy negatives are drawn from about this many paragraphs; bounds memory
 BLOCK_SHARDS = 32  # bounds the files that a reader opens
-VALIDATION_ANCHORS = 1 << 16  # for validation, which reads a few thousand: bounds its waiting
+VALIDATION_ANCHORS = 1 << 16  # for validation, which reads only a few thousand: bounds the time to open a block
 
-MIN_DOCUMENTS = 2  # of a block, since easy negatives come from another document than the anchor
+MIN_DOCUMENTS = 2  # per block, since easy negatives come from another document than the anchor
 
 
 class TooFewDocuments(KinspanError):
@@ -33,19 +33,18 @@ class Segment:
 
     first_anchor: int  # global anchor number, counted through epochs
     shards: tuple[int, ...]  # the block: shard numbers, ascending
-    anchors: np.ndarray  # [n] which of the block's usable paragraphs
+    anchors: np.ndarray  # [n] indices into Block.anchors
 
 
 @dataclass(frozen=True)
 class Order:
     """Orders a corpus's anchors under one seed.
 
-    anchors:   usable paragraphs of each shard
-    documents: documents with at least one of them, of each shard
-    name:      of the objective. All objectives go through a corpus's shards in one order, and through the anchors of a
-               block each in an order of its own
-    block_anchors, block_shards: a block has no more, unless one shard or two documents need it; None is no bound
-    corpus:    its fingerprint
+    anchors:   how many usable paragraphs each shard has
+    documents: how many documents of each shard have one
+    name:      the objective's: objectives share the order of shards, but not that of the anchors in a block
+    block_anchors, block_shards: a block has no more, unless one shard or two documents need it; None: no bound
+    corpus:    the corpus's fingerprint
     """
 
     anchors: tuple[int, ...]
@@ -67,18 +66,18 @@ class Order:
     def bound_blocks(self, sizes: Sequence[int]) -> int:
         """Returns an upper bound on the total size of two blocks, given each shard's size."""
         used = sorted(n for n in self.anchors if n)
-        most = int(np.searchsorted(np.cumsum(used), self.block_anchors, side="right"))  # of the smallest shards
-        most = max(min(most, self.block_shards or most), MIN_DOCUMENTS)
-        return sum(sorted((size for size, n in zip(sizes, self.anchors, strict=True) if n), reverse=True)[: 2 * most])
+        count = int(np.searchsorted(np.cumsum(used), self.block_anchors, side="right"))  # of the smallest shards
+        count = max(min(count, self.block_shards or count), MIN_DOCUMENTS)
+        return sum(sorted((size for size, n in zip(sizes, self.anchors, strict=True) if n), reverse=True)[: 2 * count])
 
     def segments(self, first_anchor: int, count: int) -> Iterator[Segment]:
         """Yields the anchors ``first_anchor .. first_anchor + count``, cut where a block or an epoch ends."""
         while count > 0:
-            epoch, place = divmod(first_anchor, self.epoch_anchors)
+            epoch, offset = divmod(first_anchor, self.epoch_anchors)
             starts, blocks = _blocks(self, epoch)
-            number = int(np.searchsorted(starts, place, side="right")) - 1
+            number = int(np.searchsorted(starts, offset, side="right")) - 1
             size = int(starts[number + 1] - starts[number])
-            inside = place - int(starts[number])
+            inside = offset - int(starts[number])
             n = min(count, size - inside)
             key = make_philox_key(self.seed, f"anchors/{self.name}/{self.corpus}/{epoch}/{number}")
             yield Segment(first_anchor, blocks[number], permute(np.arange(inside, inside + n), size, key))
@@ -89,10 +88,10 @@ class Order:
 
         So a reader that needs only the beginning of a block opens no second block.
         """
-        epoch, place = divmod(anchor, self.epoch_anchors)
+        epoch, offset = divmod(anchor, self.epoch_anchors)
         starts, blocks = _blocks(self, epoch)
-        number = int(np.searchsorted(starts, place, side="right")) - 1
-        if 2 * place < starts[number] + starts[number + 1]:
+        number = int(np.searchsorted(starts, offset, side="right")) - 1
+        if 2 * offset < starts[number] + starts[number + 1]:
             return None
         return blocks[number + 1] if number + 1 < len(blocks) else _blocks(self, epoch + 1)[1][0]
 
@@ -101,7 +100,7 @@ class Order:
 def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]]:
     """Returns an epoch's blocks: where each starts in the epoch, ``[num_blocks + 1]``, and its shards.
 
-    Shards are permuted, then gathered until a block would pass ``block_anchors`` or ``block_shards``. A last block of
+    Shards are permuted, then gathered until a block would exceed ``block_anchors`` or ``block_shards``. A last block of
     fewer than two documents joins the one before it, since it could give no easy negatives.
     """
     num_shards = len(order.anchors)

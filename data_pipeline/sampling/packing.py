@@ -1,4 +1,4 @@
-"""Packing: the texts of n examples are cut to fit, laid out one example after another in one row, and copied there.
+"""Packs examples: cuts the texts of n examples to fit, lays them out one after another in one row, and copies them.
 
 An example is a tuple of texts, most often the two of a pair. Each function here takes such tuples: one array ``[n]``
 for each text.
@@ -13,7 +13,7 @@ from data_pipeline.tokenizers import PairTemplate
 from .block import Block
 from .random_bits import scramble
 
-MIN_TEXT_TOKENS = 12  # the texts of an example, together, keep at least so many tokens
+MIN_TEXT_TOKENS = 12  # the texts of an example, together, keep at least this many tokens
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class PackedRow:
 
 
 def lay_out(template: PairTemplate, lengths: tuple[np.ndarray, ...]) -> PackedRow:
-    """Lays out examples whose texts have so many tokens, ``[n]`` for each text, after the cut."""
-    head, *tails = template.special  # a tail is what follows a text
-    # A segment is a text with its tail, and the head before it where it is the first: it has one token type.
+    """Lays out n examples. ``lengths`` has, for each text, its number of tokens after the cut, ``[n]``."""
+    head, *tails = template.special  # a tail follows a text
+    # A segment is a text with its tail; the first has the head, too. It has one token type.
     segments = [length + len(tail) for length, tail in zip(lengths, tails, strict=True)]
     segments[0] = segments[0] + len(head)
     starts = np.zeros(len(segments[0]) + 1, dtype=np.int32)
@@ -61,41 +61,37 @@ def lay_out(template: PairTemplate, lengths: tuple[np.ndarray, ...]) -> PackedRo
     return PackedRow(ids, types, positions, starts, special, tuple(text_starts))
 
 
-def lay_out_apart(
-    template: PairTemplate, full: tuple[np.ndarray, ...], room: int
+def lay_out_separately(
+    template: PairTemplate, full_lengths: tuple[np.ndarray, ...], room: int
 ) -> tuple[tuple[np.ndarray, ...], PackedRow, tuple[np.ndarray, ...]]:
-    """Lays out examples whose texts are encoded each alone: the texts of an example are sequences that follow another.
+    """Lays out examples whose texts are encoded alone: the m texts of an example are m consecutive sequences.
 
-    template: of one text
-    full:     tokens of each text, ``[n]`` for each of the m texts
-    room:     the most that a text keeps
+    template:     encodes one text
+    full_lengths: number of tokens of each text, ``[n]`` for each of the m texts
+    room:         the maximum number that a text keeps
 
-    Returns the lengths after the cut, the row of ``n * m`` sequences, and where each text begins in it, like ``full``.
+    Returns the lengths after the cut, the row of ``n * m`` sequences, and where each text begins in it, ``[n]`` each.
     """
-    lengths = tuple(np.minimum(length, room) for length in full)
+    lengths = tuple(np.minimum(length, room) for length in full_lengths)
     row = lay_out(template, (np.stack(lengths, axis=1).ravel(),))
-    return lengths, row, tuple(row.text_starts[0].reshape(-1, len(full)).T)
+    return lengths, row, tuple(row.text_starts[0].reshape(-1, len(full_lengths)).T)
 
 
 def cut_longest_first(lengths: tuple[np.ndarray, ...], room: int) -> tuple[np.ndarray, np.ndarray]:
     """Cuts the lengths of two texts, ``[n]`` each, to ``room`` tokens together, as ``truncation="longest_first"`` does.
 
-    The longer one is cut to the shorter, then both alike; the odd token goes to the longer side, on a tie to the
-    second.
+    The shorter text keeps at most half the room; the longer one, on a tie the second, gets the rest.
     """
     a, b = lengths
-    half = room // 2
-    shorter = np.minimum(a, b)
-    # Where the shorter fits in half the room, the longer gets the rest; else they share, the odd token above.
-    small = np.where(shorter <= half, shorter, half)
+    small = np.minimum(np.minimum(a, b), room // 2)
     large = np.minimum(np.maximum(a, b), room - small)
     return np.where(a > b, large, small), np.where(a > b, small, large)
 
 
 def hash_texts(ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Returns a 64-bit hash of each sequence of a row, ``[n]``."""
-    place = np.arange(len(ids)) - np.repeat(starts[:-1], np.diff(starts))
-    mixed = scramble(ids.astype(np.uint64) << np.uint64(32) | place.astype(np.uint64))
+    offset = np.arange(len(ids)) - np.repeat(starts[:-1], np.diff(starts))
+    mixed = scramble(ids.astype(np.uint64) << np.uint64(32) | offset.astype(np.uint64))
     return np.add.reduceat(mixed, starts[:-1]).view(np.int64)
 
 
@@ -107,12 +103,12 @@ def copy_text(
     paragraphs: np.ndarray,
     runs: list[tuple[np.ndarray, np.ndarray]],
 ) -> None:
-    """Copies the first ``length`` tokens of a text of each example, of one or two runs in its shard, to ``out[at]``."""
+    """Copies, for each example k, the first ``length[k]`` tokens of a text, its one or two runs, to ``out[at[k]:]``."""
     for start, end in runs:
-        now = np.minimum(end - start, length)
-        for shard, places in block.split_by_shard(paragraphs):
-            copy_runs(out, at[places], shard.tokens, start[places], now[places])
-        at, length = at + now, length - now
+        count = np.minimum(end - start, length)
+        for shard, rows in block.split_by_shard(paragraphs):
+            copy_runs(out, at[rows], shard.tokens, start[rows], count[rows])
+        at, length = at + count, length - count
 
 
 def copy_runs(out: np.ndarray, at: np.ndarray, source: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:

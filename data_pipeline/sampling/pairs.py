@@ -35,10 +35,10 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Defines a sentence-level pre-training objective: one pure function, and what calling it takes.
+    """Defines a sentence-level pre-training objective: a pure function, and what it needs.
 
     name:       as in ``--objective``
-    max_length: tokens of a pair, special tokens included, where the user gives no ``--max_length``
+    max_length: number of tokens of a pair, special tokens included, without ``--max_length``
     num_draws:  how many random 64-bit numbers one anchor owns (a multiple of 4)
     usable:     (sentences of each paragraph ``[P]``, paragraphs in its document ``[P]``) -> which paragraphs can be
                 anchors ``[P]``. Negatives may come from any paragraph of a block
@@ -46,15 +46,15 @@ class Objective:
     view:       how the objective sees a shard, such as documents of whole texts (see texts.py); None: as it is
     column:     the optional column of a corpus (see corpus.py) without which it finds nothing; "": none
     remedy:     how to prepare a corpus with that column, for error messages
-    sample:     (block, anchors ``[n]``, random_bits ``[n, num_draws]`` uint64) -> Pairs. The anchors are numbers of
+    sample:     (block, anchors ``[n]``, random_bits ``[n, num_draws]`` uint64) -> Pairs. The anchors are indices of
                 usable paragraphs of the block. All its randomness comes from ``random_bits``
     pairs_per_anchor: one positive, the rest negatives
-    num_texts:  of an example: more than two where an anchor's negatives stand in the same example as its positive
-    apart:      the texts are encoded each alone, and an anchor may be one example, its positive
+    num_texts:  how many texts an example has: more than two if it has negatives beside the positive
+    separate_texts: each text is encoded alone, and an anchor may make one example only, its positive
     asks, negatives, source: for model cards: what the label says of A and B, what the negatives are, and whose
                 objective it is
 
-    Raises KinspanError where a number is impossible.
+    Raises KinspanError if a number is out of range.
     """
 
     name: str
@@ -68,18 +68,18 @@ class Objective:
     remedy: str = ""
     pairs_per_anchor: int = PAIRS_PER_ANCHOR
     num_texts: int = 2
-    apart: bool = False
+    separate_texts: bool = False
     asks: str = "whether A and B belong together"
     negatives: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
-        for name, right, rule in (
+        for name, is_valid, rule in (
             ("num_draws", self.num_draws > 0 and self.num_draws % 4 == 0, "a multiple of 4"),
-            ("pairs_per_anchor", self.pairs_per_anchor >= 2 or self.apart, "2 or more: one positive, and negatives"),
+            ("pairs_per_anchor", self.pairs_per_anchor >= 2 or self.separate_texts, "2 or more, one of them positive"),
             ("max_length", self.max_length > 0, "above 0"),
         ):
-            if not right:
+            if not is_valid:
                 raise KinspanError(f"objective {self.name}: {name} is {getattr(self, name)}, it must be {rule}")
 
     def see(self, shard: Shard) -> Shard:
@@ -87,7 +87,7 @@ class Objective:
         return shard if self.view is None else self.view(shard)
 
     def check(self, pairs: Pairs, num_anchors: int) -> None:
-        """Raises KinspanError where ``sample`` made other pairs than it must for so many anchors.
+        """Raises KinspanError unless ``sample`` made the right number of pairs for ``num_anchors`` anchors.
 
         With another number of pairs, an example would depend on how a batch is cut.
         """

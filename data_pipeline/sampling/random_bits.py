@@ -39,7 +39,7 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     """Returns the images of ``positions`` under a keyed permutation of ``[0, size)``, without making it.
 
     A four-round Feistel network on the smallest even number of bits that holds ``size``, with cycle walking
-    (Black and Rogaway, 2002): values that fall outside are sent through again until they fall inside.
+    (Black and Rogaway, 2002): values outside the range are permuted again until they fall inside.
     """
     half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
     low = np.uint64((1 << int(half)) - 1)
@@ -55,7 +55,7 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
 
 
 def _mix(values: np.ndarray, key: np.ndarray, round_number: int) -> np.ndarray:
-    """Returns the Feistel round function: a finaliser of the value and the key."""
+    """Returns the Feistel round function: SplitMix64's finaliser of value and key."""
     offset = (int(key[round_number % 2]) + round_number * 0x9E3779B97F4A7C15) % 2**64
     return scramble(values + np.uint64(offset))
 

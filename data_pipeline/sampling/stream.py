@@ -1,4 +1,4 @@
-"""Pairs of a corpus as packed batches, by index: ``stream.batch(first, count)`` is a pure function."""
+"""Gives pairs of a corpus as packed batches, by index: ``stream.batch(first, count)`` is a pure function."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,23 +17,24 @@ from .block import Block, Spans
 from .block_cache import BlockCache
 from .mixture import Mixture, MixturePart
 from .order import BLOCK_ANCHORS, BLOCK_SHARDS, MIN_DOCUMENTS, VALIDATION_ANCHORS, Order, TooFewDocuments
-from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, hash_texts, lay_out, lay_out_apart
+from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, hash_texts, lay_out, lay_out_separately
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
 from .texts import find_block_groups
 
-ROUND_ROBIN_ANCHORS = 100_000  # positives of a forum in an epoch (Rücklé et al., 2020, section 3.1)
+ROUND_ROBIN_ANCHORS = 100_000  # maximum of a part per epoch in round robin (Rücklé et al., 2020, section 3.1)
 Runs = list[tuple[np.ndarray, np.ndarray]]  # see Block.find_runs
-CHUNK = 4096  # pairs made at a time, which bounds the memory that making them takes
+CHUNK = 4096  # pairs made at a time; bounds memory
 
 
 @dataclass(frozen=True)
 class PairRows:
-    """Holds n pairs of one part of the mixture, by its number there, that lie in one block.
+    """Holds n pairs of one part of the mixture, from one block.
 
-    labels: ``[n]`` bools: what the pair loss is to learn
-    index: ``[n]`` the examples' numbers in the global order, ascending
-    shards: the corpus's numbers of the block's shards
+    labels: ``[n]`` bools: what the pair loss learns
+    index:  ``[n]`` the pairs' indices in the global order, ascending
+    part:   the part's index in the mixture
+    shards: the numbers, in the corpus, of the block's shards
     """
 
     block: Block
@@ -49,10 +50,10 @@ class Masking(Protocol):
     """Hides tokens, as objectives.mlm.MaskedLM does."""
 
     @property
-    def noise(self) -> bool: ...  # whether the token loss draws replacements
+    def draws_noise(self) -> bool: ...  # whether the token loss draws replacements
 
     @property
-    def numbers_per_token(self) -> int: ...  # random 32-bit numbers that a token owns
+    def numbers_per_token(self) -> int: ...  # how many random 32-bit numbers a token owns
 
     def apply(
         self, ids: np.ndarray, starts: np.ndarray, special: np.ndarray, random_bits: np.ndarray
@@ -62,16 +63,15 @@ class Masking(Protocol):
 class PairStream:
     """Gives endless pairs of one split, by index.
 
-    Args:
-        template:   how the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone
-        max_length: tokens of a pair, special tokens included; longer pairs are cut longest-first. Of texts that are
-            encoded each alone: tokens of a text
-        masking:    the token objective, or None for pairs as they are
-        permute_labels: a control for studies: each anchor's labels are permuted among its pairs, so that they say
-            nothing of a pair, and as many are positive as before; kinds stay what they are
+    template:   how the tokenizer joins the texts of a pair or, for a bi-encoder, encodes a text alone
+    max_length: maximum number of tokens of a pair or, for a bi-encoder, of a text, special tokens included; longer
+                pairs are cut longest-first
+    masking:    the token objective, or None for unmasked pairs
+    permute_labels: shuffles each anchor's labels among its pairs, as a control for studies: the number of positives
+                stays, their meaning is lost, and kinds are unchanged
 
-    Raises TooFewDocuments where the split cannot give what an objective needs, and KinspanError for a length that is
-    too short, or a cache that is too small for a remote corpus.
+    Raises TooFewDocuments if the split lacks what an objective needs, and KinspanError for a wrong ``max_length``, or a
+    cache that is too small for a remote corpus.
     """
 
     def __init__(
@@ -96,25 +96,25 @@ class PairStream:
         self.num_texts = mixture.parts[0].objective.num_texts
         parts = enumerate(mixture.parts)
         self.orders = {n: _order_anchors(part, seed, split, block_anchors) for n, part in parts if part.weight}
-        self._blocks = BlockCache(2 * len(self.orders))  # of each part, those at and after its place
+        self._blocks = BlockCache(2 * len(self.orders))  # the current and the next block of each part
         self._require_cache()
 
     @property
-    def apart(self) -> bool:
+    def separate_texts(self) -> bool:
         """Whether the texts of a pair are sequences of their own, as for a bi-encoder."""
         return self.template.num_texts == 1
 
     @property
-    def per_pair(self) -> int:
-        """Returns the sequences of a pair, see Batch: one, or as many as it has texts where they are apart."""
+    def sequences_per_pair(self) -> int:
+        """Returns the number of sequences of a pair, see Batch: one, or one per text for a bi-encoder."""
         return self.num_texts // self.template.num_texts
 
     @property
     def epoch_pairs(self) -> int:
-        """Returns the pairs after which a part has used all its anchors; of several, the part that is done first.
+        """Returns the number of pairs after which the first of the parts has used all its anchors.
 
-        Round robin, as many as all parts have, each counted with at most ROUND_ROBIN_ANCHORS: small parts are then
-        seen more than once, and large ones less.
+        In round robin, returns the pairs of all parts together, with at most ROUND_ROBIN_ANCHORS anchors of each: small
+        parts are then seen more than once, large ones only partly.
         """
         parts, total = self.mixture.parts, sum(self.mixture.weights)
         pairs = {n: parts[n].objective.pairs_per_anchor for n in self.orders}
@@ -125,18 +125,18 @@ class PairStream:
     def pairs(self, first: int, count: int) -> Iterator[PairRows]:
         """Yields examples ``first .. first + count`` as spans, part by part, cut where a block ends."""
         for part in self.orders:
-            pairs = self.mixture.own_pairs(part, first, first + count)
-            if pairs[0] < pairs[1]:
-                yield from self._pairs_of(part, *pairs)
+            own_first, own_end = self.mixture.own_pairs(part, first, first + count)
+            if own_first < own_end:
+                yield from self._sample_part(part, own_first, own_end)
 
-    def _pairs_of(self, number: int, first: int, end: int) -> Iterator[PairRows]:
-        part = self.mixture.parts[number]
-        objective, group = part.objective, part.objective.pairs_per_anchor
-        first_anchor = first // group
-        for segment in self.orders[number].segments(first_anchor, -(-end // group) - first_anchor):
+    def _sample_part(self, part_index: int, first: int, end: int) -> Iterator[PairRows]:
+        part = self.mixture.parts[part_index]
+        objective, pairs_per_anchor = part.objective, part.objective.pairs_per_anchor
+        first_anchor = first // pairs_per_anchor
+        for segment in self.orders[part_index].segments(first_anchor, -(-end // pairs_per_anchor) - first_anchor):
             purpose, n = f"pairs/{part.key}", len(segment.anchors)
             block = self._blocks.get(*self._plan_block(part, segment.shards))
-            ahead = self.orders[number].look_ahead(segment.first_anchor + n - 1)
+            ahead = self.orders[part_index].look_ahead(segment.first_anchor + n - 1)
             if ahead is not None:
                 self._blocks.fetch_ahead(*self._plan_block(part, ahead))
             random_bits = draw_random_bits(self.seed, purpose, segment.first_anchor, n, objective.num_draws)
@@ -145,43 +145,45 @@ class PairStream:
             labels = pairs.kind == POSITIVE
             if self.permute_labels:
                 labels = _permute_rows(labels, self.seed, part.key, segment.first_anchor)
-            start = segment.first_anchor * group
-            rows = slice(max(first - start, 0), min(end - start, n * group))
-            index = self.mixture.index_of(number, np.arange(start + rows.start, start + rows.stop))
+            start = segment.first_anchor * pairs_per_anchor
+            rows = slice(max(first - start, 0), min(end - start, n * pairs_per_anchor))
+            index = self.mixture.index_of(part_index, np.arange(start + rows.start, start + rows.stop))
             texts = tuple(spans.map(lambda x: x.ravel()[rows]) for spans in pairs.texts)  # noqa: B023
-            yield PairRows(block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, number, segment.shards)
+            yield PairRows(
+                block, texts, pairs.kind.ravel()[rows], labels.ravel()[rows], index, part_index, segment.shards
+            )
 
     def _plan_block(self, part: MixturePart, shards: tuple[int, ...]) -> tuple[tuple, Callable[[], Block]]:
-        """Returns the key and the maker of the part's block, which parts with the same paragraphs share."""
+        """Returns the key of the part's block, which parts with the same paragraphs share, and its builder."""
         key = (part.corpus, shards, part.objective.usable, part.objective.view)
         return key, partial(self._build_block, part, shards)
 
     def _build_block(self, part: MixturePart, shards: tuple[int, ...]) -> Block:
-        """Returns the part's block, with the indices that sampling needs, which its first pairs make."""
+        """Builds the part's block, and samples once with each objective that shares it, to build its indices."""
         assert part.corpus is not None
         block = open_block(part.corpus, shards, self.split, part.objective)
-        for sharing in self.mixture.parts:
-            objective = sharing.objective
+        for other in self.mixture.parts:
+            objective = other.objective
             same = (objective.usable, objective.view) == (part.objective.usable, part.objective.view)
-            if sharing.corpus is part.corpus and same:
+            if other.corpus is part.corpus and same:
                 random_bits = draw_random_bits(self.seed, "first pairs of a block", 0, 1, objective.num_draws)
                 objective.sample(block, block.anchors[:1].astype(np.int64), random_bits)
         return block
 
     def _require_cache(self) -> None:
-        """Raises KinspanError where the cache of a remote corpus cannot hold what this stream has in use."""
+        """Raises KinspanError if the cache of a remote corpus cannot hold what this stream has in use."""
         needs: dict[Corpus, int] = {}
         for number, order in self.orders.items():
             part = self.mixture.parts[number]
             assert part.corpus is not None
             sizes = [shard.bytes for shard in part.corpus.manifest.shards]
-            all_of_them = sum(size for size, anchors in zip(sizes, order.anchors, strict=True) if anchors)
-            needs[part.corpus] = min(needs.get(part.corpus, 0) + order.bound_blocks(sizes), all_of_them)
+            total = sum(size for size, anchors in zip(sizes, order.anchors, strict=True) if anchors)
+            needs[part.corpus] = min(needs.get(part.corpus, 0) + order.bound_blocks(sizes), total)
         remote = {corpus: corpus.mirror for corpus in needs if corpus.mirror}
         for cache in {mirror.cache for mirror in remote.values()}:
-            here = [corpus for corpus, mirror in remote.items() if mirror.cache is cache]
-            names = " and ".join(corpus.name for corpus in here)
-            cache.require(self, sum(needs[corpus] for corpus in here), f"{names}, {self.split} documents")
+            sharing = [corpus for corpus, mirror in remote.items() if mirror.cache is cache]
+            names = " and ".join(corpus.name for corpus in sharing)
+            cache.require(self, sum(needs[corpus] for corpus in sharing), f"{names}, {self.split} documents")
 
     def batch(self, first: int, count: int) -> Batch:
         """Returns examples ``first .. first + count``, packed and masked."""
@@ -196,42 +198,42 @@ class PairStream:
         counts = []
         for start in range(first, first + count, CHUNK):
             n = min(CHUNK, first + count - start)
-            full, _ = self._measure(list(self.pairs(start, n)), start, n)
+            lengths, _ = self._measure(list(self.pairs(start, n)), start, n)
             room = self.max_length - self.template.num_special
-            texts = [np.minimum(length, room) for length in full] if self.apart else cut_longest_first(full, room)
-            counts.append(sum(texts) + self.per_pair * self.template.num_special)
+            cut = [np.minimum(x, room) for x in lengths] if self.separate_texts else cut_longest_first(lengths, room)
+            counts.append(sum(cut) + self.sequences_per_pair * self.template.num_special)
         return np.concatenate(counts)
 
     def _measure(self, parts: list[PairRows], first: int, n: int) -> tuple[tuple[np.ndarray, ...], list[list[Runs]]]:
-        """Returns the tokens of each text before it is cut, and for each part where its texts lie in the block."""
-        full = tuple(np.empty(n, dtype=np.int64) for _ in range(self.num_texts))
+        """Returns the length of each text before the cut, and for each of ``parts`` the runs of its texts."""
+        full_lengths = tuple(np.empty(n, dtype=np.int64) for _ in range(self.num_texts))
         runs = [[rows.block.find_runs(spans) for spans in rows.texts] for rows in parts]
-        for rows, of_texts in zip(parts, runs, strict=True):
-            for length, of_text in zip(full, of_texts, strict=True):
-                length[rows.index - first] = sum(stop - start for start, stop in of_text)
-        return full, runs
+        for rows, text_runs in zip(parts, runs, strict=True):
+            for length, bounds in zip(full_lengths, text_runs, strict=True):
+                length[rows.index - first] = sum(stop - start for start, stop in bounds)
+        return full_lengths, runs
 
     def _pack(self, parts: list[PairRows], first: int, end: int) -> Batch:
-        """Packs one chunk: first the lengths of all pairs, then every pair's tokens to their place, part by part."""
+        """Packs one chunk: lays out a row by the lengths of all pairs, then copies their tokens, part by part."""
         n = min(CHUNK, end - first)
-        full, runs = self._measure(parts, first, n)
-        kinds, labels, part = (np.empty(n, dtype=kind) for kind in (np.int8, np.int8, np.int16))
+        full_lengths, runs = self._measure(parts, first, n)
+        kinds, labels, part = (np.empty(n, dtype=dtype) for dtype in (np.int8, np.int8, np.int16))
         for rows in parts:
             at = rows.index - first
             kinds[at], labels[at], part[at] = rows.kinds, rows.labels, rows.part
         room = self.max_length - self.template.num_special
-        if self.apart:
-            lengths, row, text_starts = lay_out_apart(self.template, full, room)
+        if self.separate_texts:
+            lengths, row, text_starts = lay_out_separately(self.template, full_lengths, room)
         else:
-            lengths = cut_longest_first(full, room)
+            lengths = cut_longest_first(full_lengths, room)
             row = lay_out(self.template, lengths)
             text_starts = row.text_starts
-        for rows, of_texts in zip(parts, runs, strict=True):
+        for rows, text_runs in zip(parts, runs, strict=True):
             at = rows.index - first
-            for spans, of_text, start, length in zip(rows.texts, of_texts, text_starts, lengths, strict=True):
-                copy_text(row.ids, start[at], length[at], rows.block, spans.paragraph, of_text)
-        groups = self._group(row, parts, first) if self.apart else np.zeros((0, 2), dtype=np.int64)
-        positions, masked_labels, noise = self._mask(row, first * self.per_pair)
+            for spans, bounds, start, length in zip(rows.texts, text_runs, text_starts, lengths, strict=True):
+                copy_text(row.ids, start[at], length[at], rows.block, spans.paragraph, bounds)
+        groups = self._make_groups(row, parts, first) if self.separate_texts else np.zeros((0, 2), dtype=np.int64)
+        positions, masked_labels, noise = self._mask(row, first * self.sequences_per_pair)
         return Batch(
             input_ids=row.ids,
             token_type_ids=row.types,
@@ -247,37 +249,37 @@ class PairStream:
             groups=groups,
         )
 
-    def _group(self, row: PackedRow, parts: list[PairRows], first: int) -> np.ndarray:
+    def _make_groups(self, row: PackedRow, parts: list[PairRows], first: int) -> np.ndarray:
         """Returns Batch.groups of a row whose tokens are in place; a question and its duplicates are one document."""
         documents = np.empty(((len(row.starts) - 1) // self.num_texts, self.num_texts), dtype=np.int64)
         for rows in parts:
             source = self.mixture.parts[rows.part].source
             shards = np.array(rows.shards, dtype=np.int64)
-            for number, spans in enumerate(rows.texts):
+            for text, spans in enumerate(rows.texts):
                 shard = rows.block.shard_number[spans.paragraph]
                 document = rows.block.make_once(find_block_groups)[spans.paragraph]
-                documents[rows.index - first, number] = source << 52 | shards[shard] << 32 | document
+                documents[rows.index - first, text] = source << 52 | shards[shard] << 32 | document
         return np.column_stack([documents.ravel(), hash_texts(row.ids, row.starts)])
 
-    def _mask(self, row: PackedRow, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Masks the row's ids in place; returns positions, labels and noise as of Batch. ``first``: of the sequences"""
+    def _mask(self, row: PackedRow, first_sequence: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Masks the row in place; returns its masked_positions, masked_labels and noise, see Batch."""
         nothing = np.zeros(0, dtype=np.int64)
         if self.masking is None:
             return nothing, nothing, np.zeros(0)
         n = len(row.starts) - 1
-        num_draws = -(-self.max_length // 8) * 4  # of 64 bits: two tokens share one
-        random_bits = draw_random_bits(self.seed, "mask", first, n, num_draws * self.masking.numbers_per_token)
+        num_draws = -(-self.max_length // 8) * 4  # two tokens share a 64-bit draw; a multiple of 4
+        random_bits = draw_random_bits(self.seed, "mask", first_sequence, n, num_draws * self.masking.numbers_per_token)
         positions, labels = self.masking.apply(row.ids, row.starts, row.special, random_bits)
         noise = np.zeros(0)
-        if self.masking.noise:
-            numbers = draw_random_bits(self.seed, "replacements", first, n, num_draws).view(np.uint32)
-            pair = np.searchsorted(row.starts, positions, side="right") - 1
-            noise = numbers[pair, positions - row.starts[pair]] / 2**32
+        if self.masking.draws_noise:
+            numbers = draw_random_bits(self.seed, "replacements", first_sequence, n, num_draws).view(np.uint32)
+            sequence = np.searchsorted(row.starts, positions, side="right") - 1
+            noise = numbers[sequence, positions - row.starts[sequence]] / 2**32
         return positions.astype(np.int64), labels.astype(np.int64), noise
 
 
 def _permute_rows(labels: np.ndarray, seed: int, key: str, first_anchor: int) -> np.ndarray:
-    """Returns the labels ``[n, g]`` of n anchors in a row, each anchor's among its pairs in an order of its own."""
+    """Returns the labels ``[n, g]`` of n consecutive anchors, each row shuffled by itself."""
     n, g = labels.shape
     random_bits = draw_random_bits(seed, f"permuted labels/{key}", first_anchor, n, -(-g // 4) * 4)
     return np.take_along_axis(labels, random_bits[:, :g].argsort(axis=1, kind="stable"), axis=1)

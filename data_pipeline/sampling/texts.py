@@ -1,9 +1,9 @@
-"""Shows a shard as documents of a few whole texts: title, body, an answer, the body of another document.
+"""Views a shard as documents of a few whole texts: title, body, an answer, the body of another document.
 
 The objectives of forums pair such texts, and not spans of paragraphs. The view of a shard has one paragraph for each
-document that an objective can use; its "sentences" number 0, 2, 4 ... are the document's texts, and those between them
-are gaps, which no pair takes. Nothing is copied but offsets: the columns of a shard lie in one file, so that the token
-ids of all of them are one array.
+document that an objective can use. Its "sentences" 0, 2, 4 ... are the document's texts; 1, 3, 5 ... are the unused
+stretches between them. Only offsets are copied: the columns of a shard are in one file, so that the token ids of all of
+them are one array.
 """
 
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from .block import Block, Spans
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Locates texts in a shard's token ids: ``start`` and ``end``, ``[D]``, in ``values``. Equal: no text."""
+class TextColumn:
+    """Locates a text of each document: ``start`` and ``end``, ``[D]``, in ``values``. Equal bounds: no text."""
 
     start: np.ndarray
     end: np.ndarray
     values: pa.Array
 
-    def take(self, rows: np.ndarray) -> "Texts":
-        """Returns the texts of these documents, ``[n]``; of a negative number none."""
-        return Texts(np.where(rows < 0, 0, self.start[rows]), np.where(rows < 0, 0, self.end[rows]), self.values)
+    def take(self, rows: np.ndarray) -> "TextColumn":
+        """Returns the texts of these documents, ``[n]``; no text for a negative row."""
+        return TextColumn(np.where(rows < 0, 0, self.start[rows]), np.where(rows < 0, 0, self.end[rows]), self.values)
 
-    def drop(self, rows: np.ndarray) -> "Texts":
+    def drop(self, rows: np.ndarray) -> "TextColumn":
         """Removes the texts of these documents, ``[D]`` bool."""
         return self.take(np.where(rows, -1, np.arange(len(rows))))
 
@@ -38,35 +38,35 @@ class Texts:
         return self.end - self.start
 
 
-def find_titles(shard: Shard) -> Texts | None:
+def find_titles(shard: Shard) -> TextColumn | None:
     """Returns the title of each document; None in a corpus whose readers gave none."""
     if "title_tokens" not in shard.rows.schema.names:
         return None
     titles = shard.rows.column("title_tokens")
-    bounds = _offsets(titles.values)[_offsets(titles)]
-    return Texts(bounds[:-1], bounds[1:], titles.values.values)
+    bounds = _get_offsets(titles.values)[_get_offsets(titles)]
+    return TextColumn(bounds[:-1], bounds[1:], titles.values.values)
 
 
-def find_bodies(shard: Shard) -> Texts:
+def find_bodies(shard: Shard) -> TextColumn:
     """Returns all paragraphs of each document, as one text."""
     bounds = shard.sentence_starts[shard.paragraph_starts[shard.document_starts]].astype(np.int64)
-    return Texts(bounds[:-1], bounds[1:], shard.rows.column("tokens").values.values.values)
+    return TextColumn(bounds[:-1], bounds[1:], shard.rows.column("tokens").values.values.values)
 
 
-def find_accepted_answers(shard: Shard) -> Texts | None:
+def find_accepted_answers(shard: Shard) -> TextColumn | None:
     """Returns the accepted answer of each document; None in a corpus whose readers gave no answers."""
     if "answers" not in shard.rows.schema.names:
         return None
     answers = shard.rows.column("answers")
     accepted = shard.rows.column("accepted").to_numpy().astype(np.int64)
-    bounds = _offsets(answers.values.values)[_offsets(answers.values)]
-    number = np.where(accepted >= 0, _offsets(answers)[:-1] + accepted, -1)
-    every = Texts(bounds[:-1], bounds[1:], answers.values.values.values)
-    return every.take(number) if len(bounds) > 1 else None
+    bounds = _get_offsets(answers.values.values)[_get_offsets(answers.values)]
+    index = np.where(accepted >= 0, _get_offsets(answers)[:-1] + accepted, -1)
+    all_answers = TextColumn(bounds[:-1], bounds[1:], answers.values.values.values)
+    return all_answers.take(index) if len(bounds) > 1 else None
 
 
 def find_linked(shard: Shard) -> np.ndarray | None:
-    """Finds for each document the row of the first one that it refers to in this shard, -1 for none: ``[D]``.
+    """Returns, for each document, the row of the first one in this shard that it links to, -1 for none: ``[D]``.
 
     None in a corpus whose readers gave no links.
     """
@@ -75,26 +75,26 @@ def find_linked(shard: Shard) -> np.ndarray | None:
     links = shard.rows.column("links")
     names, linked_names = _name_documents(shard)
     target = pc.index_in(linked_names, value_set=names).fill_null(-1).to_numpy()
-    source = np.repeat(np.arange(len(links)), np.diff(_offsets(links)))
-    known = (target >= 0) & (target != source)
+    source = np.repeat(np.arange(len(links)), np.diff(_get_offsets(links)))
+    is_usable = (target >= 0) & (target != source)
     linked = np.full(len(links), -1, dtype=np.int64)
-    rows, first = np.unique(source[known], return_index=True)
-    linked[rows] = target[known][first]
+    rows, first = np.unique(source[is_usable], return_index=True)
+    linked[rows] = target[is_usable][first]
     return linked
 
 
 def _name_documents(shard: Shard) -> tuple[pa.Array, pa.Array]:
-    """Names the documents, and what they refer to, by source and id: two files may have the same ids."""
+    """Names documents and link targets by source and id: two files may have the same ids."""
     links, source = shard.rows.column("links"), shard.rows.column("source")
-    of_links = source.take(pa.array(np.repeat(np.arange(len(links)), np.diff(_offsets(links)))))
+    link_sources = source.take(pa.array(np.repeat(np.arange(len(links)), np.diff(_get_offsets(links)))))
     join = pc.binary_join_element_wise
-    return join(source, shard.rows.column("id"), "\n"), join(of_links, links.values, "\n")
+    return join(source, shard.rows.column("id"), "\n"), join(link_sources, links.values, "\n")
 
 
 def find_groups(shard: Shard) -> np.ndarray:
-    """Finds for each document the row of the first one that links connect with it, in any direction: ``[D]``.
+    """Returns, for each document, the row of the first one that links connect it with, in any direction: ``[D]``.
 
-    Links of two documents to a third one connect them even where that one is not in the shard.
+    Two documents that link to the same third one are connected, even if that one is not in the shard.
     """
     rows = np.arange(len(shard.document_starts) - 1)
     if "links" not in shard.rows.schema.names:
@@ -102,25 +102,25 @@ def find_groups(shard: Shard) -> np.ndarray:
     links = shard.rows.column("links")
     names = pa.concat_arrays(_name_documents(shard)).dictionary_encode()
     source, target = np.split(names.indices.to_numpy(), [len(rows)])
-    edges = np.repeat(source, np.diff(_offsets(links))), target
+    edges = np.repeat(source, np.diff(_get_offsets(links))), target
     group = _connect(*edges, len(names.dictionary))[source]
     _, first, number = np.unique(group, return_index=True, return_inverse=True)
     return first[number]
 
 
 def _connect(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:
-    """Returns for each of ``count`` nodes the least one that edges connect it with."""
-    least, before = np.arange(count), None
-    while before is None or (least != before).any():
-        before = least.copy()
-        np.minimum.at(least, source, before[target])
-        np.minimum.at(least, target, before[source])
-        least = least[least]
-    return least
+    """Returns, for each of ``count`` nodes, the lowest node that edges connect it with."""
+    lowest, before = np.arange(count), None
+    while before is None or (lowest != before).any():
+        before = lowest.copy()
+        np.minimum.at(lowest, source, before[target])
+        np.minimum.at(lowest, target, before[source])
+        lowest = lowest[lowest]
+    return lowest
 
 
 def find_block_groups(block: Block) -> np.ndarray:
-    """Finds the row, in its shard, of the group of each paragraph of a block: ``[P]``."""
+    """Returns, for each paragraph of a block, the row of the first document of its document's group: ``[P]``."""
     shard_number, rows = block.find_rows(np.arange(len(block.paragraph)))
     for number, shard in enumerate(block.shards):
         in_shard = shard_number == number
@@ -128,11 +128,11 @@ def find_block_groups(block: Block) -> np.ndarray:
     return rows
 
 
-def view_texts(shard: Shard, rows: np.ndarray, texts: list[Texts]) -> Shard:
+def view_texts(shard: Shard, rows: np.ndarray, texts: list[TextColumn]) -> Shard:
     """Returns the shard as documents of texts.
 
-    rows:  ``[n]`` the documents that can be used, ascending; the others have no paragraph in the view
-    texts: T of them, of all documents ``[D]`` each
+    rows:  ``[n]`` the rows of usable documents, ascending; the others have no paragraph in the view
+    texts: T columns of a text per document
     """
     tokens, origins = _join_values(shard, [text.values for text in texts])
     bounds = np.empty((len(rows), len(texts), 2), dtype=np.int64)
@@ -144,16 +144,16 @@ def view_texts(shard: Shard, rows: np.ndarray, texts: list[Texts]) -> Shard:
     return Shard(shard.rows, tokens, np.append(bounds, 0), paragraph_starts, np.cumsum(used), shard.held_out, shard)
 
 
-def find_texts(documents: np.ndarray, *numbers: int) -> Spans:
-    """Returns texts of a view as spans: the text of this number, or two texts with what is between left out."""
-    start = np.full_like(documents, 2 * numbers[0])
-    if len(numbers) == 1:
+def make_spans(documents: np.ndarray, *indices: int) -> Spans:
+    """Returns the spans of one text of each document of a view, or of two consecutive texts, joined."""
+    start = np.full_like(documents, 2 * indices[0])
+    if len(indices) == 1:
         return Spans(documents, start, start + 1)
-    end = np.full_like(documents, 2 * numbers[-1] + 1)
+    end = np.full_like(documents, 2 * indices[-1] + 1)
     return Spans(documents, start, end, start + 1, end - 1)
 
 
-def find_equal(a: Texts, b: Texts) -> np.ndarray:
+def find_equal(a: TextColumn, b: TextColumn) -> np.ndarray:
     """Returns ``[D]``: which documents have the same tokens in both texts."""
     equal = a.lengths == b.lengths
     values = a.values.to_numpy(), b.values.to_numpy()
@@ -162,7 +162,7 @@ def find_equal(a: Texts, b: Texts) -> np.ndarray:
     return equal
 
 
-def _offsets(column: pa.ListArray) -> np.ndarray:
+def _get_offsets(column: pa.ListArray) -> np.ndarray:
     return column.offsets.to_numpy().astype(np.int64)
 
 

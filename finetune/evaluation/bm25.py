@@ -11,7 +11,7 @@ import bm25s
 import numpy as np
 import Stemmer
 
-from data_pipeline.matching import MARKS, pair_up
+from data_pipeline.matching import MARKS, write_bigrams
 from finetune.data.answers import AnswerSet
 
 BM25 = "BM25"
@@ -32,7 +32,7 @@ def cut_words(texts: Sequence[str], *, return_ids: bool = False) -> Any:
     Scripts that put no space between words are cut into pairs of characters. return_ids: return bm25s' ids instead
     """
     options = {"token_pattern": WORD, "stopwords": None, "stemmer": stem_words}
-    return bm25s.tokenize(list(map(pair_up, texts)), return_ids=return_ids, show_progress=False, **options)
+    return bm25s.tokenize(list(map(write_bigrams, texts)), return_ids=return_ids, show_progress=False, **options)
 
 
 def index_words(texts: Sequence[str]) -> bm25s.BM25 | None:

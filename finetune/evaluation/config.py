@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, CacheFlags, default_of, setting
+from data_pipeline.core.settings import ABOVE_0, CacheFlags, get_default, setting
 
 
 @dataclass
@@ -69,7 +69,7 @@ MODES = {
 
 def check(config: EvaluateConfig) -> str:
     """Returns the mode of these flags. Raises KinspanError for flags that do not go together."""
-    given = [flag.name for flag in fields(config) if getattr(config, flag.name) != default_of(flag)]
+    given = [flag.name for flag in fields(config) if getattr(config, flag.name) != get_default(flag)]
     mode = next((mode for mode in MODES if mode in given), None)
     if mode is None:
         choices = " or ".join(f"--{mode} with --{needed}" for mode, (needed, *_) in MODES.items())

@@ -47,7 +47,7 @@ def find_overlap(texts: Sequence[str], corpus: Corpus) -> tuple[np.ndarray, np.n
     num_found, num_grams = (
         np.bincount(wanted.row_of, weights=weights, minlength=len(texts)) for weights in (grams[wanted.gram_of], None)
     )
-    return wanted.judged, wanted.judged & (num_found >= THRESHOLD * num_grams)
+    return wanted.is_long_enough, wanted.is_long_enough & (num_found >= THRESHOLD * num_grams)
 
 
 def count_contamination(data: AnswerSet, corpus: Corpus) -> dict[str, int]:

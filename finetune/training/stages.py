@@ -12,7 +12,7 @@ import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject
-from data_pipeline.core.settings import settings_of_identity
+from data_pipeline.core.settings import get_identity_settings
 from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.filters import check_overlaps
@@ -193,7 +193,7 @@ def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str,
         train=train,
         devs={DEV: data.dev},
         test=data.test if config.test_every_validation else None,
-        identity={**settings_of_identity(config), **facts},
+        identity={**get_identity_settings(config), **facts},
     )
 
 

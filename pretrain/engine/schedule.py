@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, BETWEEN_0_AND_1, NOT_BELOW_0, setting
+from data_pipeline.core.settings import ABOVE_0, ABOVE_0_BELOW_1, NOT_BELOW_0, setting
 
 Shape = Literal["triangular", "wsd", "cosine", "constant"]
 OPEN_ENDED = ("wsd", "constant")  # a longer run begins like a shorter one, and so can continue it
@@ -21,7 +21,7 @@ class OptimizerSettings:
     lr_schedule: Shape = setting("triangular")
     """After the warm-up the rate falls linearly to zero (triangular), falls along a cosine (cosine), stays (constant),
     or stays and falls over the last --decay_share of the updates (wsd)."""
-    decay_share: float = setting(0.2, BETWEEN_0_AND_1, used_with="lr_schedule wsd")
+    decay_share: float = setting(0.2, ABOVE_0_BELOW_1, used_with="lr_schedule wsd")
     """For wsd: share of all updates over which the rate falls to zero, as 1 - sqrt."""
     weight_decay: float = setting(0.01, NOT_BELOW_0)
     """Weight decay of AdamW; biases and LayerNorm have none."""

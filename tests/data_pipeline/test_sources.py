@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.sources import MOST_DIGITS, Source, format_source, list_paths, name_corpora, parse_sources
+from data_pipeline.sources import MAX_WEIGHT_CHARS, Source, format_source, list_paths, name_corpora, parse_sources
 
 PATHS = st.text(st.sampled_from("ab=,0/:."), min_size=1, max_size=12)
 OBJECTIVES = st.sampled_from([None, "ssp", "ssp:2+psd:1", "my_module:my_objective"])
@@ -37,7 +37,7 @@ def test_a_corpus_is_read_from_the_right(text, source):
 @given(PATHS, st.integers(1, 1000) | st.sampled_from([0.5, 0.7, 1e-5, 2.0, 0.1 + 0.2]), OBJECTIVES)
 def test_what_a_file_says_comes_back_from_the_command_line(path, weight, objective):
     entry = {"path": path, "weight": weight} | ({"objective": objective} if objective else {})
-    if len(str(weight)) > MOST_DIGITS:
+    if len(str(weight)) > MAX_WEIGHT_CHARS:
         with pytest.raises(KinspanError, match="--corpus"):
             parse_sources([format_source(entry)])
     else:

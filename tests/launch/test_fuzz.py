@@ -25,7 +25,7 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from data_pipeline.core.settings import kinds_of
+from data_pipeline.core.settings import get_value_types
 from launch import kinspan
 from tests.launch.entries import module_of
 from tests.launch.mutations import arguments_like, as_flags, damaged
@@ -262,7 +262,7 @@ def _fuzz(command: str, examples: range, ground: Path, folder: Path) -> None:
                 broken.unlink()
             else:
                 broken.write_bytes(damaged(rng, broken.read_bytes()))
-        kinds = kinds_of(_config_class(entry))
+        kinds = get_value_types(_config_class(entry))
         arguments = _filled(arguments_like(rng, base, kinds, here, 0 if broken else 1), place)
         text = here / "config.yaml"
         if text.exists():

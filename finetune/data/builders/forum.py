@@ -22,7 +22,7 @@ import numpy as np
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.core.progress import show_progress
-from data_pipeline.matching import pair_up
+from data_pipeline.matching import write_bigrams
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document, Rejected
 from data_pipeline.prepare.encode import hash_text, is_held_out, name_split
@@ -135,7 +135,7 @@ def build_forum_set(
     form, index_of = KINDS[kind], {question.id: n for n, question in enumerate(questions)}
     pool = np.array([bool(form.candidate(question)) for question in questions])
     index = bm25s.BM25()
-    texts = [pair_up(_join(question)) for question in questions]
+    texts = [write_bigrams(_join(question)) for question in questions]
     index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
     members: dict[str, set[int]] = {}
     for n, question in enumerate(questions):
@@ -163,7 +163,7 @@ def build_forum_set(
 
 def rank_best(index: bm25s.BM25, text: str) -> list[int]:
     """Returns all documents' indices by falling BM25 score for a text, equal ones in their order."""
-    words = bm25s.tokenize(pair_up(text), return_ids=False, show_progress=False)[0]
+    words = bm25s.tokenize(write_bigrams(text), return_ids=False, show_progress=False)[0]
     scores = index.get_scores(words) if words else np.zeros(index.scores["num_docs"])
     return np.argsort(-scores, kind="stable").tolist()
 

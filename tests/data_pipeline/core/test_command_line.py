@@ -8,7 +8,7 @@ import pytest
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, groups_of, setting
+from data_pipeline.core.settings import ABOVE_0, get_groups, setting
 from finetune.evaluation.config import EvaluateConfig
 from finetune.training.config import FinetuneConfig
 from launch.prepare import PrepareConfig
@@ -47,7 +47,7 @@ def test_help_has_two_tiers(config_class, capsys):
     assert sorted(flags.findall(show("--help"))) == sorted(["config", *config_class.BASIC])
     everything = show("--help", "all")
     assert sorted(flags.findall(everything)) == sorted(["config", *(f.name for f in fields(config_class))])
-    groups = [name for name in dict.fromkeys(groups_of(config_class).values()) if name]
+    groups = [name for name in dict.fromkeys(get_groups(config_class).values()) if name]
     assert re.findall(r"^(\w[\w ]+):$", everything, re.MULTILINE) == ["options", *groups]
     assert len(config_class.BASIC) <= 13
 

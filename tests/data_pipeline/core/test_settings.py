@@ -12,9 +12,9 @@ from data_pipeline.core.settings import (
     REQUIRED,
     check_settings,
     convert_setting,
-    read_texts,
+    get_identity_settings,
+    read_help_texts,
     setting,
-    settings_of_identity,
 )
 from finetune.training.config import FinetuneConfig
 from pretrain.config import PretrainConfig
@@ -42,7 +42,7 @@ class Config(Base):
 
 
 def test_a_text_stands_below_its_declaration_or_in_it():
-    assert read_texts(Config).items() >= {"size": "A size, of two lines.", "rates": "Rates."}.items()
+    assert read_help_texts(Config).items() >= {"size": "A size, of two lines.", "rates": "Rates."}.items()
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_values_of_another_type_are_refused_by_name(name, value):
 
 def test_what_a_run_may_change_when_it_resumes():
     """A setting that may change by mistake would let a run go on as another one."""
-    assert settings_of_identity(Config("n", kind="b")).keys() == {"size", "share", "rates", "flag", "word"}
-    assert settings_of_identity(PretrainConfig()).keys() >= {
+    assert get_identity_settings(Config("n", kind="b")).keys() == {"size", "share", "rates", "flag", "word"}
+    assert get_identity_settings(PretrainConfig()).keys() >= {
         *("objective", "token_loss", "mlm_probability", "sampling", "max_length", "global_batch_size", "pair_loss"),
         *("max_steps", "learning_rate", "warmup_steps", "lr_schedule", "weight_decay", "precision", "seed", "adapter"),
     }

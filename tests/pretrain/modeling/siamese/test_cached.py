@@ -109,12 +109,12 @@ def plain_gradients(model, batch):
     """Of the mean losses, in one graph over the whole batch."""
     model.zero_grad()
     inputs = to_tensors(batch, torch.device("cpu"))
-    with decide_dropout(1, 2, 0, batch.sequences):
+    with decide_dropout(1, 2, 0, batch.sequence_indices):
         hidden, embeddings = model.embed(inputs)
         vocabulary = model.mlm_head(hidden[inputs["masked_positions"]])
     mlm, _ = compute_mlm_loss(vocabulary, inputs["masked_labels"])
     every = slice(0, len(embeddings))
-    groups = torch.from_numpy(batch.groups).unflatten(0, (-1, batch.per_pair))
+    groups = torch.from_numpy(batch.groups).unflatten(0, (-1, batch.sequences_per_pair))
     pair = compare_texts(embeddings, every, model.temperature, model.symmetric, bar_known(groups, every)).losses
     (pair.mean() + mlm / max(batch.num_masked, 1)).backward()
     return float(pair.sum().detach()), {name: p.grad.double().clone() for name, p in model.named_parameters()}
