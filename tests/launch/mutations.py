@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from data_pipeline.core.settings import Kind
+from data_pipeline.core.settings import ValueType
 
 # Where a large number means a long run, nothing is wrong with it.
 LENGTHS = {
@@ -84,7 +84,7 @@ def _hostile(rng: random.Random, name: str, kind: Any, is_plan: bool) -> str:
 
 
 def arguments_like(
-    rng: random.Random, settings: dict[str, Any], kinds: dict[str, Kind], folder: Path, least: int
+    rng: random.Random, settings: dict[str, Any], kinds: dict[str, ValueType], folder: Path, least: int
 ) -> list[str]:
     """Returns the arguments of ``settings`` with some changed, some in a file, some left out, some that are none."""
     is_plan = bool(settings.get("dry_run"))
