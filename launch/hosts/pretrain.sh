@@ -1,19 +1,19 @@
 #!/bin/bash
-# Pre-training on machines that no batch system looks after, over ssh. From the project's root, on any machine:
+# Pre-trains on machines without a batch system, over ssh. From the project's root, on any machine:
 #
 #   launch/hosts/pretrain.sh hosts.txt --config my_run.yaml
 #
-# hosts.txt is a host file as DeepSpeed has it, a line for each machine: `gpu1 slots=8`, slots being its ranks. What
-# follows goes to launch/pretrain.py. Each machine needs this folder under the same path, with the same packages, and
+# hosts.txt is a host file of DeepSpeed, with a line for each machine and its number of ranks: `gpu1 slots=8`. The other
+# arguments are passed to launch/pretrain.py. Each machine needs this folder under the same path, with the same packages, and
 # ssh must reach it without a password. Variables:
 #
 #   NODE_ENVIRONMENT   a file that every machine sources before it starts its ranks, such as launch/slurm/environment.sh
 #   LOGS               the folder of the logs here (logs)
 #   MASTER_PORT        where the machines meet, on the first of them (29500)
-#   RETRIES            so often a run that has lost a rank or a machine is started again (3), on the machines that answer
+#   RETRIES            how often a run that lost a rank or a machine is restarted on the machines that answer (3)
 #   SSH                the command, such as "ssh -p 2222"
 #
-# Ctrl-C, SIGTERM, the end of this terminal: every machine's ranks write a checkpoint and end. docs/cluster.md says more.
+# On Ctrl-C, SIGTERM or the end of this terminal all ranks write a checkpoint and exit. See docs/cluster.md.
 
 set -u
 hosts_file=${1:?name the file of hosts, and after it the settings of launch/pretrain.py}
@@ -26,7 +26,7 @@ arguments=$(printf ' %q' "$@")
 stopping=
 folder=${LOGS:-logs}/hosts-$(date +%Y%m%d-%H%M%S)-$$
 
-# On a machine: torchrun, which is asked to stop where nobody is left who could (its standard input ends).
+# The program of each machine: torchrun, which is stopped when its standard input, and so the ssh connection, ends.
 read -r -d '' program <<'END'
 cd "$folder" || exit 2
 [ ! -e "$environment" ] || . "$environment"
@@ -37,7 +37,7 @@ launcher=$!
 wait "$launcher"
 END
 
-start_all() { # on the machines that answer; the names, and the numbers of the processes here, in arrays
+start_all() { # on the machines that answer; sets arrays of their names, slots and the ids of the ssh processes
     local line host slots answer
     names=() counts=() processes=()
     while read -r line || [ -n "$line" ]; do # the last line may lack its end
@@ -48,7 +48,7 @@ start_all() { # on the machines that answer; the names, and the numbers of the p
         answer=$?
         if [ "$answer" = 0 ]; then
             names+=("$host") counts+=("$slots")
-        elif [ "$answer" = 255 ]; then # of ssh itself
+        elif [ "$answer" = 255 ]; then # an error of ssh itself
             echo "$host does not answer: going on without it"
         elif [ -z "$stopping" ]; then
             echo "error: $host does not have the folder $PWD${NODE_ENVIRONMENT:+, or no $NODE_ENVIRONMENT there}"
@@ -66,8 +66,8 @@ start_all() { # on the machines that answer; the names, and the numbers of the p
     logs=$folder/start-$try
     mkdir -p "$logs" || return 2
     echo "starting on ${names[*]}; logs in $logs"
-    # Both ends are open before a machine starts: one that opened the pipe itself would wait forever if it came to that
-    # after a signal has closed the other end. Closing the end that is written asks all machines to stop.
+    # Both ends are opened before a machine starts: a machine that opened the pipe itself would wait forever if a signal
+    # had closed the other end. Closing the write end stops all machines.
     exec 5<>"$pipe" 3<"$pipe" 4>"$pipe" 5>&-
     [ -z "$stopping" ] || exec 4>&-
     for number in "${!names[@]}"; do
@@ -99,7 +99,7 @@ for ((try = 0; ; try++)); do
         while :; do
             wait "${processes[number]}"
             status=$?
-            kill -0 "${processes[number]}" 2>/dev/null || break # otherwise a signal has ended the wait
+            kill -0 "${processes[number]}" 2>/dev/null || break # otherwise a signal interrupted wait
         done
         wait "${processes[number]}"
         status=$?
@@ -109,7 +109,7 @@ for ((try = 0; ; try++)); do
     [ -n "$stopping" ] || exec 4>&-
     grep -rhE '(^|: ?)(\[rank [0-9]+\] )?error: ' "$logs"/*.log | sort -u | head -n 5
     [ "$worst" != 0 ] || exit 0
-    if grep -qE 'exitcode +: 2 ' "$logs"/*.log; then # torchrun returns 1, whatever its ranks did
+    if grep -qE 'exitcode +: 2 ' "$logs"/*.log; then # torchrun exits with 1, whatever the status of its ranks
         echo "refused: mend that, and start it again"
         exit 2
     fi

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What srun starts for pretrain.sbatch: this node's environment, then a rank, or the launcher of this node's ranks.
+# srun starts this for pretrain.sbatch: it sources the environment, and starts a rank or the launcher of the node's ranks.
 
 set -u
 if [ ! -e "${NODE_ENVIRONMENT:?}" ]; then
@@ -9,14 +9,14 @@ fi
 # shellcheck source=launch/slurm/environment.sh
 . "$NODE_ENVIRONMENT"
 first=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
-port=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 22000))} # Linux gives out none of these by itself
+port=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 22000))} # below the ports that Linux assigns by itself
 
 case ${LAUNCHER:?} in
 srun)
     exec python -m launch.pretrain "$@"
     ;;
 torchrun)
-    # Or else ranks that are started again find the addresses of those before in torchrun's store.
+    # Otherwise restarted ranks would find the addresses of the previous ones in torchrun's store.
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     # shellcheck disable=SC2086
     exec torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$RANKS" --rdzv-backend c10d \
@@ -26,8 +26,8 @@ torchrun)
 deepspeed)
     hosts=$LOGS/hostfile-$SLURMD_NODENAME
     scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/$/ slots=$RANKS/" >"$hosts"
-    # The signal would end the launcher at once, and Slurm then kills its ranks: it goes to the ranks alone, which can be
-    # told by their session. Some Slurms send it to every process of the task, where the launcher ignores it.
+    # The signal would end the launcher at once, and Slurm would then kill its ranks: so it is sent to the ranks only,
+    # which are found by their session. If Slurm sends it to every process of the task, the launcher ignores it.
     (
         trap '' USR1
         exec setsid deepspeed --no_ssh --hostfile "$hosts" --node_rank "$SLURM_NODEID" --master_addr "$first" \
@@ -38,7 +38,7 @@ deepspeed)
     trap 'pkill --session "$launcher" -USR1 --full -- --local_rank=' USR1 TERM
     while :; do
         wait "$launcher"
-        kill -0 "$launcher" 2>/dev/null || break # otherwise a signal has ended the wait
+        kill -0 "$launcher" 2>/dev/null || break # otherwise a signal interrupted wait
     done
     wait "$launcher"
     ;;
