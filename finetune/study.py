@@ -263,8 +263,8 @@ def _plan_row(context: StudyContext, row: StudyRow, spec: str) -> PlannedRow:
     start = str(resolve_model(config.model) if config.model else default_model())
     stages: list[PlannedStage] = []
     history: list[Any] = [start]
-    for kind, given in row.stages:
-        filled = fill_names(given, {**study.where, **context.where})
+    for kind, stage_settings in row.stages:
+        filled = fill_names(stage_settings, {**study.where, **context.where})
         model = str(stages[-1].model) if stages else start
         stages.append(_plan_stage(context, spec, kind, filled, model, history))
     return PlannedRow(row, start, replace(config, model=str(stages[-1].model)) if stages else config, stages)
@@ -322,15 +322,15 @@ def run_study(context: StudyContext) -> Settings:
         raise KinspanError(f"--study: zero_shot needs a model that embeds texts, and {rows[0].start} is none")
     hours = [row.config.max_hours for row in rows]
     hours += [settings.get("max_hours") for row in study.rows for _, settings in row.stages]
-    given = [convert_setting(FinetuneConfig, "max_hours", value) for value in hours if value is not None]
-    results, made = [], set()
-    with listen_for_stop(min(given, default=None)) as request:
+    limits = [convert_setting(FinetuneConfig, "max_hours", value) for value in hours if value is not None]
+    results, trained = [], set()
+    with listen_for_stop(min(limits, default=None)) as request:
         for row in rows:
             for stage in row.stages:
-                if stage.model not in made:
+                if stage.model not in trained:
                     log.info("\n== %s: %s", row.row.name, stage.title)
                     stage.run()
-                    made.add(stage.model)
+                    trained.add(stage.model)
                 if request.wanted():
                     raise Stopped
             log.info("\n== %s: %s", row.row.name, row.config.output_dir)

@@ -158,6 +158,6 @@ def list_lines(data: AnswerSet) -> Iterator[str]:
     """Yields the lines of a split of ``files=``, one for each candidate."""
     columns = (data.question_of.tolist(), data.answer_ids.to_pylist(), data.answers.to_pylist(), data.labels.tolist())
     for question, answer_id, answer, label in zip(*columns, strict=True):
-        asked = {"question_id": data.question_ids[question], "question": data.questions[question]}
-        row = {**asked, "answer_id": answer_id, "answer": answer, "label": label}
+        fields = {"question_id": data.question_ids[question], "question": data.questions[question]}
+        row = {**fields, "answer_id": answer_id, "answer": answer, "label": label}
         yield json.dumps(row, ensure_ascii=False) + "\n"

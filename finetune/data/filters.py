@@ -62,9 +62,9 @@ class Overlap:
 
 def find_overlaps(splits: Sequence[AnswerSet]) -> list[Overlap]:
     """Returns the overlap of each two splits that share any question, by folded texts."""
-    asked = [list(map(fold_text, data.questions)) for data in splits]  # two ids may have one text
+    folded = [list(map(fold_text, data.questions)) for data in splits]  # two ids may have one text
     overlaps = []
-    for (first, first_texts), (second, second_texts) in combinations(zip(splits, asked, strict=True), 2):
+    for (first, first_texts), (second, second_texts) in combinations(zip(splits, folded, strict=True), 2):
         shared = set(first_texts) & set(second_texts)
         if not shared:
             continue
@@ -84,12 +84,12 @@ def check_overlaps(splits: Sequence[AnswerSet]) -> None:
         log.info("%s", overlap)
 
 
-def _read_pairs(data: AnswerSet, asked: list[str], shared: set[str]) -> set[tuple[str, str]]:
-    """Returns the pairs of the shared questions; only their candidates are read."""
-    of_question = zip(asked, data.question_slices(), strict=True)
+def _read_pairs(data: AnswerSet, questions: list[str], shared: set[str]) -> set[tuple[str, str]]:
+    """Returns the folded pairs of the shared questions."""
+    rows_of = zip(questions, data.question_slices(), strict=True)
     return {
         (question, fold_text(text))
-        for question, rows in of_question
+        for question, rows in rows_of
         if question in shared
         for text in data.answers[rows].to_pylist()
     }

@@ -11,7 +11,7 @@ from typing import Any
 from .metrics import TITLES, Figures, compute_means
 from .significance import compare_rows, compute_interval, format_p
 
-START = "the start"  # name of the model that a ranker was trained from
+START = "the start"  # the model that a ranker was trained from, in tables
 
 
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:

@@ -101,8 +101,8 @@ def mine(
     texts = data.answers.take(pa.array(pool.rows)).to_pylist()
     row_of = dict(zip(texts, pool.rows.tolist(), strict=True))
     first = np.unique(pool.groups, return_index=True)[1]
-    asked = [data.questions[first[group]] for group in pool.groups]  # equal questions share their right answers
-    pairs = {"question": [asked[q] for q in data.question_of], "answer": [texts[d] for d in pool.which]}
+    query_of = [data.questions[first[group]] for group in pool.groups]  # equal questions share their right answers
+    pairs = {"question": [query_of[q] for q in data.question_of], "answer": [texts[d] for d in pool.which]}
     lists = mine_hard_negatives(
         Dataset.from_dict(pairs),
         model,
@@ -116,7 +116,7 @@ def mine(
         verbose=False,
     )
     negatives_of = {row["question"]: list(zip(row["answer"], row["scores"], strict=True))[1:] for row in lists}
-    return [[(row_of[text], score) for text, score in negatives_of.get(question, [])] for question in asked]
+    return [[(row_of[text], score) for text, score in negatives_of.get(question, [])] for question in query_of]
 
 
 def list_lines(data: AnswerSet, mined: list[Negatives], names: Mapping[str, str]) -> Iterator[str]:

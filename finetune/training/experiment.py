@@ -1,6 +1,6 @@
 """An experiment fine-tunes a model with several seeds, in one step or in TANDA's two, and measures it on the test set.
 
-A seed's run is a list of stages, each of which starts where the one before it ended.
+A seed's run starts from the base model or, with TANDA, from the transferred model.
 """
 
 import json

@@ -189,6 +189,6 @@ def _write_lines(
     rows = [(n, 1) for n in right]
     rows += [(n, 0) for n in wrong if fold_text(form.candidate(questions[n])) not in right_texts]
     rows.sort(key=lambda row: hashlib.blake2b(f"{question.id} {questions[row[0]].id}".encode()).digest())
-    asked = {"question_id": question.id, "question": form.query(question)}
+    fields = {"question_id": question.id, "question": form.query(question)}
     candidates = ({"answer_id": questions[n].id, "answer": form.candidate(questions[n]), "label": k} for n, k in rows)
-    return [json.dumps(asked | candidate, ensure_ascii=False) + "\n" for candidate in candidates]
+    return [json.dumps(fields | candidate, ensure_ascii=False) + "\n" for candidate in candidates]
