@@ -326,7 +326,7 @@ def test_a_conversion_that_changes_a_weight_is_found_out(found, monkeypatch):
         torch.save({"param": bias}, path)
 
     monkeypatch.setattr(reader, "write_universal_checkpoint", wrong)
-    assert "LayerNorm.bias came out different" in refusal(found)
+    assert "LayerNorm.bias" in refusal(found)
 
 
 @pytest.fixture(scope="module")
