@@ -23,6 +23,7 @@ from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import append_below, read_run, write_run
 from finetune.ranking import kinds
 from finetune.ranking.embedder import Embedder
+from finetune.ranking.fusion import RANK_OFFSET
 from finetune.ranking.model import load_model, score_answers
 
 from .answers import stream_answers
@@ -45,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 BATCH = 16  # questions per call of the models
 RUN = "run.txt"
-FUSION_RANK = 60  # added to each rank in reciprocal rank fusion (Cormack et al., 2009)
 MAX_CHARS = 50  # per token: texts are truncated to this many times the maximum length before they are tokenised
 
 
@@ -217,11 +217,11 @@ class Searcher:
 
 
 def fuse(lists: Sequence[RankedRows], k: int) -> RankedRows:
-    """Returns the k rows with the highest sums of 1 / (FUSION_RANK + rank) over the lists; ties keep their order."""
+    """Returns the k rows with the highest sums of 1 / (RANK_OFFSET + rank) over the lists; ties keep their order."""
     sums: dict[int, float] = {}
     for rows, _ in lists:
         for rank, row in enumerate(rows.tolist(), 1):
-            sums[row] = sums.get(row, 0.0) + 1 / (FUSION_RANK + rank)
+            sums[row] = sums.get(row, 0.0) + 1 / (RANK_OFFSET + rank)
     order = sorted(sums, key=lambda row: -sums[row])[:k]
     return np.array(order, dtype=np.int64), np.array([sums[row] for row in order])
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from data_pipeline.core.default_model import list_versions
 from data_pipeline.core.errors import KinspanError
@@ -28,6 +29,8 @@ WORDS, FORMAT = "words.json", 2
 REPAIR = "make it anew with kinspan adapt"
 NAME = "the fusion"
 FOLDS, SEED, FOLDS_KEY = 5, 0, 2**33  # SEED and FOLDS_KEY of the random assignment of questions to folds
+RANK_OFFSET = 60  # added to each rank in reciprocal rank fusion (Cormack et al., 2009)
+ROUNDING = 1e-6  # scores that differ by a smaller share of the largest count as equal
 STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # values of scikit-learn's C; a smaller one regularises more
 # Files of a hub repository that PyTorch does not load
 NOT_NEEDED = ("*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*", "coreml/*")
@@ -125,6 +128,39 @@ def score_out_of_fold(features: np.ndarray, labels: np.ndarray, fold_of: np.ndar
         model = LogisticRegression(C=strength).fit(features[~held_out], labels[~held_out])
         out[held_out] = model.decision_function(features[held_out])
     return out
+
+
+def standardise(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns the scores ``[N]`` with mean 0 and standard deviation 1 within each question; 0 where all are equal."""
+
+    def scale(part: np.ndarray) -> np.ndarray:
+        centred = part - part.mean() if len(part) else part
+        spread = centred.std() if len(part) else 0.0
+        return centred / spread if spread > ROUNDING * np.abs(part).max(initial=0) else np.zeros(len(part))
+
+    return np.concatenate([scale(part) for part in np.split(scores.astype(np.float64), starts[1:-1])])
+
+
+def reciprocal_ranks(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Returns 1 / (RANK_OFFSET + rank) of each score ``[N]`` within its question.
+
+    Equal scores share the last of their ranks: the order of rows, in which labelled files often have the right answer
+    first, never counts.
+    """
+    parts = np.split(scores, starts[1:-1])
+    return np.concatenate([1 / (RANK_OFFSET + rankdata(-part, method="max")) for part in parts])
+
+
+def combine(
+    scores: Mapping[str, np.ndarray], weights: Mapping[str, float], starts: np.ndarray, by_rank: bool
+) -> np.ndarray:
+    """Returns the weighted sum ``[N]`` of the parts' standardised scores, or of their reciprocal ranks.
+
+    scores: ``[N]`` for each name of ``weights``
+    starts: ``[Q + 1]``, see AnswerSet
+    """
+    scale = reciprocal_ranks if by_rank else standardise
+    return np.sum([weight * scale(scores[name], starts) for name, weight in weights.items()], axis=0)
 
 
 def measure_map(data: AnswerSet, scores: np.ndarray) -> float:

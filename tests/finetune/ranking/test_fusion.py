@@ -13,12 +13,15 @@ from finetune.evaluation.bm25 import BM25, count_words, score_bm25_by
 from finetune.ranking.fusion import (
     FOLDS,
     WORDS,
+    combine,
     fit_fusion,
     measure_map,
     read_parts,
+    reciprocal_ranks,
     score_out_of_fold,
     single_ranker_fusion,
     split_folds,
+    standardise,
     write_fusion,
 )
 from finetune.ranking.kinds import FUSION_FILE
@@ -122,6 +125,24 @@ def test_cut_pairs_are_counted_once(fused):
     model = load_model(str(output), 16)
     model.score(test)
     assert 0 < model.num_cut <= model.num_pairs == test.num_pairs
+
+
+def test_parts_are_standardised_within_each_question():
+    starts = np.array([0, 3, 3, 4, 7])
+    scores = np.array([1.0, 2.0, 3.0, 5.0, 0.1 + 0.2, 0.3, 0.3])
+    scaled = standardise(scores, starts)
+    assert scaled[:3] == pytest.approx(np.sqrt(1.5) * np.array([-1, 0, 1]))
+    assert not scaled[3:].any()  # one candidate, and scores that differ by rounding
+    assert combine({"a": scores, "b": -scores}, {"a": 1.0, "b": 0.5}, starts, False) == pytest.approx(scaled / 2)
+
+
+def test_ranks_do_not_depend_on_the_order_of_rows():
+    starts, scores = np.array([0, 4, 6]), np.array([0.0, 7.0, 0.0, 0.0, 1.0, 2.0])
+    ranks = reciprocal_ranks(scores, starts)
+    assert ranks == pytest.approx([1 / 64, 1 / 61, 1 / 64, 1 / 64, 1 / 62, 1 / 61])
+    assert combine({"a": scores, "b": scores}, {"a": 0.25, "b": 0.75}, starts, True) == pytest.approx(ranks)
+    order = [3, 1, 0, 2, 5, 4]
+    np.testing.assert_array_equal(reciprocal_ranks(scores[order], starts), ranks[order])
 
 
 def rewrite(folder: Path, **changed) -> None:
