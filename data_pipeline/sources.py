@@ -66,7 +66,7 @@ def format_source(entry: object) -> str:
 
 
 def is_remote(path: str | Path) -> bool:
-    """Whether a corpus's path is the address of a remote folder, such as s3://bucket/wiki."""
+    """Returns whether a corpus's path is the address of a remote folder, such as s3://bucket/wiki."""
     return "://" in str(path)
 
 

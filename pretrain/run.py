@@ -88,9 +88,9 @@ def _leave_at_exit() -> None:
 def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> JsonObject:
     setup = None
     try:
-        note_place(SETTING_UP, patient=True)  # weights and shards may be remote
+        note_place(SETTING_UP, untimed=True)  # weights and shards may be remote
         setup = set_up(config)
-        note_place("reading checkpoints", patient=True)
+        note_place("reading checkpoints", untimed=True)
         checkpoint, summary = find_resumable(setup.folder / CHECKPOINTS), setup.folder / SUMMARY
         if not checkpoint and summary.exists():
             raise KinspanError(f"--output_dir {setup.folder}: the run is complete, but its checkpoints are gone")
@@ -175,9 +175,9 @@ class Pretraining(LoopState):
         note_place("trying the largest batch")
         try_largest(self.engine, setup.train_stream, setup.layout)
         log_start(setup, self.engine.module)
-        note_place("reading the first block", patient=True)  # a remote one may take long
+        note_place("reading the first block", untimed=True)  # a remote one may take long
         self.filler = setup.train_stream.batch(progress.step * setup.layout.size, 1)
-        self.fill_window()
+        self.restore_window()
         self.profiler = None
         if setup.rank == 0:
             write_atomically(setup.folder / "config.yaml", yaml.safe_dump(as_dict(config), sort_keys=False))

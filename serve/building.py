@@ -16,7 +16,7 @@ from data_pipeline.core.default_model import name_installed, resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
 from data_pipeline.core.progress import show_progress
-from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
+from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_hub_fingerprint
 
 from .answers import Answer
 from .folder import (
@@ -52,13 +52,13 @@ PROGRESS = "progress.json"
 
 
 def find_model(manifest: Manifest, folder: Path, model: str | None = None) -> str:
-    """Returns the folder or hub name of an index's bi-encoder. ``model``: the user's --model, if it has moved
+    """Returns the folder or hub name of an index's bi-encoder. ``model``: --model, for a folder that has moved
 
     Raises KinspanError if its folder is missing, or the model is not the one that the index was built with.
     """
     location = model or resolve_model(manifest.model["place"])
     built = f"{folder} was built with {manifest.model['name']}"
-    if not model and not is_of_hub(manifest.model["fingerprint"]) and not Path(location).is_dir():
+    if not model and not is_hub_fingerprint(manifest.model["fingerprint"]) and not Path(location).is_dir():
         raise KinspanError(f"--model: {built}, which is not in {location}")
     if fingerprint_bi_encoder(location) != manifest.model["fingerprint"]:
         raise KinspanError(f"--model {name_installed(location)}: {built}")
@@ -91,7 +91,7 @@ def build_index(
         if not (folder / MANIFEST).is_file():
             return _write(folder, wanted, None, [], answers, embedder)
         manifest = read_manifest(folder)
-        find_model(manifest, folder, embedder.place)
+        find_model(manifest, folder, embedder.place)  # raises if the bi-encoder is another
         if manifest.source != wanted.source:
             raise KinspanError(f"--output_dir {folder} holds an index of other answers: give --add, or another folder")
         if manifest.settings != settings:
@@ -107,7 +107,7 @@ def add_answers(folder: Path, embedder: Embedder, answers: Sequence[Answer]) -> 
     """
     with lock_index(folder):
         index = Index(folder)
-        find_model(index.manifest, folder, embedder.place)
+        find_model(index.manifest, folder, embedder.place)  # raises if the bi-encoder is another
         if embedder.max_length != (max_length := index.manifest.settings["max_length"]):
             raise KinspanError(f"--max_length {embedder.max_length}: {folder} was built with {max_length}")
         rows = find_ids(index.texts, (answer.id for answer in answers))
@@ -157,7 +157,7 @@ def _write(
 ) -> Manifest:
     """Writes the kept rows of ``index`` and the new answers to a data folder, and the manifest.
 
-    The folder's name is a hash of its inputs, so that an interrupted build is found and resumed.
+    The folder's name is a hash of its inputs and of the previous name, so that an interrupted build can be resumed.
     """
     inputs = [manifest.model["fingerprint"], manifest.settings, manifest.data, kept, _hash_answers(new)]
     name = f"data-{hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]}"
@@ -189,7 +189,7 @@ def _write(
 def _encode(
     data: Path, embedder: Embedder, answers: Sequence[Answer], matrix: np.memmap, precision: str, start: int, cut: int
 ) -> None:
-    """Encodes the answers from index ``start`` on into the last rows. ``cut``: number of earlier ones truncated"""
+    """Encodes ``answers[start:]`` into the last rows of ``matrix``. ``cut``: number truncated before ``start``"""
     with show_progress("encoding", "answers", total=len(answers), initial=start) as bar:
         for first in range(start, len(answers), STEP):
             texts = [answer.text for answer in answers[first : first + STEP]]

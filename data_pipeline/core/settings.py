@@ -73,10 +73,10 @@ def setting(
     within:     the range of its number, or of each number of its list; a value of None is always allowed
     help:       the text, if it cannot be written below the declaration because it is computed
     may_change: a resumed run may change it; a change of any other setting makes another run
-    needs:      what must be given too: "a", "a|b" (one of them) or "a x y" (a is x or y)
-    used_with:  the same, but without it this setting has no effect, and ``list_unused`` notes it
+    needs:      the setting that must be given too: "a", "a|b" (either one) or "a x y" (with the value x or y)
+    used_with:  like ``needs``, but without that setting this one is ignored, which ``list_unused`` notes
     as_text:    turns a value parsed by YAML into its form on the command line
-    is_model:   its value names models; the name of the installed model is replaced by its folder
+    is_model:   its value names models; DEFAULT_MODEL_NAME is replaced by the folder of its package
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     if isinstance(default, list):
@@ -161,7 +161,7 @@ def get_default(declared: Field) -> object:
 
 
 def check_settings(config: Settings) -> None:
-    """Raises KinspanError, naming the flag, for a number out of range, or a setting without one that it needs."""
+    """Raises KinspanError, naming the flag, for a number out of range, or a setting whose ``needs`` are not met."""
     for declared in fields(config):
         value, within = getattr(config, declared.name), declared.metadata["within"]
         for number in value if isinstance(value, list) else [value]:
@@ -174,7 +174,7 @@ def check_settings(config: Settings) -> None:
 
 
 def list_unused(config: Settings) -> list[str]:
-    """Returns a note for each setting that is given without the one that it is used with."""
+    """Returns a note for each setting that has no effect, because its ``used_with`` is not met."""
     return [
         f"ignored without --{declared.metadata['used_with']}: --{declared.name}"
         for declared in fields(config)
@@ -184,7 +184,7 @@ def list_unused(config: Settings) -> list[str]:
 
 
 def _is_met(config: Settings, condition: str) -> bool:
-    """Whether a condition of ``needs`` or ``used_with`` is met."""
+    """Returns whether a condition of ``needs`` or ``used_with`` is met."""
     if not condition:
         return True
     names, *values = condition.split()
@@ -258,7 +258,7 @@ def _to_number(kind: type, value: float | str) -> float:
     number = float(value)
     if kind is int and number != int(number):
         raise ValueError
-    return kind(value if isinstance(value, kind) else number)
+    return kind(value if isinstance(value, kind) else number)  # an int is not rounded
 
 
 def suggest(config_class: type[Settings], name: str, prefix: str = "") -> str:

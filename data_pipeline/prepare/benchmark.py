@@ -22,12 +22,12 @@ FORMATS = (".txt", ".tsv", ".jsonl")
 
 
 class Benchmark:
-    """Looks for N sentences in documents. Its memory does not depend on the documents."""
+    """Looks for N sentences (``wanted``, see ``Sentences``) in documents. Its memory is independent of them."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         self.sentences = sorted(set(sentences))
         self.wanted = make_sentences([split_words(undo_treebank(sentence)) for sentence in self.sentences])
-        self.num_grams = np.bincount(self.wanted.row_of, minlength=len(self.sentences))  # [N], of each sentence
+        self.num_grams = np.bincount(self.wanted.row_of, minlength=len(self.sentences))  # [N], n-grams per sentence
         order = np.argsort(self.wanted.gram_of, kind="stable")
         self._rows = self.wanted.row_of[order]  # sentences by n-gram: _rows[_starts[k] : _starts[k + 1]] have n-gram k
         self._starts = np.searchsorted(self.wanted.gram_of[order], np.arange(len(self.wanted.grams.sorted) + 1))
@@ -47,10 +47,10 @@ class Benchmark:
             return {}
         documents, grams = np.unique(np.stack([documents, grams]), axis=1)
         lengths = self._starts[grams + 1] - self._starts[grams]
+        # The index ranges _starts[gram] .. _starts[gram + 1] of all grams, one after another.
         entries = np.repeat(self._starts[grams] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        pairs, num_found = np.unique(
-            np.stack([np.repeat(documents, lengths), self._rows[entries]]), axis=1, return_counts=True
-        )
+        candidates = np.stack([np.repeat(documents, lengths), self._rows[entries]])
+        pairs, num_found = np.unique(candidates, axis=1, return_counts=True)
         is_enough = num_found >= THRESHOLD * self.num_grams[pairs[1]]
         return dict(pairs.T[is_enough].tolist())
 

@@ -87,7 +87,7 @@ def name_split(document: Document, text_hash: int) -> str:
 
 
 def make_key(document: Document, text_hash: int) -> bytes:
-    """Returns the hash by which documents are sorted; a post's begins with its group's, so that duplicates meet."""
+    """Returns a document's sort key, a hash; a post's begins with its group's, so that linked posts are neighbours."""
     name = f"{document.id}\n{document.source}\n{text_hash}".encode("utf-8", "replace")
     if not document.is_post:
         return hashlib.blake2b(name, digest_size=KEY_BYTES).digest()
@@ -104,13 +104,13 @@ def hash_text(document: Document, paragraph_hashes: list[int]) -> int:
 
 
 class Encoder:
-    """Encodes chunks of records, without ``transformers``, which is slow to import."""
+    """Encodes chunks of records, without ``transformers``, which is slow to import. ``wide``: see ``PreparePlan``"""
 
     def __init__(self, tokenizer_json: str, name: str, rules: Rules, wide: bool, benchmark: Benchmark | None) -> None:
         self.tokenizer = Tokenizer.from_str(tokenizer_json)
         self.tokenizer.encode_special_tokens = True  # "</s>" in a text is not read as a special token
         self.name, self.rules, self.wide, self.benchmark = name, rules, wide, benchmark
-        self._joins_checked = False  # whether ``check_joins`` has passed
+        self._joins_checked = False  # whether joined sentences are known to keep their token ids
 
     def encode(self, records: list[Record], writer: SpillWriter, tally: Tally, read_tally: ReadTally) -> list[str]:
         """Writes and counts the documents of a chunk of records; returns the texts of the kept ones."""
@@ -181,8 +181,8 @@ class Encoder:
         ids = [e.ids for e in self.tokenizer.encode_batch_fast(sentences, add_special_tokens=False)]
         lengths = np.fromiter(map(len, ids), dtype=np.int32, count=len(ids))
         tokens = np.fromiter(chain.from_iterable(ids), dtype=np.int32 if self.wide else np.uint16)
-        num_stored = np.concatenate([[0], np.cumsum(lengths > 0)])
-        ends = np.cumsum([0, *map(len, texts)])
+        num_stored = np.concatenate([[0], np.cumsum(lengths > 0)])  # [i]: non-empty ones among the first i sentences
+        ends = np.cumsum([0, *map(len, texts)])  # of texts in ``sentences``, after a 0
         nested = pa.ListArray.from_arrays(_accumulate_offsets(lengths[lengths > 0]), pa.array(tokens))
         return pa.ListArray.from_arrays(pa.array(num_stored[ends].astype(np.int32)), nested)
 

@@ -76,7 +76,7 @@ def _choose_options(protocol: str) -> dict[str, dict]:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether another attempt would fail in the same way."""
+    """Returns whether another attempt would fail in the same way."""
     type_name = type(error).__name__  # botocore's types are not imported for other stores
     final = isinstance(error, FileNotFoundError | PermissionError | ValueError)
     final = final or "Credentials" in type_name or "ParamValidation" in type_name

@@ -28,7 +28,7 @@ def get_usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple
 
 
 def lacks_column(corpus: Corpus, objective: Objective) -> bool:
-    """Whether a corpus was prepared without the column that an objective reads."""
+    """Returns whether a corpus was prepared without the column that an objective reads."""
     return bool(objective.column) and objective.column not in corpus.shard(0).rows.schema.names
 
 

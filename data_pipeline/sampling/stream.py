@@ -101,7 +101,7 @@ class PairStream:
 
     @property
     def separate_texts(self) -> bool:
-        """Whether the texts of a pair are sequences of their own, as for a bi-encoder."""
+        """Returns whether the texts of a pair are sequences of their own, as for a bi-encoder."""
         return self.template.num_texts == 1
 
     @property

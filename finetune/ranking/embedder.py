@@ -164,7 +164,7 @@ def fingerprint_bi_encoder(name_or_dir: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def is_of_hub(fingerprint: str) -> bool:
+def is_hub_fingerprint(fingerprint: str) -> bool:
     """Returns whether a fingerprint of ``fingerprint_bi_encoder`` is that of a hub model."""
     return "@" in fingerprint
 

@@ -56,12 +56,12 @@ def run_batches(
     what: str,
     precision: str = "fp32",
 ) -> None:
-    """Runs ``ranker`` over all batches, split over ranks; row i of ``out``, all zeros before, gets example i's output.
+    """Runs ``ranker`` over all batches, split over ranks, and writes example i's output to row i of ``out``.
 
-    All ranks make equally many forward passes, as ZeRO 3 needs, and all get the complete ``out``.
+    All ranks make equally many forward passes, as ZeRO 3 needs, and get the complete ``out``; it must be zero before.
 
     batches:   indices of examples; each example is in one batch
-    precision: "fp32" is the weights' own; "bf16" is autocast over fp32 weights, which is faster but rounds
+    precision: "fp32" is without autocast; "bf16" is autocast over fp32 weights, which is faster but rounds
 
     Raises KinspanError if memory is short.
     """

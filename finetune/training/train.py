@@ -47,7 +47,7 @@ from .setup import RankerSetup, Ranks, load_setup
 from .stages import DEV, FitPlan, TrainingStage, draw_groups, name_best
 
 log = logging.getLogger(__name__)
-SUMS = ("loss", "groups")  # see loop.Outcome
+SUMS = ("loss", "groups")  # names of ``Outcome.sums``
 NUM_CHECKPOINTS = 2  # if the newest is damaged, the run resumes from the one before
 
 
@@ -99,7 +99,7 @@ def _train(
     """Builds the engine, loads the newest complete checkpoint, and trains to the end; returns the summary."""
     config, plan, checkpoints, run = stage.config, setup.plan, folder / CHECKPOINTS, None
     try:
-        note_place("reading checkpoints", patient=True)
+        note_place("reading checkpoints", untimed=True)
         log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
         background = torch.cuda.is_available()  # on a CPU, writing would take cores from training
         writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
@@ -124,13 +124,13 @@ def _train(
         )
         if checkpoint:
             run.progress = FitProgress(**load_checkpoint(engine, checkpoint, ranks.world, universal))
-            disable_overflow_error(engine)  # the loaded state has its scaler
+            disable_overflow_error(engine)  # again: loading replaced the loss scaler
             run.resumed_at = run.progress.step
             log.info("resuming from %s at step %s", checkpoint, run.progress.step)
-        run.fill_window()
-        run.requests = start_sum([0])  # at least one update is made before a stop
+        run.restore_window()
+        run.count_stops = start_sum([0])  # at least one update is made before a stop
         if ranks.rank == 0:
-            undone = tuple(setup.measured) if run.progress.due else ()
+            undone = tuple(setup.measured) if run.progress.due else ()  # this step is validated again
             run.metrics = Log(folder, run.progress.step, plan.total, f"{stage.what}, seed {seed}", undone)
         run.train()
         return run.finish()
@@ -150,7 +150,7 @@ def _train(
 
 @dataclass
 class FitProgress(Progress):
-    """The progress that a checkpoint keeps beside the engine's state; ``window`` has the SUMS.
+    """The progress in a checkpoint, beside the engine's state. ``window`` holds the sums that SUMS names.
 
     best_step:    for each dev set, the step at which its MAP was highest
     best_map:     for each dev set, that MAP
@@ -168,9 +168,9 @@ class _Run(LoopState):
     """A run of fine-tuning on the training loop.
 
     precision:      the engine's precision
-    pairs, seconds: of the updates since the last log line, without validation and saving
-    groups:         this epoch and its groups, in their order
-    requests:       returns whether any rank is to stop before the next update
+    pairs, seconds: pairs trained on since the last log line, and the duration of their updates
+    groups:         the number of the epoch, and its groups in training order
+    count_stops:    waits for the number of ranks that are asked to stop, and returns it in a list
     """
 
     progress: FitProgress
@@ -182,7 +182,7 @@ class _Run(LoopState):
     pairs: int = 0
     seconds: float = 0.0
     groups: tuple[int, Groups] | None = None
-    requests: Callable[[], list[int]] = field(init=False)
+    count_stops: Callable[[], list[int]] = field(init=False)
 
     @property
     def config(self) -> FinetuneConfig:
@@ -196,9 +196,9 @@ class _Run(LoopState):
         """Loops over updates; each time: stops if asked, validates, saves, keeps the best, steps, logs."""
         while True:
             step, began = self.progress.step, time.monotonic()
-            saved = step == self.resumed_at  # the checkpoint of this step was written after its validation
+            saved = step == self.resumed_at  # and validated too, unless validation is ``due``
             note_place(f"step {step}, asking the other ranks whether to stop")
-            if self.requests()[0]:
+            if self.count_stops()[0]:
                 self.stop(saved)
             if (self.progress.due or not saved) and self.is_validation_due(step):
                 self.validate()
@@ -206,7 +206,7 @@ class _Run(LoopState):
             if step and not saved and (self.is_validation_due(step) or step % self.config.save_steps == 0):
                 self.save()
             for dev in [dev for dev, best in self.progress.best_step.items() if best == step]:
-                self.keep_best(dev)  # after the checkpoint, from which a killed run then writes it anew
+                self.keep_best(dev)  # after the checkpoint, so that a run killed here repeats it when resumed
             if step >= self.schedule.total or self.has_peaked:
                 return
             rate = self.schedule.rate(step)
@@ -214,7 +214,7 @@ class _Run(LoopState):
             epoch = step // self.plan.epoch_steps
             if self.groups is None or self.groups[0] != epoch:
                 self.groups = epoch, draw_groups(self.stage, self.seed, epoch)
-            self.requests = start_sum([int(self.request.wanted())])  # summed up during the update
+            self.count_stops = start_sum([int(self.request.wanted())])  # summed up during the update
             outcome = self.update(self.groups[1], step)
             self.count_update(outcome)
             if (step + 1) % self.config.log_steps == 0 or step + 1 == self.schedule.total:
@@ -260,7 +260,7 @@ class _Run(LoopState):
 
     def keep_best(self, dev: str) -> None:
         """Replaces the best ranker on a dev set by this one, once this step's checkpoint is on the disk."""
-        note_place(f"the best ranker, of step {self.progress.step}", patient=True)
+        note_place(f"the best ranker, of step {self.progress.step}", untimed=True)
         self.writer.join()
         weights = full_weights(self.engine)
         if self.rank == 0:

@@ -1,4 +1,4 @@
-"""Measures every source on every target, zero-shot: a file for each cell, and a table.
+"""Measures every source (ranker) on every target (test set), zero-shot: a file for each cell, and a table.
 
 A cell is measured again only if its model or data changed, so that a matrix can grow by new sources and targets.
 """
@@ -42,7 +42,7 @@ def score_tf_idf(data: AnswerSet) -> np.ndarray:
 
 
 TF_IDF = "TF-IDF"
-BASELINES = {BM25: score_bm25, TF_IDF: score_tf_idf}  # names of rows that no source may have
+BASELINES = {BM25: score_bm25, TF_IDF: score_tf_idf}  # by row name, which no source may have
 
 Rows = dict[str, list[float]]  # by source or baseline, the figure on each target
 
@@ -51,7 +51,7 @@ Rows = dict[str, list[float]]  # by source or baseline, the figure on each targe
 class Target:
     """A test set.
 
-    metric: MAP, or P_1 ("accuracy" in the paper)
+    metric: MAP, or P_1, which papers call accuracy
     """
 
     name: str
@@ -60,18 +60,18 @@ class Target:
 
 
 def load_targets(specs: Mapping[str, str], split: str, accuracy: list[str]) -> list[Target]:
-    """Returns the test sets by name, with the questions that papers measure on, or else the clean ones.
+    """Returns the test sets, with the questions that papers measure on (``DataSet.measured_on``) or the clean ones.
 
-    specs:    name -> NAME=PLACE as of ``registry.load_split``
-    accuracy: names of targets to measure by P@1; those that papers measure by it are anyway
+    specs:    a target's name -> its data set, as in ``registry.load_split``
+    accuracy: names of targets to measure by P@1, besides those for which papers use it
     """
     if unknown := [name for name in accuracy if name not in specs]:
         raise KinspanError(f"--accuracy {unknown[0]}: not among --targets")
     targets = []
     for name, spec in specs.items():
-        by_accuracy, measured_on = find_measure(spec)
-        metric = P_1 if name in accuracy or by_accuracy else MAP
-        targets.append(Target(name, load_filtered(spec, split, measured_on or CLEAN), metric))
+        papers_use_p_1, papers_filter = find_measure(spec)
+        metric = P_1 if name in accuracy or papers_use_p_1 else MAP
+        targets.append(Target(name, load_filtered(spec, split, papers_filter or CLEAN), metric))
     return targets
 
 

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: its files with their sizes and SHA-256. Checkpoints that differ are not loaded."""
+"""A checkpoint's manifest: its files with their sizes and SHA-256. A checkpoint that differs from it is not loaded."""
 
 import errno
 import json
@@ -12,10 +12,9 @@ from data_pipeline.core.files import hash_file, sync, write_atomically
 
 MANIFEST = "manifest.json"
 TAG = "engine"  # the folder of DeepSpeed's files in a checkpoint
-BASE = "base"  # key in the metadata of an adapter's weights, for the fingerprint of its base
+BASE = "base"  # metadata key in an adapter's weights: the fingerprint of the frozen base
 # Errors that a damaged folder causes. All others come from the storage, and the folder may be undamaged
 DAMAGE_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
-
 
 Entry = dict[str, int | str]
 Files = dict[str, Entry]
@@ -61,5 +60,6 @@ def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | No
     if needed is not None:
         return None
     known = {folder / MANIFEST, *(folder / name for name in files)}
-    extra = [path.name for path in folder.rglob("*") if path.is_file() and path not in known]
-    return f"{min(extra)} is not in {MANIFEST}" if extra else None if files else f"{MANIFEST} names no file"
+    if extra := [path.name for path in folder.rglob("*") if path.is_file() and path not in known]:
+        return f"{min(extra)} is not in {MANIFEST}"
+    return None if files else f"{MANIFEST} names no file"

@@ -112,13 +112,13 @@ class LoopState(ABC):
 
     def save(self) -> None:
         """Writes a checkpoint. Then rank 0 holds the sums of all ranks, as it will after resuming, to round alike."""
-        note_place(f"the checkpoint of step {self.progress.step}", patient=True)
+        note_place(f"the checkpoint of step {self.progress.step}", untimed=True)
         self.progress.window = ranks.sum_over_ranks(self.window).tolist()
         self.count_skips()
         self.writer.save(self.engine, asdict(self.progress))
-        self.fill_window()
+        self.restore_window()
 
-    def fill_window(self) -> None:
+    def restore_window(self) -> None:
         """Restores the checkpoint's sums on rank 0, and zeros elsewhere."""
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.engine.device)
         if self.rank:

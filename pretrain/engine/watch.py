@@ -40,7 +40,7 @@ class Heartbeat:
     number:  number of this heartbeat
     places:  number of places that training has entered
     place:   the last of them
-    patient: training may stay there for any time
+    untimed: training may stay there for any time
     """
 
     rank: int
@@ -50,7 +50,7 @@ class Heartbeat:
     number: int = 0
     places: int = 0
     place: str = SETTING_UP
-    patient: bool = False
+    untimed: bool = False
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.process} on {self.host})"
@@ -76,9 +76,9 @@ class Watch:
         self.is_leaving = False
         self.verdict: str | None = None
 
-    def enter(self, place: str, patient: bool = False) -> None:
-        """Notes that training has reached ``place``. ``patient``: it may stay there for any time"""
-        self.beat.place, self.beat.patient, self.beat.places = place, patient, self.beat.places + 1
+    def enter(self, place: str, untimed: bool = False) -> None:
+        """Notes that training has reached ``place``. ``untimed``: it may stay there for any time"""
+        self.beat.place, self.beat.untimed, self.beat.places = place, untimed, self.beat.places + 1
 
     def talk(self) -> None:
         """Publishes this rank's heartbeat, and reads the verdict and the heartbeats of others."""
@@ -116,7 +116,7 @@ class Watch:
         """Returns a verdict if no rank enters new places. It names the last rank, for which the others wait."""
         beats = list(self.beats.values())
         places = [beat.places for beat in beats]
-        if places != self.places or any(beat.patient for beat in beats):
+        if places != self.places or any(beat.untimed for beat in beats):
             self.places, self.last_progress = places, now
         if now - self.last_progress <= self.stall_seconds:
             return None
@@ -159,10 +159,10 @@ class Watch:
 _active: list[Watch] = []  # this process's watch
 
 
-def note_place(place: str, patient: bool = False) -> None:
+def note_place(place: str, untimed: bool = False) -> None:
     """Calls ``Watch.enter`` of this process's watch, if there is one."""
     for watch in _active:
-        watch.enter(place, patient)
+        watch.enter(place, untimed)
 
 
 @contextmanager

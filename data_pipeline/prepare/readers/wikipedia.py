@@ -1,7 +1,7 @@
-"""Wikipedia: ``.xml``, mostly ``.xml.bz2``, a dump of a MediaWiki wiki; and WikiExtractor's output.
+"""Wikipedia: dumps of MediaWiki (``.xml``, mostly ``.xml.bz2``), and the output of WikiExtractor.
 
-Pages are cut out of a dump at lines with <page> tags, without an XML parser, so that no document type is parsed: its
-entities could expand without limit. WikiExtractor writes ``wiki_00`` and so on: ``<doc id= title=>`` blocks, or JSON.
+Pages are cut out of a dump at lines with <page> tags, without an XML parser, so that no DTD is parsed: its entities
+could expand without limit. WikiExtractor writes ``wiki_00`` and so on: ``<doc id= title=>`` blocks, or JSON.
 """
 
 import bz2
@@ -23,7 +23,7 @@ from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_fi
 from .text import decode
 from .wiki_markup import drop_lead_in, extract_paragraphs
 
-_LAST = b"</mediawiki>"
+_END_TAG = b"</mediawiki>"
 _CHUNK = 1 << 16
 _STREAM = re.compile(rb"BZh[1-9]1AY&SY")  # the ten bytes with which each stream of a .bz2 file begins
 _REDIRECT = re.compile(r"\s*#\s*(?:REDIRECT|WEITERLEITUNG|REDIRECTION|REDIRECCIÓN|ПЕРЕНАПРАВЛЕНИЕ)\b", re.I)
@@ -49,7 +49,7 @@ def _cut_blocks(
     block: list[bytes] = []
     number = offset = size = 0
     for line_number, (line_offset, content) in enumerate(cut_lines(file, begin, None), 1):
-        line = b"\n" if content is None else content
+        line = b"\n" if content is None else content  # None: a blank line
         tag = b"" if isinstance(line, Rejected) else line.lstrip()
         if not block and not tag.startswith(starts):
             yield line_number, line_offset, line, False
@@ -80,7 +80,7 @@ def _is_multistream(name: str) -> bool:
 
 
 def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, bytes | Rejected]]:
-    """Yields numbered pages: from 1, or, in later parts of a file, from the part's first byte + 1."""
+    """Yields each page with its number in the part, from 1, plus the part's first byte, so that numbers are unique."""
     begin = part.begin if part else 0
     with open_source(source) as file:
         start = file.read(4096)
@@ -100,14 +100,15 @@ def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int
 def _read_streams(source: SourceFile, part: FilePart) -> Iterator[bytes]:
     """Yields, decompressed, each bz2 stream that begins in a part."""
     with source.open() as file:
+        size, stream = file.seek(0, io.SEEK_END), b""
         offset, data = file.seek(part.begin), b""
         while not (match := _STREAM.search(data)):
             if offset >= part.end or not (chunk := file.read(_CHUNK)):
                 return
-            data = data[-9:]
+            data = data[-9:]  # a stream's first ten bytes may lie in two chunks
             offset, data = file.tell() - len(chunk) - len(data), data + chunk
-        offset, stream = offset + match.start(), _LAST
-        while offset < part.end:
+        offset += match.start()
+        while offset < min(part.end, size):
             file.seek(offset)
             stream, decompressor = b"", bz2.BZ2Decompressor()
             while not decompressor.eof:
@@ -118,16 +119,14 @@ def _read_streams(source: SourceFile, part: FilePart) -> Iterator[bytes]:
                     raise OSError(f"a stream of the dump is larger than {reader.MAX_RECORD_BYTES >> 20} MB")
             yield stream
             offset = file.tell() - len(decompressor.unused_data)
-            if offset == file.seek(0, io.SEEK_END):
-                break
-        if offset == file.seek(0, io.SEEK_END) and _LAST not in stream:
+        if offset == size and _END_TAG not in stream:
             raise EOFError("the dump is cut off")
 
 
 def _cut_pages(file: IO[bytes], begin: int, end: int | None) -> Iterator[bytes | Rejected]:
-    """Yields the pages of a dump that begin before the byte ``end``; None for a bz2 stream, which has no end tag.
+    """Yields the pages that begin before the byte ``end``. Raises EOFError if the dump is cut off.
 
-    Raises EOFError if the dump is cut off.
+    end: None for a bz2 stream: the dump's end tag is only in the last one
     """
     last = b""
     for _, offset, content, is_page in _cut_blocks(file, begin, (b"<page>",), b"</page>"):
@@ -137,7 +136,7 @@ def _cut_pages(file: IO[bytes], begin: int, end: int | None) -> Iterator[bytes |
             yield content
         else:
             last = content if content.strip() else last
-    if end is not None and _LAST not in last:
+    if end is not None and _END_TAG not in last:
         raise EOFError("the dump is cut off")
 
 

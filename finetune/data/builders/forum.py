@@ -156,7 +156,7 @@ def build_forum_set(
     for split in SPLITS:
         if counts[split]:
             write_atomically(folder / f"{split}.jsonl", lines[split])
-        else:  # of an earlier call, whose questions are in another split now
+        else:  # an earlier call with other shares may have left one
             (folder / f"{split}.jsonl").unlink(missing_ok=True)
     return counts
 

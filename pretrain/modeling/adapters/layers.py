@@ -101,7 +101,7 @@ class Fusion(nn.Module):
 class AdaptedNorm(nn.LayerNorm):
     """A layer's last normalisation, with the adapter before it."""
 
-    parts: nn.ModuleList  # at most one
+    parts: nn.ModuleList  # one adapter, whose index 0 is in the parameters' names; empty: a plain LayerNorm
 
     def forward(self, input: Tensor) -> Tensor:
         total = input
@@ -111,7 +111,7 @@ class AdaptedNorm(nn.LayerNorm):
 
 
 def add_layers(encoder: PreTrainedModel, part: AdapterPart) -> None:
-    """Adds an adapter's layers, drawn from torch's generator, to an encoder; bottlenecks replace earlier ones.
+    """Adds an adapter's modules, randomly initialised, to an encoder. Bottlenecks and fusions replace earlier ones.
 
     Raises KinspanError if the family's layers cannot take bottlenecks.
     """
@@ -166,7 +166,7 @@ def merge_lora(classifier: nn.Module) -> None:
 def shorten(name: str) -> str | None:
     """Returns an adapter parameter's name in the adapter's file, such as ``3.0.down.weight`` for layer 3.
 
-    name: the parameter's name in the encoder; None is returned for one of the encoder itself
+    name: the parameter's name in the encoder; a parameter of the encoder itself gives None
     """
     if ".lora_" in name:
         return name.replace(f".{LORA_NAME}.", ".")

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 
 from data_pipeline.core.errors import KinspanError
-from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_of_hub
+from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_hub_fingerprint
 
 TEXTS = ["a river", "the green market in winter " * 40, "x", "stone bridge over silver water, and a garden", ""]
 
@@ -116,6 +116,6 @@ def test_a_model_of_the_hub_is_named_by_its_commit(tmp_path, monkeypatch):
         (cached / "snapshots" / commit / "modules.json").write_text("[]")
         (cached / "refs/main").write_text(commit)
         assert fingerprint_bi_encoder("me/finder") == f"me/finder@{commit}"
-    assert is_of_hub(fingerprint_bi_encoder("me/finder"))
+    assert is_hub_fingerprint(fingerprint_bi_encoder("me/finder"))
     with pytest.raises(KinspanError, match="no model at me/absent"):
         fingerprint_bi_encoder("me/absent")

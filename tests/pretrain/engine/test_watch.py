@@ -45,12 +45,12 @@ def look(watches, clock, seconds=1.0):
     return watches[0].look()
 
 
-def test_ranks_that_come_further_are_left_alone_and_so_are_patient_places(three, clock):
+def test_ranks_that_come_further_are_left_alone_and_so_are_untimed_places(three, clock):
     for number in range(10):
         for rank in three:
             rank.enter(f"step {number}")
         assert look(three, clock, 50) is None
-    three[0].enter("the release", patient=True)
+    three[0].enter("the release", untimed=True)
     assert [look(three, clock, 50) for _ in range(10)] == [None] * 10
     three[0].enter("step 11")
     assert [look(three, clock, 50) for _ in range(2)] == [None] * 2
