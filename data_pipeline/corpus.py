@@ -201,7 +201,7 @@ def map_shard(path: Path) -> Shard:
     try:
         rows = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
     except (pa.ArrowException, OSError) as error:
-        raise DamagedFile(f"{path} is no readable Arrow file ({quote_error(error)}): copy it again") from error
+        raise DamagedFile(f"{path} is not a readable Arrow file ({quote_error(error)}): copy it again") from error
     if all(rows.schema != make_schema(wide, rows.schema.names) for wide in (False, True)):
         raise DamagedFile(f"{path} does not have a shard's columns: prepare the corpus again")
     documents = rows.column("tokens")

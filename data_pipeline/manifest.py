@@ -33,7 +33,7 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Holds ``manifest.json``. It is written last: a folder without it is no corpus.
+    """Holds ``manifest.json``. It is written last: a folder without it is not a corpus.
 
     tokenizer: its name, revision, fingerprint (see tokenizers.fingerprint_tokenizer) and vocab_size
     rules:     the cleaning rules and the share of documents that are held out

@@ -1,4 +1,4 @@
-"""Parses ``--corpus``: one corpus or several, each with its share of the pairs and an objective of its own."""
+"""Parses ``--corpus``: one corpus or several, each with a share of the training pairs and perhaps its own objective."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 from data_pipeline.core.errors import KinspanError
 
 MAX_WEIGHT = 1000  # of a corpus or an objective
-MAX_WEIGHT_CHARS = 12  # length of a written weight
+MAX_WEIGHT_CHARS = 12  # of a written weight: Python refuses to parse thousands of digits
 KEYS = ("path", "weight", "objective")  # of a corpus in a YAML file
 
 
@@ -21,7 +21,7 @@ class Source:
     """Describes one corpus of ``--corpus``.
 
     path:      its folder, or the address of a remote one
-    weight:    its share of the pairs, to be divided by the sum of all weights
+    weight:    its share of the pairs, relative to the sum of all weights
     objective: the objective of its pairs; None: the one of ``--objective``
     """
 
@@ -31,34 +31,34 @@ class Source:
 
 
 def parse_sources(texts: Sequence[str]) -> tuple[Source, ...]:
-    """Parses ``--corpus``: each is ``PATH``, ``PATH=WEIGHT`` or ``PATH=WEIGHT,OBJECTIVE``, such as ``docs=0.7,ssp``.
+    """Parses texts ``PATH``, ``PATH=WEIGHT`` or ``PATH=WEIGHT,OBJECTIVE``, such as ``docs=0.7,ssp``.
 
-    They are parsed from the right, since a path may contain "=" and ",": only a number after the last "=" is a weight.
-    Raises KinspanError for a weight that is out of range.
+    A path may contain "=" and ",", so a text is parsed from the right: only a number after its last "=" is a weight.
+    Raises KinspanError for a weight that is out of range or too long.
     """
     return tuple(map(_parse_source, texts))
 
 
 def _parse_source(text: str) -> Source:
-    number = r"-?(?:[0-9]+|[0-9]*\.[0-9]+)"
+    number = r"-?(?:[0-9]+|[0-9]*\.[0-9]+)"  # a negative one is refused below, rather than read as part of the path
     match = re.fullmatch(rf"(.+)=({number})(?:,([^=]+))?", text, re.DOTALL)
     if not match:
         return Source(text)
     path, weight, objective = match.groups()
     if len(weight) > MAX_WEIGHT_CHARS or not 0 < Fraction(weight) <= MAX_WEIGHT:
-        raise KinspanError(f"--corpus {text}: the weight must be above 0 and at most {MAX_WEIGHT}")
+        raise KinspanError(f"--corpus {text}: needs 0 < weight <= {MAX_WEIGHT} in up to {MAX_WEIGHT_CHARS} characters")
     return Source(path, Fraction(weight), objective)
 
 
 def format_source(entry: object) -> str:
-    """Formats an entry of a YAML file, ``{path: ..., weight: ..., objective: ...}`` or text, as ``--corpus`` takes it.
+    """Formats an entry of a YAML file, ``{path: ..., weight: ..., objective: ...}`` or text, for ``--corpus``.
 
-    Raises KinspanError for anything else.
+    The weight has no exponent, which ``parse_sources`` does not read. Raises KinspanError for anything else.
     """
     if isinstance(entry, str):
         return entry
     if not isinstance(entry, Mapping) or "path" not in entry or set(entry) - set(KEYS):
-        raise KinspanError(f"corpus: {entry}: must be a path, or have path, and may have weight and objective")
+        raise KinspanError(f"corpus: {entry}: give a path, or a mapping with path and perhaps weight and objective")
     weight, objective = entry.get("weight", 1), entry.get("objective")
     if type(weight) not in (int, float) or not math.isfinite(weight):
         raise KinspanError(f"corpus: {entry['path']}: weight {weight}: must be a number above 0, at most {MAX_WEIGHT}")

@@ -29,7 +29,7 @@ from data_pipeline.sampling.texts import find_bodies, find_linked, find_titles
 
 from .forums import make_forum_objective, sample_questions, view_nothing, view_questions
 
-TITLE, BODY, OTHER_TITLE, OTHER_BODY = range(4)
+TITLE, BODY, OTHER_TITLE, OTHER_BODY = range(4)  # indices of the view's texts
 
 
 def view(shard: Shard) -> Shard:

@@ -17,7 +17,7 @@ from data_pipeline.sampling.random_bits import draw_below
 
 NUM_NEGATIVES = PAIRS_PER_ANCHOR - 1
 MAX_HARD = 2  # hard negatives per anchor, Di Liello et al., 2022, section A.1
-TRIES = 6  # draws per negative: the first, and up to five more where its text is no negative
+TRIES = 6  # draws per negative: the first, and up to five more where its text cannot be a negative
 MAX_WALKED = 1000  # when all tries failed, at most this many paragraphs are tried one by one
 NO_NEGATIVE = (
     "no paragraph of another document differs from its text; the corpus is one text repeated: remove the duplicates "
@@ -160,7 +160,7 @@ def assemble(
 
     a, positive: ``[n]``
     draw:    index of a try -> a negative for each slot, ``[n, k]``
-    rejects: (rows ``[m]``, texts ``[m]``) -> which of the texts are no negatives of the row's anchor, ``[m]``
+    rejects: (rows ``[m]``, texts ``[m]``) -> which of the texts cannot be negatives of the row's anchor, ``[m]``
     cut:     (row, paragraph) -> all texts ``[m]`` that a negative of this paragraph could be; for when all tries failed
     """
     negative = draw(0)

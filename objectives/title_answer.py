@@ -24,7 +24,7 @@ from data_pipeline.sampling.texts import find_accepted_answers, find_bodies, fin
 
 from .forums import make_forum_objective, sample_questions, view_nothing, view_questions
 
-TITLE, ANSWER = 0, 1
+TITLE, ANSWER = 0, 1  # indices of the view's texts
 QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # in the view with a body
 
 

@@ -1,13 +1,14 @@
-"""Title and body (WS-TB): is B the body of the question whose title is A?
+"""Title and body: is B the body of the question whose title is A?
 
-Rücklé et al., 2020, "MultiCQA", section 3.1. An anchor is a question that has a title and a body, and makes two pairs:
+Rücklé et al., 2020, "MultiCQA", section 3.1, where it is WS-TB: weak supervision by titles and bodies. An anchor is a
+question that has a title and a body, and makes two pairs:
 
 - A is its title, the same in both pairs;
 - the positive's B is its body;
 - the easy negative's B is the body of another question of the forum, drawn uniformly, and anew in every epoch.
 
-No labels are needed. Each forum is a corpus: with several (``--corpus beer cooking``), negatives come from the
-anchor's own. Any titled text serves: news, tickets, a help desk.
+No labels are needed. Negatives come from the anchor's own corpus, so give each forum as a corpus (``--corpus beer
+cooking``). Any text with titles works: news, tickets, a help desk.
 
 Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
 
@@ -25,7 +26,7 @@ from data_pipeline.sampling.texts import find_bodies, find_equal, find_titles
 
 from .forums import make_forum_objective, sample_questions, view_nothing, view_questions
 
-TITLE, BODY = 0, 1
+TITLE, BODY = 0, 1  # indices of the view's texts
 
 
 def view(shard: Shard) -> Shard:
@@ -41,7 +42,7 @@ TITLE_BODY = make_forum_objective(
     needs="a question or another document with a title and a body",
     view=view,
     column="title_tokens",
-    remedy="prepare the titled documents with --title_texts, or a forum's dump",
+    remedy="prepare a forum's dump, or documents that have titles with --title_texts",
     sample=partial(sample_questions, a=(TITLE,), b=(BODY,)),
     asks="whether B is the body of the question with the title A",
     negatives="the body of another question of the same corpus, drawn uniformly",

@@ -57,7 +57,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
         unfinished = folder.is_dir() and any(DATA.fullmatch(path.name) for path in folder.iterdir())
-        raise KinspanError(f"{folder} {'is unfinished: run kinspan index again' if unfinished else 'is no index'}")
+        raise KinspanError(f"{folder} {'is unfinished: run kinspan index again' if unfinished else 'is not an index'}")
     content = read_object(path, REBUILD)
     if content.get("format") != FORMAT:
         raise KinspanError(f"{path} has format {content.get('format')!r}, not {FORMAT}: {REBUILD}")

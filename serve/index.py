@@ -1,4 +1,4 @@
-"""Opens an index: returns answers by row, and the rows that match questions best, by vectors or by words.
+"""Opens an index: returns answers by row, and the rows that match questions best, by vectors or by BM25.
 
 Vectors are stored as float16. Scores are computed from them in float32, in exact and in approximate search.
 """
@@ -97,7 +97,6 @@ class Graph:
     def __init__(self, path: Path, matrix: np.ndarray) -> None:
         self._graph = make_graph(matrix.shape[1])
         self._graph.view(str(path))
-        self._graph.expansion_search = EXPANSION_SEARCH  # type: ignore[misc]
         self._matrix = matrix
 
     def find(self, query: np.ndarray, k: int) -> RankedRows:
@@ -125,8 +124,8 @@ def take_best(scores: np.ndarray, k: int) -> np.ndarray:
     """Returns the indices of the k highest scores, best first; ties are broken by index."""
     if k >= len(scores):
         return np.argsort(-scores, kind="stable")
-    lowest = np.partition(scores, len(scores) - k)[len(scores) - k]
-    above, equal = np.flatnonzero(scores > lowest), np.flatnonzero(scores == lowest)
+    kth = np.partition(scores, len(scores) - k)[len(scores) - k]  # the k-th highest score
+    above, equal = np.flatnonzero(scores > kth), np.flatnonzero(scores == kth)
     best = np.concatenate([above, equal[: k - len(above)]])
     return best[np.lexsort((best, -scores[best]))]
 
@@ -137,9 +136,9 @@ def map_matrix(path: Path) -> np.ndarray:
 
 
 def make_graph(dimension: int) -> "usearch.index.Index":
-    from usearch.index import Index as Links
+    import usearch.index
 
-    return Links(
+    return usearch.index.Index(
         ndim=dimension,
         metric="ip",
         dtype="f16",

@@ -104,5 +104,5 @@ def keep_judged(folder: Path, questions: dict[str, str]) -> dict[str, str]:
 def take_text(value: object, name: str, place: str) -> str:
     """Returns a field as text, also if it is an integer, as ids often are. Raises KinspanError for other types."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise KinspanError(f"{place}: {name!r} is no text: {str(value)[:60]!r}")
+        raise KinspanError(f"{place}: {name!r} is not text: {str(value)[:60]!r}")
     return str(value).strip()

@@ -178,7 +178,7 @@ class Searcher:
         answered.timings["total"] = 1000 * (time.perf_counter() - began)
         return answered
 
-    def list_cuts(self) -> list[str]:
+    def list_truncations(self) -> list[str]:
         """Returns a line for each model, with the number of questions or pairs truncated so far."""
         lines = []
         if self._num_cut:

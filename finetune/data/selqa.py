@@ -38,7 +38,7 @@ def read_selqa(path: Path, split: str | None = None) -> Iterator[SourceRow]:
             continue
         for position, text in enumerate(candidates):
             if not isinstance(text, str):
-                raise KinspanError(f"{place}: candidate {position} is no text: {text!r}")
+                raise KinspanError(f"{place}: candidate {position} is not text: {text!r}")
             yield SourceRow(number, name, record["question"], None, normalise(text), int(position in answers))
 
 
@@ -64,7 +64,7 @@ class SplitByArticle(DataSet):
 
 SELQA = SplitByArticle(
     name="selqa",
-    help="selqa-ass-dev.json and selqa-ass-test.json, as distributed, and selqa-ass-train.json where it is there. The "
+    help="selqa-ass-dev.json and selqa-ass-test.json, as distributed, and selqa-ass-train.json if you have it. The "
     "published splits share articles, so all questions are split by article: 40% train, 10% dev, the rest test.",
     file_names=lambda split: FILES,
     read=read_selqa,

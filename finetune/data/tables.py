@@ -211,7 +211,7 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
             raise KinspanError(f"{place}: label {label!r} is neither 0 nor 1")
         for column in ("question", "answer"):
             if not isinstance(values[column], str):
-                raise KinspanError(f"{place}: {names[column]!r} is no text: {values[column]!r}")
+                raise KinspanError(f"{place}: {names[column]!r} is not text: {values[column]!r}")
         for column in OPTIONAL:  # lines of JSON need not have the same fields
             if column not in present and record.get(names[column]) is not None:
                 raise KinspanError(f"{place}: {names[column]!r} is not in the first line: give it in all lines or none")
@@ -239,5 +239,5 @@ def _parse_id(value: object, name: str, place: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise KinspanError(f"{place}: {name!r} is neither a string nor a whole number: {value!r}")
     if _SURROGATES.search(str(value)):
-        raise KinspanError(f"{place}: {name!r} holds a character that UTF-8 has not: {value!r}")
+        raise KinspanError(f"{place}: {name!r} holds a character that UTF-8 cannot encode: {value!r}")
     return str(value)

@@ -1,11 +1,10 @@
-"""TechQA (Castelli et al., 2020): questions to a vendor's support, answered by passages of its notes.
+"""TechQA (Castelli et al., 2020): questions to IBM's support, answered by passages of its technical notes.
 
-The passages that were searched are not in these files. So a question's candidates are all distinct answers of its
-split, or all of both splits (see PooledTechQA), as in the retrieval of Yu et al., 2020, "A Technical Question Answering
-System with Transfer Learning" (TransTQA). Two answerable questions of dev have no text of an answer; they are left out.
+The files have the answers, but not the notes. So a question's candidates are all distinct answers of its split, or of
+both splits (see PooledTechQA), as in the retrieval of Yu et al., 2020, "A Technical Question Answering System with
+Transfer Learning" (TransTQA). Two answerable questions of dev lack the text of their answer, and are left out.
 
-``askubuntu_qa`` is the source that the same paper transfers from: questions to another community, each with its
-accepted answer.
+That paper first trains on AskUbuntu's questions with their accepted answers: ``askubuntu_qa``.
 """
 
 import hashlib
@@ -24,12 +23,12 @@ from .tables import check_fields, read_fields, read_json
 
 SPLITS = {"train": "training_Q_A.json", "dev": "dev_Q_A.json", "test": "test_Q_A.json"}
 FIELDS = ("QUESTION_ID", "QUESTION_TITLE", "QUESTION_TEXT", "ANSWER", "ANSWERABLE")
-HELD_OUT = 5  # every fifth training question, in the order of a hash of its id, is in dev
-PAIRS = ("askubuntu-train_Q_A.raw", "askubuntu-dev_Q_A.raw")
+HELD_OUT = 5  # in techqa_pool, dev is every fifth training question, in the order of a hash of its id
+ASKUBUNTU_FILES = ("askubuntu-train_Q_A.raw", "askubuntu-dev_Q_A.raw")
 
 
 def read_techqa(path: Path) -> Iterator[SourceRow | LeftOut]:
-    """Yields each answerable question with every distinct answer of the file; its answer is right."""
+    """Yields each answerable question with every distinct answer of the file; only its own answer has label 1."""
     questions, left_out = read_answerable(path)
     return chain(left_out, _add_candidates(questions, questions))
 
@@ -46,7 +45,7 @@ def read_answerable(path: Path) -> tuple[list[SourceRow], list[LeftOut]]:
     """Returns each answerable question with its own answer, and the questions that are left out.
 
     An answer's id is a hash of its text, so that the same answer has the same id in all splits. Raises KinspanError for
-    a file that is no list of such questions.
+    a file that is not a list of questions.
     """
     questions, left_out = [], []
     for number, record in enumerate(read_json(path, list), 1):
@@ -64,8 +63,8 @@ def read_answerable(path: Path) -> tuple[list[SourceRow], list[LeftOut]]:
 
 TECHQA = DataSet(
     name="techqa",
-    help="training_Q_A.json and dev_Q_A.json as distributed, also with techqa- before their names; a labelled "
-    "test_Q_A.json is not. The candidates of an answerable question are all distinct answers of its split.",
+    help="training_Q_A.json, dev_Q_A.json and, if you have it, a labelled test_Q_A.json (not distributed); also with "
+    "the prefix techqa-. The candidates of an answerable question are all distinct answers of its split.",
     file_names=lambda split: (SPLITS[split], f"techqa-{SPLITS[split]}"),
     read=read_techqa,
 )
@@ -73,20 +72,20 @@ TECHQA = DataSet(
 
 @dataclass(frozen=True)
 class PooledTechQA(DataSet):
-    """TechQA with one pool: its dev split is a fifth of the training questions, and its test split the file of dev."""
+    """TechQA with one pool of answers: dev is a fifth of the training questions, and test is the dev file."""
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> AnswerSet:
         """Reads a split, see ``registry.load_split``."""
-        place = f"{self.name}={folder}"
-        train, dev = (find_split(place, folder, split, TECHQA.file_names(part)) for part in ("train", "dev"))
-        files = read_answerable(train), read_answerable(dev)
-        left_out, asked = files[split == "test"][1], pool_questions(files[0][0], files[1][0], split)
-        return collect_answers(self.name, split, f"{dev if split == 'test' else train} line", chain(left_out, asked))
+        place, source = f"{self.name}={folder}", "dev" if split == "test" else "train"
+        paths = {part: find_split(place, folder, split, TECHQA.file_names(part)) for part in ("train", "dev")}
+        (train, train_left_out), (dev, dev_left_out) = map(read_answerable, paths.values())
+        rows = chain(dev_left_out if source == "dev" else train_left_out, pool_questions(train, dev, split))
+        return collect_answers(self.name, split, f"{paths[source]} line", rows)
 
 
 def pool_questions(train: list[SourceRow], dev: list[SourceRow], split: str) -> Iterator[SourceRow]:
-    """Yields the questions of a split with their candidates: all distinct answers of both files; in training the right
-    one alone, since the other answers of the batch are what it is compared with."""
+    """Yields the questions of a split with every distinct answer of both files; in training only with the right one,
+    because the contrastive loss takes the other answers of a batch as negatives."""
     if split == "test":
         asked = dev
     else:
@@ -97,7 +96,7 @@ def pool_questions(train: list[SourceRow], dev: list[SourceRow], split: str) -> 
 
 
 def read_pairs(path: Path) -> Iterator[SourceRow]:
-    """Yields the lines of a file of questions and their accepted answers, a tab between them."""
+    """Yields the questions and accepted answers of a file, which are separated by a tab."""
     for number, fields in read_fields(path, "question", "answer"):
         question, answer = map(normalise, fields)
         if not question or not answer:
@@ -107,16 +106,16 @@ def read_pairs(path: Path) -> Iterator[SourceRow]:
 
 TECHQA_POOL = PooledTechQA(
     name="techqa_pool",
-    help="The files of techqa=, as Yu et al., 2020, search them: the candidates are all distinct answers of both "
-    "files, dev is a fifth of the training questions, and test is the file of dev. Training questions have their "
-    "answers alone: they are for --loss contrastive.",
+    help="The files of techqa=, split as by Yu et al., 2020: the candidates are all distinct answers of both "
+    "files, dev is a fifth of the training questions, and test is the dev file. Training questions have only their "
+    "right answers, for --loss contrastive.",
     file_names=TECHQA.file_names,
     read=TECHQA.read,
 )
 ASKUBUNTU_QA = DataSet(
     name="askubuntu_qa",
-    help="askubuntu-train_Q_A.raw, or else askubuntu-dev_Q_A.raw, of the same paper: lines of a question, a tab and "
-    "its accepted answer, all of which are the split train. There is no other one.",
-    file_names=lambda split: PAIRS if split == "train" else (),
+    help="askubuntu-train_Q_A.raw, or else askubuntu-dev_Q_A.raw, of Yu et al., 2020. Each line has a question, a tab "
+    "and its accepted answer. There is only a train split.",
+    file_names=lambda split: ASKUBUNTU_FILES if split == "train" else (),
     read=read_pairs,
 )

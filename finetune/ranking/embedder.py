@@ -28,7 +28,7 @@ from .kinds import ABSENT, ANSWER, BI_ENCODER, MODULES, QUERY, find_kind, find_p
 from .score import BATCH_TOKENS, run_batches
 from .siamese import EncodedTexts, SiameseRanker
 
-MAX_CHARS = 50  # per token: a text is cut to max_length times this many characters before it is tokenised
+MAX_CHARS = 50  # per token: texts are truncated to max_length times this before they are tokenised
 COSINE, DOT = "cosine", "dot"
 DEFAULT_LENGTH = 512  # tokens, for a model that states no maximum
 # Files that determine a model's vectors, unlike its card or its training settings
@@ -45,12 +45,12 @@ class Embedder:
     similarity: "cosine", for which all vectors have length 1, or "dot"
     packed:     the encoder over packed texts; None if sentence-transformers must pad them
 
-    Raises KinspanError if there is no such model, it is no bi-encoder, or its similarity is another one.
+    Raises KinspanError if there is no such model, it is not a bi-encoder, or its similarity is another one.
     """
 
     def __init__(self, name_or_dir: str, max_length: int | None = None) -> None:
         if find_kind(name_or_dir) != BI_ENCODER:
-            raise KinspanError(f"--model {name_or_dir} is no bi-encoder, which embeds each text alone")
+            raise KinspanError(f"--model {name_or_dir} is not a bi-encoder, which embeds each text alone")
         self.name, self.place = shorten_name(name_installed(name_or_dir)), name_or_dir
         self.model = load_bi_encoder(name_or_dir, max_length).eval()
         self.similarity = str(self.model.similarity_fn_name or COSINE)

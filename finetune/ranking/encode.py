@@ -131,7 +131,7 @@ def log_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
     """
     if cut.any():
         counts = int(cut.sum()), len(cut), int(data.labels[cut].sum()), max_length
-        log.info("%s %s: %d of %d pairs, %d of them right, are cut at %s tokens", data.name, data.split, *counts)
+        log.info("%s %s: %d of %d pairs, %d of them right, are truncated to %s tokens", data.name, data.split, *counts)
 
 
 def encode_pairs(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length: int = 128) -> EncodedPairs:

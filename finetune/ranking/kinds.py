@@ -27,9 +27,9 @@ ABSENT = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for
 def find_kind(name_or_dir: str) -> str:
     """Returns the kind of a model in a folder or on the hub: "adapter", "fusion", "bi-encoder" or "cross-encoder".
 
-    A bi-encoder has ``modules.json`` and is no sequence classifier, which may have that file too; or its config names
-    an encoder class without a head (unlike GPT2LMHeadModel). Any other model counts as a
-    cross-encoder, whether its pair head has weights or not.
+    A bi-encoder has ``modules.json`` and is not a sequence classifier, which may have that file too; or its config
+    names an encoder class without a head (unlike GPT2LMHeadModel). Any other model counts as a cross-encoder, whether
+    its pair head has weights or not.
 
     Raises KinspanError if there is no model.
     """
@@ -76,7 +76,7 @@ def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> Sentence
             raise KinspanError(f"--max_length {max_length} is too short for a text")
     default = model.max_seq_length
     if max_length and default and max_length > default:
-        log.warning("%s: texts are cut at its %s tokens, not at --max_length %s", name_or_dir, default, max_length)
+        log.warning("%s: texts are truncated to its %s tokens, not --max_length %s", name_or_dir, default, max_length)
     elif max_length:
         model.max_seq_length = max_length
     return model
@@ -85,7 +85,7 @@ def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> Sentence
 def load_cross_encoder(
     name_or_dir: str, activation: torch.nn.Module, max_length: int | None = None, flag: str = "--model"
 ) -> CrossEncoder:
-    """Returns a sequence classifier as sentence-transformers runs it. Raises KinspanError if it cannot be loaded."""
+    """Returns a CrossEncoder that applies ``activation`` to its logits. Raises KinspanError if it cannot be loaded."""
     silence_transformers()
     options = {"activation_fn": activation, "model_kwargs": {"dtype": torch.float32}}
     try:

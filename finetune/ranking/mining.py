@@ -65,7 +65,7 @@ def mine_file(
     if old and not (output / FACTS).exists():
         raise KinspanError(f"--output_dir {output} holds a {old[0].name} that was not mined: choose another folder")
     if find_kind(model) != BI_ENCODER:
-        raise KinspanError(f"--model {model} is no bi-encoder: give it as --cross_encoder")
+        raise KinspanError(f"--model {model} is not a bi-encoder: give it as --cross_encoder")
     if cross_encoder and find_kind(cross_encoder) == BI_ENCODER:
         raise KinspanError(f"--cross_encoder {cross_encoder} is a bi-encoder: give it as --model")
     names = parse_columns(columns)

@@ -1,4 +1,4 @@
-"""Any model that ranks, loaded once: known families packed, others as their libraries run them."""
+"""Any model that ranks, loaded once: known families run without padding, others in sentence-transformers."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from transformers import AutoConfig
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.bm25 import score_bm25_by
+from finetune.evaluation.bm25 import BM25, score_bm25_by
 from pretrain.modeling.limits import check_fits
 from pretrain.modeling.pair_model import holds_no_weights
 
@@ -31,10 +31,10 @@ NO_LIMIT = 1_000_000  # tokens; BM25 never truncates
 
 @dataclass
 class RankingModel:
-    """A ranker that scores the candidates of any AnswerSet.
+    """Scores the candidates of any AnswerSet by a loaded model of any kind.
 
-    max_length: maximum number of tokens of a pair, or of a text for a bi-encoder
-    run:        returns the scores ``[N]``, and which pairs are truncated, ``[N]``
+    max_length: maximum number of tokens of a pair, or of a text for a bi-encoder; a fusion has its longest part's
+    run:        returns the scores ``[N]``, and which pairs are truncated (cut), ``[N]``
     num_pairs, num_cut: number of pairs that were scored, and truncated, so far
     """
 
@@ -62,7 +62,7 @@ def score_answers(
     scores = model.score(data)
     if model.num_cut:
         counts = model.num_cut, model.num_pairs, model.max_length
-        log.info("%s %s: %d of %d pairs are cut (--max_length %d)", data.name, data.split, *counts)
+        log.info("%s %s: %d of %d pairs are truncated (--max_length %d)", data.name, data.split, *counts)
     return scores
 
 
@@ -106,13 +106,13 @@ def _load_fusion(folder: Path, max_length: int | None, precision: str) -> Rankin
 
 
 def _load_bm25(folder: Path) -> RankingModel:
-    words = read_words(folder)
-    return RankingModel("", NO_LIMIT, lambda data: (score_bm25_by(words, data), np.zeros(data.num_pairs, dtype=bool)))
+    counts = read_words(folder)
+    return RankingModel(BM25, NO_LIMIT, lambda data: (score_bm25_by(counts, data), np.zeros(data.num_pairs, bool)))
 
 
 def _load_cross_encoder(name_or_dir: str, kind: str, max_length: int | None, precision: str) -> RankingModel:
     if kind != ADAPTER and holds_no_weights(name_or_dir):
-        raise KinspanError(f"--model {name_or_dir} holds no weights, and ranks nothing")
+        raise KinspanError(f"--model {name_or_dir} holds no weights: give a trained model")
     name, tokenizer = shorten_name(name_or_dir), load_own_tokenizer(name_or_dir)
     is_packable = kind == ADAPTER or can_pack(AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False))
     scorer: Ranker | CrossEncoder = load_trained_ranker(name_or_dir) if is_packable else _load_by_library(name_or_dir)
@@ -139,10 +139,10 @@ def _load_by_library(name_or_dir: str) -> CrossEncoder:
     config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     architecture = next(iter(config.architectures or []), config.model_type)
     if not architecture.endswith(CLASSIFIER):
-        raise KinspanError(f"--model {name_or_dir} is a {architecture}, which has no head for pairs")
+        raise KinspanError(f"--model {name_or_dir} is a {architecture}, which has no head to score pairs")
     if config.num_labels not in (1, 2):
-        raise KinspanError(f"--model {name_or_dir} has {config.num_labels} labels: give a model of 1 or 2")
-    return load_cross_encoder(name_or_dir, torch.nn.Identity())
+        raise KinspanError(f"--model {name_or_dir} has {config.num_labels} labels: give a model with 1 or 2")
+    return load_cross_encoder(name_or_dir, torch.nn.Identity())  # logits, as for a Ranker
 
 
 def _score_by_library(model: CrossEncoder, data: AnswerSet) -> np.ndarray:

@@ -11,7 +11,7 @@ DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curv
 
 AutoModelForSequenceClassification, AutoModelForMaskedLM, AutoTokenizer and sentence-transformers' CrossEncoder
 load the folder without kinspan. After replaced-token detection ElectraForPreTraining loads it too, and the generator is
-in generator/. --push_to_hub tags each checkpoint, such as step-00000240."""
+in generator/. --push_to_hub tags the upload with its checkpoint, such as step-00000240."""
 
 EPILOG = """examples:
   kinspan release --run_dir runs/docs --output_dir releases/docs
@@ -22,24 +22,24 @@ EPILOG = """examples:
 @dataclass
 class ReleaseConfig:
     run_dir: str = setting(REQUIRED)
-    """The --output_dir of kinspan pretrain, or a checkpoint in it; or the --output_dir of kinspan finetune, whose seed
-    with the best dev MAP is released, or a seed's folder in it."""
+    """The --output_dir of kinspan pretrain or a checkpoint in it; or the --output_dir of kinspan finetune or a seed's
+    folder in it. Of several seeds, the one with the best dev MAP is released."""
     output_dir: str = setting(REQUIRED)
     """Folder for the release; an older release there is replaced."""
     average: int = setting(1, ABOVE_0)
-    """Average the weights of this many checkpoints, up to the released one."""
+    """Average the weights of this many checkpoints: the released one and those before it."""
     licence: str = setting("")
-    """The model card's licence, by the hub's name, such as apache-2.0. Without it: unknown."""
+    """The model card's licence, by its name on the hub, such as apache-2.0. Without it: unknown."""
     base_model: str = setting("")
-    """The hub's name of the base model, if it was a folder."""
+    """The base model's name on the hub, if it was given as a folder."""
     datasets: list[str] = setting([])
-    """The hub's names of the data sets that it was trained on."""
+    """Names on the hub of the data sets that the model was trained on."""
     language: list[str] = setting([])
     """ISO 639 codes of the texts' languages, such as en."""
     push_to_hub: str | None = setting(None)
     """Repository OWNER/NAME on the hub to upload the release to. A new one is created as private."""
     public: bool = setting(False, needs="push_to_hub")
-    """With --push_to_hub: create a public repository, or upload to one that is public."""
+    """With --push_to_hub: create a public repository, or allow an upload to one that is public already."""
 
 
 def main() -> str:
@@ -50,8 +50,8 @@ def main() -> str:
     from pretrain.release.release import push, release
 
     source, output, repository = Path(config.run_dir), Path(config.output_dir), config.push_to_hub
-    names = tuple(config.datasets), tuple(config.language), repository or ""
-    overrides = CardOverrides(config.licence, config.base_model, *names)
+    lists = tuple(config.datasets), tuple(config.language)
+    overrides = CardOverrides(config.licence, config.base_model, *lists, repository or "")
     if repository is not None and repository.count("/") != 1:
         raise KinspanError(f"--push_to_hub {repository}: give OWNER/NAME")
     ranker = find_ranker(source)
@@ -64,4 +64,4 @@ def main() -> str:
         release(source, output, config.average, overrides)
     if repository:
         push(output, repository, config.public)
-    return f"released {output}, which is {ranker or source}"
+    return f"released {ranker or source} to {output}"

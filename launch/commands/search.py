@@ -1,4 +1,4 @@
-"""Finds the answers to questions in an index: by a bi-encoder, by words, and re-ranked by a cross-encoder."""
+"""Finds the answers to questions in an index: by a bi-encoder, BM25 or both, re-ranked by a cross-encoder."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 DESCRIPTION = """Prints the best answers to questions, from an index that kinspan index made.
 
-The bi-encoder, BM25 or a fusion of both finds --candidates; --cross_encoder re-ranks the first --rerank_k of them by a
+The bi-encoder, BM25 or a fusion of both finds --candidates answers; --cross_encoder re-ranks the first --rerank_k by a
 model that reads question and answer together.
 
 --questions reads questions with ids from a file: a table with columns id and question (or query, or text), a .tsv file
@@ -63,11 +63,11 @@ class SearchConfig(SearcherFlags):
 def main() -> Iterator[str]:
     config = parse(SearchConfig, DESCRIPTION, EPILOG)
     if bool(config.questions) == bool(config.question):
-        raise KinspanError("--questions: give a file of questions, or questions on the command line")
+        raise KinspanError("give questions, either on the command line or as a file by --questions")
     questions = read_questions(config.questions) if config.questions else {}
-    is_beir = Path(config.questions or "").is_dir() and bool(questions)
+    is_beir = bool(config.questions and Path(config.questions).is_dir())
     if is_beir:
-        questions = keep_judged(Path(str(config.questions)), questions)
+        questions = keep_judged(Path(str(config.questions)), questions)  # those with relevance judgements
     read_manifest(Path(config.index))  # before torch is imported, which takes seconds
     log.info("loading PyTorch and %s", config.index)
     from serve.search import Searcher
@@ -88,7 +88,7 @@ def main() -> Iterator[str]:
         timings = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in answered.timings.items())
         shown = _format_hits({"question": question}, answered.hits[0], config.json)
         yield shown if config.json else f"{shown}\n\n  {timings}"
-    for line in searcher.list_cuts():
+    for line in searcher.list_truncations():
         log.info(line)
 
 
@@ -99,9 +99,10 @@ def _answer_all(
     from serve.search import list_scores, search_all
 
     k = config.k or (RUN_HITS if config.run else SHOWN_HITS)
-    answers = list(search_all(search, questions, k, is_beir))
-    for name, hits in answers if config.json or not config.run else ():
-        yield _format_hits({"question_id": name, "question": questions[name]}, hits, config.json)
+    answers = list(search_all(search, questions, k, skip_same_id=is_beir))
+    if config.json or not config.run:
+        for name, hits in answers:
+            yield _format_hits({"question_id": name, "question": questions[name]}, hits, config.json)
     if config.run:
         count = write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in answers), TAG)
         log.info("%s: %d questions, %d answers", config.run, len(questions), count)

@@ -77,7 +77,7 @@ def plan_runs(config: pretraining.PretrainConfig, task: str | None) -> dict[str,
     if config.adapter is None:
         raise KinspanError("--adapter: give pfeiffer, lora or fusion")
     if config.dry_run:
-        raise KinspanError("--dry_run is of kinspan pretrain: give it one of the corpora, and --adapter")
+        raise KinspanError("--dry_run: use kinspan pretrain --dry_run with --adapter and one of the corpora")
     first, step = parse_task(task)
     chosen = list_sources(config)
     sources = zip(config.corpus, parse_sources(config.corpus), strict=True)

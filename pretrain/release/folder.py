@@ -12,14 +12,14 @@ from safetensors import SafetensorError
 
 from data_pipeline.core.errors import KinspanError, quote_error
 
-FACTS = "kinspan.json"  # the facts of a release; a folder without it is no release
+FACTS = "kinspan.json"  # the facts of a release; a folder without it is not a release
 CARD = "README.md"
 
 
 def expect_release_or_nothing(output: Path) -> None:
     """Raises KinspanError if ``output`` holds something that is not a release."""
     if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
-        raise KinspanError(f"--output_dir {output} holds something that is no release: choose another folder")
+        raise KinspanError(f"--output_dir {output} holds something that is not a release: choose another folder")
 
 
 @contextmanager

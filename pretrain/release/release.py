@@ -236,7 +236,7 @@ def push(folder: Path, repository: str, public: bool = False) -> None:
             api.create_repo(repository, private=not public, exist_ok=True)
         files = set(api.list_repo_files(repository))
         if FACTS not in files and files - INITIAL_FILES:
-            raise KinspanError(f"--push_to_hub {repository}: it holds something that is no release")
+            raise KinspanError(f"--push_to_hub {repository}: it holds something that is not a release")
         commit = api.upload_folder(
             repo_id=repository, folder_path=folder, commit_message=f"Release {tag}", delete_patterns="*"
         )

@@ -127,7 +127,7 @@ class SearchQueue:
             marked = [_mark(pending, hits) for pending, hits in zip(batch, answered.hits, strict=True)]
         except Exception as error:
             return [error] if len(batch) == 1 else [self._answer([pending])[0] for pending in batch]
-        for line in self.searcher.list_cuts():
+        for line in self.searcher.list_truncations():
             if (name := line.partition(": ")[0]) not in self._logged:
                 logger.warning("%s; further truncation is not logged", line)
                 self._logged.add(name)

@@ -35,7 +35,7 @@ from .lines import read_lines
 from .reader import FilePart, Reader, Record, SourceFile, name_file
 from .web import collect_paragraphs
 
-BUCKET_BYTES = 128 << 20  # about how many bytes of rows a temporary file has, and are sorted in memory at a time
+BUCKET_BYTES = 128 << 20  # approximate bytes of rows per temporary file, which is sorted in memory
 MAX_EXPANSION = 8  # how many times larger a compressed file may become
 MAX_BUCKETS = 500  # temporary files that are open at once
 _QUESTION, _ANSWER, _DUPLICATE = b"1", b"2", b"3"

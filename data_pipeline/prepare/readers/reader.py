@@ -8,14 +8,14 @@ from typing import IO, Any
 from data_pipeline.prepare.document import Document, Rejected
 
 MAX_RECORD_BYTES = 64 << 20  # a longer line, row, page or file is rejected, to bound memory
-PART_BYTES = 64 << 20  # about how many bytes of a large file a part has
-EXPANSION = 4  # about how many bytes of text a byte of a compressed file holds
-PACKED = (".gz", ".bz2", ".xz", ".zst", ".7z", ".zip", ".parquet", ".docx", ".pdf")  # suffixes of such files
+PART_BYTES = 64 << 20  # approximate size of a part of a large file
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".7z", ".zip", ".parquet", ".docx", ".pdf")  # suffixes of such formats
+EXPANSION = 4  # estimated bytes of text per byte of a compressed file
 
 
 @dataclass(frozen=True)
 class FilePart:
-    """A part of a file, for one task, in units of the reader: bytes, row groups, members."""
+    """A part ``[begin, end)`` of a file, for one task, in the reader's unit: bytes, row groups or members."""
 
     begin: int
     end: int
@@ -23,10 +23,10 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Record:
-    """A raw record of a file, which in an archive is named ``ARCHIVE::FILE``.
+    """A raw record of ``file``, which inside an archive is named ``ARCHIVE::FILE``.
 
-    line:   number of the record in its file, from 1; in later parts of a file the offset of its first byte
-    called: the file's name in ids, with folders, if it is in an archive or its base name is not unique; else ""
+    line:   number of the record in its file, from 1; or, in a part that is not the first, its offset in bytes
+    called: the file's path in ids, if it is in an archive or its base name is not unique; else ""
     """
 
     file: str
@@ -36,7 +36,7 @@ class Record:
 
     @property
     def name(self) -> str:
-        """Returns the name that stands for the file in the ids of its documents."""
+        """Returns the file's name in the ids of its documents: ``called``, or else ``source``."""
         return self.called or self.source
 
     @property
@@ -47,9 +47,9 @@ class Record:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file to read, on a disk, behind a URL, or inside an archive, whose links are not followed.
+    """A file to read: on a disk, behind a URL, or inside an archive. A link in an archive is not followed.
 
-    ``find_beside`` finds another file of the same folder by its name; ``size`` is 0 if it is unknown.
+    ``find_beside`` finds another file in the same folder by its name; ``size`` is 0 if it is unknown.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Reader:
     parse:             returns the documents of a record, or raises Rejected; it runs in a worker process
     may_be_compressed: whether ``read`` opens its files with ``compression.open_source``
     split:             cuts a file, given its name and size in bytes, into parts that can be read separately
-    names:             pattern of the base names that this reader accepts, whatever their suffix
-    companions:        pattern of the base names of files that are read along with such a file
-    ignored:           pattern of the base names to skip
+    names:             regular expression of the base names that this reader accepts, whatever their suffix
+    companions:        regular expression of the base names of files that are read along with such a file
+    ignored:           regular expression of the base names to skip
     modules:           libraries that the reader imports
     """
 
@@ -85,7 +85,7 @@ class Reader:
 
 def estimate_text(name: str, size: int) -> int:
     """Estimates how many bytes of text a file of this name and size holds."""
-    return size * (EXPANSION if name.lower().endswith(PACKED) else 1)
+    return size * (EXPANSION if name.lower().endswith(COMPRESSED) else 1)
 
 
 def group_parts(sizes: Sequence[int]) -> list[FilePart]:
@@ -108,7 +108,7 @@ def reject_too_long(kind: str, size: int) -> Rejected:
 
 
 def measure_content(content: Any) -> int:
-    """Returns the decompressed size of a record in bytes: of a row the sum over its values."""
+    """Returns the decompressed size of a record in bytes; a row's is the sum over its values."""
     if isinstance(content, bytes):
         return len(content)
     if isinstance(content, str):

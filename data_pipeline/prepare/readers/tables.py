@@ -56,7 +56,7 @@ def _read_text_rows(source: SourceFile, part: FilePart | None) -> Rows:
             yield 1, Unreadable(reason, estimate_text(source.name, source.size))
             return
         try:
-            for row in filter(None, rows):  # a blank line is no row
+            for row in filter(None, rows):  # a blank line is not a row
                 yield rows.line_num, _find_merged(row, delimiter) or _name_fields(header, row)
         except csv.Error as error:
             raise ValueError(f"line {rows.line_num}: its quotation marks do not pair up ({error!s:.60})") from error

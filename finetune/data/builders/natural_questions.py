@@ -10,20 +10,20 @@ either may be missing. ASNQ labels a sentence by its position, with the numbers 
     3       yes                no
     4       yes                yes: an annotated short answer is in it; the only positive label
 
-The paper leaves some questions open, which are decided as follows:
+The paper does not say how to handle some cases; here:
 
 - A question is kept if enough annotators gave both a long answer and short answers: the only annotator of the training
   set, or two of the five of the development set. Natural Questions itself requires as much before it considers a
-  question answered. The answers of all such annotators count. The answers "yes" and "no" are not words of the page, so
-  that they alone do not keep a question. The paper keeps 57,242 training questions, fewer than have short answers, and
-  does not say by which rule.
+  question answered. The answers of all such annotators count. A bare "yes" or "no" is not a short answer, since it is
+  not a text of the page. The paper keeps 57,242 training questions, fewer than have short answers, by a rule that it
+  does not give.
 - A sentence ends at a tag that opens or closes a block, and where a long answer begins or ends. Links, bold type and
-  the like are no blocks, nor are the cells of a table's row, which stay together. Between these ends, blingfire finds
+  the like do not end one, nor do the cells of a table's row, which stay together. Between these ends, blingfire finds
   the sentences.
 - A sentence end that is found inside an annotated short answer is ignored, since it belongs to an abbreviation.
 - Outside the long answer, short answers match as whole words, and upper and lower case are distinguished.
-- A question is left out if each of its short answers runs over the end of a block, since it has no positive then. The
-  second example of a question is left out too, since ASNQ's file tells questions apart by their text.
+- A question is left out if each of its short answers crosses the end of a block, since it has no positive then. A
+  question whose text was there before is left out too, since ASNQ's file tells questions apart by their text.
 """
 
 import json
@@ -59,9 +59,9 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Example:
-    """A question and its page; answers are ranges of tokens, first and end.
+    """A question and its page; answers are ranges ``[start, end)`` of tokens.
 
-    tags: for each token, the tag's name in lower case, or None for a word
+    tags: for each token, the tag's name in lower case ("" if it cannot be read), or None for a word
     """
 
     question: str
@@ -72,7 +72,7 @@ class Example:
 
 
 def parse_example(line: bytes) -> Example | str:
-    """Returns the example in a line of either form of the data, or which of OUTCOMES excludes its question."""
+    """Returns the example in a line, original or simplified; or one of OUTCOMES, if it excludes the question."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -92,7 +92,7 @@ def parse_example(line: bytes) -> Example | str:
         if _ODD.search(" ".join(tokens)):
             tokens = [_ODD.sub("\ufffd", token) for token in tokens]
     except (KeyError, TypeError, AttributeError) as error:
-        raise Rejected(f"not of the form of Natural Questions ({type(error).__name__}: {error})") from error
+        raise Rejected(f"not in the form of Natural Questions ({type(error).__name__}: {error})") from error
     if not question:
         raise Rejected("the question is empty")
     if not in_range:
@@ -160,28 +160,28 @@ def _split_blocks(example: Example) -> Iterator[list[int]]:
 
 
 def _split_sentences(block: list[int], example: Example) -> list[list[int]]:
-    """Cuts the block into sentences. Offsets in it count all characters but white space."""
+    """Cuts the block into sentences. Offsets do not count white space, which blingfire may change."""
     tokens = ["".join(example.tokens[i].split()) for i in block]
-    ends = list(accumulate(map(len, tokens)))
+    token_ends = list(accumulate(map(len, tokens)))
     sentences = split_sentences(" ".join(tokens))
     out: list[list[int]] = []
     first = 0
     for end in accumulate(len("".join(sentence.split())) for sentence in sentences):
-        after = bisect_left(ends, end) + 1
-        cuts_an_answer = after < len(block) and any(a < block[after] < b for a, b in example.short_answers)
-        if after > first and not cuts_an_answer:
-            out.append(block[first:after])
-            first = after
+        following = bisect_left(token_ends, end) + 1  # the first token after the sentence
+        cuts_an_answer = following < len(block) and any(a < block[following] < b for a, b in example.short_answers)
+        if following > first and not cuts_an_answer:
+            out.append(block[first:following])
+            first = following
     if first < len(block):
         out.append(block[first:])
     return out
 
 
 class BuiltQuestion(NamedTuple):
-    """The outcome of a line of a file.
+    """What became of line ``number`` of an input file, of ``size`` bytes.
 
-    outcome: one of OUTCOMES, or why the line is not of the form of Natural Questions
-    lines:   the question's lines in ASNQ's file, if it is kept
+    outcome: one of OUTCOMES, or why the line is not in the form of Natural Questions
+    lines:   the question's lines for ASNQ's file, if it is kept
     counts:  the number of sentences with each of LABELS
     """
 
@@ -195,7 +195,7 @@ class BuiltQuestion(NamedTuple):
 
 
 def build_chunk(records: list[Record]) -> list[BuiltQuestion]:
-    """Makes lines ``question \\t sentence \\t label`` of each example of a chunk of a file's lines."""
+    """Builds each record, a line of a file, into ASNQ's lines ``question \\t sentence \\t label``."""
     return [_build_question(record.content, record.file, record.line) for record in records]
 
 

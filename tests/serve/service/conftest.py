@@ -60,7 +60,7 @@ class StandIn:
         answers = [SimpleNamespace(question=question, title="") for question in ("one?", "two?", "", "one?")]
         self.index = _StandInIndex(answers, manifest)
 
-    def list_cuts(self) -> list[str]:
+    def list_truncations(self) -> list[str]:
         return []
 
     def search(self, questions: list[str], k: int, rerank_k: int, first_stage: str) -> Answered:

@@ -40,7 +40,7 @@ class Shelf:
     """Finds all answers that share a word with the question, in their order."""
 
     cross_encoder = SimpleNamespace(name="tiny-ranker")
-    list_cuts = staticmethod(list)
+    list_truncations = staticmethod(list)
 
     def __init__(self):
         manifest = SimpleNamespace(rows=len(ANSWERS), model={"name": "tiny-encoder"})
