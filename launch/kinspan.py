@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
 
-_HERE = Path(__file__).resolve().parent
+_HERE = Path(__file__).resolve().parent  # kept off the path, where launch/pretrain.py would hide pretrain/
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from data_pipeline.core.errors import FILE_SYSTEM_ERRORS, KinspanError
@@ -52,7 +52,7 @@ EXTRAS = {
     "ray": "ray",
     "wandb": "wandb",
 }
-FIRST_DAY = ("adapt", "prepare", "pretrain", "finetune", "evaluate", "search")
+FIRST_DAY = ("adapt", "prepare", "pretrain", "finetune", "evaluate", "search")  # listed by `kinspan` without a command
 HELP = """example:
   kinspan adapt --documents docs/ --output_dir adapted
 
@@ -119,7 +119,7 @@ def run(main: Callable[[], str | Iterable[str] | None]) -> None:
         if extra is None:
             raise
         _refuse(f"{package} is not installed: pip install 'kinspan[{extra}]'")
-    except BrokenPipeError:  # the reader, `head` say, has seen enough, and the work may not be done
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe, perhaps before the work was done
         os._exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
         print("interrupted; run the same command again to resume", file=sys.stderr, flush=True)

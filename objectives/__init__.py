@@ -1,5 +1,5 @@
-"""Defines the objectives, one file each: pair objectives (ssp, sp, psd, nsp, sop, ict; of titled documents:
-title_sentence; of questions: title_body, title_answer, duplicate) and token objectives (mlm, rtd)."""
+"""Defines the objectives, one file each. On pairs: ssp, sp, psd, nsp, sop and ict; title_sentence for titled documents;
+title_body, title_answer and duplicate for forums. On tokens: mlm and rtd."""
 
 import hashlib
 import importlib
@@ -31,17 +31,17 @@ OBJECTIVES: dict[str, Objective] = {
     o.name: o for o in (ssp.SSP, sp.SP, psd.PSD, nsp.NSP, sop.SOP, ict.ICT, *FORUM_OBJECTIVES)
 }
 PAPER_SAMPLING: dict[str, Objective] = {o.name: o for o in (ssp.SSP_PAPER, sp.SP_PAPER, psd.PSD_PAPER)}
-ALL = "ssp+sp+psd"  # "All" in the paper's tables
+ALL = "ssp+sp+psd"  # "All" in the tables of Di Liello et al., 2022
 
 
 def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
     """Returns the mixture that ``--objective`` names; ``Mixture.read_from`` then sets its corpora.
 
-    text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1": shares of the pairs), "all" (the
-              paper's three alike), or an Objective of your own ("my_module:my_objective", looked for on Python's path
-              and in the working directory)
-    sampling: "matched" draws negatives as long as positives; "paper" draws their lengths freely, for
-              comparison: on real text the lengths then give the label away
+    text:     one name ("ssp"), several with whole-number weights ("ssp:2+sp:1+psd:1": shares of the pairs), "all" (see
+              ALL), or an Objective of your own ("my_module:my_objective", looked for on Python's path and in the
+              working directory)
+    sampling: "matched" draws negatives as long as positives; "paper" draws negatives of any length, as Di Liello
+              et al. do: on real text the lengths then give the label away
 
     Raises KinspanError if there is no such objective.
     """
@@ -55,16 +55,17 @@ def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
 
 
 def hash_own_sources(mixture: Mixture) -> dict[str, str]:
-    """Returns, for each objective from outside the packages, a SHA-256 of its code and of the loaded modules beside it:
-    edited code makes another run."""
+    """Returns, for each user-defined objective, a SHA-256 of its code and of the loaded modules beside it, which
+    becomes part of the run's identity."""
     names = [objective.name for objective in mixture.objectives]
     return {name: _hash_source(sys.modules[name.split(":")[0]]) for name in names if ":" in name}
 
 
 def _hash_source(module: ModuleType) -> str:
+    """Returns the hash of a module and the loaded modules in its folder; for a package, its subfolders too."""
     source = Path(str(module.__file__)).resolve()
     folder = source.parent
-    files = {Path(str(getattr(m, "__file__", None) or "/")).resolve() for m in list(sys.modules.values())}
+    files = {Path(str(f)).resolve() for m in list(sys.modules.values()) if (f := getattr(m, "__file__", None))}
     digest = hashlib.sha256()
     if source.name != "__init__.py":
         files = {f for f in files if f.parent == folder}
@@ -76,26 +77,22 @@ def _hash_source(module: ModuleType) -> str:
 def _parse_part(text: str, sampling: str) -> MixturePart:
     name, colon, weight = text.rpartition(":")
     if not colon or (name not in OBJECTIVES and not re.fullmatch("[0-9]+", weight)):
-        name, weight = text, "1"
+        name, weight = text, "1"  # such as "ssp", or "my_module:my_objective"
     if not re.fullmatch("[0-9]{1,9}", weight) or not 1 <= int(weight) <= MAX_WEIGHT:
         raise KinspanError(f"--objective {text}: the weight must be a whole number from 1 to {MAX_WEIGHT}")
     return MixturePart(_find_objective(name, sampling), int(weight))
 
 
 def _find_objective(name: str, sampling: str) -> Objective:
-    if ":" in name:
-        if sampling == "paper":
-            raise KinspanError(f"--sampling paper: {name} has no other way of sampling")
-        return _import_objective(name)
-    if name not in OBJECTIVES:
+    if ":" not in name and name not in OBJECTIVES:
         raise KinspanError(
             f"--objective {name}: there is no such objective; choose from {', '.join(OBJECTIVES)}, a mixture such "
             "as ssp:2+sp:1, all by itself, or your own as my_module:my_objective"
         )
     if sampling == "paper" and name not in PAPER_SAMPLING:
-        raise KinspanError(
-            f"--sampling paper: {name} has no other way of sampling; only {', '.join(PAPER_SAMPLING)} do"
-        )
+        raise KinspanError(f"--sampling paper is for {', '.join(PAPER_SAMPLING)} only, not for {name}")
+    if ":" in name:
+        return _import_objective(name)
     return OBJECTIVES[name] if sampling == "matched" else PAPER_SAMPLING[name]
 
 

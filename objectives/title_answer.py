@@ -3,7 +3,7 @@
 Rücklé et al., 2020, "MultiCQA", section 5.1 ("extended data"). An anchor is a question with an accepted answer, and
 makes two pairs:
 
-- A is its title, the same in both pairs; with ``question_answer`` it is title and body, and the question needs both;
+- A is its title, the same in both pairs; in ``question_answer`` it is title and body of a question that has both;
 - the positive's B is its accepted answer;
 - the easy negative's B is the accepted answer of another question of the forum, drawn uniformly.
 
@@ -24,8 +24,8 @@ from data_pipeline.sampling.texts import find_accepted_answers, find_bodies, fin
 
 from .forums import make_forum_objective, sample_questions, view_nothing, view_questions
 
-TITLE, ANSWER = 0, 1  # indices of the view's texts
-QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # in the view with a body
+TITLE, ANSWER = 0, 1  # indices of the view's texts, without bodies
+QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # with bodies: title and body, answer
 
 
 def view(shard: Shard, with_body: bool = False) -> Shard:

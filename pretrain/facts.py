@@ -62,7 +62,7 @@ def collect_facts(
         "warmup_steps": schedule.warmup,
         "corpus": summarize_corpora(mixture, corpora),
         "token_loss": token_loss,
-        "base": model.base if isinstance(model, AdapterModel) else None,
+        "base": model.base_fingerprint if isinstance(model, AdapterModel) else None,
         "from_scratch": holds_no_weights(model_name),
         "validation_documents": _count_documents(validation, config.eval_pairs) if validation else None,
         "parts": list(mixture.names),

@@ -22,5 +22,6 @@ def write_random_adapter(
     tensors = ({name: parameter.detach().clone() for name, parameter in part.items()} for part in named)
     folder.mkdir()
     place = make_base_place(str(base), folder)
-    write_adapter(folder, model.part, Base(base.name, place, model.config.model_type, model.base), *tensors)
+    spec = Base(base.name, place, model.config.model_type, model.base_fingerprint)
+    write_adapter(folder, model.part, spec, *tensors)
     return folder

@@ -115,7 +115,7 @@ def prepare(
     read_tally = ReadTally()
     for file in input_files.files:
         read_tally.count(file.size)
-    read_tally.reject_unknown(input_files)
+    read_tally.reject_unreadable(input_files)
     refuse_rejected(read_tally, max_rejected)
     work = folder / "partial"
     try:
@@ -205,7 +205,7 @@ def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, input_files: Inpu
     engine.run(Stage("tokenising", partial(encode_inputs, plan.write()), plan.run / "encode", names, sizes))
     check_unchanged(plan.files)
     encoded = _gather(plan)
-    encoded.read_tally.reject_unknown(input_files)
+    encoded.read_tally.reject_unreadable(input_files)
     for suffix, count in input_files.passed_over.items():
         encoded.tally.counts[f"files passed over: {suffix}"] += count
     try:

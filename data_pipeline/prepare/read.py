@@ -54,9 +54,9 @@ class ReadTally:
         self.rejected_bytes += max(1, size)
         self._add_losses({file: (max(1, size), reason)})
 
-    def reject_unknown(self, files: InputFiles) -> None:
+    def reject_unreadable(self, files: InputFiles) -> None:
         """Counts the files that cannot be read as rejected."""
-        for file, reason in files.unknown:
+        for file, reason in files.unreadable:
             self.reject(file.name, file.size, reason)
 
     def add(self, more: "ReadTally") -> None:
@@ -105,7 +105,7 @@ def read_input(
     files = find_input_files(inputs)
     made: list[Made] = []
     omitted, tally = Counter[str](), ReadTally()
-    tally.reject_unknown(files)
+    tally.reject_unreadable(files)
     for file in files.files:
         for record in show_progress("reading", "records", read_records(file.name, None, file.called, file.size)):
             parsed = parse_counted(record, tally, parse)

@@ -20,7 +20,7 @@ from .store import Store
 Fetched = TypeVar("Fetched")
 FETCHES = 4  # shards that a process fetches at a time
 BAR_DELAY = 2.0  # seconds of fetching before a bar is shown
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")  # a store over HTTP cannot list its files
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")  # named here, because HTTP cannot list a folder
 
 
 class Mirror:
@@ -38,7 +38,7 @@ class Mirror:
         with hold_lock(incoming.with_suffix(LOCK)):
             incoming.mkdir(exist_ok=True)
             path = incoming / "manifest.json"
-            self.store.fetch(path.name, path, lambda path: read_manifest(path.parent, self.store.name))
+            self.store.fetch(path.name, path, lambda _: read_manifest(incoming, self.store.name))
             self.manifest = read_manifest(incoming, self.store.name)
             name = re.sub(r"[^\w.-]", "_", self.store.name.rpartition("/")[2])
             self.folder = self.cache.root / f"{name}-{hash_file(path)[:16]}"
@@ -71,7 +71,7 @@ def fetch_all(get: Callable[[int], Fetched], sizes: dict[int, int], task: str) -
     """
     results: dict[int, Fetched] = {}
     errors: list[BaseException] = []
-    numbers = iter(sizes)
+    numbers = iter(sizes)  # shared: each thread takes the next one
 
     def work() -> None:
         for number in numbers:
@@ -83,7 +83,7 @@ def fetch_all(get: Callable[[int], Fetched], sizes: dict[int, int], task: str) -
                 return
             bar.update(sizes[number])
 
-    quiet = threading.current_thread() is not threading.main_thread()  # a block that is fetched ahead
+    quiet = threading.current_thread() is not threading.main_thread()  # in the thread that prepares the next block
     total = sum(sizes.values())
     with show_progress(task, "B", total=total, quiet=quiet, unit_scale=True, delay=BAR_DELAY, leave=False) as bar:
         threads = [threading.Thread(target=work, name="shards", daemon=True) for _ in range(min(FETCHES, len(sizes)))]

@@ -11,17 +11,17 @@ from typing import Any
 from .metrics import TITLES, Figures, compute_means
 from .significance import compare_rows, compute_interval, format_p
 
-START = "the start"  # the model that a ranker was trained from, in tables
+START = "the start"  # name of the base model's row in tables
 
 
 def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
     """Returns a row for each system: its ``name``, the mean of each metric, ``interval`` and ``against_first``.
 
-    ``interval`` is the 95% interval of the first metric's mean. ``against_first`` has what
-    ``significance.compare_rows`` returns, by metric; None for the first system. systems: the metrics of every question
+    ``interval`` is the 95% interval of the first metric's mean. ``against_first`` has, by metric, what
+    ``significance.compare_rows`` returns; None for the first system. systems: by name, each one's metrics
     """
     metrics = list(next(iter(systems.values())))
-    tests = {metric: compare_rows([f[metric][None] for f in systems.values()], seed) for metric in metrics}
+    tests = {key: compare_rows([f[key][None] for f in systems.values()], seed) for key in metrics}  # one run each
     return [
         {
             "name": name,
@@ -39,7 +39,7 @@ def list_metrics(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Returns a table of the metrics, the first one's 95% interval, and below the differences from the first row."""
+    """Returns a table of means, with the first metric's 95% interval, and one of differences from the first system."""
     width = max(len(row["name"]) for row in rows)
     titles = {metric: f"{TITLES.get(metric, metric):>7}" for metric in list_metrics(rows)}
     interval = f"95% interval of {next(iter(titles.values())).strip()}"

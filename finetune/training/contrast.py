@@ -23,7 +23,7 @@ from pretrain.modeling.siamese.losses import compare_texts
 
 from .groups import Groups
 
-NUM_SUMS = 2  # the loss and the number of questions, see loop.Outcome
+NUM_SUMS = 2  # for the log: the sum of losses, and the number of questions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +48,17 @@ class SiameseTrainer:
         return self.data.question_of
 
     @cached_property
-    def right(self) -> np.ndarray:
-        """Returns the numbers, see _number, of the right pairs of a question's and a candidate's text, ascending."""
-        rows = np.flatnonzero(self.data.labels)
-        return np.unique(self._number(self.texts.questions[self.question_of[rows]], self.texts.answers[rows]))
-
-    @cached_property
-    def folded(self) -> np.ndarray:
-        """Returns a number per text, ``[Q + D]``, equal for questions, or candidates, that are equal when folded."""
+    def distinct_numbers(self) -> np.ndarray:
+        """Returns the number in AnswerSet.distinct of each text in ``texts``, ``[Q + D]``: a group, or a candidate."""
         numbers = np.zeros(len(self.texts.lengths), dtype=np.int64)
         numbers[: self.data.num_questions] = self.data.distinct.groups
         numbers[self.texts.answers] = self.data.distinct.which
         return numbers
 
-    def _number(self, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
-        return self.folded[questions] * len(self.texts.lengths) + self.folded[answers]
+    def _are_right(self, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
+        """Returns which answers are right for the questions, given text indices that broadcast."""
+        known, numbers = self.data.distinct, self.distinct_numbers
+        return np.isin(len(known.rows) * numbers[questions] + numbers[answers], known.right)
 
     def list_texts(self, groups: Groups, chosen: np.ndarray) -> np.ndarray:
         """Returns the text indices of examples, ``[n, m]``: question, right answer, wrong candidates."""
@@ -79,20 +75,16 @@ class SiameseTrainer:
         """Returns a function that compares the examples of a global batch; ``texts``: their indices ``[N, m]``."""
         answers = np.concatenate([texts[:, 1], texts[:, 2:].ravel()])
 
-        def compare(embeddings: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-            diagonal = np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)
-            pairs = (
-                self._number(texts[rows, 0][:, None], answers[None]),
-                self._number(texts[None, :, 0], texts[rows, 1][:, None]),
-            )
-            masks = [np.isin(numbers, self.right) for numbers in pairs]
-            for mask in masks:
-                mask[diagonal] = False
-            first, second = (torch.from_numpy(mask).to(embeddings.device) for mask in masks)
+        def compare_rows(embeddings: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+            own = np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)
+            right_answers = self._are_right(texts[rows, 0][:, None], answers[None])
+            right_questions = self._are_right(texts[None, :, 0], texts[rows, 1][:, None])
+            right_answers[own] = right_questions[own] = False  # the positives; all other right ones are left out
+            first, second = (torch.from_numpy(m).to(embeddings.device) for m in (right_answers, right_questions))
             losses = compare_texts(embeddings, rows, self.temperature, self.symmetric, (first, second)).losses
             return losses, torch.stack([losses.detach().double().sum(), losses.new_tensor(len(losses)).double()])
 
-        return compare
+        return compare_rows
 
     def update(self, engine: Engine, groups: Groups, batch: np.ndarray, step: int) -> Outcome:
         """Trains, with all ranks, on the examples of ``batch``, the global batch of update ``step``, by index.
@@ -105,8 +97,8 @@ class SiameseTrainer:
         scale = layout.world * layout.accumulation / len(batch)
         engine.module.train()
 
-        def forward(number: int, alone: bool = False) -> tuple[torch.Tensor, ...]:
-            note_place(f"step {step}, {'embedding' if alone else 'forward of'} micro-batch {number}")
+        def forward(number: int, embed_only: bool = False) -> tuple[torch.Tensor, ...]:
+            note_place(f"step {step}, {'embedding' if embed_only else 'forward of'} micro-batch {number}")
             start, end = cuts[number]
             # An empty share computes another example, because collectives must match.
             rows = batch_texts[start:end] if end > start else batch_texts[-1:]
@@ -120,7 +112,7 @@ class SiameseTrainer:
         cached = cache_gradients(self.compare(batch_texts), NUM_SUMS, sizes, forward, share, len(batch))
         norm = None
         for number in range(len(cuts)):
-            (vectors,) = cached.only or forward(number)
+            (vectors,) = cached.only or forward(number)  # a single micro-batch has already run
             note_place(f"step {step}, backward of micro-batch {number}")
             engine.backward(surrogate_loss(vectors, cached.of_batches[number]) * scale)
             if number == len(cuts) - 1:

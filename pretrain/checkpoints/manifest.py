@@ -22,7 +22,7 @@ Files = dict[str, Entry]
 
 def find_base(module: torch.nn.Module) -> str | None:
     """Returns the fingerprint of the frozen base of an adapter; None for a full model."""
-    return getattr(module, "base", None)
+    return getattr(module, "base_fingerprint", None)
 
 
 def make_entry(path: Path) -> Entry:

@@ -19,11 +19,11 @@ from .packing import Bias, Packing, find_far_apart
 NAME = "kinspan_packed"
 MAX_FLASH_WIDTH = 256  # the widest heads that flash attention takes; widths must be multiples of 8
 MIN_FLASH_CAPABILITY = (8, 0)  # compute capability of Ampere; older GPUs have no flash attention
-_has_flash = True
+_has_flash = True  # see find_flash; never read on a CPU
 
 
 def find_flash() -> None:
-    """Sets whether this GPU has flash attention, ahead of compiled graphs, which cannot query it."""
+    """Looks up whether an older GPU rules out flash attention. Compiled graphs cannot query it themselves."""
     global _has_flash
     _has_flash = not torch.cuda.is_available() or torch.cuda.get_device_capability() >= MIN_FLASH_CAPABILITY
 
@@ -32,7 +32,7 @@ _calls: list[str] | None = None  # filled while list_calls runs
 
 
 def list_calls(run: Callable[[], object]) -> list[str]:
-    """Runs ``run()``, and returns the module's class name for each call of attend_packed."""
+    """Returns the class names of the attention modules that call attend_packed during ``run()``, one per call."""
     global _calls
     calls: list[str] = []
     _calls = calls
@@ -60,7 +60,7 @@ def attend_packed(
     """Attends within each pair; ``[1, heads, T + padding, width]`` each -> ``[1, T + padding, heads, width]``.
 
     sliding_window: a token attends to tokens fewer than this many positions away, on either side
-    bias:           for one sequence, or for a batch of sequences of one length
+    bias:           called for each sequence on a CPU, else once for all sequences, padded to one length
     """
     if _calls is not None:
         _calls.append(type(module).__name__)
@@ -68,7 +68,7 @@ def attend_packed(
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))  # [T + padding, heads, width]
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     window = sliding_window if sliding_window is not None and packing.max_length > sliding_window else None
-    if packing.bounds is not None:
+    if packing.bounds is not None:  # on a CPU
         return attend_each(q, k, v, packing, scale, dropout, window, bias)[None], None
     half = query.dtype in (torch.bfloat16, torch.float16)
     if half and _has_flash and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= MAX_FLASH_WIDTH:
@@ -106,7 +106,7 @@ def _padded(
     mask = packing.mask[:, None, None]
     if window is not None:
         far = find_far_apart(longest, window, q.device)
-        # Padding attends to itself: a row without any key would be NaN, and so would its gradient.
+        # An empty slot attends to itself: a row without any key would be NaN, and so would its gradient.
         mask = mask & ~far | torch.eye(longest, dtype=torch.bool, device=q.device)
 
     def pad(x: Tensor) -> Tensor:

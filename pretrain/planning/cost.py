@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 MOMENTS = 8  # bytes per parameter of Adam's two moments, in fp32
-MASTER = 4  # bytes of the fp32 copy that ZeRO updates; fp32 runs have it, too
-DRAWING = 8  # bytes per entry of the vocabulary: the softmax and its padded copy in fp32, see modeling/electra.py
+MASTER = 4  # bytes per parameter of ZeRO's fp32 copy of the weights, which fp32 runs have, too
+SAMPLED = 8  # bytes per logit if replacements are sampled: softmax and padded copy in fp32, see modeling/electra.py
 ACCUMULATED = {"fp32": 4, "bf16": 4, "fp16": 2}  # bytes of a gradient; pretrain.engine sums those of bf16 in fp32
 
 # Shares of the peak in bf16, measured with base models in large micro-batches (benchmarks/RESULTS.md, "GPU")
@@ -29,13 +29,13 @@ def compute_states(
     """Returns the bytes of weights, gradients and AdamW's states: on each GPU, and in host memory for that GPU.
 
     Rajbhandari et al., 2020, "ZeRO", section 3. Stage 1 divides the moments and the fp32 master copy among the GPUs,
-    stage 2 the gradients too, and stage 3 the weights too. ``frozen``: number of other parameters, with weights alone
+    stage 2 the gradients too, and stage 3 the weights too. ``frozen``: number of further parameters, not trained
     """
     undivided, share = float(parameters), parameters / gpus
     weights = BYTES[precision] * (share + frozen / gpus if stage == 3 else undivided + frozen)
-    optimizer = ACCUMULATED[precision] * (share if stage >= 2 else undivided)
-    optimizer += (MASTER + MOMENTS) * share if stage else MOMENTS * undivided
-    return (weights, optimizer) if offload else (weights + optimizer, 0.0)
+    for_update = ACCUMULATED[precision] * (share if stage >= 2 else undivided)
+    for_update += (MASTER + MOMENTS) * share if stage else MOMENTS * undivided
+    return (weights, for_update) if offload else (weights + for_update, 0.0)
 
 
 def estimate_activations(
@@ -55,15 +55,18 @@ def estimate_activations(
     size, per_token, vocabulary = BYTES[precision], 0.0, 0
     for config in encoders:
         per_layer = (8 * config.hidden_size + 2 * config.intermediate_size) * size + 2 * config.hidden_size
-        per_token += per_layer * config.num_hidden_layers * getattr(config, "inner_group_num", 1)
-        vocabulary = config.vocab_size
-    return tokens * per_token + masked * vocabulary * (size + (DRAWING if sampled else 0))
+        per_token += per_layer * config.num_hidden_layers * getattr(config, "inner_group_num", 1)  # for ALBERT
+        vocabulary = config.vocab_size  # the same for all encoders
+    return tokens * per_token + masked * vocabulary * (size + (SAMPLED if sampled else 0))
 
 
 def estimate_update(
     flops: float, encoder: "PreTrainedConfig", parameters: int, peak: float, count: int, network: float
 ) -> float:
-    """Estimates the seconds of an update in bf16 with ZeRO 1. ``peak``: FLOP/s of each of ``count`` GPUs"""
+    """Estimates the seconds of an update in bf16 with ZeRO 1.
+
+    peak: FLOP/s of each of ``count`` GPUs;  network: GB/s between machines
+    """
     utilisation = UTILISATION.get(encoder.model_type, OTHER_UTILISATION) * min(1.0, encoder.hidden_size / WIDTH)
     speed = NVLINK if count <= NODE_GPUS else network
     sent = SENT_BYTES * parameters * (count - 1) / count / (speed * 1e9)

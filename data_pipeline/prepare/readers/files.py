@@ -20,13 +20,13 @@ from .registry import PYTHON_DOCS, find_obstacle, find_reader, get_reader, is_co
 
 logger = logging.getLogger(__name__)
 
-# Keys of fsspec's ``info`` that have an ETag or a time of the last change: of S3, HTTP, Google, Azure and local files
+# Keys under which fsspec's ``info`` has an ETag or the last change, for S3, HTTP, Google, Azure and local files
 _STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "updated", "mtime", "created")
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to read: name (perhaps with its reader's prefix), size, last change, and name in documents' ids."""
+    """A file to read: name (with its reader's prefix, if given), size, last change, and ``called``, see Record."""
 
     name: str
     size: int
@@ -35,10 +35,10 @@ class InputFile:
 
 
 class InputFiles(NamedTuple):
-    """Files of an input, unreadable files of its folders with the reason, and counts of other files, by suffix."""
+    """Files to read, unreadable files in folders with the reason, and counts of files that are no text, by suffix."""
 
     files: list[InputFile]
-    unknown: list[tuple[InputFile, str]]
+    unreadable: list[tuple[InputFile, str]]
     passed_over: Counter[str]
 
 
@@ -50,7 +50,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
     file that cannot be read, and a folder that cannot be searched or has no readable file.
     """
     files: dict[str, InputFile] = {}
-    unknown: dict[str, tuple[InputFile, str]] = {}
+    unreadable: dict[str, tuple[InputFile, str]] = {}
     passed_suffixes: dict[str, str] = {}  # by path
     for given in inputs:
         key, name = split_prefix(given)
@@ -83,13 +83,13 @@ def find_input_files(inputs: list[str]) -> InputFiles:
                 if not reason:
                     is_empty = False
                     files[prefix + store.identify(path)] = store.stat(prefix, path)
-                elif is_skipped(path[len(top) :]):
+                elif is_skipped(path[len(top) :]):  # whether ``top`` itself is hidden does not matter
                     passed_suffixes[path] = _name_suffix(path)
                 else:
-                    unknown[path] = store.stat(prefix, path), reason
+                    unreadable[path] = store.stat(prefix, path), reason
             if is_empty:
                 raise KinspanError(f"{top}: no file in this folder is of a known format")
-    return InputFiles(_disambiguate(list(files.values())), list(unknown.values()), Counter(passed_suffixes.values()))
+    return InputFiles(_disambiguate(list(files.values())), list(unreadable.values()), Counter(passed_suffixes.values()))
 
 
 def refuse_own_output(inputs: list[str], folder: Path) -> None:
@@ -97,7 +97,7 @@ def refuse_own_output(inputs: list[str], folder: Path) -> None:
     for name in (split_prefix(given)[1] for given in inputs):
         for path in [] if is_url(name) else map(Path, expand_glob(name)):
             if path.is_dir() and folder.resolve().is_relative_to(path.resolve()):
-                raise KinspanError(f"--output_dir {folder} lies in {path}, which is read: choose one outside")
+                raise KinspanError(f"--output_dir {folder} is inside the input {path}: choose one outside")
 
 
 def _disambiguate(files: list[InputFile]) -> list[InputFile]:
@@ -113,13 +113,13 @@ def _disambiguate(files: list[InputFile]) -> list[InputFile]:
 
 
 def _count_shared(paths: list[list[str]]) -> int:
-    """Counts the leading folders that all paths share, which are those that the least and the greatest share."""
+    """Counts the leading folders that all paths share: those that the first and the last in sort order share."""
     folders = zip(min(paths), max(paths), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], folders))
 
 
 def check_unchanged(files: list[InputFile]) -> None:
-    """Raises KinspanError if a local file has changed since it was found: its parts were cut by its old size."""
+    """Raises KinspanError if a local file has changed since it was found, so that its parts no longer fit."""
     for file in files:
         key, name = split_prefix(file.name)
         if key == tables.HUB or file.name == PYTHON_DOCS or is_url(name):
@@ -176,7 +176,7 @@ class _LocalFiles:
         return sorted((p for p in paths if os.path.isfile(p) or not os.path.exists(p)), key=lambda p: p.split("/"))
 
     def stat(self, prefix: str, name: str) -> InputFile:
-        """Returns an InputFile; ``modified`` also has the times of the files that its reader reads along with it."""
+        """Returns an InputFile; ``modified`` joins the times of the file, its companions and the reader's .py file."""
         if not os.path.exists(name):
             return InputFile(prefix + name, 0, "")
         reader = find_reader(prefix + name)

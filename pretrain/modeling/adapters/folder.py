@@ -24,7 +24,7 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
 from pretrain.modeling.pair_model import POOLER, holds_no_weights, list_head_modules, load_config, load_part
 
-from .layers import AdapterPart, add_layers, merge_lora, shorten
+from .layers import AdapterPart, add_layers, merge_lora, name_in_adapter
 
 SPEC, TENSORS, HEAD = "adapter.json", "adapter.safetensors", "pair_head.safetensors"
 FORMAT = 1
@@ -147,7 +147,7 @@ def name_head(classifier: PreTrainedModel) -> dict[str, nn.Parameter]:
 
 def name_parts(encoder: nn.Module) -> dict[str, nn.Parameter]:
     """Returns the parameters of an adapter in an encoder, by the names in its file."""
-    named = ((shorten(name), parameter) for name, parameter in encoder.named_parameters())
+    named = ((name_in_adapter(name), parameter) for name, parameter in encoder.named_parameters())
     return {name: parameter for name, parameter in named if name is not None}
 
 

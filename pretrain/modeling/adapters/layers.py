@@ -163,7 +163,7 @@ def merge_lora(classifier: nn.Module) -> None:
                 setattr(parent, name, layer.get_base_layer())
 
 
-def shorten(name: str) -> str | None:
+def name_in_adapter(name: str) -> str | None:
     """Returns an adapter parameter's name in the adapter's file, such as ``3.0.down.weight`` for layer 3.
 
     name: the parameter's name in the encoder; a parameter of the encoder itself gives None

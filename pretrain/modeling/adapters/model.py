@@ -34,15 +34,17 @@ TRAINED_IN_FUSION = ("query", "key")
 class AdapterModel(PairModel):
     """A frozen encoder with an adapter and a pair head, which are trained by the pair loss alone.
 
-    part: the adapter; of a fusion only the query and the key are trained
-    base: the fingerprint of the encoder, which is not in checkpoints and releases
+    part:             the adapter; of a fusion only the query and the key are trained
+    base_fingerprint: of the encoder, which is not in checkpoints and releases
     """
 
     losses = (PAIR,)  # type: ignore[assignment]
 
-    def __init__(self, classifier: PreTrainedModel, part: AdapterPart, base: str, objectives: tuple[str, ...]) -> None:
+    def __init__(
+        self, classifier: PreTrainedModel, part: AdapterPart, base_fingerprint: str, objectives: tuple[str, ...]
+    ) -> None:
         super().__init__(classifier, nn.Identity(), objectives)
-        self.part, self.base, self.masked_heads = part, base, ()
+        self.part, self.base_fingerprint, self.masked_heads = part, base_fingerprint, ()
         self.sum_names = name_sums((), objectives)
         trained = {id(parameter) for parameter in (*self.name_trained().values(), *name_head(classifier).values())}
         for parameter in self.parameters():

@@ -32,7 +32,7 @@ def test_a_folder_is_searched_through_for_known_formats(tree):
     (tree / "deep/gone.jsonl").symlink_to(tree / "never.jsonl")
     result = find_input_files([str(tree)])
     assert names(result.files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
-    assert names([file for file, _ in result.unknown], tree) == ["deep/gone.jsonl", "deep/notes.odt", "e.xls"]
+    assert names([file for file, _ in result.unreadable], tree) == ["deep/gone.jsonl", "deep/notes.odt", "e.xls"]
     assert result.passed_over == {".svg": 2, ".css": 1, "config": 1, "Makefile": 1}
 
 
