@@ -32,7 +32,8 @@ Input: {FORMATS};
 files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data set on the Hugging Face hub.
   .jsonl, .parquet  a document per line or row: "paragraphs" (list of strings) or "text", optional "id", "title"
   .txt              a document per file, blank lines between paragraphs; above 64 MB, documents of about 1 MB
-  .xml.bz2          a dump of Wikipedia; Posts.xml: a forum of StackExchange; see docs/corpora.md for all of them
+  .xml.bz2          a dump of Wikipedia
+  Posts.xml         a forum of StackExchange; docs/corpora.md describes all formats
 Without --input: the documentation of Python and of the pinned packages ({PYTHON_DOCS}).
 
 Run the same command again to resume; unfinished work is in OUTPUT_DIR/partial. The result is the same for any number
@@ -55,14 +56,14 @@ class PrepareConfig:
     input: list[str] = setting([PYTHON_DOCS])
     """Files, globs, folders or URLs."""
     reader: str = setting("")
-    """Reader of all inputs, if their names do not tell: a suffix such as txt or jsonl; bookcorpus,
+    """Reader for all inputs, if their names do not show the format: a suffix such as txt or jsonl; bookcorpus,
     stackexchange-code, wikiextractor; or my_reader.py."""
     tokenizer: str | None = setting(None, is_model=True)
     """Hub name or folder of the model to train, whose tokenizer is used. Without it: all-MiniLM-L6-v2."""
     output_dir: str | None = setting(None)
     """Folder for the corpus. Without it and without --input: a folder in the user's cache."""
     num_workers: int = setting(1, WORKERS)
-    """Number of tasks that run at the same time, each in its process."""
+    """Number of tasks that run at the same time, each in its own process."""
     executor: Literal["local", "slurm", "ray"] = setting("local")
     """Where tasks run: on this machine; as jobs of Slurm; or on the Ray cluster that RAY_ADDRESS names. For slurm and
     ray, all machines must see the folders."""
@@ -78,16 +79,16 @@ class PrepareConfig:
     clean_with: list[str] = setting([])
     """Python files with additional cleaning steps, see docs/corpora.md."""
     title_texts: bool = setting(False)
-    """Keep titles as texts too, for title_sentence and title_body. A forum's questions always keep theirs."""
+    """Keep titles as texts too, for the objectives title_sentence and title_body; a forum's questions always do."""
     validation_share: float = setting(0.02, FROM_0_TO_BELOW_1)
     """Share of documents held out for validation."""
     shard_tokens: int = setting(SHARD_TOKENS, ABOVE_0)
     """Approximate number of tokens of a shard."""
     duplicates: Literal["exact", "near", "keep"] = setting("exact")
-    """Drop documents and paragraphs that repeat earlier ones word for word (exact), also documents with about .8 of
-    their 5-grams in common (near, a third more time), or nothing (keep)."""
+    """Which repeated documents and paragraphs to drop. exact: those that repeat earlier ones word for word; near: also
+    documents that share about .8 of their 5-grams with an earlier one (a third more time); keep: none."""
     boilerplate: int = setting(BOILERPLATE, NOT_BELOW_0)
-    """A paragraph that occurs in this many documents is dropped from all of them. 0: it is treated as any duplicate."""
+    """A paragraph that occurs in this many documents or more is dropped from all. 0: only --duplicates applies."""
     decontaminate: list[str] = setting([])
     """Drop documents that contain a sentence of at least 8 words from these test sets: files of sentences (.txt, .tsv,
     .jsonl), or the test splits of data sets, such as wikiqa=FOLDER."""
@@ -100,9 +101,11 @@ def _read_test_sentences(names: list[str]) -> list[str]:
     """Reads the sentences of files, and the questions and candidates of data sets' test splits."""
     sentences: list[str] = []
     for name in names:
-        data = load_split(name, "test") if name.partition("=")[0] in NAMES else None
-        texts = [*data.questions, *data.answers.to_pylist()] if data else []
-        sentences += check_benchmark(name, texts) if data else read_benchmark(name)
+        if name.partition("=")[0] in NAMES:
+            data = load_split(name, "test")
+            sentences += check_benchmark(name, [*data.questions, *data.answers.to_pylist()])
+        else:
+            sentences += read_benchmark(name)
     return sentences
 
 
@@ -118,7 +121,7 @@ def main() -> Iterator[str]:
         title_texts=config.title_texts,
     )
     if config.reader:
-        get_reader(config.reader)
+        get_reader(config.reader)  # raises before anything is read if there is no such reader
     inputs = [f"{config.reader}:{name}" for name in config.input] if config.reader else config.input
     tokenizer = config.tokenizer or default_model()
     if not config.output_dir and config.input != [PYTHON_DOCS]:

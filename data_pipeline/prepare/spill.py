@@ -1,14 +1,15 @@
-"""Stores encoded documents between the stages.
+"""Stores the documents that the input tasks encode, for the later stages of ``prepare``.
 
 The input task with key K writes these files, which do not depend on other tasks:
 
-K.arrow           record batches of documents, each sorted by ``place``, the sort key of documents
-K.documents.npy   ``[D]`` DOCUMENT, by number, which is a document's position in the task's input
+K.arrow           record batches of documents, each batch sorted by ``place``, the sort key
+K.documents.npy   ``[D]`` DOCUMENT; a document's index here is its ``number``, in the order of the input
 K.paragraphs.npy  ``[P]`` PARAGRAPH, sorted by hash
 K.rejected.jsonl  the rejected records
 K.json            counts; written last, so it marks the other files as complete
 
-A bucket is a range of sort keys of one split, and so a contiguous slice of each record batch.
+A sort key is held_out << 32 | the upper 32 bits of ``key``, the document's hash. A bucket is a range of sort keys of
+one split, and so a contiguous slice of each record batch.
 """
 
 import json
@@ -26,19 +27,18 @@ from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
 
 KEY_BYTES = 16
 SEGMENT_BYTES = 1 << 26  # documents in memory that are sorted and written as a record batch
-MAX_OPEN = 256  # slices of files mapped at a time
-DOCUMENT = np.dtype([("text", "<u8"), ("place", "<u8")])  # hash of the text; held_out << 32 | upper 32 bits of the key
-PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])  # hash, document, index in it
+MAX_OPEN = 256  # mapped slices of files, above which they are copied into one
+DOCUMENT = np.dtype([("text", "<u8"), ("place", "<u8")])  # hash of the text; sort key
+PARAGRAPH = np.dtype([("hash", "<u8"), ("number", "<u4"), ("paragraph", "<u4")])  # document's number, index in it
 HIDDEN_COLUMNS = {"key", "chars", "min_chars", "number", "place"}  # columns of spill files that shards lack
 
 
 def make_spill_schema(wide: bool) -> pa.Schema:
-    """Returns the columns of a shard and HIDDEN_COLUMNS. ``chars`` has the length of each paragraph, ``min_chars`` the
-    length from which the document is kept; ``SpillWriter`` adds the last two, ``number`` and ``place``."""
+    """Returns the columns of a shard and HIDDEN_COLUMNS. ``chars`` has the length of each paragraph; a document that
+    loses paragraphs is dropped if fewer than ``min_chars`` remain. ``SpillWriter`` adds the last two columns."""
     hidden = {"key": pa.binary(KEY_BYTES), "chars": pa.list_(pa.uint32()), "min_chars": pa.uint32()}
-    return pa.schema(
-        [*make_schema(wide, OPTIONAL_COLUMNS), *hidden.items(), ("number", pa.uint32()), ("place", pa.uint64())]
-    )
+    hidden |= {"number": pa.uint32(), "place": pa.uint64()}
+    return pa.schema([*make_schema(wide, OPTIONAL_COLUMNS), *hidden.items()])
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Buckets:
         """Returns the range of a bucket's sort keys, ``[first, end)``."""
         held_out = int(bucket >= self.train)
         number, count = (bucket - self.train, self.validation) if held_out else (bucket, self.train)
-        first, end = (-(-(k << 32) // count) for k in (number, number + 1))
+        first, end = (-(-(k << 32) // count) for k in (number, number + 1))  # rounded up
         return (held_out << 32) + first, (held_out << 32) + end
 
 
@@ -79,7 +79,7 @@ class SpillWriter:
         self.folder, self.key = folder, key
         self.schema = make_spill_schema(wide)
         self.num_documents = 0
-        self.filled: set[str] = set()  # optional columns with content
+        self.filled: set[str] = set()  # optional columns with content, except "accepted", an index into "answers"
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._documents: list[np.ndarray] = []
@@ -178,7 +178,7 @@ class Spills:
         return np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
 
     def load(self, task: int, name: str) -> np.ndarray:
-        """Maps a task's array, "documents" or "paragraphs"."""
+        """Memory-maps a task's array, "documents" or "paragraphs"."""
         return np.load(self.folder / f"{self.keys[task]}.{name}.npy", mmap_mode="r")
 
     def read_bucket(self, first: int, end: int) -> tuple[pa.RecordBatch | None, np.ndarray]:

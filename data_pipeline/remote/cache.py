@@ -1,6 +1,6 @@
 """Caches remote shards for all processes of a node. The cache is bounded, and each file is complete or absent.
 
-    NAME-HASH/...            the files of a corpus, as in its folder; the hash is the manifest's
+    NAME-HASH/...            the files of a corpus, named as in its folder; HASH is that of its manifest
     NAME-HASH/.../FILE.lock  locked while a process opens FILE. Its mtime is the time of FILE's last use. During a fetch
                              it is a sparse file of FILE's size, which reserves the room
     NAME-HASH/.../FILE.part  the part of FILE that has arrived
@@ -46,14 +46,14 @@ class NodeCache:
             raise KinspanError(f"--cache_dir {self.root} cannot be written: {error.strerror}") from error
 
     def require(self, user: object, num_bytes: int, what: str) -> None:
-        """Notes that ``user``, as long as it lives, needs up to ``num_bytes`` of shards at a time.
+        """Registers that ``user``, until it is garbage-collected, needs up to ``num_bytes`` of shards at the same time.
 
-        Raises KinspanError if the cache cannot hold them together with what this process's other users need: shards
-        would be evicted just before their use.
+        Raises KinspanError if all users of this process need more than the cache holds: shards would be evicted just
+        before their use.
         """
         self._needs[user] = num_bytes
         needed = sum(self._needs.values()) / GIGABYTE
-        if needed * GIGABYTE > self.limit:
+        if needed > self.limit / GIGABYTE:
             raise KinspanError(f"--cache_gb {self.limit / GIGABYTE:g} is too small for {what}: give {needed:.3g}")
 
     def pin(self, path: Path, size: int, fetch: Callable[[Path], None]) -> tuple[int, bool]:

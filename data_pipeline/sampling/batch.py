@@ -1,7 +1,7 @@
-"""Defines a batch: examples packed one after another in a row, as the model reads them.
+"""Defines a batch: pairs packed one after another in a row, as the model reads them.
 
-For a cross-encoder an example is one sequence, its texts joined. For a bi-encoder each of its texts is a sequence of
-its own, and those of an example follow one another.
+For a cross-encoder the texts of a pair are joined into one sequence. For a bi-encoder each text is a sequence of its
+own, and those of a pair follow one another.
 """
 
 from dataclasses import dataclass, fields
@@ -21,13 +21,13 @@ class Batch:
     starts           [n * m + 1] int32  where each sequence begins (``cu_seqlens``)
     masked_positions [M] int64    chosen for the token loss, ascending
     masked_labels    [M] int64    the original ids there
-    noise            [M] float64  uniform in [0, 1), for drawing replacements; [0] where the token loss draws none
+    noise            [M] float64  uniform in [0, 1), for drawing replacements; empty if the token loss draws none
     labels           [n] int8     what the pair loss learns: 1 if the texts belong together
     kinds            [n] int8     POSITIVE, HARD or EASY
     part             [n] int16    index of the mixture's part that the pair comes from
     index            [n] int64    the pair's index in the global order
-    groups           [n * m, 2] int64  the number of each sequence's document, shared by a question and its duplicates,
-                     and a hash of its text; [0, 2] where the texts of a pair are joined
+    groups           [n * m, 2] int64  a number per sequence for its document, the same for duplicate questions, and a
+                     hash of its text: no negative of another pair that shares one. [0, 2] for a cross-encoder
     """
 
     input_ids: np.ndarray
@@ -77,16 +77,16 @@ class Batch:
         return np.diff(self.starts[:: self.sequences_per_pair])
 
     def cut(self, start: int, end: int) -> "Batch":
-        """Returns pairs ``start .. end``, as if they had been sampled by themselves. Most arrays are views."""
+        """Returns the pairs ``[start, end)``, as if they had been sampled alone. Most arrays are views."""
         m = self.sequences_per_pair
         first, last = self.starts[start * m], self.starts[end * m]
         pairs, tokens = slice(start, end), slice(first, last)
         masked = slice(*np.searchsorted(self.masked_positions, (first, last)))
-        cut = {name: getattr(self, name)[tokens] for name in ("input_ids", "token_type_ids", "position_ids")}
-        cut |= {name: getattr(self, name)[masked] for name in ("masked_labels", "noise")}
-        cut |= {name: getattr(self, name)[pairs] for name in ("labels", "kinds", "part", "index")}
+        arrays = {name: getattr(self, name)[tokens] for name in ("input_ids", "token_type_ids", "position_ids")}
+        arrays |= {name: getattr(self, name)[masked] for name in ("masked_labels", "noise")}
+        arrays |= {name: getattr(self, name)[pairs] for name in ("labels", "kinds", "part", "index")}
         return Batch(
-            **cut,
+            **arrays,
             starts=self.starts[start * m : end * m + 1] - first,
             masked_positions=self.masked_positions[masked] - first,
             groups=self.groups[start * m : end * m],

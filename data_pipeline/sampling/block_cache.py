@@ -1,4 +1,4 @@
-"""Caches the blocks in use: each is built once, outside any lock, and the next one while the current one is used."""
+"""Caches the blocks in use. Each is built once, outside any lock; the next one can be built in the background."""
 
 import threading
 from collections import OrderedDict
@@ -18,7 +18,7 @@ class BlockCache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._lock = threading.Lock()  # guards the fields below
-        self._failed: set[Hashable] = set()  # not built ahead again, only by get()
+        self._failed: set[Hashable] = set()  # blocks whose last build failed: only get() tries again
         self._blocks: OrderedDict[Hashable, Future[Block]] = OrderedDict()
 
     def get(self, key: Hashable, build: Callable[[], Block]) -> Block:

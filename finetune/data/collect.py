@@ -187,7 +187,7 @@ def _check_ids_differ(place: str, collector: Collector, question: np.ndarray, id
     if len(repeated):
         row = int(repeated.min())
         name, line = collector.ids[int(question[row])], collector.line[row]
-        raise KinspanError(f"{place} {line}: answer id {ids[row].as_py()!r} stands twice in question {name!r}")
+        raise KinspanError(f"{place} {line}: answer id {ids[row].as_py()!r} occurs twice in question {name!r}")
 
 
 def _make_answer_ids(question_ids: list[str], starts: np.ndarray, answers: pa.LargeStringArray) -> pa.LargeStringArray:

@@ -1,4 +1,4 @@
-"""SelQA (Jurczyk et al., 2016), answer sentence selection: the sentences of a section of Wikipedia per question.
+"""SelQA (Jurczyk et al., 2016): answer sentence selection among the sentences of a Wikipedia section.
 
 The published dev and test files share most of their articles, so a ranker that is trained on one has seen the text of
 the other. Here all questions of the existing files are split anew, by article.
@@ -22,24 +22,25 @@ PERCENT_TRAIN, PERCENT_DEV = 40, 10  # of the articles; the others are test
 
 
 def read_selqa(path: Path, split: str | None = None) -> Iterator[SourceRow]:
-    """Yields each question's candidates; ``split``: only of articles in this split.
+    """Yields the candidates of all questions, or of those about articles that ``choose_split`` puts into ``split``.
 
-    Questions have no ids, and two have the same text, so an id is the file's split and the question's number there.
+    Questions have no ids, and two have the same text, so an id is the file's part, such as "dev", and the number there.
     """
-    published = path.name.removeprefix("selqa-ass-").partition(".")[0]
+    part = path.name.removeprefix("selqa-ass-").partition(".")[0]
     for number, record in enumerate(read_json(path, list), 1):
-        place, name = f"{path} question {number}", f"{published}-{number}"
+        place, question_id = f"{path} question {number}", f"{part}-{number}"
         check_fields(record, place, str, "question", "article", "section")
         check_fields(record, place, list, "candidates", "answers")
-        candidates, answers = record["candidates"], record["answers"]
+        question, candidates, answers = record["question"], record["candidates"], record["answers"]
         if not all(answer in range(len(candidates)) for answer in answers):
-            raise KinspanError(f"{place}: answers {answers} are not numbers of candidates")
-        if split not in (None, choose_split(normalise(record["article"]))):
+            raise KinspanError(f"{place}: answers {answers} are not indices of candidates")
+        if split and split != choose_split(normalise(record["article"])):
             continue
-        for position, text in enumerate(candidates):
+        for index, text in enumerate(candidates):
             if not isinstance(text, str):
-                raise KinspanError(f"{place}: candidate {position} is not text: {text!r}")
-            yield SourceRow(number, name, record["question"], None, normalise(text), int(position in answers))
+                raise KinspanError(f"{place}: candidate {index} is not text: {text!r}")
+            label = int(index in answers)
+            yield SourceRow(number, question_id, question, answer_id=None, answer=normalise(text), label=label)
 
 
 def choose_split(article: str) -> str:
@@ -56,8 +57,8 @@ class SplitByArticle(DataSet):
 
     def load(self, folder: Path, split: str, negative_grades: tuple[int, ...]) -> AnswerSet:
         """Reads a split, see ``registry.load_split``."""
-        find_split(f"{self.name}={folder}", folder, split, FILES)  # raises if there is none
-        paths = [files[0] for name in FILES if (files := find_files(folder, [name]))]  # not its compressed copy too
+        find_split(f"{self.name}={folder}", folder, split, FILES)  # raises if no file is there
+        paths = [files[0] for name in FILES if (files := find_files(folder, [name]))]  # plain or compressed, not both
         rows = (row for path in paths for row in read_selqa(path, split))
         return collect_answers(self.name, split, f"{folder} question", rows)
 

@@ -130,7 +130,7 @@ def load_trained_ranker(name_or_dir: str) -> Ranker:
     return Ranker(classifier)
 
 
-def check_plain(ranker: Ranker, name_or_dir: str) -> None:
+def check_no_bottlenecks(ranker: Ranker, name_or_dir: str) -> None:
     """Raises KinspanError for a model with bottlenecks, which ``transformers`` could not load from a folder."""
     if any(isinstance(module, AdaptedNorm) for module in ranker.modules()):
         raise KinspanError(f"--model {name_or_dir}: bottlenecks cannot be fine-tuned: give their base, or LoRA")

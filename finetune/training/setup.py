@@ -11,7 +11,7 @@ import torch
 from data_pipeline.core.files import JsonObject
 from finetune.data.answers import AnswerSet
 from finetune.ranking.encode import EncodedPairs, encode_pairs, log_cut
-from finetune.ranking.ranker import Ranker, check_plain, load_own_tokenizer, load_ranker, save_ranker
+from finetune.ranking.ranker import Ranker, check_no_bottlenecks, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.score import score_pairs
 from finetune.ranking.siamese import (
     EncodedAnswers,
@@ -21,6 +21,7 @@ from finetune.ranking.siamese import (
     save_siamese_ranker,
     score_texts,
 )
+from pretrain.engine.deepspeed_compat import Engine
 from pretrain.engine.engine import read_deepspeed_config, start_distributed
 from pretrain.engine.layout import Layout
 from pretrain.engine.world import read_launcher_variables
@@ -31,10 +32,10 @@ from .contrast import SiameseTrainer
 from .stages import FitPlan, TrainingStage, plan_stage
 from .update import Trainer
 
-DEFAULT = "ds_configs/zero1.json"  # DeepSpeed's settings
+DEFAULT_DEEPSPEED_CONFIG = "ds_configs/zero1.json"
 
-# (engine, device, what=...) -> the score of every row [N]
-Scoring = Callable[..., np.ndarray]
+# (engine, its device, label for the progress bar) -> the score of every row [N]
+Scoring = Callable[[Engine, torch.device, str], np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Ranks:
 def join_ranks(config: FinetuneConfig) -> Ranks:
     """Joins the other ranks. Raises KinspanError for an invalid ``--deepspeed_config``."""
     rank, _, world = read_launcher_variables()
-    settings = read_deepspeed_config(config.deepspeed_config or DEFAULT)
+    settings = read_deepspeed_config(config.deepspeed_config or DEFAULT_DEEPSPEED_CONFIG)
     start_distributed(config.allow_cpu)
     return Ranks(rank=rank, world=world, deepspeed=settings)
 
@@ -58,8 +59,8 @@ def join_ranks(config: FinetuneConfig) -> Ranks:
 class RankerSetup:
     """The parts of a run.
 
-    measured: for each dev set, and "test" if it is measured at each validation, the answers and what scores them
-    save:     writes weights into a folder, as a ranker that others can load
+    measured: for each split that validations measure: its answers, and the function that scores them
+    save:     writes weights into a folder, with the files needed to load them as a model
     """
 
     ranker: Ranker | SiameseRanker
@@ -75,25 +76,19 @@ def load_setup(stage: TrainingStage, seed: int, ranks: Ranks) -> RankerSetup:
     config, plan = stage.config, plan_stage(stage, seed)
     layout = Layout(config.batch_size, min(config.batch_size, config.micro_batch_size), ranks.world)
     load = _load_bi_encoder if config.loss == CONTRASTIVE else _load_cross_encoder
-    ranker, trainer, prepare, save = load(stage, seed, layout, ranks.rank)
-    measured = {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
-    return RankerSetup(
-        ranker=ranker,
-        plan=plan,
-        layout=layout,
-        trainer=trainer,
-        measured={name: (data, prepare(data)) for name, data in measured.items()},
-        save=save,
-    )
+    ranker, trainer, make_scoring, save = load(stage, seed, layout, ranks.rank)
+    splits = {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
+    measured = {name: (data, make_scoring(data)) for name, data in splits.items()}
+    return RankerSetup(ranker=ranker, plan=plan, layout=layout, trainer=trainer, measured=measured, save=save)
 
 
 def _load_cross_encoder(
     stage: TrainingStage, seed: int, layout: Layout, rank: int
 ) -> tuple[Ranker, Trainer, Callable[[AnswerSet], Scoring], Callable[..., None]]:
     config = stage.config
-    fresh = config.fresh_head and stage.model == config.model  # what a transfer has learned is kept
+    fresh = config.fresh_head and stage.model == config.model  # a transferred model keeps its head
     ranker = load_ranker(stage.model, seed, _compute_positive_share(stage), fresh)
-    check_plain(ranker, stage.model)
+    check_no_bottlenecks(ranker, stage.model)
     tokenizer, length = load_own_tokenizer(stage.model), get_max_length(config)
     check_fits(stage.model, ranker.classifier, tokenizer, length)
 
@@ -102,12 +97,12 @@ def _load_cross_encoder(
         log_cut(data, pairs.find_cut(), length)
         return pairs
 
-    def prepare(data: AnswerSet) -> Scoring:
+    def make_scoring(data: AnswerSet) -> Scoring:
         pairs = encode(data)
-        return lambda model, device, **options: score_pairs(model, pairs, device, **options)
+        return lambda engine, device, what: score_pairs(engine, pairs, device, what)
 
     trainer = Trainer(pairs=encode(stage.train), labels=stage.train.labels, layout=layout, rank=rank, seed=seed)
-    return ranker, trainer, prepare, partial(save_ranker, ranker.classifier.config, tokenizer, length)
+    return ranker, trainer, make_scoring, partial(save_ranker, ranker.classifier.config, tokenizer, length)
 
 
 def _load_bi_encoder(
@@ -123,9 +118,9 @@ def _load_bi_encoder(
         log_cut(data, texts.find_cut(data.question_of), length)
         return texts
 
-    def prepare(data: AnswerSet) -> Scoring:
+    def make_scoring(data: AnswerSet) -> Scoring:
         texts = encode(data)
-        return lambda model, device, **options: score_texts(model, data, texts, width, device, **options)
+        return lambda engine, device, what: score_texts(engine, data, texts, width, device, what)
 
     trainer = SiameseTrainer(
         data=stage.train,
@@ -136,11 +131,11 @@ def _load_bi_encoder(
         rank=rank,
         seed=seed,
     )
-    return ranker, trainer, prepare, partial(save_siamese_ranker, ranker.config, tokenizer, length)
+    return ranker, trainer, make_scoring, partial(save_siamese_ranker, ranker.config, tokenizer, length)
 
 
 def _compute_positive_share(stage: TrainingStage) -> float:
-    """Returns the share of right answers in an epoch, which a fresh head first predicts."""
+    """Returns the share of right answers among an epoch's pairs, the first prediction of a fresh head."""
     share = float(stage.train.labels.mean())
     if stage.config.negatives_per_question is not None:
         right = int(stage.train.labels.sum())

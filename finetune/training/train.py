@@ -255,7 +255,7 @@ class _Run(LoopState):
         data, score = self.setup.measured[split]
         self.engine.module.eval()
         what = f"validation of step {self.progress.step}, {split}"
-        scores = score(self.engine, self.engine.device, what=what)
+        scores = score(self.engine, self.engine.device, what)
         return compute_means(compute_question_metrics(data, scores, list_metrics(self.config)))
 
     def keep_best(self, dev: str) -> None:

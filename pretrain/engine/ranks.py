@@ -30,7 +30,7 @@ def count() -> int:
 
 @cache
 def process_group(name: str) -> dist.ProcessGroup:
-    """Returns the gloo group of that name, which all ranks make together: "control", or "writer" for checkpoints."""
+    """Returns the gloo group "control", or "writer" for checkpoints. All ranks make its first call together."""
     return dist.new_group(backend="gloo", timeout=TIMEOUT)
 
 
@@ -49,7 +49,7 @@ def sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
 
 
 def start_sum(values: list[int]) -> Callable[[], list[int]]:
-    """Starts to sum each value over all ranks; returns a function that waits for the sums, not for the device."""
+    """Starts to sum each value over all ranks; returns a function that waits for the sums and returns them."""
     total = torch.tensor(values, dtype=torch.int64)
     work = dist.all_reduce(total, group=process_group("control"), async_op=True) if is_distributed() else None
 
@@ -67,7 +67,7 @@ def sum_by_name(sums: torch.Tensor, names: tuple[str, ...]) -> dict[str, float]:
 
 
 def gather(value: Value, name: str = "control") -> list[Value]:
-    """Returns the values of all ranks, in order of rank."""
+    """Returns the values of all ranks, in order of rank, by the process group ``name``."""
     if not is_distributed():
         return [value]
     values = [value] * dist.get_world_size()
@@ -82,7 +82,7 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
         try:
             result[0] = make()
         except KinspanError as error:
-            result[0] = KinspanError(str(error))
+            result[0] = KinspanError(str(error))  # not its subclass, which pickle may fail to restore
         except OSError as error:
             result[0] = KinspanError(quote_error(error))
     if is_distributed():
@@ -93,7 +93,7 @@ def broadcast_from_rank_0(make: Callable[[], Value]) -> Value:
 
 
 def make_first_on_each_machine(local_rank: int, make: Callable[[], Value]) -> Value:
-    """Calls ``make`` on the first rank of each machine, then on the others; all ranks raise the KinspanError of any."""
+    """Calls ``make`` on each machine's first rank, then on the others. If one raises KinspanError, all ranks do."""
     made: list[Value] = []
     for is_first in (True, False):
         failure = None
@@ -119,7 +119,7 @@ def is_communication_failure(error: BaseException) -> bool:
 
 
 class CommunicationFailure(KinspanError):
-    """Raised when a collective failed; only the watchdog knows whether another rank has ended."""
+    """Raised when a collective failed, as the network broke or another rank ended; the watchdog finds out which."""
 
     def __init__(self, error: BaseException) -> None:
         cause = quote_error(error)

@@ -21,23 +21,23 @@ def check_can_compile(family: Family, zero_stage: int) -> None:
     """
     if not torch.cuda.is_available():
         raise KinspanError("--compile needs a GPU, and there is none here")
-    check_is_compilable(family, zero_stage)
+    check_supports_compile(family, zero_stage)
     if not any(shutil.which(name) for name in (os.environ.get("CC") or "gcc", "clang", "cc")):
         raise KinspanError("--compile needs a C compiler, and there is none here")
     if importlib.util.find_spec("triton") is None:
         raise KinspanError("--compile needs the package triton")
 
 
-def check_is_compilable(family: Family, zero_stage: int) -> None:
-    """Raises KinspanError if ``--compile`` works on no machine; ZeRO 3 gathers parameters in hooks between layers."""
-    if family.encode is not None:
+def check_supports_compile(family: Family, zero_stage: int) -> None:
+    """Raises KinspanError if ``--compile`` does not support the family or the ZeRO stage, whatever the machine."""
+    if family.encode is not None:  # it replaces the forward that would be compiled
         raise KinspanError("--compile does not support families with relative position bias, like this one")
-    if zero_stage == 3:
+    if zero_stage == 3:  # gathers parameters in hooks between layers
         raise KinspanError("--compile does not go with ZeRO 3: use ds_configs/zero2.json")
 
 
 BY_LAYER = {"modernbert"}  # families compiled layer by layer, as compiling the encoder as one graph takes minutes
-MAX_GRAPHS = 64  # of the layers' forward: the first layer, windows, training and validation each have their own
+MAX_GRAPHS = 64  # more than a layer needs: first or later, local or global attention, training or validation
 
 
 def compile_encoders(encoders: Iterable[PreTrainedModel], backend: str = "inductor") -> None:

@@ -28,7 +28,7 @@ from pretrain.metrics import PEAK_TFLOPS, FlopCounter
 from pretrain.modeling.adapters.folder import read_adapter
 from pretrain.modeling.adapters.layers import add_layers
 from pretrain.modeling.adapters.model import AdapterModel, make_part
-from pretrain.modeling.compilation import check_is_compilable
+from pretrain.modeling.compilation import check_supports_compile
 from pretrain.modeling.pair_model import build_fresh, load_config
 from pretrain.planning.checks import check, find_unused_flags
 from pretrain.setup import (
@@ -129,7 +129,7 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     notes += find_unused_flags(config, token_loss)
     model = _build_on_meta(config, name, model_config, token_loss, mixture, notes)
     if config.compile:
-        check_is_compilable(model.family, stage)
+        check_supports_compile(model.family, stage)
     max_length = config.max_length or mixture.max_length
     try:
         tokenizer = None if is_built_in else tokenizers.load_tokenizer(name)

@@ -15,13 +15,14 @@ PRETRAINING_PANELS = {
 COLOURS = ("#4a90d9", "#e0852f", "#3fa66a", "#b06fc4", "#d0555c", "#8a8f98", "#26a6a6", "#b99a2e")
 _MIN_POINTS = 2
 _FEW_POINTS = 30  # a curve with fewer has a dot at each
-_PANEL = (4.0, 2.7)  # inches
-_DOTS_PER_INCH = 110  # a card is about 1,000 points wide
+_WIDTH, _HEIGHT = 4.0, 2.7  # inches per panel
+_DOTS_PER_INCH = 110  # two panels fill a card, which is about 1,000 pixels wide
 
 
 def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], path: Path) -> bool:
     """Writes a PNG with a panel for each metric that was logged more than once; returns False if there is none.
 
+    lines:  records of a log, each with its "step", "split" and metrics
     panels: metric -> title
     """
     curves = {metric: splits for metric in panels if (splits := _collect(lines, metric))}
@@ -29,8 +30,7 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], pa
         return False
     from matplotlib.figure import Figure  # takes a second to import
 
-    width, height = _PANEL
-    figure = Figure((width * len(curves), height), layout="constrained")
+    figure = Figure((_WIDTH * len(curves), _HEIGHT), layout="constrained")
     axes = figure.subplots(1, len(curves), squeeze=False)[0]
     for panel, (metric, splits) in zip(axes, curves.items(), strict=True):
         panel.set_prop_cycle(color=COLOURS)
@@ -46,7 +46,8 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], pa
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=9)
         panel.legend(frameon=False, fontsize=9)
-    figure.savefig(path, format="png", dpi=_DOTS_PER_INCH, facecolor="white", metadata={"Software": None})
+    metadata = {"Software": None}  # no version of matplotlib: equal curves give equal bytes
+    figure.savefig(path, format="png", dpi=_DOTS_PER_INCH, facecolor="white", metadata=metadata)
     return True
 
 

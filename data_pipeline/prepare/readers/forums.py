@@ -251,7 +251,7 @@ def _parse_question(fields: Any) -> dict[str, Any]:
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise Rejected('"answers" is not a list of strings')
     if accepted is not None and (type(accepted) is not int or not 0 <= accepted < len(answers)):
-        raise Rejected('"accepted" is not the number of one of the "answers", from 0 on')
+        raise Rejected('"accepted" is not an index into "answers", from 0 on')
     if not isinstance(links, list) or not all(isinstance(link, str | int) for link in links):
         raise Rejected('"links" is not a list of ids')
     links = [str(link) for link in links]

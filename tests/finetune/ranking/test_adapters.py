@@ -10,7 +10,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import load_split
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.model import score_answers
-from finetune.ranking.ranker import check_plain, load_own_tokenizer, load_ranker
+from finetune.ranking.ranker import check_no_bottlenecks, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 from pretrain.release.folder import fingerprint_model
 from tests.adapters import write_random_adapter
@@ -58,8 +58,8 @@ def test_an_adapter_ranks_by_its_folder_alone(method, make_adapter, sets):
 def test_bottlenecks_are_not_fine_tuned_and_lora_is(make_adapter):
     pytest.importorskip("peft")
     with pytest.raises(KinspanError, match="--model"):
-        check_plain(load_ranker(str(make_adapter("pfeiffer"))), "x")
-    check_plain(load_ranker(str(make_adapter("lora"))), "x")
+        check_no_bottlenecks(load_ranker(str(make_adapter("pfeiffer"))), "x")
+    check_no_bottlenecks(load_ranker(str(make_adapter("lora"))), "x")
 
 
 def test_a_run_knows_an_adapter_by_its_content_and_its_base(make_adapter, tmp_path):
