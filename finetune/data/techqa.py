@@ -79,8 +79,8 @@ class PooledTechQA(DataSet):
         place, source = f"{self.name}={folder}", "dev" if split == "test" else "train"
         paths = {part: find_split(place, folder, split, TECHQA.file_names(part)) for part in ("train", "dev")}
         (train, train_left_out), (dev, dev_left_out) = map(read_answerable, paths.values())
-        rows = chain(dev_left_out if source == "dev" else train_left_out, pool_questions(train, dev, split))
-        return collect_answers(self.name, split, f"{paths[source]} line", rows)
+        left_out, asked = dev_left_out if split == "test" else train_left_out, pool_questions(train, dev, split)
+        return collect_answers(self.name, split, f"{paths[source]} line", chain(left_out, asked))
 
 
 def pool_questions(train: list[SourceRow], dev: list[SourceRow], split: str) -> Iterator[SourceRow]:
