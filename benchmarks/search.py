@@ -69,7 +69,7 @@ def find_batch(
 ) -> list[dict[str, list[str]]]:
     """Returns the ids that each way finds for each question, best first. A cross-encoder scores a candidate of several
     stages once."""
-    from serve.search import fuse
+    from finetune.ranking.retrieval import fuse
 
     first = {name: searchers[""].search(questions, 100, first_stage=stage).hits for stage, name in FIRST.items()}
     numbers = range(len(questions))

@@ -13,8 +13,10 @@ from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG, read_input
 from data_pipeline.prepare.readers import parse_record
+from finetune.data.answers import fold_text
 from finetune.data.builders.forum import ForumQuestion, read_questions
 from finetune.data.dataset import MissingSplit
+from finetune.data.passages import Paragraphs
 from finetune.data.registry import NAMES, load_split
 from finetune.data.tables import lacks_names, read_nameless_tsv, read_table
 from finetune.evaluation.trec import CORPUS, find_beir_file
@@ -81,7 +83,7 @@ def _open_source(source: str, columns: dict[str, str], all_answers: bool) -> Ite
     if columns and not beir and (name or Path(source).is_dir()):
         raise KinspanError(f"--columns names the columns of a table, which {source} is not: leave it out")
     if name == DOCUMENTS:
-        return _read_documents(path)
+        return _read_documents([path])
     if name == FORUM:
         return _take_answers(read_questions([path], MAX_REJECTED_WITHOUT_FLAG), all_answers)
     if name:
@@ -161,7 +163,17 @@ def _read_data_set(source: str) -> Iterator[Answer]:
     yield from (Answer(*key, question) for key, question in answers.items())
 
 
-def _read_documents(path: str) -> Iterator[Answer]:
+def read_paragraphs(documents: list[str]) -> Paragraphs:
+    """Reads the paragraphs of documents as ``documents=`` does, or the answers of a forum, each text once."""
+    answers: dict[str, Answer] = {}
+    for answer in _read_documents(documents):
+        if answer.text:
+            answers.setdefault(fold_text(answer.text), answer)
+    places = [(answer.id.rpartition("#")[0], answer.title or answer.question) for answer in answers.values()]
+    return Paragraphs([answer.text for answer in answers.values()], places)
+
+
+def _read_documents(paths: list[str]) -> Iterator[Answer]:
     """Yields the cleaned paragraphs of documents with the documents' titles, or the answers of a forum.
 
     An id is the document's id and a number, with a hash appended if another text has the same.
@@ -184,9 +196,9 @@ def _read_documents(path: str) -> Iterator[Answer]:
             answers.append(Answer(ids[key], text, **heading))
         return answers
 
-    answers = read_input([path], parse_record, make, MAX_REJECTED_WITHOUT_FLAG)
+    answers = read_input(paths, parse_record, make, MAX_REJECTED_WITHOUT_FLAG)
     if not answers:
-        raise KinspanError(f"{DOCUMENTS}={path} has no paragraph of running text and no answer of a forum")
+        raise KinspanError(f"{DOCUMENTS}={' '.join(paths)} has no paragraph of running text and no answer of a forum")
     num_read, num_kept = tally.counts["paragraphs read"], sum(not answer.question for answer in answers)
     if num_read > num_kept:
         logger.info(f"dropped {num_read - num_kept:,} of {num_read:,} paragraphs: short, or no running text")

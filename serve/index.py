@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 import torch
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from finetune.evaluation.bm25 import cut_words, index_words
+from finetune.data.passages import RankedRows
+from finetune.evaluation.bm25 import index_words
+from finetune.ranking.retrieval import find_by_words, find_exactly, take_best
 
 from .answers import Answer
 from .folder import MANIFEST, REBUILD, check_files, read_manifest
@@ -23,12 +25,10 @@ from .folder import MANIFEST, REBUILD, check_files, read_manifest
 if TYPE_CHECKING:
     import usearch.index
 
-RankedRows = tuple[np.ndarray, np.ndarray]  # rows of the index, best first, and their scores
 TEXTS, WORDS, MATRIX, GRAPH = "answers.arrow", "words", "vectors.npy", "graph.usearch"
 SCHEMA = pa.schema([(name, pa.large_string()) for name in Answer._fields])
 BATCH = 50_000  # rows of a record batch
 MAX_TRIES = 3  # an index may be changed while it is being opened
-BLOCK_BYTES = 4 * 1024**2  # float32 rows that are converted and multiplied at once, to fit the processor's cache
 # Links of each node of the graph, and nodes visited per insertion and per search. Chosen for a recall@100 of .98 at
 # 27,413 vectors, see benchmarks/RESULTS.md
 CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 256
@@ -81,14 +81,7 @@ class Words:
 
     def find(self, question: str, k: int) -> RankedRows:
         """Returns up to k rows that share a word with the question, and their BM25 scores."""
-        words = cut_words([question])[0]
-        ids = self._index.get_tokens_ids(words) if self._index and words else []
-        if not (self._index and ids):
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-        scores = self._index.get_scores_from_ids(ids)
-        best = take_best(scores, k)
-        best = best[scores[best] > 0]
-        return best, scores[best]
+        return find_by_words(self._index, question, k)
 
 
 class Graph:
@@ -105,29 +98,6 @@ class Graph:
         scores = self._matrix[rows].astype(np.float32) @ query
         best = take_best(scores, k)
         return rows[best], scores[best]
-
-
-def find_exactly(matrix: np.ndarray, queries: np.ndarray, k: int) -> list[RankedRows]:
-    """Returns the k rows of ``matrix``, float16, with the highest dot product with each of ``queries``, float32."""
-    vectors, columns = torch.from_numpy(matrix), torch.from_numpy(np.ascontiguousarray(queries)).T
-    products = torch.empty(len(matrix), len(queries))
-    step = max(1, BLOCK_BYTES // (4 * matrix.shape[1]))
-    block = torch.empty(min(step, len(matrix)), matrix.shape[1])
-    for first in range(0, len(matrix), step):
-        rows = vectors[first : first + step]
-        torch.mm(block[: len(rows)].copy_(rows), columns, out=products[first : first + step])
-    scores = np.ascontiguousarray(products.numpy().T)
-    return [(best := take_best(query_scores, k), query_scores[best]) for query_scores in scores]
-
-
-def take_best(scores: np.ndarray, k: int) -> np.ndarray:
-    """Returns the indices of the k highest scores, best first; ties are broken by index."""
-    if k >= len(scores):
-        return np.argsort(-scores, kind="stable")
-    kth = np.partition(scores, len(scores) - k)[len(scores) - k]  # the k-th highest score
-    above, equal = np.flatnonzero(scores > kth), np.flatnonzero(scores == kth)
-    best = np.concatenate([above, equal[: k - len(above)]])
-    return best[np.lexsort((best, -scores[best]))]
 
 
 def map_matrix(path: Path) -> np.ndarray:

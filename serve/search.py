@@ -19,17 +19,18 @@ from data_pipeline.core.files import make_folder
 from data_pipeline.core.progress import show_progress
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
+from finetune.data.passages import RankedRows
 from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import append_below, read_run, write_run
 from finetune.ranking import kinds
 from finetune.ranking.embedder import Embedder
-from finetune.ranking.fusion import RANK_OFFSET
 from finetune.ranking.model import load_model, score_answers
+from finetune.ranking.retrieval import fuse
 
 from .answers import stream_answers
 from .building import find_model
 from .folder import MANIFEST
-from .index import Index, RankedRows, find_ids, iterate_answers
+from .index import Index, find_ids, iterate_answers
 from .questions import (
     BI_ENCODER,
     BLEND,
@@ -214,16 +215,6 @@ class Searcher:
         scores = {stage: float(by_row[row]) for stage, by_row in by_stage.items() if row in by_row}
         score = scores.get(BLEND, scores.get(CROSS_ENCODER, scores[first_stage]))
         return Hit(*self.index.answer(row), score=score, scores=scores)
-
-
-def fuse(lists: Sequence[RankedRows], k: int) -> RankedRows:
-    """Returns the k rows with the highest sums of 1 / (RANK_OFFSET + rank) over the lists; ties keep their order."""
-    sums: dict[int, float] = {}
-    for rows, _ in lists:
-        for rank, row in enumerate(rows.tolist(), 1):
-            sums[row] = sums.get(row, 0.0) + 1 / (RANK_OFFSET + rank)
-    order = sorted(sums, key=lambda row: -sums[row])[:k]
-    return np.array(order, dtype=np.int64), np.array([sums[row] for row in order])
 
 
 @contextmanager

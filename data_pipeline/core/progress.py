@@ -23,7 +23,8 @@ class _StderrHandler(logging.Handler):
 
 def set_up_logging() -> None:
     """Shows this project's messages from INFO and other libraries' from WARNING on; called once, by the entry."""
-    logging.basicConfig(handlers=[_StderrHandler()], format="%(message)s", level=logging.WARNING)
+    # bm25s logs from DEBUG on
+    logging.basicConfig(handlers=[_StderrHandler(logging.INFO)], format="%(message)s", level=logging.WARNING)
     for package in PACKAGES:
         logging.getLogger(package).setLevel(logging.INFO)
 

@@ -43,6 +43,11 @@ class DataFlags:
     """bf16 is faster, but rounds scores."""
     output_dir: str | None = setting(None)
     """Folder for the predictions and the metrics of every question."""
+    documents: list[str] = setting([])
+    """Documents, as kinspan prepare --input takes them, whose paragraphs are searched for the right answers of --data.
+    That may then be files=FILE without labels: with the columns question and answer, and perhaps document."""
+    depth: int = setting(50, ABOVE_0, needs="documents")
+    """Number of paragraphs that each search finds."""
     contamination: str | None = setting(None)
     """Corpus folder or address: count the sentences of --data that occur in it."""
 
@@ -63,6 +68,7 @@ CACHE = ("cache_dir", "cache_gb")
 MODES = {
     "run": ("qrels", "metrics"),
     "contamination": ("data", "columns", "split", "eval_filter", *CACHE),
+    "documents": ("data", "model", "columns", "split", "depth", "max_length", "precision"),
     "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "metrics", "output_dir"),
 }
 

@@ -19,10 +19,13 @@ from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
 
 MAP, MRR, P_1, NDCG_10 = METRICS = ("map", "mrr", "p@1", "ndcg@10")
+MRR_10 = "mrr@10"
 CUTS = (1, 5, 10)
 RECALLS = tuple(f"r@{cut}" for cut in CUTS)  # the share of the right answers that are ranked this high
 RETRIEVAL_METRICS = (MRR, *RECALLS)
-TITLES = {MAP: "MAP", MRR: "MRR", P_1: "P@1", NDCG_10: "nDCG@10", **{name: name.upper() for name in RECALLS}}
+SEARCH_METRICS = (MRR_10, RECALLS[-1], MAP)  # of a search over all paragraphs
+TITLES = {MAP: "MAP", MRR: "MRR", P_1: "P@1", NDCG_10: "nDCG@10"}
+TITLES |= {name: name.upper() for name in (MRR_10, *RECALLS)}
 NDCG_CUT = 10
 
 Figures = dict[str, np.ndarray]  # each metric's value for every question, [Q] float64
@@ -30,13 +33,18 @@ Qrels = Mapping[str, Mapping[str, int]]  # relevance by question id and candidat
 Run = Mapping[str, Mapping[str, float]]  # score by question id and candidate id
 
 
-def compute_question_metrics(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str] = METRICS) -> Figures:
+def compute_question_metrics(
+    data: AnswerSet, scores: np.ndarray, metrics: Sequence[str] = METRICS, found: np.ndarray | None = None
+) -> Figures:
     """Returns these metrics of every question of ``data``; ``scores`` ``[N]`` has a score for every candidate.
+
+    found: ``[N]`` bool, False for candidates that a search did not find, so that they have no rank
 
     Raises KinspanError for a score that is not finite as a 32-bit float.
     """
     question, gains = data.question_of, data.labels.astype(np.int64)
     order = rank_rows(data, scores)
+    order = order if found is None else order[found[order]]
     return _compute_figures(question[order], gains[order], question, gains, data.num_questions, metrics)
 
 
@@ -123,12 +131,14 @@ def _compute_figures(
     rank, hit = _compute_ranks(question, num_questions), gains > 0
     before = np.append(0, np.cumsum(hit))[np.arange(len(rank)) - rank + 1]  # number of hits of earlier questions
     hits_so_far = np.cumsum(hit) - before
+    first = hit & (hits_so_far == 1)
     answers = np.bincount(judged, weights=judged_gains > 0, minlength=num_questions)
     ideal_order = np.lexsort((-judged_gains, judged))
     ideal = _compute_dcg(judged[ideal_order], judged_gains[ideal_order], num_questions)
     figures = {
         MAP: _divide(sum_by_question(hit * hits_so_far / rank), answers),
-        MRR: sum_by_question((hit & (hits_so_far == 1)) / rank),
+        MRR: sum_by_question(first / rank),
+        MRR_10: sum_by_question((first & (rank <= CUTS[-1])) / rank),
         P_1: sum_by_question(hit & (rank == 1)),
         NDCG_10: _divide(_compute_dcg(question, gains, num_questions), ideal),
         **{

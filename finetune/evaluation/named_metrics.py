@@ -75,13 +75,15 @@ def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str])
     return measure_run(qrels, run, metrics)
 
 
-def measure_retrieval(ranked: Sequence[Sequence[str]], right: Sequence[Collection[str]]) -> Figures:
-    """Returns MRR and recall of every question, ``[Q]``; a question without a right answer counts 0.
+def measure_retrieval(
+    ranked: Sequence[Sequence[str]], right: Sequence[Collection[str]], metrics: Sequence[str] = RETRIEVAL_METRICS
+) -> Figures:
+    """Returns these metrics of every question, ``[Q]``; a question without a right answer counts 0.
 
     ranked: the answer ids that a search returned for each question, best first; right: each question's right answer ids
     """
     run = {str(q): {name: -float(rank) for rank, name in enumerate(ids)} for q, ids in enumerate(ranked)}
-    return compute_run_metrics({str(q): dict.fromkeys(ids, 1) for q, ids in enumerate(right)}, run, RETRIEVAL_METRICS)
+    return compute_run_metrics({str(q): dict.fromkeys(ids, 1) for q, ids in enumerate(right)}, run, metrics)
 
 
 def _compute_by_library(name: str, qrels: Qrels, run: Run) -> np.ndarray:

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.core.default_model import name_installed
+from data_pipeline.core.default_model import default_model, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder
 from data_pipeline.corpus import Corpus
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.collect import collect_answers
+from finetune.data.passages import Documents, Paragraphs, RankedRows, find_candidates, locate_answers
 from finetune.data.registry import load_filtered, parse_columns
 from finetune.data.tables import read_candidates, read_table
 from finetune.evaluation import trec
@@ -31,8 +32,8 @@ from finetune.evaluation.comparison import (
     name_folders,
 )
 from finetune.evaluation.contamination import count_contamination
-from finetune.evaluation.metrics import METRICS, Figures
-from finetune.evaluation.named_metrics import measure_answers, measure_run
+from finetune.evaluation.metrics import METRICS, SEARCH_METRICS, Figures, compute_question_metrics
+from finetune.evaluation.named_metrics import measure_answers, measure_retrieval, measure_run
 
 log = logging.getLogger(__name__)
 
@@ -98,12 +99,55 @@ def measure_models(
         notes.append(f"{output} has the predictions and per_question.csv")
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
     yield from _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
-    metric, *_ = list_metrics(rows)
-    *model_rows, bm25_row = rows
-    for row in model_rows:
-        if row[metric] < bm25_row[metric]:
-            figures = row["name"], metric, row[metric], split, bm25_row[metric], BM25
-            log.warning("%s: %s %.4f on %s is below %.4f of %s", *figures)
+
+
+def measure_search(
+    models: list[str],
+    questions: AnswerSet,
+    documents: Documents,
+    paragraphs: Paragraphs,
+    *,
+    depth: int,
+    max_length: int | None = None,
+    precision: str = "fp32",
+    as_json: bool = False,
+) -> Iterator[str]:
+    """Measures models by a search of all paragraphs, beside BM25 and its rank fusion with the first bi-encoder.
+
+    A bi-encoder, the default model if there is none, ranks all paragraphs. Other models re-rank what BM25 and the first
+    bi-encoder find.
+
+    questions, documents: from ``load_passage_questions``
+    depth:                number of paragraphs that each search finds
+    """
+    from .embedder import Embedder  # torch takes seconds to import
+    from .kinds import BI_ENCODER, find_kind
+    from .retrieval import find_exactly, fuse, rank_by_words
+
+    paragraphs, right = locate_answers(questions, documents, paragraphs)
+    texts, asked = paragraphs.texts, questions.questions
+    finders = [model for model in models if find_kind(model) == BI_ENCODER] or [default_model()]
+    found: dict[str, Sequence[RankedRows]] = {BM25: rank_by_words(texts, asked, depth)}
+    for model in finders:
+        embedder = Embedder(model, max_length)
+        found[model] = find_exactly(embedder.embed_answers(texts), embedder.embed_queries(asked), depth)
+    first_two = found[finders[0]], found[BM25]  # ties go to the bi-encoder, as in a search of an index
+    data, is_found, _ = find_candidates(questions, right, paragraphs, first_two, depth)
+    fusion = f"{BM25} and {shorten_name(name_installed(finders[0]))}, fused by rank"
+    found[fusion] = [fuse(pair, depth) for pair in zip(*first_two, strict=True)]
+    answers = [set(map(str, rows)) for rows in right]
+    systems: dict[str, Figures] = {}
+    for name in dict.fromkeys([*models, *finders, fusion, BM25]):
+        if name in found:
+            ranked = [rows.astype(str).tolist() for rows, _ in found[name]]
+            systems[name_installed(name)] = measure_retrieval(ranked, answers, SEARCH_METRICS)
+        else:
+            scores = _score(name, data, max_length, precision)
+            systems[name_installed(name)] = compute_question_metrics(data, scores, SEARCH_METRICS, is_found)
+    counts = f"{len(asked):,} questions, {len(texts):,} paragraphs, {data.num_pairs:,} candidates to re-rank"
+    yield f"{counts}, with {is_found[data.labels == 1].mean():.0%} of the right passages"
+    facts = {"questions": len(asked), "paragraphs": len(texts), "candidates": data.num_pairs, "depth": depth}
+    yield from _report(compare_systems(systems), [ABOUT], facts, as_json)
 
 
 def measure_contamination(
@@ -151,8 +195,13 @@ def _prefix_errors(name: str) -> Iterator[None]:
 
 
 def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any], as_json: bool) -> Iterator[str]:
-    """Yields the notes, the table and perhaps the line of JSON."""
+    """Yields the notes, the table and perhaps the line of JSON, and warns of systems below BM25."""
     yield from notes
     yield f"\n{format_table(rows)}\n"
     if as_json:
         yield json.dumps({**facts, "notes": notes, "systems": rows}, ensure_ascii=False)
+    metric, *_ = list_metrics(rows)
+    bm25 = next((row[metric] for row in rows if row["name"] == BM25), -1)
+    for row in rows:
+        if row[metric] < bm25:
+            log.warning("%s: %s %.4f is below %.4f of %s", row["name"], metric, row[metric], bm25, BM25)

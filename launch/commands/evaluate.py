@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
-from finetune.data.registry import SPECS, expect_data
+from finetune.data.passages import load_passage_questions
+from finetune.data.registry import SPECS, expect_data, parse_columns
 from finetune.evaluation.config import EvaluateConfig, check
 from finetune.evaluation.metrics import METRICS
 from finetune.evaluation.named_metrics import parse_metrics
+from serve.answers import read_paragraphs
 
 DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@10, equal to trec_eval's.
 
@@ -16,6 +18,9 @@ DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@
 `question 0 candidate relevance`; the rank is ignored, and ties are broken by id. --model and --data score models on a
 data set, beside BM25: a sequence classifier, a bi-encoder of sentence-transformers, or a learned fusion. Each further
 one is compared with the first by a paired randomisation test over questions.
+
+--documents and --data measure models by searching all paragraphs of documents: MRR@10, R@10 and MAP. Bi-encoders rank
+all paragraphs; cross-encoders and fusions re-rank what BM25 and the first bi-encoder find.
 
 --contamination and --data count the test sentences that a pre-training corpus contains, word for word or nearly
 (by 8-grams)."""
@@ -25,6 +30,7 @@ EPILOG = f"""examples:
   kinspan evaluate --run ours.txt theirs.txt --qrels qrels.txt
   kinspan evaluate --model runs/wikiqa/seed-1/best --data wikiqa=data/WikiQACorpus
   kinspan evaluate --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output_dir compared
+  kinspan evaluate --documents docs/ --data files=questions.jsonl --model runs/ranker/seed-1/best
   kinspan evaluate --contamination corpora/docs --data wikiqa=data/WikiQACorpus
 
 In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl, and
@@ -37,11 +43,12 @@ def main() -> Iterator[str]:
     config = parse(EvaluateConfig, DESCRIPTION, EPILOG)
     mode, metrics = check(config), parse_metrics(config.metrics) or METRICS
     expect_data(config.data)
-    from finetune.ranking.measure import (
+    from finetune.ranking.measure import (  # torch takes seconds to import
         measure_contamination,
         measure_files,
         measure_models,
-    )  # torch takes seconds to import
+        measure_search,
+    )
 
     if mode == "run":
         return measure_files(config.run, str(config.qrels), metrics=metrics, as_json=config.json)
@@ -49,5 +56,10 @@ def main() -> Iterator[str]:
     if mode == "contamination":
         corpus = Corpus(str(config.contamination), cache=cache_settings(config))
         return measure_contamination(corpus, str(config.data), **chosen)
-    of_models = {name: getattr(config, name) for name in ("max_length", "precision", "output_dir")}
+    of_models = {name: getattr(config, name) for name in ("max_length", "precision")}
+    if mode == "documents":
+        questions, documents = load_passage_questions(str(config.data), config.split, parse_columns(config.columns))
+        options = {"depth": config.depth, "as_json": config.json, **of_models}
+        return measure_search(config.model, questions, documents, read_paragraphs(config.documents), **options)
+    of_models["output_dir"] = config.output_dir
     return measure_models(config.model, str(config.data), metrics=metrics, **chosen, **of_models)

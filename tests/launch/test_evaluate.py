@@ -52,6 +52,9 @@ def test_files_give_a_table_notes_and_a_line_of_json(files):
         ("--run r --qrels q --model m", "--model"),
         ("--run r --qrels q --split dev", "--split"),
         ("--model m --data d=f --qrels x", "--qrels"),
+        ("--documents d --model m", "--data"),
+        ("--documents d --data d=f --metrics P@5", "--metrics"),
+        ("--model m --data d=f --depth 9", "--depth"),
         ("--model m --model n m --data d=f", "--model m"),
     ],
 )

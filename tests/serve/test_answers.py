@@ -6,7 +6,7 @@ import re
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from serve.answers import Answer, name_by_hash, read_answers
+from serve.answers import Answer, name_by_hash, read_answers, read_paragraphs
 
 
 def read(source, columns=None, all_answers=False):
@@ -175,3 +175,8 @@ def test_paragraphs_are_found_again_by_the_ids_of_their_documents(tmp_path, tiny
     assert {("a.md#1", first, "A"), ("sub/a.md#1", second, "A"), ("x#1", first, "")} < ids
     assert {(f"x#1-{name_by_hash(text, '')}", text, "") for text in (second, third)} < ids
     assert len(answers) == 7
+    paragraphs = read_paragraphs([str(tmp_path / "my notes.md"), str(tmp_path / "sub"), str(tmp_path / "d.jsonl")])
+    assert dict(zip(paragraphs.texts, paragraphs.documents, strict=True)) == {
+        **dict.fromkeys((first, second), ("my_notes.md", "Mine")),
+        third: ("x", ""),
+    }

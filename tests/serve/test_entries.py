@@ -10,6 +10,8 @@ from data_pipeline.core.default_model import DEFAULT_MODEL_NAME
 from data_pipeline.core.errors import KinspanError
 from launch.commands import evaluate, index, rank, search
 from launch.kinspan import show
+from serve.questions import BI_ENCODER, BM25, FUSION
+from serve.search import Searcher
 
 
 @pytest.fixture
@@ -137,3 +139,26 @@ def test_what_cannot_be_done_is_refused(tmp_path, run, entry, arguments, named):
     with pytest.raises(KinspanError, match=named.format(tmp_path)) as error:
         run(entry, *(argument.format(tmp_path) for argument in arguments))
     assert "\n" not in str(error.value)
+
+
+def test_documents_are_searched_as_an_index_of_them(tmp_path, run, bi_encoder, cross_encoder, tiny_documents):
+    texts = {paragraph for document in tiny_documents for paragraph in document["paragraphs"]}
+    documents, questions = tmp_path / "documents.jsonl", tmp_path / "questions.jsonl"
+    documents.write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
+    asked = {" ".join(text.split()[:6]): text for text in sorted(texts)[::9]}
+    lines = ({"question": question, "answer": answer} for question, answer in asked.items())
+    questions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    flags = ("--documents", documents, "--data", f"files={questions}", "--depth", 20, "--json")
+    result = json.loads(run(evaluate, *flags, "--model", cross_encoder, bi_encoder).splitlines()[-1])
+    assert result["questions"] == len(asked)
+    systems = {row["name"]: row for row in result["systems"]}
+    run(index, "--answers", f"documents={documents}", "--model", bi_encoder, "--output_dir", tmp_path / "index")
+    searcher = Searcher(tmp_path / "index")
+    for (name, row), stage in zip(list(systems.items())[1:], (BI_ENCODER, FUSION, BM25), strict=True):
+        hits = searcher.search(list(asked), 20, first_stage=stage, candidates=20).hits
+        lists = ([hit.text for hit in of_question] for of_question in hits)
+        ranks = [[*found, text].index(text) for found, text in zip(lists, asked.values(), strict=True)]
+        mrr = sum(1 / (rank + 1) for rank in ranks if rank < 10) / len(asked)
+        assert row["mrr@10"] == pytest.approx(mrr, abs=1e-3), name
+        assert row["r@10"] == pytest.approx(sum(rank < 10 for rank in ranks) / len(asked))
+    assert 0 < systems[str(cross_encoder)]["mrr@10"] < 1

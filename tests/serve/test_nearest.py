@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from serve.index import Graph, Words, find_exactly, take_best, write_graph, write_words
+from finetune.ranking.retrieval import find_exactly, take_best
+from serve.index import Graph, Words, write_graph, write_words
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def queries(matrix):
 
 @pytest.mark.parametrize("k", [1, 100, 5000])
 def test_exact_search(matrix, queries, k, monkeypatch):
-    monkeypatch.setattr("serve.index.BLOCK_BYTES", 50_000)  # several blocks
+    monkeypatch.setattr("finetune.ranking.retrieval.BLOCK_BYTES", 50_000)  # several blocks
     products = matrix.astype(np.float64) @ queries.T.astype(np.float64)
     for query, (rows, scores) in enumerate(find_exactly(matrix, queries, k)):
         expected = np.argsort(-products[:, query], kind="stable")[:k]

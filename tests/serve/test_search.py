@@ -8,9 +8,10 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.model import score_answers
+from finetune.ranking.retrieval import fuse
 from serve.building import build_index
 from serve.questions import BI_ENCODER, BLEND, BM25, CROSS_ENCODER, FUSION
-from serve.search import ReRanker, Searcher, fuse, make_candidates
+from serve.search import ReRanker, Searcher, make_candidates
 
 QUESTIONS = ["a river of stone", "Where is music in the garden?", "number 41"]
 
