@@ -23,7 +23,7 @@ from finetune.data.passages import RankedRows
 from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import append_below, read_run, write_run
 from finetune.ranking import kinds
-from finetune.ranking.embedder import Embedder
+from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 from finetune.ranking.model import load_model, score_answers
 from finetune.ranking.retrieval import fuse
 
@@ -72,22 +72,34 @@ class Answered:
 
 
 class ReRanker:
-    """Scores each question together with each of its candidates, by a sequence classifier."""
+    """Scores each question together with each of its candidates, by a sequence classifier or a fusion.
 
-    def __init__(self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32") -> None:
-        if kinds.find_kind(name_or_dir) == kinds.BI_ENCODER:
+    fingerprint: the hash of a bi-encoder. If it is that of the fusion, its similarities are given to ``score``
+    """
+
+    def __init__(
+        self, name_or_dir: str, max_length: int | None = None, precision: str = "fp32", fingerprint: str = ""
+    ) -> None:
+        kind = kinds.find_kind(name_or_dir)
+        if kind == kinds.BI_ENCODER:
             raise KinspanError(f"--cross_encoder {name_installed(name_or_dir)} is a bi-encoder: give a ranker")
         self.name = shorten_name(name_or_dir)
-        self.model = load_model(name_or_dir, max_length, precision=precision)
+        is_shared = kind == kinds.FUSION and fingerprint_bi_encoder(name_or_dir) == fingerprint
+        self.model = load_model(name_or_dir, max_length, precision, [kinds.BI_ENCODER] if is_shared else [])
 
-    def score(self, questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Returns the scores of each question's candidates; all pairs are scored in joint batches."""
+    def score(
+        self, questions: Sequence[str], candidates: Sequence[Sequence[str]], **known: np.ndarray
+    ) -> list[np.ndarray]:
+        """Returns the scores of each question's candidates; all pairs are scored in joint batches.
+
+        known: the similarities ``[N]`` of all candidates, by ``BI_ENCODER``, if ``model.known`` has it
+        """
         if not any(map(len, candidates)):
             return [np.zeros(0) for _ in questions]
         limit = MAX_CHARS * self.model.max_length
         texts = [[text[:limit] for text in group] for group in candidates]
         data = make_candidates([question[:limit] for question in questions], texts)
-        return np.split(self.model.score(data), data.starts[1:-1])
+        return np.split(self.model.score(data, **known), data.starts[1:-1])
 
 
 def make_candidates(questions: Sequence[str], candidates: Sequence[Sequence[str]]) -> AnswerSet:
@@ -123,7 +135,8 @@ class Searcher:
         self.index = Index(index)
         location = find_model(self.index.manifest, Path(index), model)
         self.embedder = Embedder(location, self.index.manifest.settings["max_length"])
-        self.cross_encoder = ReRanker(cross_encoder, max_length, precision) if cross_encoder else None
+        own = self.index.manifest.model["fingerprint"]
+        self.cross_encoder = ReRanker(cross_encoder, max_length, precision, own) if cross_encoder else None
         self.blend = blend
         self._num_cut = 0  # questions truncated for the bi-encoder
 
@@ -151,10 +164,12 @@ class Searcher:
         if not queries:
             return answered
         rankings: dict[str, list[RankedRows]] = {}
-        if first_stage in (BI_ENCODER, FUSION):
+        reranker, vectors = self.cross_encoder if rerank_k else None, None
+        if first_stage in (BI_ENCODER, FUSION) or (reranker and reranker.model.known):
             with _timed(answered, "encode"):
                 vectors = self.embedder.embed_queries(queries)
                 self._num_cut += int(self.embedder.find_cut(queries, kinds.QUERY).sum())
+        if vectors is not None and first_stage != BM25:
             with _timed(answered, "nearest"):
                 rankings[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
         if first_stage in (BM25, FUSION):
@@ -168,9 +183,9 @@ class Searcher:
             for index in range(len(queries))
         ]
         ranked = [rows.tolist() for rows, _ in rankings[first_stage]]
-        if self.cross_encoder and rerank_k:
+        if reranker:
             with _timed(answered, "rerank"):
-                ranked = self._rerank(self.cross_encoder, queries, ranked, scores, rerank_k)
+                ranked = self._rerank(reranker, queries, vectors, ranked, scores, rerank_k)
         with _timed(answered, "read"):
             answered.hits = [
                 [self._make_hit(row, by_stage, first_stage) for row in rows[:k]]
@@ -194,15 +209,21 @@ class Searcher:
         self,
         cross_encoder: ReRanker,
         questions: Sequence[str],
+        vectors: np.ndarray | None,
         ranked: list[list[int]],
         scores: list[dict[str, dict[int, float]]],
         count: int,
     ) -> list[list[int]]:
         """Returns the rows with the first ``count`` re-ranked, and adds the new scores to ``scores``."""
-        texts = [[self.index.answer(row).text for row in rows[:count]] for rows in ranked]
-        reranked = []
-        for rows, logits, by_stage in zip(ranked, cross_encoder.score(questions, texts), scores, strict=True):
-            head = np.array(rows[:count], dtype=np.int64)
+        heads = [np.array(rows[:count], dtype=np.int64) for rows in ranked]
+        column = self.index.texts.column("text")
+        texts = [[column[row].as_py() for row in head.tolist()] for head in heads]
+        known = {}
+        if vectors is not None and cross_encoder.model.known:
+            groups = [self.index.matrix[head].astype(np.float32) @ v for head, v in zip(heads, vectors, strict=True)]
+            known[kinds.BI_ENCODER] = np.concatenate(groups)
+        reranked, logits_of = [], cross_encoder.score(questions, texts, **known)
+        for rows, head, logits, by_stage in zip(ranked, heads, logits_of, scores, strict=True):
             by_stage[CROSS_ENCODER] = dict(zip(head.tolist(), logits.tolist(), strict=True))
             order = head[np.argsort(-logits, kind="stable")]
             if self.blend:

@@ -24,16 +24,16 @@ from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
 
 from .encode import group_by_length, tokenise
-from .kinds import ABSENT, ANSWER, BI_ENCODER, MODULES, QUERY, find_kind, find_prompt, load_bi_encoder
+from .kinds import ABSENT, ANSWER, BESIDE, MODULES, QUERY, can_embed, find_prompt, load_bi_encoder
 from .score import BATCH_TOKENS, run_batches
 from .siamese import EncodedTexts, SiameseRanker
 
 MAX_CHARS = 50  # per token: texts are truncated to max_length times this before they are tokenised
 COSINE, DOT = "cosine", "dot"
 DEFAULT_LENGTH = 512  # tokens, for a model that states no maximum
-# Files that determine a model's vectors, unlike its card or its training settings
+# Files that determine a model's vectors, unlike its card, its training settings and what lies beside it in a fusion
 FINGERPRINTED_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
-IGNORED_FILES = {"data_config.json", "kinspan.json", "train_script.json"}
+IGNORED = {"data_config.json", "kinspan.json", "ranker.json", "train_script.json", *BESIDE}
 
 
 class Embedder:
@@ -49,7 +49,7 @@ class Embedder:
     """
 
     def __init__(self, name_or_dir: str, max_length: int | None = None) -> None:
-        if find_kind(name_or_dir) != BI_ENCODER:
+        if not can_embed(name_or_dir):
             raise KinspanError(f"--model {name_or_dir} is not a bi-encoder, which embeds each text alone")
         self.name, self.place = shorten_name(name_installed(name_or_dir)), name_or_dir
         self.model = load_bi_encoder(name_or_dir, max_length).eval()
@@ -157,8 +157,9 @@ def fingerprint_bi_encoder(name_or_dir: str) -> str:
         return f"{name_or_dir}@{_find_commit(name_or_dir)}"
     digest = hashlib.sha256()
     for path in sorted(Path(root) / name for root, _, names in os.walk(folder, followlinks=True) for name in names):
-        if path.suffix in FINGERPRINTED_SUFFIXES and path.name not in IGNORED_FILES:
-            digest.update(str(path.relative_to(folder)).encode())
+        place = path.relative_to(folder)
+        if path.suffix in FINGERPRINTED_SUFFIXES and IGNORED.isdisjoint(place.parts):
+            digest.update(str(place).encode())
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]

@@ -1,10 +1,9 @@
-"""A learned fusion: a ranker that adds up the scores of other rankers, its parts, with learned weights.
+"""The release of an adaptation: a folder of up to three rankers, whose scores are added up with weights.
 
-Its folder holds ``fusion.json``, the word counts that BM25 needs, and a sub-folder for each model; ``ranking.model``
-scores by it.
+Its root is the bi-encoder, as sentence-transformers loads it; ``cross-encoder/`` is a folder that CrossEncoder loads;
+``words.json`` holds the word counts that BM25 needs, and ``fusion.json`` the weights. ``ranking.model`` ranks by it.
 """
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,11 +20,12 @@ from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, WordCounts
 from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
 from pretrain.release.card import CardOverrides, make_metadata, render_card
-from pretrain.release.folder import CARD, FACTS, fingerprint_model, replace_release
+from pretrain.release.folder import CARD, FACTS, replace_release
+from pretrain.release.siamese import write_json
 
-from .kinds import FUSION_FILE
+from .kinds import BESIDE, BI_ENCODER, CROSS_ENCODER, FUSION_FILE, MODULES, WORDS, load_bi_encoder
 
-WORDS, FORMAT = "words.json", 2
+FORMAT, BY_SCORE, BY_RANK = 3, "scores", "ranks"
 REPAIR = "make it anew with kinspan adapt"
 NAME = "the fusion"
 FOLDS, SEED, FOLDS_KEY = 5, 0, 2**33  # SEED and FOLDS_KEY of the random assignment of questions to folds
@@ -34,33 +34,15 @@ ROUNDING = 1e-6  # scores that differ by a smaller share of the largest count as
 STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # values of scikit-learn's C; a smaller one regularises more
 # Files of a hub repository that PyTorch does not load
 NOT_NEEDED = ("*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*", "coreml/*")
-NOT_COPIED = ("ranker.json", "*.tmp")  # files of a part's folder that are left out
-
-
-@dataclass(frozen=True)
-class FusedRanker:
-    """A ranker within a fusion.
-
-    name:        for people; BM25's is BM25
-    folder:      the model's folder in that of the fusion; "" for BM25
-    weight:      weight of its standardised scores
-    mean, scale: mean and standard deviation of its scores on the questions that the weights were fitted on
-    fingerprint: hash of the model
-    """
-
-    name: str
-    folder: str
-    weight: float
-    mean: float
-    scale: float
-    fingerprint: str = ""
+# Entries of a model's folder that are left out: it may be a release itself
+NOT_COPIED = shutil.ignore_patterns("ranker.json", "*.tmp", *BESIDE)
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A fitted fusion.
 
-    weights, means, scales: one value per part, see FusedRanker
+    weights, means, scales: one value per part
     out_of_fold: ``[N]`` score of every candidate, by weights that were fitted on other questions
     """
 
@@ -169,46 +151,58 @@ def measure_map(data: AnswerSet, scores: np.ndarray) -> float:
 
 
 def write_fusion(
-    output: Path, fitted: Fitted, models: Mapping[str, str], words: WordCounts, about: Mapping[str, Any]
+    output: Path,
+    *,
+    bi_encoder: str | None,
+    cross_encoder: str | None,
+    weights: Mapping[str, float],
+    by_rank: bool,
+    words: WordCounts,
+    about: Mapping[str, Any],
 ) -> None:
-    """Writes the folder of a fusion, with copies of its parts' models.
+    """Writes the folder of a fusion, with copies of its models.
 
-    models: folder or hub name of each part's model
-    about:  ``data``, the name of the data set, and ``figures``, by split
+    bi_encoder, cross_encoder: folder or hub name; a bi-encoder without a weight serves as the first stage of a search
+    weights: by BM25, BI_ENCODER and CROSS_ENCODER
+    by_rank: whether reciprocal ranks are added up, instead of standardised scores
+    about:   ``data``, the name of the data set, and ``figures``, by split
 
     Raises KinspanError if ``output`` holds something other than a release.
     """
-    parts = []
     with replace_release(output) as partial:
-        partial.mkdir(parents=True)
-        for number, name in enumerate(fitted.names):
-            folder = fingerprint = ""
-            if name != BM25:
-                folder = f"part-{number + 1}"
-                ignored = shutil.ignore_patterns(*NOT_COPIED)
-                shutil.copytree(_find_folder(models[name]), partial / folder, ignore=ignored)
-                fingerprint = fingerprint_model(str(partial / folder))
-            weight, mean, scale = (float(values[number]) for values in (fitted.weights, fitted.means, fitted.scales))
-            parts.append(FusedRanker(name, folder, weight=weight, mean=mean, scale=scale, fingerprint=fingerprint))
-        content = {"format": FORMAT, "intercept": fitted.intercept, "parts": [asdict(part) for part in parts]}
-        _write_json(partial / FUSION_FILE, content)
-        if BM25 in fitted.names:
-            _write_json(partial / WORDS, asdict(words), indent=None)
-        _write_json(partial / FACTS, {**about, "kind": "fusion", "kinspan": list_versions()["kinspan"]})
+        if bi_encoder:
+            _copy_bi_encoder(find_folder(bi_encoder), partial)
+        if cross_encoder:
+            shutil.copytree(find_folder(cross_encoder), partial / CROSS_ENCODER, ignore=NOT_COPIED)
+        partial.mkdir(parents=True, exist_ok=True)
+        content = {"format": FORMAT, "by": BY_RANK if by_rank else BY_SCORE, "weights": dict(weights)}
+        write_json(partial / FUSION_FILE, content)
+        write_json(partial / WORDS, asdict(words))
+        write_json(partial / FACTS, {**about, "kind": "fusion", "kinspan": list_versions()["kinspan"]})
+        library = "sentence-transformers" if bi_encoder or cross_encoder else None
         card = render_card(
             "fusion.md",
-            make_metadata(CardOverrides(), ["fusion", "answer-sentence-selection", "kinspan"], library=None),
+            make_metadata(CardOverrides(), ["fusion", "answer-sentence-selection", "kinspan"], library=library),
             CardOverrides(),
-            title=f"Learned fusion for {about['data']}",
-            weights=dict(zip(fitted.names, fitted.weights.tolist(), strict=True)),
+            title=f"Ranker for {about['data']}",
+            has_bi_encoder=bi_encoder is not None,
+            has_cross_encoder=cross_encoder is not None,
+            weights=weights,
+            by_rank=by_rank,
             figures=about["figures"],
             titles={metric: TITLES[metric] for metric in METRICS},
-            folds=FOLDS,
         )
         (partial / CARD).write_text(card, encoding="utf-8")
 
 
-def _find_folder(model: str) -> str:
+def _copy_bi_encoder(folder: str, output: Path) -> None:
+    if (Path(folder) / MODULES).is_file():
+        shutil.copytree(folder, output, ignore=NOT_COPIED)
+    else:  # an encoder without a head
+        load_bi_encoder(folder).save(str(output), create_model_card=False)
+
+
+def find_folder(model: str) -> str:
     """Returns the folder of a model's files; a hub model is downloaded unless it is cached."""
     if Path(model).is_dir():
         return model
@@ -217,29 +211,18 @@ def _find_folder(model: str) -> str:
     return snapshot_download(model, ignore_patterns=list(NOT_NEEDED))
 
 
-def _write_json(path: Path, content: Mapping[str, Any], indent: int | None = 1) -> None:
-    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+def read_fusion(folder: Path) -> tuple[dict[str, float], bool, WordCounts]:
+    """Returns the weights of a fusion, whether they are of reciprocal ranks, and the word counts of BM25.
 
-
-def read_parts(folder: Path) -> tuple[list[FusedRanker], float]:
-    """Returns the parts of a fusion and its intercept. Raises KinspanError if the folder is damaged."""
-    path = folder / FUSION_FILE
-    content = read_object(path, REPAIR)
+    Raises KinspanError if the folder is damaged.
+    """
+    content, words = (read_object(folder / name, REPAIR) for name in (FUSION_FILE, WORDS))
     try:
         if content["format"] != FORMAT:
-            raise KinspanError(f"{path} has format {content['format']}, and this version reads {FORMAT}")
-        parts, intercept = [FusedRanker(**part) for part in content["parts"]], float(content["intercept"])
-    except (LookupError, TypeError, ValueError) as error:
-        raise KinspanError(f"{path} is damaged ({error!r}): {REPAIR}") from error
-    for part in parts:
-        if part.folder and (Path(part.folder).name != part.folder or not (folder / part.folder).is_dir()):
-            raise KinspanError(f"{path}: there is no folder {part.folder!r} beside it: {REPAIR}")
-    return parts, intercept
-
-
-def read_words(folder: Path) -> WordCounts:
-    """Returns the word counts of BM25. Raises KinspanError if the file is damaged."""
-    try:
-        return WordCounts(**read_object(folder / WORDS, REPAIR))
-    except TypeError as error:
-        raise KinspanError(f"{folder / WORDS} is damaged ({error}): {REPAIR}") from error
+            raise ValueError(f"format {content['format']}, where {FORMAT} is read")
+        weights = {name: float(weight) for name, weight in content["weights"].items()}
+        if weights.keys() - {BM25, BI_ENCODER, CROSS_ENCODER} or content["by"] not in (BY_SCORE, BY_RANK):
+            raise ValueError("unknown part, or way of adding up")
+        return weights, content["by"] == BY_RANK, WordCounts(**words)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise KinspanError(f"{folder / FUSION_FILE}, or {WORDS}, is damaged ({error!r}): {REPAIR}") from error

@@ -17,7 +17,9 @@ from pretrain.modeling.adapters.folder import is_adapter
 log = logging.getLogger(__name__)
 
 ADAPTER, FUSION, BI_ENCODER, CROSS_ENCODER = "adapter", "fusion", "bi-encoder", "cross-encoder"
-FUSION_FILE, MODULES = "fusion.json", "modules.json"  # files of a learned fusion and of a sentence-transformers model
+FUSION_FILE, WORDS = "fusion.json", "words.json"
+BESIDE = (FUSION_FILE, WORDS, CROSS_ENCODER)  # entries of a fusion's folder beside its bi-encoder
+MODULES = "modules.json"  # a file of a sentence-transformers model
 CLASSIFIER = "ForSequenceClassification"
 QUERY, ANSWER = ("query",), ("document", "passage", "corpus")  # models' names for the prompts of these texts
 # Options of cached_file that make it return None for a missing file
@@ -49,6 +51,12 @@ def find_kind(name_or_dir: str) -> str:
         return CROSS_ENCODER
     headless = [name.endswith("Model") and "Head" not in name for name in classes]
     return BI_ENCODER if has_modules or (headless and all(headless)) else CROSS_ENCODER
+
+
+def can_embed(name_or_dir: str) -> bool:
+    """Returns whether this is a bi-encoder, or a fusion with one at its root. Raises KinspanError without a model."""
+    kind = find_kind(name_or_dir)
+    return kind == BI_ENCODER or (kind == FUSION and _has_modules(name_or_dir))
 
 
 def _has_modules(name_or_dir: str) -> bool:

@@ -28,7 +28,7 @@ from finetune.data.filters import NO_ALL_NEGATIVE
 from finetune.data.registry import load_filtered, parse_columns
 from finetune.data.tables import FORMATS
 
-from .kinds import BI_ENCODER, find_kind, load_bi_encoder, load_cross_encoder
+from .kinds import CROSS_ENCODER, can_embed, find_kind, load_bi_encoder, load_cross_encoder
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
 
@@ -64,10 +64,10 @@ def mine_file(
     old = find_files(output, [f"train{suffix}" for suffix in FORMATS])
     if old and not (output / FACTS).exists():
         raise KinspanError(f"--output_dir {output} holds a {old[0].name} that was not mined: choose another folder")
-    if find_kind(model) != BI_ENCODER:
+    if not can_embed(model):
         raise KinspanError(f"--model {model} is not a bi-encoder: give it as --cross_encoder")
-    if cross_encoder and find_kind(cross_encoder) == BI_ENCODER:
-        raise KinspanError(f"--cross_encoder {cross_encoder} is a bi-encoder: give it as --model")
+    if cross_encoder and find_kind(cross_encoder) != CROSS_ENCODER:
+        raise KinspanError(f"--cross_encoder {cross_encoder} is a {find_kind(cross_encoder)}")
     names = parse_columns(columns)
     data = load_filtered(spec, "train", NO_ALL_NEGATIVE, names)
     data = data.keep(data.labels == 1)

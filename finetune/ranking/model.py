@@ -1,7 +1,7 @@
 """Any model that ranks, loaded once: known families run without padding, others in sentence-transformers."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from pretrain.modeling.pair_model import holds_no_weights
 
 from .embedder import Embedder
 from .encode import encode_pairs
-from .fusion import read_parts, read_words
-from .kinds import ADAPTER, BI_ENCODER, CLASSIFIER, FUSION, find_kind, load_cross_encoder
+from .fusion import combine, read_fusion
+from .kinds import ADAPTER, BI_ENCODER, CLASSIFIER, CROSS_ENCODER, FUSION, find_kind, load_cross_encoder
 from .ranker import Ranker, can_pack, find_max_length, find_trained_length, load_own_tokenizer, load_trained_ranker
 from .score import score_pairs
 
@@ -35,18 +35,20 @@ class RankingModel:
 
     max_length: maximum number of tokens of a pair, or of a text for a bi-encoder; a fusion has its longest part's
     run:        returns the scores ``[N]``, and which pairs are truncated (cut), ``[N]``
+    known:      parts of a fusion whose scores ``[N]`` are given to ``run``, and to ``score``, by name
     num_pairs, num_cut: number of pairs that were scored, and truncated, so far
     """
 
     name: str
     max_length: int
-    run: Callable[[AnswerSet], tuple[np.ndarray, np.ndarray]]
+    run: Callable[..., tuple[np.ndarray, np.ndarray]]
+    known: Collection[str] = ()
     num_pairs: int = 0
     num_cut: int = 0
 
-    def score(self, data: AnswerSet) -> np.ndarray:
+    def score(self, data: AnswerSet, **known: np.ndarray) -> np.ndarray:
         """Returns the scores ``[N]``. Raises KinspanError if one is not finite."""
-        scores, cut = self.run(data)
+        scores, cut = self.run(data, **known)
         if not np.isfinite(scores).all():
             row = int(np.flatnonzero(~np.isfinite(scores))[0])
             raise KinspanError(f"{self.name}: its score of candidate {data.answer_ids[row]} is not finite")
@@ -66,48 +68,51 @@ def score_answers(
     return scores
 
 
-def load_model(name_or_dir: str, max_length: int | None = None, precision: str = "fp32") -> RankingModel:
+def load_model(
+    name_or_dir: str, max_length: int | None = None, precision: str = "fp32", known: Collection[str] = ()
+) -> RankingModel:
     """Loads any model that ranks.
 
     name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder); a
         bi-encoder of sentence-transformers or an encoder without a head, which score by the similarity of their
-        embeddings; or a learned fusion of such models and BM25
+        embeddings; or a fusion of such models and BM25
     max_length: maximum number of tokens of a pair, or of a text for a bi-encoder; None: the model's own
     precision:  "bf16" applies only to cross-encoders whose pairs can be packed; others use fp32
+    known:      parts of a fusion that are not loaded, since their scores will be given
     """
     kind = find_kind(name_or_dir)
     if kind == FUSION:
-        return _load_fusion(Path(name_or_dir), max_length, precision)
+        return _load_fusion(Path(name_or_dir), max_length, precision, known)
     if kind == BI_ENCODER:
-        embedder = Embedder(name_or_dir, max_length)
-        log.info("%s is scored by the %s of embeddings", embedder.name, embedder.similarity)
-        return RankingModel(embedder.name, embedder.max_length, embedder.score)
+        return _load_bi_encoder(name_or_dir, max_length)
     return _load_cross_encoder(name_or_dir, kind, max_length, precision)
 
 
-def _load_fusion(folder: Path, max_length: int | None, precision: str) -> RankingModel:
-    parts, intercept = read_parts(folder)
-    log.info("%s is a fusion: %s", folder.name, ", ".join(f"{part.weight:.2f} {part.name}" for part in parts))
-    loaded = [
-        load_model(str(folder / part.folder), max_length, precision) if part.folder else _load_bm25(folder)
-        for part in parts
-    ]
+def _load_fusion(folder: Path, max_length: int | None, precision: str, known: Collection[str]) -> RankingModel:
+    weights, by_rank, words = read_fusion(folder)
+    log.info("%s is a fusion: %s", folder.name, ", ".join(f"{weight:.2f} {name}" for name, weight in weights.items()))
+    load = {
+        BM25: lambda: RankingModel(BM25, NO_LIMIT, lambda d: (score_bm25_by(words, d), np.zeros(d.num_pairs, bool))),
+        BI_ENCODER: lambda: _load_bi_encoder(str(folder), max_length),
+        CROSS_ENCODER: lambda: load_model(str(folder / CROSS_ENCODER), max_length, precision),
+    }
+    parts = {name: load[name]() for name in weights if name not in known}
 
-    def run(data: AnswerSet) -> tuple[np.ndarray, np.ndarray]:
-        scores, cut = np.full(data.num_pairs, intercept), np.zeros(data.num_pairs, dtype=bool)
-        for part, model in zip(parts, loaded, strict=True):
-            part_scores, part_cut = model.run(data)
-            scores += part.weight * (part_scores - part.mean) / part.scale
+    def run(data: AnswerSet, **scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        cut = np.zeros(data.num_pairs, dtype=bool)
+        for name, model in parts.items():
+            scores[name], part_cut = model.run(data)
             cut |= part_cut
-        return scores, cut
+        return combine(scores, weights, data.starts, by_rank), cut
 
-    length = max((model.max_length for model in loaded if model.max_length < NO_LIMIT), default=NO_LIMIT)
-    return RankingModel(folder.name, length, run)
+    length = max((model.max_length for model in parts.values() if model.max_length < NO_LIMIT), default=NO_LIMIT)
+    return RankingModel(folder.name, length, run, weights.keys() - parts.keys())
 
 
-def _load_bm25(folder: Path) -> RankingModel:
-    counts = read_words(folder)
-    return RankingModel(BM25, NO_LIMIT, lambda data: (score_bm25_by(counts, data), np.zeros(data.num_pairs, bool)))
+def _load_bi_encoder(name_or_dir: str, max_length: int | None) -> RankingModel:
+    embedder = Embedder(name_or_dir, max_length)
+    log.info("%s is scored by the %s of embeddings", embedder.name, embedder.similarity)
+    return RankingModel(embedder.name, embedder.max_length, embedder.score)
 
 
 def _load_cross_encoder(name_or_dir: str, kind: str, max_length: int | None, precision: str) -> RankingModel:

@@ -30,7 +30,7 @@ from pretrain.release.folder import write_max_length
 from pretrain.release.siamese import fill_siamese_folder
 
 from .encode import TokenizedTexts, group_by_length, move_row, tokenise_once
-from .kinds import ANSWER, BI_ENCODER, QUERY, find_kind, find_prompt, load_bi_encoder, silence_transformers
+from .kinds import ANSWER, QUERY, can_embed, find_prompt, load_bi_encoder, silence_transformers
 from .ranker import FRESH_SEED
 from .score import BATCH_TOKENS, PackedForward, run_batches
 
@@ -69,7 +69,7 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
     model, _ = load_siamese_model(name_or_dir, FRESH_SEED + seed)  # its masked-LM head is not used
     if holds_no_weights(name_or_dir):
         log.info("%s holds no weights: the model starts from scratch", name_or_dir)
-    elif find_kind(name_or_dir) == BI_ENCODER and (untrained := list_untrained_parts(load_bi_encoder(name_or_dir))):
+    elif can_embed(name_or_dir) and (untrained := list_untrained_parts(load_bi_encoder(name_or_dir))):
         log.warning("%s is trained without %s", name_or_dir, ", ".join(untrained))
     return SiameseRanker(model.encoder)
 

@@ -16,8 +16,8 @@ DESCRIPTION = """Measures rankings of candidate answers: MAP, MRR, P@1 and nDCG@
 
 --run and --qrels score TREC files of any system: lines of `question Q0 candidate rank score tag` and of
 `question 0 candidate relevance`; the rank is ignored, and ties are broken by id. --model and --data score models on a
-data set, beside BM25: a sequence classifier, a bi-encoder of sentence-transformers, or a learned fusion. Each further
-one is compared with the first by a paired randomisation test over questions.
+data set, beside BM25: a sequence classifier, a bi-encoder of sentence-transformers, or a fusion. Each further one is
+compared with the first by a paired randomisation test over questions.
 
 --documents and --data measure models by searching all paragraphs of documents: MRR@10, R@10 and MAP. Bi-encoders rank
 all paragraphs; cross-encoders and fusions re-rank what BM25 and the first bi-encoder find.

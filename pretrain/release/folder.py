@@ -50,8 +50,9 @@ def fingerprint_model(name_or_dir: str) -> str:
     if not folder.is_dir():
         return name_or_dir
     digest = hashlib.sha256()
-    configs = (folder / name for name in ("adapter.json", "config.json", "fusion.json"))
-    for path in sorted([*folder.glob("*.safetensors"), *configs]):
+    configs = [folder / name for name in ("adapter.json", "config.json", "fusion.json", "words.json")]
+    beside = folder / "cross-encoder"  # of a fusion
+    for path in sorted([*folder.glob("*.safetensors"), *configs, *beside.glob("*.safetensors")]):
         if path.is_file():
             digest.update(path.name.encode())
             with path.open("rb") as file:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
+from finetune.evaluation.bm25 import count_words
 from finetune.ranking.embedder import Embedder
+from finetune.ranking.fusion import write_fusion
 from finetune.ranking.model import score_answers
 from finetune.ranking.retrieval import fuse
 from serve.building import build_index
@@ -79,6 +81,24 @@ def test_fusion_adds_up_reciprocal_ranks(searcher):
     hit = searcher.search(["number 41"], 1, 0, FUSION).hits[0][0]
     assert set(hit.scores) >= {FUSION}
     assert hit.score == hit.scores[FUSION]
+
+
+@pytest.mark.parametrize("stage", [BI_ENCODER, BM25])
+def test_a_fusion_takes_its_similarities_from_the_index(tmp_path, bi_encoder, cross_encoder, answers, index, stage):
+    weights, words = {"BM25": 0.2, "bi-encoder": 0.3, "cross-encoder": 0.5}, count_words([a.text for a in answers])
+    models = {"bi_encoder": str(bi_encoder), "cross_encoder": str(cross_encoder)}
+    release, about = tmp_path / "release", {"data": "made", "figures": {}}
+    write_fusion(release, **models, weights=weights, by_rank=False, words=words, about=about)
+    build_index(tmp_path / "index", Embedder(str(release)), answers)
+    for place, known in ((tmp_path / "index", {"bi-encoder"}), (index, set())):
+        searcher = Searcher(place, str(release))
+        assert set(searcher.cross_encoder.model.known) == known
+        answered = searcher.search([*QUESTIONS, "nonesuch"], 10, 10, stage)
+        assert ("encode" in answered.timings) == (stage == BI_ENCODER or bool(known))
+        for question, hits in zip(QUESTIONS, answered.hits, strict=False):
+            expected = score_answers(str(release), make_candidates([question], [[hit.text for hit in hits]]))
+            assert [hit.score for hit in hits] == pytest.approx(expected, abs=0.02)  # the index's vectors are rounded
+            assert (np.diff([hit.score for hit in hits]) <= 0).all()
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,25 @@
-"""Learned fusions: what is learned, what the folder scores, and which folders are refused."""
+"""Fusions: how scores are added up, what the folder scores and who loads it, and which folders are refused."""
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.registry import load_split
-from finetune.evaluation.bm25 import BM25, count_words, score_bm25_by
+from finetune.evaluation.bm25 import BM25, count_words, score_bm25
+from finetune.evaluation.metrics import MAP
+from finetune.ranking.embedder import fingerprint_bi_encoder
 from finetune.ranking.fusion import (
     FOLDS,
-    WORDS,
     combine,
     fit_fusion,
     measure_map,
-    read_parts,
     reciprocal_ranks,
     score_out_of_fold,
     single_ranker_fusion,
@@ -24,9 +27,18 @@ from finetune.ranking.fusion import (
     standardise,
     write_fusion,
 )
-from finetune.ranking.kinds import FUSION_FILE
+from finetune.ranking.kinds import BI_ENCODER as FINDER
+from finetune.ranking.kinds import CROSS_ENCODER as READER
+from finetune.ranking.kinds import FUSION_FILE, MODULES, WORDS, can_embed
 from finetune.ranking.model import load_model, score_answers
+from launch.kinspan import find_command, show
+from pretrain.release.card import CANDIDATES, EXAMPLE_FOLDER, QUESTION
+from pretrain.release.folder import CARD, fingerprint_model
 from serve.search import ReRanker
+from tests.fake_hub import find_faults
+from tests.launch.entries import module_of, name_module
+
+WEIGHTS = {BM25: 0.2, FINDER: 0.3, READER: 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -35,33 +47,35 @@ def data(write_sets, answer_set):
 
 
 @pytest.fixture(scope="module")
-def folder(write_sets):
-    return write_sets(train=5, dev=30, test=10, candidates=5)
+def test_set(write_sets, answer_set):
+    return answer_set(write_sets(test=10, candidates=5), "test")
 
 
 @pytest.fixture(scope="module")
-def fused(folder, make_model, tmp_path_factory):
-    """The folder of a fusion of BM25, a bi-encoder and a cross-encoder, whose own folders are gone; the test questions;
-    and what each part scored on them."""
+def release(test_set, tmp_path_factory):
+    """``release(bi_encoder, cross_encoder, by_rank=False, **weights)``: the folder of a fusion."""
+
+    def write(bi_encoder=None, cross_encoder=None, by_rank=False, **weights):
+        output = tmp_path_factory.mktemp("fusion") / "release"
+        models = {"bi_encoder": bi_encoder and str(bi_encoder), "cross_encoder": cross_encoder and str(cross_encoder)}
+        words, about = count_words(test_set.answers.to_pylist()), {"data": "files", "figures": {"test": {MAP: 0.5}}}
+        write_fusion(output, **models, weights=weights, by_rank=by_rank, words=words, about=about)
+        return output
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def fused(release, make_model, test_set, tmp_path_factory):
+    """The folder of a fusion of all parts, whose own folders are gone; the test questions; and each part's scores."""
     models = tmp_path_factory.mktemp("models")
-    shutil.copytree(make_model(headless=True), models / "finder")
-    shutil.copytree(make_model(initializer_range=0.3), models / "reader")
-    parts = {BM25: BM25, "finder": str(models / "finder"), "reader": str(models / "reader")}
-    dev, test = (load_split(f"files={folder}", split) for split in ("dev", "test"))
-    words = count_words(dev.answers.unique().to_pylist())
-
-    def score(data):
-        return {
-            name: score_bm25_by(words, data) if name == BM25 else score_answers(model, data)
-            for name, model in parts.items()
-        }
-
-    fitted = fit_fusion(dev, score(dev))
-    figures = {"dev": {"map": measure_map(dev, fitted.out_of_fold)}}
-    write_fusion(models.parent / "fused", fitted, parts, words, {"data": "files", "figures": figures})
-    scores = score(test)
+    finder = shutil.copytree(make_model(headless=True), models / "finder")
+    reader = shutil.copytree(make_model(initializer_range=0.3), models / "reader")
+    output = release(finder, reader, **WEIGHTS)
+    scores = {BM25: score_bm25(test_set)}
+    scores |= {name: score_answers(str(model), test_set) for name, model in ((FINDER, finder), (READER, reader))}
     shutil.rmtree(models)
-    return models.parent / "fused", test, scores
+    return output, test_set, scores
 
 
 def test_what_tells_right_from_wrong_gets_the_weight(data):
@@ -109,15 +123,70 @@ def test_too_few_questions_are_refused(data):
 
 
 def test_the_folder_scores_as_its_parts_do_wherever_it_lies(fused):
-    """Whatever else is scored, too, so that a search ranks as the evaluation did."""
+    """Whatever other questions are scored, too, so that a search ranks as the evaluation did."""
     output, test, of_parts = fused
-    parts, intercept = read_parts(output)
-    expected = intercept + sum(part.weight * (of_parts[part.name] - part.mean) / part.scale for part in parts)
     scores = score_answers(str(output), test)
-    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    np.testing.assert_allclose(scores, combine(of_parts, WEIGHTS, test.starts, False), atol=1e-4)
     texts = test.answers.to_pylist()
     found = ReRanker(str(output)).score(test.questions[1:2], [texts[5:10]])
     np.testing.assert_allclose(found[0], scores[5:10], atol=1e-4)
+
+
+def test_sentence_transformers_loads_both_models(fused):
+    output, test, of_parts = fused
+    bi_encoder, cross_encoder = SentenceTransformer(str(output)), CrossEncoder(str(output / READER))
+    answers = bi_encoder.encode_document(test.answers.to_pylist())
+    queries = bi_encoder.encode_query(list(test.questions))[test.question_of]
+    cosines = bi_encoder.similarity_pairwise(queries, answers)
+    np.testing.assert_allclose(cosines, of_parts[FINDER], atol=1e-4)
+    pairs = [(test.questions[q], text.as_py()) for q, text in zip(test.question_of, test.answers, strict=True)]
+    logits = cross_encoder.predict(pairs, activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(logits, of_parts[READER], atol=1e-4)
+
+
+def test_a_fusion_of_a_fusion_takes_its_bi_encoder_alone(fused, release):
+    output, test, of_parts = fused
+    again = release(output, **{BM25: 1.0, FINDER: 3.0}, by_rank=True)
+    assert not (again / READER).exists()
+    assert fingerprint_bi_encoder(str(again)) == fingerprint_bi_encoder(str(output))
+    assert fingerprint_model(str(again)) != fingerprint_model(str(output))
+    expected = combine(of_parts, {BM25: 1.0, FINDER: 3.0}, test.starts, True)
+    np.testing.assert_allclose(score_answers(str(again), test), expected)
+
+
+def test_a_bi_encoder_may_be_there_for_the_first_stage_alone_or_not_at_all(fused, release):
+    output, test, of_parts = fused
+    for bi_encoder, can in ((output, True), (None, False)):
+        alone = release(bi_encoder, output / READER, **{READER: 1.0})
+        expected = standardise(of_parts[READER], test.starts)
+        np.testing.assert_allclose(score_answers(str(alone), test), expected, atol=1e-4)
+        assert can_embed(str(alone)) == can
+        assert (alone / MODULES).is_file() == can
+
+
+def test_the_code_of_the_card_runs_as_it_stands(fused, tmp_path, monkeypatch, capsys):
+    """It comes first, and names ``path/to/this/folder``."""
+    output, _, _ = fused
+    shutil.copytree(output, tmp_path / EXAMPLE_FOLDER)
+    (tmp_path / "my-documents").mkdir()
+    (tmp_path / "my-documents/cats.txt").write_text(" ".join(CANDIDATES) * 3)
+    rows = [{"question": QUESTION, "answer": text, "label": n} for n, text in enumerate(CANDIDATES)]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    card = (output / CARD).read_text()
+    assert not find_faults(card)
+    *codes, commands = re.findall(r"```\w+\n(.*?)```", card, re.DOTALL)
+    assert len(codes) == 2
+    for code in codes:
+        exec(code, {})
+    for line in commands.splitlines():
+        command, arguments = find_command(shlex.split(line)[1:])
+        monkeypatch.setattr("sys.argv", [command, *arguments])
+        show(module_of(name_module(command)).main())
+    said = capsys.readouterr().out
+    assert "tensor([[" in said
+    assert "'corpus_id': " in said
+    assert "cats.txt#1" in said
 
 
 def test_cut_pairs_are_counted_once(fused):
@@ -154,14 +223,12 @@ def rewrite(folder: Path, **changed) -> None:
     [
         (lambda folder: (folder / FUSION_FILE).write_text("{"), FUSION_FILE),
         (lambda folder: (folder / WORDS).unlink(), WORDS),
-        (
-            lambda folder: rewrite(folder, parts=[{"name": "x", "folder": "../x", "weight": 1, "mean": 0, "scale": 1}]),
-            FUSION_FILE,
-        ),
-        (lambda folder: shutil.rmtree(folder / "part-2"), FUSION_FILE),
-        (lambda folder: rewrite(folder, format=99), FUSION_FILE),
+        (lambda folder: rewrite(folder, weights={"../x": 1}), FUSION_FILE),
+        (lambda folder: rewrite(folder, by="chance"), FUSION_FILE),
+        (lambda folder: shutil.rmtree(folder / READER), READER),
+        (lambda folder: rewrite(folder, format=2), FUSION_FILE),
     ],
-    ids=["json", "words", "astray", "part", "newer"],
+    ids=["json", "words", "astray", "way", "part", "older"],
 )
 def test_a_damaged_folder_is_refused(fused, tmp_path, damage, file):
     output, test, _ = fused
