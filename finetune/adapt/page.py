@@ -4,6 +4,9 @@ from pathlib import Path
 
 from data_pipeline.core.files import JsonObject
 from data_pipeline.core.pages import render_template
+from finetune.evaluation.significance import format_p
+
+COLUMNS = "gain: over the base model; p: of a gain by chance, the choice counted; ms: for a question's candidates"
 
 
 def format_result(result: JsonObject) -> str:
@@ -15,13 +18,14 @@ def format_result(result: JsonObject) -> str:
         lines += [f"{row['name']:<{width}}  {row['map']:.2f}   {row['low']:.2f} to {row['high']:.2f}" for row in rows]
         lines += ["", result["sample"]["sentence"]]
     else:
-        lines = [f"{'MAP':<{width}}    dev   test"]
+        lines = [f"{'':<{width}}    MAP    gain      p      ms    MB"]
         for row in rows:
-            test = "" if row["test"] is None else f"  {row['test']:.3f}"
-            lines.append(f"{row['name']:<{width}}  {row['dev']:.3f}{test}")
-        lines.append("")
+            gain = "" if row["p"] is None else f"  {row['gain']:+.3f}  {format_p(row['p']):>5}"
+            cost = f"{row['ms']:6,.0f}  {row['megabytes']:4,.0f}"
+            lines.append(f"{row['name']:<{width}}  {row['map']:.3f}{gain:<15}  {cost}")
+        lines += [COLUMNS, ""]
     released = [f"released: {result['release']}"] if result["release"] else []
-    lines += [result["verdict"], *released, f"page: {result['page']}", "next:"]
+    lines += [result["verdict"], *released, f"page: {result['page']}", result["size"], "next:"]
     return "\n".join([*lines, *(f"  {command}" for command in result["commands"])])
 
 

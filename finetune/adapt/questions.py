@@ -1,8 +1,8 @@
-"""The labelled questions of an adaptation: split in three, subsampled if there are many, and written to files."""
+"""The labelled questions of an adaptation: pooled, checked, thinned if there are many, and divided into folds."""
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,54 +11,93 @@ import pyarrow as pa
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
-from finetune.data.answers import AnswerSet
+from finetune.data.answers import AnswerSet, concatenate
 from finetune.data.dataset import MissingSplit
-from finetune.data.files import DEV_SHARE, TEST_SHARE, split_off
 from finetune.data.files import NAME as FILES
-from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, filter_questions, find_kept, find_overlaps
+from finetune.data.files import has_splits, load_unsplit
+from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, find_kept
+from finetune.data.folds import assign_folds, group_questions, pair_similar
 from finetune.data.registry import load_split, parse_columns
 from finetune.training.groups import make_generator
 
 log = logging.getLogger(__name__)
 
 TRAIN, DEV, TEST = "train", "dev", "test"
-MAX_QUESTIONS = {TRAIN: 2000, DEV: 150, TEST: 500}
-MAX_PAIRS = {TRAIN: 40_000, DEV: 1200, TEST: 4000}  # so that a first look takes minutes on a processor
-MIN_QUESTIONS = 5  # in dev, to choose a ranker, and in test, to measure it
+# So that a first look takes minutes on a processor: questions and candidates to train on, to compare by, and to test on
+MAX_TRAINED, MAX_COMPARED, MAX_TESTED = (2000, 40_000), (300, 3000), (500, 5000)
+MIN_QUESTIONS = 10  # with a right and a wrong candidate; with fewer no comparison could show a gain
 FEW_QUESTIONS = 50  # with fewer, a figure is rough
-DRAW_KEY = 2**37  # key of the random numbers that draw questions and wrong candidates
+FOLDS, MANY, FOLDS_OF_MANY = 5, 200, 3  # folds, and those of more than MANY compared questions
+MIN_DRAWN = 100  # questions that are kept, with fewer candidates each
+MAX_SHARED = 0.2  # share of the questions that may also be in the test set, where they are removed
+MAX_RIGHT = 0.5  # share of right candidates above which the labels look reversed
+DRAW_KEY = 2**37  # key of the random numbers that draw questions and candidates
 
 
 @dataclass(frozen=True)
 class Questions:
-    """The three splits. Train and dev are written as the data set ``spec``, and test to another folder."""
+    """The labelled questions, of which the train split is written as the data set ``spec``, and test elsewhere.
+
+    train:    all questions that rankers are trained on and compared by
+    groups:   ``[Q]`` the group of each: those of one group stay in one fold of a cross-validation
+    compared: ``[Q]`` bool, those that rankers are compared by; the others are only trained on
+    found:    ``[N]`` bool, of candidates that a search found: False for right ones that it missed, which have no rank
+    clear:    ``[N]`` bool, False for wrong candidates that may be right, and so train nothing
+    test:     the user's test set, or None
+    """
 
     spec: str
     train: AnswerSet
-    dev: AnswerSet
-    test: AnswerSet
+    groups: np.ndarray
+    compared: np.ndarray
+    found: np.ndarray
+    clear: np.ndarray
+    test: AnswerSet | None
     notes: list[str]
 
     @property
-    def splits(self) -> tuple[AnswerSet, AnswerSet, AnswerSet]:
-        return self.train, self.dev, self.test
+    def judging(self) -> AnswerSet:
+        """Returns the questions that rankers are compared by."""
+        return self.train.take(self.compared)
+
+    def select(self, questions: np.ndarray) -> AnswerSet:
+        """Returns what is trained on of these questions, ``[Q]`` bool."""
+        return self.train.keep(self.clear & questions[self.train.question_of])
+
+    def sink_missed(self, scores: np.ndarray) -> np.ndarray:
+        """Returns the scores ``[N]`` of the compared questions, with right answers that no search found ranked last."""
+        found, judging = self.found[self.compared[self.train.question_of]], self.judging
+        lowest = np.minimum.reduceat(scores, judging.starts[:-1])[judging.question_of]
+        return np.where(found, scores, lowest - 1e-3 * max(1e-6, np.ptp(scores)))
+
+    @property
+    def num_folds(self) -> int:
+        """Returns the number of folds that all questions are worth."""
+        return FOLDS_OF_MANY if self.compared.sum() > MANY else FOLDS
+
+    def assign(self, num_folds: int) -> np.ndarray:
+        """Returns the fold of each compared question, ``[Q]``."""
+        return assign_folds(self.groups, num_folds)[self.compared]
 
     def write(self, folder: Path) -> None:
         """Writes the splits into the folder that they were loaded for."""
-        for data in self.splits:
-            path = locate_test(folder) if data.split == TEST else folder / "questions" / f"{data.split}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, list_lines(data))
+        path = folder / "questions" / f"{TRAIN}.jsonl"
+        for data, target in ((self.train, path), (self.test, locate_test(folder))):
+            if data:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(target, list_lines(data))
 
-    def list_measured(self) -> list[str]:
-        """Returns the distinct right answers to dev and test questions."""
-        right = (split.answers.filter(pa.array(split.labels == 1)).to_pylist() for split in (self.dev, self.test))
+    def list_right(self) -> list[str]:
+        """Returns the distinct right answers to the questions that judge rankers, test questions included."""
+        splits = [self.judging, *([self.test] if self.test else [])]
+        right = (split.answers.filter(pa.array(split.labels == 1)).to_pylist() for split in splits)
         return list(dict.fromkeys(text for texts in right for text in texts))
 
     @property
     def texts(self) -> list[str]:
         """Returns the distinct candidates."""
-        return list(dict.fromkeys(text for split in self.splits for text in split.answers.to_pylist()))
+        splits = [self.train, *([self.test] if self.test else [])]
+        return list(dict.fromkeys(text for split in splits for text in split.answers.to_pylist()))
 
 
 def locate_test(folder: Path) -> Path:
@@ -78,40 +117,61 @@ def name_questions(given: str) -> str:
 
 
 def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
-    """Reads the labelled questions and selects which are used; ``folder`` is where they will be written.
+    """Reads the labelled questions, and checks and divides them; ``folder`` is where they will be written.
 
     given: a data set such as wikiqa=FOLDER, or the folder or file of files=
 
-    A missing test or dev split is taken from the training questions by a hash of their texts, so that it is always the
-    same. Raises KinspanError if there are too few questions, or one split is a part of another.
+    Train and dev questions are pooled. Raises KinspanError if they are too few, look reversed, or too many of them are
+    in the test set.
     """
-    splits, notes = _read_splits(given, columns)
-    for name, share in ((TEST, TEST_SHARE), (DEV, DEV_SHARE)):
-        if name not in splits:
-            splits[name], splits[TRAIN] = split_off(splits[TRAIN], name, share)
-            notes.append(f"no {name} split: {splits[name].num_questions:,} questions are set apart for it")
-    for overlap in find_overlaps([splits[split] for split in (TRAIN, DEV, TEST)]):
-        if overlap.whole:
-            raise KinspanError(f"--questions {given}: {overlap}: one split is a part of the other")
-        notes.append(str(overlap))
-    kept = {}
-    for split, data in splits.items():
-        rule, minimum = (NO_ALL_NEGATIVE, 1) if split == TRAIN else (CLEAN, MIN_QUESTIONS)
-        if (count := int(find_kept(data, rule).sum())) < minimum:
-            raise KinspanError(
-                f"--questions {given}: {count} usable {split} questions are too few: label fifty or more"
-            )
-        kept[split] = _subsample(filter_questions(data, rule), split, notes)
-    if min(kept[DEV].num_questions, kept[TEST].num_questions) < FEW_QUESTIONS:
-        notes.append(f"fewer than {FEW_QUESTIONS} dev or test questions: a difference between rankers may be chance")
-    return Questions(f"files={folder / 'questions'}", kept[TRAIN], kept[DEV], kept[TEST], notes)
-
-
-def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet], list[str]]:
-    """Returns the existing splits, and notes. Dev, or else test, replaces a missing train split."""
-    splits: dict[str, AnswerSet] = {}
     notes: list[str] = []
-    place = Path(make_spec(given).partition("=")[2])
+    pool, test = _read_pool(given, columns)
+    for data in (pool, test):
+        if data and (share := data.labels.mean()) > MAX_RIGHT:
+            right = f"{int(data.labels.sum()):,} of {data.num_pairs:,} {data.split} candidates"
+            raise KinspanError(f"--questions {given}: {right} are right ({share:.0%}): are the labels reversed?")
+    if test:
+        pool = _remove_tested(given, pool, test, notes)
+        test = thin(test.take(find_kept(test, CLEAN)), MAX_TESTED, notes)
+    pool = pool.take(find_kept(pool, NO_ALL_NEGATIVE))
+    for data in (pool, test):
+        if data and (count := int(find_kept(data, CLEAN).sum())) < MIN_QUESTIONS:
+            usable = f"{count} {data.split} questions with right and wrong candidates"
+            raise KinspanError(f"--questions {given}: {usable} are too few: label fifty or more")
+    train = thin(pool, MAX_TRAINED, notes)
+    every = np.ones(train.num_pairs, dtype=bool)
+    return divide(given, train, every, every, test, folder, notes)
+
+
+def divide(
+    given: str,
+    train: AnswerSet,
+    found: np.ndarray,
+    clear: np.ndarray,
+    test: AnswerSet | None,
+    folder: Path,
+    notes: list[str],
+    documents: Sequence[str] = (),
+) -> Questions:
+    """Returns the questions in groups, and which of them compare rankers; see ``Questions``.
+
+    documents: the document of each question, if it is known
+    """
+    compared = _draw_compared(train)
+    if (count := int(compared.sum())) < FEW_QUESTIONS:
+        notes.append(f"{count} questions are few, and show large gains alone: label fifty or more")
+    groups = group_questions(train, documents)
+    if np.ptp(assign_folds(groups, 2)[compared]) == 0:
+        raise KinspanError(f"--questions {given}: all share a right answer or a wording, and cannot judge each other")
+    return Questions(f"{FILES}={folder / 'questions'}", train, groups, compared, found, clear, test, notes)
+
+
+def _read_pool(given: str, columns: str | None) -> tuple[AnswerSet, AnswerSet | None]:
+    """Returns the pooled train and dev questions, and the test set, which takes their place if it is alone."""
+    name, _, place = make_spec(given).partition("=")
+    if name == FILES and Path(place).exists() and not has_splits(Path(place)):
+        return load_unsplit(Path(place), parse_columns(columns) or {}), None
+    splits: dict[str, AnswerSet] = {}
     for split in (TRAIN, DEV, TEST):
         try:
             splits[split] = load_split(make_spec(given), split, parse_columns(columns))
@@ -119,39 +179,57 @@ def _read_splits(given: str, columns: str | None) -> tuple[dict[str, AnswerSet],
             log.debug("%s", error)
     if not splits:
         raise KinspanError(f"--questions {given}: it has no train, dev or test split")
-    if TRAIN not in splits:
-        first = next(iter(splits))
-        splits[TRAIN] = replace(splits.pop(first), split=TRAIN)
-        notes += [] if place.is_file() else [f"no train split: the {first} questions take its place"]
-    return splits, notes
+    test = splits.pop(TEST, None) if len(splits) > 1 else None
+    return replace(concatenate(list(splits.values())), split=TRAIN), test
 
 
-def _subsample(data: AnswerSet, split: str, notes: list[str]) -> AnswerSet:
-    """Returns at most MAX_QUESTIONS questions, with as many wrong candidates as MAX_PAIRS allows."""
-    drawn = data
-    if data.num_questions > MAX_QUESTIONS[split]:
-        order = make_generator(1, DRAW_KEY).permutation(data.num_questions)
-        drawn = data.take(np.sort(order[: MAX_QUESTIONS[split]]))
-    drawn = subsample_negatives(drawn, MAX_PAIRS[split])
-    if drawn.num_pairs < data.num_pairs:
-        kept = f"{drawn.num_questions:,} of {data.num_questions:,} questions, with {drawn.num_pairs:,} candidates"
-        notes.append(f"{split}: to save time {kept} are used, drawn at random")
-    return drawn
+def _remove_tested(given: str, pool: AnswerSet, test: AnswerSet, notes: list[str]) -> AnswerSet:
+    """Returns the questions without those that the test set has too, in the same or similar words."""
+    shared = np.unique(pair_similar(pool.questions, test.questions)[0])
+    if not len(shared):
+        return pool
+    count = f"{len(shared):,} of {pool.num_questions:,} train and dev questions are also test questions"
+    if len(shared) > MAX_SHARED * pool.num_questions:
+        raise KinspanError(f"--questions {given}: {count}, in the same or similar words: the test set is no test")
+    notes.append(f"{count}, and are removed")
+    return pool.take(np.setdiff1d(np.arange(pool.num_questions), shared))
 
 
-def subsample_negatives(data: AnswerSet, max_pairs: int) -> AnswerSet:
-    """Returns the questions with all right candidates, and about ``max_pairs`` candidates in total.
+def _draw_compared(train: AnswerSet) -> np.ndarray:
+    """Returns which questions rankers are compared by, ``[Q]`` bool: as many as MAX_COMPARED allows."""
+    usable = np.flatnonzero(find_kept(train, CLEAN))
+    order = make_generator(3, DRAW_KEY).permutation(usable)
+    pairs = np.cumsum(np.diff(train.starts)[order])
+    compared = np.zeros(train.num_questions, dtype=bool)
+    compared[order[: max(MIN_QUESTIONS, min(MAX_COMPARED[0], int((pairs <= MAX_COMPARED[1]).sum())))]] = True
+    return compared
 
-    A question keeps at least one wrong candidate: without it every ranker has an average precision of 1.
+
+def thin(data: AnswerSet, most: tuple[int, int], notes: list[str]) -> AnswerSet:
+    """Returns at most so many questions and about at most so many candidates, drawn at random.
+
+    Questions are dropped first, down to MIN_DRAWN. Then each keeps the same share of its right and of its wrong
+    candidates, and at least one of each: a MAP among all right and few wrong ones would be far too high.
     """
-    if data.num_pairs <= max_pairs:
-        return data
-    per_question = max(1, max_pairs // data.num_questions)
-    shuffled = make_generator(2, DRAW_KEY).permutation(data.num_pairs)
-    order = np.lexsort((shuffled, -data.labels, data.question_of))  # right ones first
-    position = np.empty(data.num_pairs, dtype=np.int64)
-    position[order] = np.arange(data.num_pairs) - data.starts[data.question_of[order]]
-    return data.keep((data.labels > 0) | (position < np.maximum(per_question, data.positives + 1)[data.question_of]))
+    max_pairs = most[1]
+    max_questions = min(most[0], max(MIN_DRAWN, max_pairs * data.num_questions // max(1, data.num_pairs)))
+    drawn = data
+    if data.num_questions > max_questions:
+        order = make_generator(1, DRAW_KEY).permutation(data.num_questions)
+        drawn = data.take(np.sort(order[:max_questions]))
+    if drawn.num_pairs > max_pairs:
+        kind = 2 * drawn.question_of + drawn.labels  # of a question and a label
+        order = np.lexsort((make_generator(2, DRAW_KEY).permutation(drawn.num_pairs), kind))
+        sizes = np.bincount(kind, minlength=2 * drawn.num_questions)
+        position = np.arange(drawn.num_pairs) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        kept = np.zeros(drawn.num_pairs, dtype=bool)
+        kept[order] = position < np.repeat(np.maximum(1, np.round(sizes * max_pairs / drawn.num_pairs)), sizes)
+        drawn = drawn.keep(kept)
+    if drawn.num_pairs < data.num_pairs:
+        kept_counts = f"{drawn.num_questions:,} of {data.num_questions:,} questions"
+        pairs = f"{drawn.num_pairs:,} of {data.num_pairs:,} candidates"
+        notes.append(f"{data.split}: to save time {kept_counts} and {pairs} are used, drawn at random")
+    return drawn
 
 
 def list_lines(data: AnswerSet) -> Iterator[str]:

@@ -1,60 +1,78 @@
-"""The rankers that an adaptation compares, their training, and their scores."""
+"""The rankers that an adaptation compares: their scores out of fold, their cost, and how they are made for good."""
 
 import hashlib
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import JsonObject
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
 from finetune.evaluation.metrics import MAP, compute_question_metrics
-from finetune.ranking.fusion import NAME as FUSION
-from finetune.ranking.fusion import Fitted, fit_fusion
-from finetune.ranking.model import score_answers
-from finetune.ranking.ranker import find_trained_length
-from finetune.training.config import CONTRASTIVE, FinetuneConfig, check
-from finetune.training.setup import join_ranks
-from finetune.training.stages import BEST, fingerprint_answers, fingerprint_identity, load_data, make_target_stage
-from finetune.training.train import train_ranker
+from finetune.ranking.fusion import combine, find_folder
+from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind, load_bi_encoder
+from finetune.ranking.model import load_model, score_answers
+from finetune.training.config import CONTRASTIVE
+from finetune.training.stages import fingerprint_answers
 from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.release.folder import fingerprint_model
 
-from .questions import Questions, subsample_negatives
+from .folds import EPOCHS, MIN_FOLDS, VALIDATIONS, Training, count_epoch, train_in_folds, train_on_all
+from .fusion import fit_weights, fuse_out_of_fold
+from .questions import Questions
 
 log = logging.getLogger(__name__)
 
 PRETRAINED = "the pre-trained model, without labels"
-BI_ENCODER = "the fine-tuned bi-encoder"
-CROSS_ENCODER = "the fine-tuned cross-encoder"
-PRETRAINED_CROSS_ENCODER = "the pre-trained and fine-tuned cross-encoder"
-MIN_UPDATES, UPDATES_SHARE = 40, 0.25  # a cross-encoder's updates: at least, and as a share of the pre-training's
-VALIDATIONS, MIN_BETWEEN = 5, 20  # maximum of validations in a fine-tuning, minimum of updates between two
-BI_ENCODER_DIVISOR = 2  # a bi-encoder makes fewer updates, which are of 32 questions instead of 32 pairs
-VALIDATED_PAIRS = 500  # dev candidates that validate a cross-encoder; a bi-encoder, which is faster, takes all
-LOGGED = 4  # log lines of a fine-tuning
-MAX_LENGTH = 128  # tokens of a cross-encoder's question with a candidate, and of a text in fine-tuning
-SEED = 1
+TUNED_BI_ENCODER = "the fine-tuned bi-encoder"
+TUNED = "the fine-tuned cross-encoder"
+PRETRAINED_AND_TUNED = "the pre-trained and fine-tuned cross-encoder"
+FUSION, FUSION_OF_ALL = "the fusion of BM25 and the bi-encoder", "the fusion of BM25, bi-encoder and cross-encoder"
+MAX_LENGTH = 128  # tokens that the pre-trained model ranks with
+TIMED_QUESTIONS = 8
+PRETRAINED_TOKENS = 32 * 64  # of an update of pre-training
+CHARS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fine-tuning may cost: a ``share`` of the pre-training's tokens, if they suffice for ``least`` updates."""
+
+    share: float
+    least: int
+    batch_size: int
+
+
+BI_ENCODER_PLAN, CROSS_ENCODER_PLAN = Plan(0.4, 8, 16), Plan(0.3, 40, 32)
 
 
 @dataclass(frozen=True)
 class Ranker:
-    """A ranker, and its scores ``[N]`` of the candidates that rankers are compared on.
+    """A ranker, and its scores ``[N]`` of the questions that rankers are compared by, out of fold if it is trained.
 
-    model: a folder or hub name, BM25, or "" for the fusion, which has ``parts`` and ``fitted`` instead
+    role:     "BM25", "bi-encoder", "cross-encoder" or "fusion"
+    model:    a folder or hub name; for a trained one that of its start
+    training: how it is trained, if it is, and ``updates`` how long
+    weights:  of a fusion, by the roles of its ``parts``
+    by_rank:  whether a fusion adds up reciprocal ranks, instead of standardised scores
     """
 
     name: str
+    role: str
     model: str
     scores: np.ndarray
+    training: Training | None = None
+    updates: int = 0
     parts: tuple["Ranker", ...] = ()
-    fitted: Fitted | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    by_rank: bool = False
 
     def measure(self, data: AnswerSet) -> np.ndarray:
         """Returns the average precision of each of these questions, ``[Q]``."""
@@ -68,8 +86,8 @@ class ScoreCache:
     words: WordCounts
     folder: Path
 
-    def rank(self, name: str, model: str, data: AnswerSet) -> Ranker:
-        return Ranker(name, model, self.score(model, data))
+    def rank(self, name: str, role: str, model: str, data: AnswerSet) -> Ranker:
+        return Ranker(name, role, model, self.score(model, data))
 
     def score(self, model: str, data: AnswerSet) -> np.ndarray:
         if model == BM25:
@@ -84,10 +102,11 @@ class ScoreCache:
         return np.load(path)
 
     def score_ranker(self, ranker: Ranker, data: AnswerSet) -> np.ndarray:
-        """Returns a ranker's scores of other questions."""
-        if ranker.fitted is None:
-            return self.score(ranker.model, data)
-        return ranker.fitted.score({part.name: self.score(part.model, data) for part in ranker.parts})
+        """Returns the scores of other questions by a ranker that ``finish`` has returned."""
+        if ranker.parts:
+            scores = {part.role: self.score(part.model, data) for part in ranker.parts}
+            return combine(scores, ranker.weights, data.starts, ranker.by_rank)
+        return self.score(ranker.model, data)
 
 
 def name_model(model: str) -> str:
@@ -100,76 +119,148 @@ def name_base(model: str) -> str:
 
 
 def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[Ranker]:
-    """Yields BM25, and the base model if it can rank."""
-    yield cache.rank(BM25, BM25, data)
+    """Yields BM25 and, if the base model can rank, that and the rank fusion of both."""
+    words = cache.rank(BM25, BM25, BM25, data)
+    yield words
     try:
         if holds_no_weights(model):
             raise KinspanError(f"{model} holds no weights")
-        yield cache.rank(name_base(model), model, data)
+        base = cache.rank(name_base(model), find_kind(model), model, data)
     except KinspanError as error:
         log.info("%s ranks nothing as it is: %s", name_model(model), error)
+        return
+    yield base
+    yield fuse(f"rank fusion of BM25 and {base.name}", (words, base), {BM25: 1.0, base.role: 1.0}, data, by_rank=True)
 
 
-def plan_fine_tuning(updates: int) -> tuple[int, int]:
-    """Returns the number of a cross-encoder's updates, given the pre-training's, and of those between validations."""
-    max_updates = max(MIN_UPDATES, int(UPDATES_SHARE * updates))
-    return max_updates, max(MIN_BETWEEN, max_updates // VALIDATIONS)
+def fuse(
+    name: str, parts: tuple[Ranker, ...], weights: Mapping[str, float], data: AnswerSet, by_rank: bool = False
+) -> Ranker:
+    """Returns the fusion of rankers with these weights, by role."""
+    scores = combine({part.role: part.scores for part in parts}, weights, data.starts, by_rank)
+    return Ranker(name, "fusion", "", scores, parts=parts, weights=weights, by_rank=by_rank)
 
 
-def train_rankers(
-    model: str, pretrained: str, questions: Questions, updates: int, folder: Path, cache: ScoreCache
-) -> Iterator[Ranker]:
-    """Fine-tunes a bi-encoder and two cross-encoders, and yields each.
+def plan_trainings(model: str, pretrained: str, questions: Questions, updates: int) -> Iterator[Training]:
+    """Yields the fine-tunings, of a bi-encoder and two cross-encoders, that the budget pays for.
 
-    updates: the pre-training's number of updates
-    folder:  for the runs, one sub-folder for each base model, labels and number of updates
+    updates: the pre-training's number of updates; all fine-tunings together may cost about as much again
     """
     has_negatives = bool((questions.train.labels == 0).any())
     negatives = {"negatives_ratio": 3.0} if has_negatives else {"negatives_per_question": 4, "negatives_from": "corpus"}
-    plans: list[tuple[str, str, int, JsonObject]] = [
-        (BI_ENCODER, model, BI_ENCODER_DIVISOR, {"loss": CONTRASTIVE, "own_negatives": 1}),
-        (CROSS_ENCODER, model, 1, negatives),
-        (PRETRAINED_CROSS_ENCODER, pretrained, 1, negatives),
-    ]
-    labels = [fingerprint_answers(split) for split in (questions.train, questions.dev)]
-    for number, (name, base, divisor, settings) in enumerate(plans, 1):
-        max_updates, between = (count // divisor for count in plan_fine_tuning(updates))
-        log.info("fine-tuning %s of %s: %s, at most %s updates", number, len(plans), name, max_updates)
-        key = fingerprint_identity({"made of": [fingerprint_model(base), labels, max_updates]})
-        config = FinetuneConfig(
-            data=questions.spec,
-            model=base,
-            learning_rate=5e-5,
-            micro_batch_size=32,
-            epochs=1000,
-            max_steps=max_updates,
-            eval_steps=between,
-            patience=2,
-            log_steps=max(1, max_updates // LOGGED),
-            max_length=find_trained_length(pretrained) or MAX_LENGTH,  # less if the model has fewer positions
-            output_dir=str(folder / f"{number}-{key}"),
-            **settings,
-        )
-        yield cache.rank(name, _train(config), questions.dev)
+    asked, answered = (count_tokens(texts) for texts in (questions.train.questions, questions.texts))
+    for name, base, settings, tokens, plan in (
+        (TUNED_BI_ENCODER, model, {"loss": CONTRASTIVE, "own_negatives": 1}, asked + 2 * answered, BI_ENCODER_PLAN),
+        (TUNED, model, negatives, asked + answered, CROSS_ENCODER_PLAN),
+        (PRETRAINED_AND_TUNED, pretrained, negatives, asked + answered, CROSS_ENCODER_PLAN),
+    ):
+        training = Training(name, base, {**settings, "batch_size": plan.batch_size}, VALIDATIONS, MIN_FOLDS)
+        paid = (
+            plan.share * updates * PRETRAINED_TOKENS / (plan.batch_size * tokens)
+        )  # updates of all folds and the last
+        longest = EPOCHS * count_epoch(training, questions)
+        needed = min(plan.least, longest)
+        num_folds = questions.num_folds if paid >= needed * (1 + questions.num_folds) else MIN_FOLDS
+        if paid < needed * (1 + num_folds):
+            log.info("%s: left out, it takes %.0f times the --budget", name, needed * (1 + num_folds) / paid)
+            continue
+        max_updates = int(min(longest, paid / (1 + num_folds)))
+        yield replace(training, max_updates=-(-max_updates // VALIDATIONS) * VALIDATIONS, num_folds=num_folds)
 
 
-def _train(config: FinetuneConfig) -> str:
-    """Fine-tunes, and returns the folder of the ranker that was best on the dev questions."""
-    check(config)
-    data = load_data(config, with_test=False)
-    if config.loss != CONTRASTIVE:
-        data = replace(data, dev=subsample_negatives(data.dev, VALIDATED_PAIRS))
-    stage = make_target_stage(config, data, SEED, str(config.model), "fine-tuning")
-    folder = Path(config.output_dir) / f"seed-{SEED}"
-    train_ranker(stage, SEED, folder, join_ranks(config))
-    return str(folder / BEST)
+def count_tokens(texts: Sequence[str]) -> float:
+    """Returns about the mean number of tokens of texts."""
+    return float(np.mean([len(text) for text in texts])) / CHARS_PER_TOKEN
 
 
-def fuse_rankers(rankers: list[Ranker], dev: AnswerSet) -> Ranker:
-    """Returns the learned fusion of BM25, the base model, the bi-encoder and the best cross-encoder."""
-    names = (PRETRAINED, CROSS_ENCODER, PRETRAINED_CROSS_ENCODER)
-    cross_encoders = [ranker for ranker in rankers if ranker.name in names]
-    best = max(cross_encoders, key=lambda ranker: ranker.measure(dev).mean())
-    parts = tuple(ranker for ranker in rankers if ranker not in cross_encoders or ranker is best)
-    fitted = fit_fusion(dev, {ranker.name: ranker.scores for ranker in parts})
-    return Ranker(FUSION, "", fitted.out_of_fold, parts, fitted)
+def train_rankers(
+    trainings: Iterable[Training], starts: Mapping[str, Ranker], questions: Questions, folder: Path
+) -> Iterator[Ranker]:
+    """Fine-tunes each ranker in folds, and yields it with its scores out of fold.
+
+    starts: the untrained rankers by role and model, from which some of the trainings start
+    folder: for the runs
+    """
+    for training in trainings:
+        role = BI_ENCODER if training.settings.get("loss") == CONTRASTIVE else CROSS_ENCODER
+        cost = f"{training.num_folds} folds of at most {training.max_updates} updates"
+        log.info("fine-tuning %s: %s", training.name, cost)
+        start = starts.get(f"{role} {training.model}")
+        scores, updates = train_in_folds(training, questions, folder, start.scores if start else None)
+        yield Ranker(training.name, role, training.model, scores, training, updates)
+
+
+def fuse_rankers(rankers: list[Ranker], questions: Questions) -> Iterator[Ranker]:
+    """Yields the learned fusions of BM25 and the bi-encoder, and of both and the best cross-encoder.
+
+    Their weights are fitted out of fold, too.
+    """
+    data, fold_of = questions.judging, questions.assign(questions.num_folds)
+    by_role: dict[str, Ranker] = {}
+    for ranker in rankers:  # of several, the best
+        if not ranker.parts:
+            kept = by_role.get(ranker.role)
+            if kept is None or ranker.measure(data).mean() > kept.measure(data).mean():
+                by_role[ranker.role] = ranker
+    for name, roles in ((FUSION, (BM25, BI_ENCODER)), (FUSION_OF_ALL, (BM25, BI_ENCODER, CROSS_ENCODER))):
+        if not by_role.keys() >= set(roles):
+            continue
+        parts = tuple(by_role[role] for role in roles)
+        scores = {part.role: part.scores for part in parts}
+        fused = fuse_out_of_fold(data, scores, fold_of)
+        yield Ranker(name, "fusion", "", fused, parts=parts, weights=fit_weights(data, scores))
+
+
+def finish(ranker: Ranker, questions: Questions, folder: Path) -> Ranker:
+    """Returns the ranker, or the fusion's parts, trained on all questions."""
+    if ranker.parts:
+        return replace(ranker, parts=tuple(finish(part, questions, folder) for part in ranker.parts))
+    if ranker.training is None:
+        return ranker
+    return replace(ranker, model=train_on_all(ranker.training, ranker.updates, questions, folder))
+
+
+class Cost(NamedTuple):
+    """What it takes to use a ranker: milliseconds per question on this machine, and megabytes of weights."""
+
+    ms: float
+    megabytes: float
+
+
+class CostMeter:
+    """Measures the cost of rankers.
+
+    Models of one architecture take the same time, and so a start is measured for all rankers that are trained from it.
+    """
+
+    def __init__(self, data: AnswerSet, words: WordCounts) -> None:
+        self.data, self.words = data.take(np.arange(min(TIMED_QUESTIONS, data.num_questions))), words
+        self.measured: dict[str, Cost] = {}  # by role
+
+    def measure(self, ranker: Ranker) -> Cost:
+        """Returns the cost of scoring a question's candidates, or of a fusion's parts together.
+
+        A bi-encoder embeds the question alone: the candidates' vectors are in the index.
+        """
+        if ranker.parts:
+            costs = [self.measure(part) for part in ranker.parts]
+            return Cost(sum(cost.ms for cost in costs), sum(cost.megabytes for cost in costs))
+        if ranker.role not in self.measured:
+            score = self._load(ranker)
+            score()  # warms up
+            began = time.perf_counter()
+            score()
+            ms = 1000 * (time.perf_counter() - began) / self.data.num_questions
+            weights = () if ranker.role == BM25 else Path(find_folder(ranker.model)).glob("*.safetensors")
+            self.measured[ranker.role] = Cost(ms, sum(file.stat().st_size for file in weights) / 1e6)
+        return self.measured[ranker.role]
+
+    def _load(self, ranker: Ranker) -> Callable[[], object]:
+        """Returns a function that ranks the questions by the ranker."""
+        if ranker.role == BM25:
+            return lambda: score_bm25_by(self.words, self.data)
+        if ranker.role == BI_ENCODER:
+            encoder = load_bi_encoder(ranker.model)
+            return lambda: encoder.encode(self.data.questions, show_progress_bar=False)
+        model = load_model(ranker.model)
+        return lambda: model.score(self.data)

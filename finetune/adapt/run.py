@@ -1,12 +1,14 @@
 """Runs an adaptation, from the corpus to the verdict. Each step skips what is done, so that the same call resumes."""
 
+import hashlib
 import json
 import logging
 import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,30 +16,38 @@ import numpy as np
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, make_folder, read_object, write_atomically
+from finetune.data.answers import AnswerSet
+from finetune.data.passages import Paragraphs
+from finetune.data.registry import parse_columns
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
-from finetune.evaluation.significance import compute_interval
-from finetune.ranking.fusion import single_ranker_fusion, write_fusion
-from finetune.ranking.kinds import BI_ENCODER, find_kind
+from finetune.evaluation.significance import SIGNIFICANT, compute_interval
+from finetune.ranking.fusion import write_fusion
+from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, FUSION, find_kind
 from finetune.training.release import find_ranker, release_ranker
-from finetune.training.stages import fingerprint_identity
-from pretrain.engine.device import name_device
+from finetune.training.stages import fingerprint_answers, fingerprint_identity
+from pretrain.engine.device import name_device, set_threads
 from pretrain.engine.run_folder import lock_folder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 
 from .page import render_page
+from .passages import has_labels, search_candidates
 from .questions import TEST, Questions, load_questions, locate_test, name_questions
 from .rankers import (
     MAX_LENGTH,
     PRETRAINED,
+    Cost,
+    CostMeter,
     Ranker,
     ScoreCache,
+    finish,
     fuse_rankers,
     list_untrained,
     name_base,
     name_model,
+    plan_trainings,
     train_rankers,
 )
 from .verdict import UNJUDGED, Verdict, judge, judge_without_labels
@@ -46,6 +56,7 @@ log = logging.getLogger(__name__)
 
 STARTED, RESULT, PAGE, PLANNED = "adapt.json", "result.json", "report.html", "budget.json"
 PRETRAINING, RELEASE = "pretrain", "release"
+LOOKS = "looks"  # key in STARTED: hashes of the scores that each set of questions has judged, by a hash of that set
 ANSWERS = "answers"  # key in STARTED: a hash of the answers that the pre-training leaves out
 FEW_PARAGRAPHS = 200  # with fewer, hardly anything is learned
 BATCH = 32  # pairs in an update
@@ -76,6 +87,7 @@ class AdaptOptions:
     model: str
     budget: Budget
     output: Path
+    quality_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,11 +98,13 @@ class PipelineHooks:
               without those that contain one of the texts, and returns its counts
     choose:   returns the objective for a corpus
     pretrain: trains with settings in a folder, or resumes, and returns the summary; writes the model to ``release``
+    read:     returns the paragraphs of documents
     """
 
     prepare: Callable[[list[str], str, Path, list[str]], dict[str, int]]
     choose: Callable[[Path], str]
     pretrain: Callable[[JsonObject, Path], JsonObject]
+    read: Callable[[list[str]], Paragraphs]
 
 
 def parse_budget(text: str) -> Budget:
@@ -113,7 +127,7 @@ def adapt(options: AdaptOptions, hooks: PipelineHooks) -> JsonObject:
     if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
     load_config(options.model)  # fails early if the model cannot be trained
-    questions = load_questions(options.questions, options.columns, output) if options.questions else None
+    questions = _load(options, hooks) if options.questions else None
     make_folder(output)
     with lock_folder(output):
         if not (output / STARTED).exists():
@@ -121,34 +135,51 @@ def adapt(options: AdaptOptions, hooks: PipelineHooks) -> JsonObject:
         return _run_stages(options, questions, hooks)
 
 
+def _load(options: AdaptOptions, hooks: PipelineHooks) -> Questions:
+    """Returns the labelled questions; those without wrong candidates get them by a search of the documents."""
+    given, columns = str(options.questions), parse_columns(options.columns)
+    path = Path(given.removeprefix("files="))
+    if path.is_file() and not has_labels(path, columns):
+        return search_candidates(path, columns or {}, hooks.read(options.documents), options.model, options.output)
+    return load_questions(given, options.columns, options.output)
+
+
 def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: PipelineHooks) -> JsonObject:
     output, pretrained = options.output, str(options.output / PRETRAINING / RELEASE)
+    set_threads()
     log.info("device: %s", name_device())
     corpus, objective, notes = _prepare(options, hooks, questions)
     comparison = None
     if questions:
         questions.write(output)
-        counts = (f"{split.num_questions:,} {split.split}" for split in questions.splits)
-        notes += [f"questions: {', '.join(counts)}", *questions.notes]
+        count, num_compared = questions.train.num_questions, int(questions.compared.sum())
+        compared = f"questions: {count:,}, of which {num_compared:,} compare rankers"
+        tested = [f"test questions: {questions.test.num_questions:,}"] if questions.test else []
+        notes += [compared, *tested, *questions.notes]
     log.info("\n".join(notes))
     if questions:
         comparison = Comparison(options, questions)
-        comparison.add(list_untrained(options.model, questions.dev, comparison.cache))
+        plan_trainings(
+            options.model, options.model, questions, MEASURED_UPDATES
+        )  # refuses early what cannot be trained
+        comparison.add(list_untrained(options.model, comparison.data, comparison.cache))
     summary = _pretrain(options, hooks, corpus, objective)
     learned = _list_learned(summary)
     log.info("\n".join(learned))
     if comparison:
         verdict = comparison.decide(pretrained, summary["steps"])
-        result = {"questions": comparison.dev.num_questions, **_list_results(comparison, verdict)}
+        result = {"questions": comparison.data.num_questions, **_list_results(comparison, verdict)}
     else:
         log.info("measuring on a hundred questions of SelQA")
         sample = judge_without_labels(options.model, pretrained, output / "scores")
         _copy_release(pretrained, output / RELEASE)
-        result = {"verdict": UNJUDGED, "chosen": None, "rankers": [], "weights": "", "sample": sample}
+        result = {"verdict": UNJUDGED, "chosen": None, "rankers": [], "sample": sample}
     release = output / RELEASE
     result |= {"notes": notes + learned, "release": str(release) if release.is_dir() else None}
     result |= {"page": str(output / PAGE), "model": result["release"] or options.model}
     result["commands"] = _list_commands(options, questions, result)
+    size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    result["size"] = f"{output} takes {size / 1e6:,.0f} MB"
     write_atomically(output / RESULT, json.dumps(result, indent=1) + "\n")
     write_atomically(output / PAGE, render_page(result))
     return result
@@ -163,7 +194,7 @@ def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions |
     corpus = options.output / "corpus"
     counts = hooks.prepare(options.documents, options.model, corpus, [])
     objective, left_out = hooks.choose(corpus), 0
-    answers = questions.list_measured() if questions and objective != "ssp" else []
+    answers = questions.list_right() if questions and objective != "ssp" else []
     _claim_answers(options.output, answers)
     if answers:
         corpus = options.output / "corpus-without-answers"
@@ -171,7 +202,7 @@ def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions |
         objective, left_out = hooks.choose(corpus), full_counts["documents"] - counts["documents"]
     notes = ["documents: {documents:,} with {paragraphs:,} paragraphs and {tokens:,} tokens".format(**counts)]
     if left_out:
-        notes.append(f"left out {left_out:,} documents that hold the right answer to a dev or test question")
+        notes.append(f"left out {left_out:,} documents that hold the right answer to a question that judges")
     if counts["paragraphs"] < FEW_PARAGRAPHS:
         notes.append(f"fewer than {FEW_PARAGRAPHS} paragraphs teach a model next to nothing: give more documents")
     return corpus, objective, notes
@@ -257,17 +288,21 @@ def _list_learned(summary: JsonObject) -> list[str]:
 
 
 class Comparison:
-    """The rankers so far, compared on the dev questions."""
+    """The rankers so far, compared on the labelled questions by scores out of fold."""
 
     def __init__(self, options: AdaptOptions, questions: Questions) -> None:
-        self.options, self.questions, self.dev, self.test = options, questions, questions.dev, questions.test
+        self.options, self.questions, self.data = options, questions, questions.judging
         self.cache = ScoreCache(count_words(questions.texts), options.output / "scores")
+        self.meter = CostMeter(self.data, self.cache.words)
         self.rankers: list[Ranker] = []
+        self.costs: dict[str, Cost] = {}
 
     def add(self, rankers: Iterable[Ranker]) -> None:
-        for ranker in rankers:
+        for trained in rankers:
+            ranker = replace(trained, scores=self.questions.sink_missed(trained.scores))
             self.rankers.append(ranker)
-            log.info("dev MAP %.3f  %s", ranker.measure(self.dev).mean(), ranker.name)
+            self.costs[ranker.name] = cost = self.meter.measure(ranker)
+            log.info("MAP %.3f, %.0f ms a question: %s", ranker.measure(self.data).mean(), cost.ms, ranker.name)
 
     def decide(self, pretrained: str, updates: int) -> Verdict:
         """Trains and compares all rankers, judges, and releases the one to use.
@@ -275,37 +310,56 @@ class Comparison:
         pretrained: the folder of the pre-trained model
         updates:    the pre-training's number of updates
         """
-        model, output = self.options.model, self.options.output
-        self.add([self.cache.rank(PRETRAINED, pretrained, self.dev)])
-        self.add(train_rankers(model, pretrained, self.questions, updates, output / "rankers", self.cache))
-        self.add([fuse_rankers(self.rankers, self.dev)])
-        log.info("ranking the test questions")
-        untrained = [ranker for ranker in self.rankers if ranker.name == name_base(model)]
-        base = untrained[0] if untrained else self.rankers[0]  # BM25
-        verdict = judge(self.rankers, base, self.dev, self.test, self.cache)
-        _release(verdict, self, output / RELEASE)
+        model, output, questions = self.options.model, self.options.output, self.questions
+        runs = output / "rankers"
+        self.add([self.cache.rank(PRETRAINED, CROSS_ENCODER, pretrained, self.data)])
+        starts = {f"{ranker.role} {ranker.model}": ranker for ranker in self.rankers}
+        self.add(train_rankers(plan_trainings(model, pretrained, questions, updates), starts, questions, runs))
+        self.add(fuse_rankers(self.rankers, questions))
+        base = next((ranker for ranker in self.rankers if ranker.name == name_base(model)), self.rankers[0])
+
+        def measure_test(test: AnswerSet, ranker: Ranker) -> np.ndarray:
+            log.info("ranking the test questions: %s", ranker.name)
+            scores = self.cache.score_ranker(finish(ranker, questions, runs), test)
+            return replace(ranker, scores=scores).measure(test)
+
+        level = SIGNIFICANT / self._count_looks(questions.test or self.data)
+        ms = {name: cost.ms for name, cost in self.costs.items()}
+        on_test = partial(measure_test, questions.test) if questions.test else None
+        verdict = judge(self.rankers, base, self.data, ms, level, self.options.quality_first, on_test)
+        _release(verdict, finish(verdict.chosen, questions, runs), self)
         return verdict
+
+    def _count_looks(self, judging: AnswerSet) -> int:
+        """Returns how many different sets of rankers these questions have judged, this one included."""
+        path = self.options.output / STARTED
+        record = read_object(path, "delete it")
+        looks = record.setdefault(LOOKS, {}).setdefault(fingerprint_answers(judging), [])
+        scores = hashlib.sha256(np.concatenate([ranker.scores for ranker in self.rankers]).round(4).tobytes())
+        if (look := scores.hexdigest()[:16]) not in looks:
+            looks.append(look)
+        write_atomically(path, json.dumps(record) + "\n")
+        return len(looks)
 
 
 def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
-    """Returns what the verdict says, and MAP of each ranker on dev and test.
-
-    Each row has the difference to the best one on dev, with its 95% interval.
-    """
-    precision = [ranker.measure(comparison.dev) for ranker in comparison.rankers]
-    best = max(precision, key=np.mean)
+    """Returns what the verdict says and, for each ranker, its MAP, gain over the base model, and cost."""
+    data, base = comparison.data, verdict.base.measure(comparison.data)
     rows = []
-    for ranker, values in zip(comparison.rankers, precision, strict=True):
-        low, high = compute_interval(values - best) if values is not best else (None, None)
-        difference = float((values - best).mean())
-        figures = {"dev": float(values.mean()), "difference": difference, "low": low, "high": high}
-        rows.append({"name": ranker.name, **figures, "test": verdict.test_maps.get(ranker.name)})
+    for ranker in comparison.rankers:
+        values, cost = ranker.measure(data), comparison.costs[ranker.name]
+        low, high = (None, None) if ranker is verdict.base else compute_interval(values - base)
+        figures = {"map": float(values.mean()), "gain": float((values - base).mean()), "low": low, "high": high}
+        training = {"updates": ranker.updates, "folds": ranker.training.num_folds} if ranker.training else {}
+        costs = {"ms": cost.ms, "megabytes": cost.megabytes}
+        p = verdict.p.get(ranker.name)
+        rows.append({"name": ranker.name, **figures, "p": p, **costs, **training, "weights": dict(ranker.weights)})
     return {
         "rankers": rows,
         "verdict": verdict.sentence,
         "chosen": verdict.chosen.name,
+        "base": verdict.base.name,
         "figures": verdict.figures,
-        "weights": next((ranker.fitted.format_weights() for ranker in comparison.rankers if ranker.fitted), ""),
     }
 
 
@@ -315,42 +369,57 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     If no ranker is chosen, they use the base model if it can rank, and else the default model.
     """
     model = result["release"] if result["chosen"] else None
-    if model is None and any(row["name"] == name_base(options.model) for row in result["rankers"]):
-        model = options.model
-    embeds = find_kind(model or options.model) == BI_ENCODER
-    if model is None and embeds:
+    kind = find_kind(model or options.model)
+    names = [row["name"] for row in result["rankers"]]
+    if model is None and (kind == BI_ENCODER or name_base(options.model) in names):
         model = options.model
     is_default = model is None or name_installed(model) == DEFAULT_MODEL_NAME
-    flags = [] if is_default else ["--model" if embeds else "--cross_encoder", model]
+    embedding = ["--model", model] if not is_default and kind in (BI_ENCODER, FUSION) else []
+    ranking = ["--cross_encoder", model] if not is_default and kind != BI_ENCODER else []
     index, (first, *more) = options.output / "index", options.documents
-    question = questions.test.questions[0] if questions else "your question"
+    question = questions.judging.questions[0] if questions else "your question"
     commands: list[list[object]] = [
-        ["index", "--answers", f"documents={first}", *(flags if embeds else []), "--output_dir", index],
+        ["index", "--answers", f"documents={first}", *embedding, "--output_dir", index],
         *(["index", "--add", f"documents={path}", "--output_dir", index] for path in more),
-        ["search", "--index", index, *([] if embeds else flags), question],
+        ["search", "--index", index, *ranking, question],
     ]
-    if questions and model:
+    if questions and questions.test and model:
         test = f"files={locate_test(options.output)}"
         commands.insert(0, ["evaluate", "--model", name_installed(model), "--data", test])
     return [shlex.join(["kinspan", *map(str, command)]) for command in commands]
 
 
-def _release(verdict: Verdict, comparison: Comparison, output: Path) -> None:
-    """Writes the release of the chosen ranker. If that is the base, an older release is only removed."""
-    ranker, words, maps = verdict.chosen, comparison.cache.words, verdict.test_maps
-    figures = {TEST: {MAP: maps.pop(ranker.name)}, **{f"{TEST}, {name}": {MAP: value} for name, value in maps.items()}}
-    about = {"data": name_questions(str(comparison.options.questions)), "figures": figures}
-    if ranker.fitted:
-        write_fusion(output, ranker.fitted, {part.name: part.model for part in ranker.parts}, words, about)
-    elif ranker.model == BM25:
-        write_fusion(output, single_ranker_fusion(BM25, ranker.scores), {BM25: BM25}, words, about)
-    elif ranker is verdict.base:
+def _release(verdict: Verdict, ranker: Ranker, comparison: Comparison) -> None:
+    """Writes the release of the chosen ranker. If that is the base model, an older release is only removed."""
+    output, figures = comparison.options.output / RELEASE, verdict.figures
+    if verdict.chosen is verdict.base and ranker.role != BM25:
         if (output / FACTS).is_file():
             shutil.rmtree(output)
-    elif trained := find_ranker(Path(ranker.model)):
-        release_ranker(trained, output, measured=about)
-    else:
-        _copy_release(ranker.model, output)
+        return
+    split = TEST if comparison.questions.test else "out of fold"
+    by_name = {verdict.best.name: figures["chosen"], verdict.base.name: figures["base"], BM25: figures["bm25"]}
+    measured = {split: {MAP: by_name.pop(ranker.name)}}
+    measured |= {f"{split}, {name}": {MAP: value} for name, value in by_name.items()}
+    about = {"data": name_questions(str(comparison.options.questions)), "figures": measured}
+    models = {part.role: part.model for part in ranker.parts or (ranker,)}
+    if find_kind(comparison.options.model) == BI_ENCODER:
+        models.setdefault(BI_ENCODER, comparison.options.model)  # finds what the others rank
+    weights = ranker.weights or {ranker.role: 1.0}
+    if list(weights) == [BI_ENCODER] or list(models) == [CROSS_ENCODER]:
+        if trained := find_ranker(Path(ranker.model)):
+            release_ranker(trained, output, measured=about)
+        else:
+            _copy_release(ranker.model, output)
+        return
+    write_fusion(
+        output,
+        bi_encoder=models.get(BI_ENCODER),
+        cross_encoder=models.get(CROSS_ENCODER),
+        weights=weights,
+        by_rank=ranker.by_rank,
+        words=comparison.cache.words,
+        about=about,
+    )
 
 
 def _copy_release(folder: str, output: Path) -> None:

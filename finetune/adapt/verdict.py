@@ -1,5 +1,6 @@
-"""Finds the best ranker for these documents and labels: chosen on dev, measured once on test."""
+"""Decides which ranker to use: the base model, unless a gain over it is shown."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,36 +11,39 @@ from data_pipeline.core.files import JsonObject
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, count_words
-from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval
+from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval, correct_choice
 from finetune.ranking.encode import encode_pairs
-from finetune.ranking.fusion import fit_fusion
-from finetune.ranking.kinds import BI_ENCODER, find_kind
+from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind
 from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 
-from .rankers import FUSION, MAX_LENGTH, PRETRAINED, Ranker, ScoreCache, list_untrained, name_base, name_model
+from .rankers import MAX_LENGTH, PRETRAINED, Ranker, ScoreCache, list_untrained, name_base, name_model
 
 SELQA = Path(__file__).with_name("selqa")  # a hundred questions, for an adaptation without labels
 
-BETTER = (
+SHOWN = (
+    "Use {name}: its MAP is {chosen:.3f} on {questions} questions that it had not seen, against {base:.3f} of "
+    "{base_name} (difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}; p {p:.3f}, which counts the "
+    "choice among {rankers} rankers); BM25 has {bm25:.3f}."
+)
+NOT_SHOWN = (
+    "Keep {base_name}: with {questions} questions no gain worth its cost is shown. Its MAP is {base:.3f} (95% interval "
+    "{base_low:.3f} to {base_high:.3f}); the best other, {name}, has {chosen:.3f} (p {p:.3f}, which counts the choice "
+    "among {rankers} rankers); BM25 has {bm25:.3f}. {more}"
+)
+SHOWN_ON_TEST = (
     "Use {name}: its MAP on the {questions} test questions is {chosen:.3f}, against {base:.3f} of {base_name} "
-    "(difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}); BM25 has {bm25:.3f}."
+    "(difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}; p {p:.3f}); BM25 has {bm25:.3f}."
 )
-PERHAPS = (
-    "Use {name}, with care: its MAP on the {questions} test questions is {chosen:.3f}, against {base:.3f} of "
-    "{base_name}, but that may be chance (p {p:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); "
-    "BM25 has {bm25:.3f}."
+NOT_SHOWN_ON_TEST = (
+    "Keep {base_name}: {name} was best on the other questions, but on the {questions} test questions no gain "
+    "worth its cost is shown (MAP {chosen:.3f} against {base:.3f}, p {p:.3f}); BM25 has {bm25:.3f}. {more}"
 )
-NOT_ON_TEST = (
-    "Keep {base_name}: {name} was best on dev, but on the {questions} test questions it is not better (MAP "
-    "{chosen:.3f} against {base:.3f}, 95% interval of the difference {low:+.3f} to {high:+.3f}); BM25 has {bm25:.3f}."
-)
-KEEP = (
-    "Keep {base_name}: nothing here beats it on the dev questions (best: {best:.3f} by {best_name}, against "
-    "{base_dev:.3f}). Its MAP on the {questions} test questions is {base:.3f} (95% interval {low:.3f} to {high:.3f});"
-    " BM25 has {bm25:.3f}."
-)
-BM25_ABOVE = " That is above {name}: before you decide, measure both on more questions."
+MORE = "Some {more:,} questions more would show a gain of {gain}."
+ENOUGH = "A gain of {gain} would have been shown."
+NOT_WORTH = "That gains less than {gain} and takes {times:.0f} times as long for a question: --quality_first takes it."
+CHEAPER = " {name} has {map:.3f} and takes {times:.0f} times as long for a question: --quality_first prefers it."
+LOOKED = " These questions have now judged {looks} times, so that a gain counts with p of {level:.3f} or less."
 UNJUDGED = (
     "This is no verdict on your documents, which these questions are not about. For a verdict, label fifty questions "
     "about your documents and add --questions; docs/start.md has the form."
@@ -54,64 +58,106 @@ LEARNED = (
 )
 
 
+GAIN = 0.05  # that a user would care about
+LIKELY = 0.84 + 1.96  # standard errors that a gain must have to be shown with a probability of .8, at p of .05
+SMALL_GAIN, COSTLY = 0.01, 10  # a ranker with a smaller gain is not worth this many times the time
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """The chosen ranker, and the figures of its sentence.
+    """The ranker to use.
 
-    best:    the best on dev; it is not chosen if the base is as good on test
+    best:    the one whose gain was tested; it is chosen if the gain is shown
     base:    the ranker to beat
-    figures: MAP on test of both and of BM25, their difference and its interval
+    figures: MAP of both and of BM25, on the test set if there is one, and how they differ
+    p:       by ranker, of its gain on the labelled questions, corrected for the choice
     """
 
     chosen: Ranker
     best: Ranker
     base: Ranker
     figures: JsonObject
+    p: dict[str, float]
     sentence: str
 
-    @property
-    def test_maps(self) -> dict[str, float]:
-        """Returns MAP on test of each ranker that was measured on it."""
-        measured = {self.base.name: self.figures["base"], self.best.name: self.figures["chosen"]}
-        return {BM25: self.figures["bm25"], **measured}
 
-
-def judge(rankers: list[Ranker], base: Ranker, dev: AnswerSet, test: AnswerSet, cache: ScoreCache) -> Verdict:
-    """Chooses the ranker with the highest MAP on dev (the first of equals), and measures it, base and BM25 on test.
-
-    If the best on dev is no better than the base on test, the base is chosen.
-    """
-    maps = {ranker.name: float(ranker.measure(dev).mean()) for ranker in rankers}
+def choose_best(rankers: list[Ranker], maps: dict[str, float], ms: dict[str, float]) -> Ranker:
+    """Returns the ranker with the highest MAP; or, where that gains less than SMALL_GAIN over one that takes a
+    COSTLY part of its time, the best of these; ms: milliseconds per question."""
     best = max(rankers, key=lambda ranker: maps[ranker.name])
-    best_ap, base_ap = (Ranker("", "", cache.score_ranker(ranker, test)).measure(test) for ranker in (best, base))
+    cheap = [
+        ranker
+        for ranker in rankers
+        if maps[ranker.name] > maps[best.name] - SMALL_GAIN and COSTLY * ms[ranker.name] <= ms[best.name]
+    ]
+    return max(cheap, key=lambda ranker: maps[ranker.name], default=best)
+
+
+def judge(
+    rankers: list[Ranker],
+    base: Ranker,
+    data: AnswerSet,
+    ms: dict[str, float],
+    level: float,
+    quality_first: bool = False,
+    measure_test: Callable[[Ranker], np.ndarray] | None = None,
+) -> Verdict:
+    """Returns the ranker to use: the base, unless a gain over it is shown.
+
+    data:         the questions that the rankers have scored out of fold
+    level:        p up to which a gain is shown
+    measure_test: returns a ranker's average precision on each test question. With a test set, the best ranker of the
+                  labelled questions is measured on it, and only that; without, its gain out of fold counts, with the
+                  choice among the rankers in the test (``correct_choice``)
+    """
+    precision = {ranker.name: ranker.measure(data) for ranker in rankers}
+    maps = {name: float(values.mean()) for name, values in precision.items()}
+    others = [ranker for ranker in rankers if ranker is not base]
+    corrected = correct_choice(np.stack([precision[ranker.name] - precision[base.name] for ranker in others]))
+    p = dict(zip([ranker.name for ranker in others], corrected.tolist(), strict=True))
+    shown = [ranker for ranker in others if p[ranker.name] <= level]
+    candidates = others if measure_test else shown or others
+    quality = max(candidates, key=lambda ranker: maps[ranker.name])
+    best = quality if quality_first else choose_best(candidates, maps, ms)
+    if measure_test:
+        best_ap, base_ap, bm25_ap = (measure_test(ranker) for ranker in (best, base, rankers[0]))
+        best_p = compare(best_ap, base_ap).over_questions
+    else:
+        best_ap, base_ap, bm25_ap = precision[best.name], precision[base.name], precision[BM25]
+        best_p = p[best.name]
+    gains, times = best_ap - base_ap, ms[best.name] / ms[base.name]
+    is_shown = best_p <= level and gains.mean() > 0
+    is_worth_it = quality_first or gains.mean() >= SMALL_GAIN or times < COSTLY
+    wanted = (LIKELY * gains.std() / GAIN) ** 2 - len(gains)
+    more = MORE.format(more=int(-(-wanted // 10) * 10), gain=GAIN) if wanted > 0 else ENOUGH.format(gain=GAIN)
     figures: JsonObject = {
         "name": best.name,
         "base_name": base.name,
-        "questions": test.num_questions,
+        "questions": len(gains),
+        "rankers": len(others),
         "chosen": float(best_ap.mean()),
         "base": float(base_ap.mean()),
-        "bm25": float(cache.rank(BM25, BM25, test).measure(test).mean()),
+        "bm25": float(bm25_ap.mean()),
+        "difference": float(gains.mean()),
+        "p": best_p,
+        **dict(zip(("low", "high"), compute_interval(gains), strict=True)),
+        **dict(zip(("base_low", "base_high"), compute_interval(base_ap), strict=True)),
+        "more": more if not is_shown else NOT_WORTH.format(gain=SMALL_GAIN, times=times),
     }
-    if best is base:
-        second = max((ranker for ranker in rankers if ranker is not base), key=lambda ranker: maps[ranker.name])
-        figures["low"], figures["high"] = compute_interval(base_ap)
-        figures |= {"best": maps[second.name], "best_name": second.name, "base_dev": maps[base.name]}
-        chosen, sentence = base, KEEP
-    else:
-        comparison = compare(best_ap, base_ap)
-        figures |= {"difference": comparison.difference, "p": comparison.over_questions}
-        figures["low"], figures["high"] = compute_interval(best_ap - base_ap)
-        chosen = best if comparison.difference > 0 else base
-        sentence = BETTER if comparison.over_questions < SIGNIFICANT else PERHAPS
-        sentence = sentence if chosen is best else NOT_ON_TEST
-    above = figures["bm25"] > figures["base" if chosen is base else "chosen"]
-    sentence = sentence.format(**figures) + (BM25_ABOVE.format(name=chosen.name) if above else "")
-    return Verdict(chosen, best, base, figures, sentence)
+    is_better = is_shown and is_worth_it
+    templates = (SHOWN_ON_TEST, NOT_SHOWN_ON_TEST) if measure_test else (SHOWN, NOT_SHOWN)
+    sentence = templates[0 if is_better else 1].format(**figures)
+    if is_better and quality is not best:
+        times = ms[quality.name] / ms[best.name]
+        sentence += CHEAPER.format(name=quality.name, map=maps[quality.name], times=times)
+    if level < SIGNIFICANT:
+        sentence += LOOKED.format(looks=round(SIGNIFICANT / level), level=level)
+    return Verdict(best if is_better else base, best, base, figures, p, sentence)
 
 
 def judge_without_labels(model: str, pretrained: str, folder: Path) -> JsonObject:
-    """Returns MAP on SelQA of the model as a cross-encoder before and after, BM25, the model as it is, and their
-    fusion, with intervals and a sentence.
+    """Returns MAP on SelQA of the model as a cross-encoder before and after, BM25, the model as it is, and the rank
+    fusion of these two, with intervals and a sentence.
 
     A model with a pair head is measured with it, once. A model that cannot rank untrained has no such row.
 
@@ -120,16 +166,13 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> JsonObjec
     data = load_split(f"files={SELQA}", "test")
     cache = ScoreCache(count_words(data.answers.unique().to_pylist()), folder)
     rankers = {ranker.name: ranker for ranker in list_untrained(model, data, cache)}
-    after = cache.rank(PRETRAINED, pretrained, data)
+    after = cache.rank(PRETRAINED, CROSS_ENCODER, pretrained, data)
     if name_base(model) in rankers and find_kind(model) != BI_ENCODER:
         before = rankers.pop(name_base(model))
     else:
         name = f"{name_model(model)} as a cross-encoder, before any training"
-        before = Ranker(name, model, _score_by_new_head(model, data, pretrained))
-    parts = [*rankers.values(), after]
-    fusion = fit_fusion(data, {ranker.name: ranker.scores for ranker in parts})
-    fused = Ranker(f"{FUSION} of the last {len(parts)}", "", fusion.out_of_fold)
-    precision = {ranker.name: ranker.measure(data) for ranker in (before, after, *rankers.values(), fused)}
+        before = Ranker(name, CROSS_ENCODER, model, _score_by_new_head(model, data, pretrained))
+    precision = {ranker.name: ranker.measure(data) for ranker in (before, after, *rankers.values())}
     rows = []
     for name, values in precision.items():
         low, high = compute_interval(values)

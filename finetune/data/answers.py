@@ -129,6 +129,29 @@ class Distinct:
         return self.right[begin:end] - first
 
 
+def concatenate(sets: Sequence[AnswerSet]) -> AnswerSet:
+    """Returns the questions of all splits as one; an id that is in two splits gets the split's name."""
+    first = sets[0]
+    if len(sets) == 1:
+        return first
+    taken: set[str] = set()
+    ids: list[str] = []
+    for data in sets:
+        ids += [f"{data.split} {name}" if name in taken else name for name in data.question_ids]
+        taken |= set(data.question_ids)
+    sizes = np.concatenate([np.diff(data.starts) for data in sets])
+    return replace(
+        first,
+        question_ids=ids,
+        questions=[text for data in sets for text in data.questions],
+        starts=np.append(0, np.cumsum(sizes)).astype(np.int64),
+        answer_ids=pa.concat_arrays([data.answer_ids for data in sets]),
+        answers=pa.concat_arrays([data.answers for data in sets]),
+        labels=np.concatenate([data.labels for data in sets]),
+        grades=None,
+    )
+
+
 def _number_texts(texts: pa.LargeStringArray) -> np.ndarray:
     """Returns a number per text, ``[T]``, equal if the folded texts are, from 0 in the order of first occurrence."""
     chunks = (texts.slice(first, 10_000).to_pylist() for first in range(0, len(texts), 10_000))

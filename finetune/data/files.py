@@ -35,23 +35,42 @@ TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not assigned yet:
 def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
     """Reads a split, see ``registry.load_split``."""
     expect_tables(place)
-    tables = [path for path in _list_files(place) if path.is_file() and find_suffix(path) in FORMATS]
-    named = [path for path in tables if _name_split(path) == split]
-    if len(named) > 1:
-        raise KinspanError(f"{place}: both {named[0].name} and {named[1].name} are there: keep one")
-    is_unsplit = len(tables) == 1 and _name_split(tables[0]) not in SPLITS
-    if not named and not is_unsplit:
+    tables = _list_tables(place)
+    if not has_splits(place):
+        data = load_unsplit(place, columns)
+    elif named := [path for path in tables if _name_split(path) == split]:
+        if len(named) > 1:
+            raise KinspanError(f"{place}: both {named[0].name} and {named[1].name} are there: keep one")
+        return _load_table(named[0], split, columns)
+    else:
         raise MissingSplit(f"files={place}: no split {split}: no {split}.jsonl, .csv, .tsv or .parquet")
-    table = read_table(named[0] if named else tables[0])
-    data = collect_answers(NAME, split, table.place, read_candidates(table, columns))
-    if named:
-        return data
     parts: dict[str, AnswerSet] = {}
     parts["test"], rest = split_off(data, "test", TEST_SHARE)
     parts["dev"], parts["train"] = split_off(rest, "dev", DEV_SHARE)
     part = replace(parts[split], split=split)
     log.info("%s: %s of %s questions are %s, by a hash of text", place, part.num_questions, data.num_questions, split)
     return part
+
+
+def load_unsplit(place: Path, columns: dict[str, str]) -> AnswerSet:
+    """Reads all questions of a place that has no splits, see ``has_splits``."""
+    expect_tables(place)
+    return _load_table(_list_tables(place)[0], "train", columns)
+
+
+def _load_table(path: Path, split: str, columns: dict[str, str]) -> AnswerSet:
+    table = read_table(path)
+    return collect_answers(NAME, split, table.place, read_candidates(table, columns))
+
+
+def has_splits(place: Path) -> bool:
+    """Returns whether the place has a file for each split, rather than one file that is split by a hash."""
+    tables = _list_tables(place)
+    return len(tables) != 1 or _name_split(tables[0]) in SPLITS
+
+
+def _list_tables(place: Path) -> list[Path]:
+    return [path for path in _list_files(place) if path.is_file() and find_suffix(path) in FORMATS]
 
 
 def _list_files(place: Path) -> list[Path]:

@@ -42,6 +42,32 @@ def compare(a: np.ndarray, b: np.ndarray, seed: int = 0, draws: int = DRAWS) -> 
     return Comparison(float(difference.mean()), _run_randomisation_test(difference, seed, draws))
 
 
+def correct_choice(differences: np.ndarray, draws: int = DRAWS) -> np.ndarray:
+    """Returns p of each system's gain over one baseline, ``[R]``, corrected for the choice among the systems.
+
+    differences: ``[R, Q]``, the systems' metric less the baseline's on each question
+
+    Were a system no better, each question's differences could as well have the opposite sign, those of all systems at
+    once. p is the share of random signs under which the largest of the R t statistics is as large as the system's:
+    whichever is chosen, a gain is seen by chance no more often than the level says (Westfall and Young, 1993,
+    "Resampling-based multiple testing", the single-step method).
+    """
+    size = differences.shape[1]
+    squares = (differences**2).mean(axis=1)
+
+    def studentise(means: np.ndarray) -> np.ndarray:
+        return means / np.sqrt(np.maximum(squares - means**2, 1e-12) / size)
+
+    random = np.random.Generator(np.random.Philox(0))
+    largest = np.concatenate(
+        [
+            studentise(random.choice([-1.0, 1.0], (BATCH, size)) @ differences.T / size).max(axis=1)
+            for _ in range(draws // BATCH)
+        ]
+    )
+    return (1 + (largest[:, None] > studentise(differences.mean(axis=1)) - 1e-9).sum(axis=0)) / (1 + len(largest))
+
+
 def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
     """Returns the two-sided p of Welch's t-test between the means of S runs of a, ``[S]``, and T runs of b, ``[T]``.
 

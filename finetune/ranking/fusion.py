@@ -5,8 +5,8 @@ Its root is the bi-encoder, as sentence-transformers loads it; ``cross-encoder/`
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from scipy.stats import rankdata
 from data_pipeline.core.default_model import list_versions
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
-from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, WordCounts
-from finetune.evaluation.metrics import MAP, METRICS, TITLES, compute_means, compute_question_metrics
+from finetune.evaluation.metrics import METRICS, TITLES
 from pretrain.release.card import CardOverrides, make_metadata, render_card
 from pretrain.release.folder import CARD, FACTS, replace_release
 from pretrain.release.siamese import write_json
@@ -27,89 +26,12 @@ from .kinds import BESIDE, BI_ENCODER, CROSS_ENCODER, FUSION_FILE, MODULES, WORD
 
 FORMAT, BY_SCORE, BY_RANK = 3, "scores", "ranks"
 REPAIR = "make it anew with kinspan adapt"
-NAME = "the fusion"
-FOLDS, SEED, FOLDS_KEY = 5, 0, 2**33  # SEED and FOLDS_KEY of the random assignment of questions to folds
 RANK_OFFSET = 60  # added to each rank in reciprocal rank fusion (Cormack et al., 2009)
 ROUNDING = 1e-6  # scores that differ by a smaller share of the largest count as equal
-STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)  # values of scikit-learn's C; a smaller one regularises more
 # Files of a hub repository that PyTorch does not load
 NOT_NEEDED = ("*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*", "coreml/*")
 # Entries of a model's folder that are left out: it may be a release itself
 NOT_COPIED = shutil.ignore_patterns("ranker.json", "*.tmp", *BESIDE)
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A fitted fusion.
-
-    weights, means, scales: one value per part
-    out_of_fold: ``[N]`` score of every candidate, by weights that were fitted on other questions
-    """
-
-    names: Sequence[str]
-    weights: np.ndarray
-    means: np.ndarray
-    scales: np.ndarray
-    intercept: float
-    out_of_fold: np.ndarray
-
-    def score(self, scores: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the fused scores ``[N]``, given each part's scores by name."""
-        features = np.stack([scores[name] for name in self.names], axis=1)
-        return (features - self.means) / self.scales @ self.weights + self.intercept
-
-    def format_weights(self) -> str:
-        """Returns the weights of the standardised scores, for people."""
-        return ", ".join(f"{weight:.2f} {name}" for name, weight in zip(self.names, self.weights, strict=True))
-
-
-def fit_fusion(data: AnswerSet, scores: Mapping[str, np.ndarray]) -> Fitted:
-    """Fits a logistic regression of the labels over the parts' scores.
-
-    The strength of the regularisation is the one whose out-of-fold MAP is highest; the weakest of equals. Scores are
-    standardised over all candidates: standardising within each question was no better on SelQA and WikiQA, and
-    would make a candidate's score depend on the others.
-
-    Raises KinspanError if there are fewer questions than folds.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    if data.num_questions < FOLDS:
-        raise KinspanError(f"{data.name} {data.split}: {data.num_questions} questions are too few to learn weights")
-    features = np.stack(list(scores.values()), axis=1)
-    means, scales = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-9)
-    features, fold_of = (features - means) / scales, split_folds(data.num_questions, FOLDS)[data.question_of]
-    by_strength = {strength: score_out_of_fold(features, data.labels, fold_of, strength) for strength in STRENGTHS}
-    best = max(by_strength, key=lambda strength: (measure_map(data, by_strength[strength]), strength))
-    model = LogisticRegression(C=best).fit(features, data.labels)
-    return Fitted(list(scores), model.coef_[0], means, scales, float(model.intercept_[0]), by_strength[best])
-
-
-def single_ranker_fusion(name: str, scores: np.ndarray) -> Fitted:
-    """Returns a fusion of one part, whose scores ``[N]`` stay as they are.
-
-    A learned weight could be negative and reverse the order: a part that ranks every question well may score the wrong
-    answers of some questions higher than the right ones of others.
-    """
-    return Fitted([name], np.ones(1), np.zeros(1), np.ones(1), 0.0, scores)
-
-
-def split_folds(num_questions: int, num_folds: int) -> np.ndarray:
-    """Returns the fold of each question, ``[Q]``; the sizes of the folds differ by one at most."""
-    random = np.random.Generator(np.random.Philox(key=np.array([SEED, FOLDS_KEY], dtype=np.uint64)))
-    return random.permutation(np.arange(num_questions) % num_folds)
-
-
-def score_out_of_fold(features: np.ndarray, labels: np.ndarray, fold_of: np.ndarray, strength: float) -> np.ndarray:
-    """Returns the score of every candidate, ``[N]``, by weights that were fitted on the other folds."""
-    from sklearn.linear_model import LogisticRegression
-
-    out = np.empty(len(labels))
-    for fold in range(FOLDS):
-        held_out = fold_of == fold
-        model = LogisticRegression(C=strength).fit(features[~held_out], labels[~held_out])
-        out[held_out] = model.decision_function(features[held_out])
-    return out
 
 
 def standardise(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -143,11 +65,6 @@ def combine(
     """
     scale = reciprocal_ranks if by_rank else standardise
     return np.sum([weight * scale(scores[name], starts) for name, weight in weights.items()], axis=0)
-
-
-def measure_map(data: AnswerSet, scores: np.ndarray) -> float:
-    """Returns the mean average precision."""
-    return compute_means(compute_question_metrics(data, scores, (MAP,)))[MAP]
 
 
 def write_fusion(

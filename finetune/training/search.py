@@ -13,8 +13,8 @@ import numpy as np
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, write_atomically
 from finetune.data.filters import find_kept
+from finetune.data.folds import assign_folds, group_questions, iterate_folds
 from finetune.evaluation.metrics import MAP
-from finetune.ranking.fusion import split_folds
 from pretrain.engine.log import complete_lines
 from pretrain.engine.ranks import broadcast_from_rank_0
 
@@ -61,12 +61,11 @@ def search_settings(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
 def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ranks) -> list[JsonObject]:
     """Trains once per fold with these settings; returns each run's best validation on its held-out fold."""
     assert config.search_folds is not None
-    fold_of = split_folds(data.train.num_questions, config.search_folds)
+    fold_of = assign_folds(group_questions(data.train), config.search_folds)
     peaks = []
-    for fold in range(config.search_folds):
-        held_out = data.train.take(fold_of == fold)
-        held_out = held_out.take(find_kept(held_out, config.eval_filter))
-        rest = replace(data, train=data.train.take(fold_of != fold), dev=held_out)
+    for fold, (trained, held_out) in enumerate(iterate_folds(fold_of)):
+        dev = data.train.take(held_out)
+        rest = replace(data, train=data.train.take(trained), dev=dev.take(find_kept(dev, config.eval_filter)))
         settings = replace(config, test_every_validation=False)
         stage = make_target_stage(settings, rest, SEED, str(config.model), "search")
         run = folder / f"fold-{fold}"

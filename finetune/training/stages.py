@@ -26,6 +26,7 @@ from .groups import Groups, draw_examples, draw_negatives, draw_pairs, flip_labe
 log = logging.getLogger(__name__)
 
 DEV, BEST = "dev", "best"
+SCORES, LAST = "scores", "last"  # see ``TrainingStage.keeps``
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class TrainingStage:
     devs:     filtered dev splits by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best
               ranker is kept for each, see ``name_best``
     test:     filtered test split; measured at each validation, if given
+    keeps:    what the run leaves in its folder: the BEST ranker on each dev set; or the dev SCORES of each validation,
+              see ``name_scores``; or the LAST ranker, as if it were the best
     identity: facts that identify the run: an output folder that holds another run is refused
     """
 
@@ -124,6 +127,7 @@ class TrainingStage:
     train: AnswerSet
     devs: Mapping[str, AnswerSet]
     test: AnswerSet | None = None
+    keeps: str = BEST
     identity: JsonObject
 
 
@@ -200,6 +204,11 @@ def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str,
 def name_best(dev: str) -> str:
     """Returns the folder of the ranker that is best on a dev set: ``best``, or ``best-NAME`` for ``dev-NAME``."""
     return BEST + dev.removeprefix(DEV)
+
+
+def name_scores(step: int) -> str:
+    """Returns the file of the dev scores ``[N]`` after an update, for a stage that keeps SCORES."""
+    return f"scores-{step}.npy"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from data_pipeline.core.errors import KinspanError
@@ -44,7 +45,7 @@ from .card import write_card
 from .config import FinetuneConfig, get_max_length, list_metrics
 from .groups import Groups
 from .setup import RankerSetup, Ranks, load_setup
-from .stages import DEV, FitPlan, TrainingStage, draw_groups, name_best
+from .stages import BEST, DEV, LAST, SCORES, FitPlan, TrainingStage, draw_groups, name_best, name_scores
 
 log = logging.getLogger(__name__)
 SUMS = ("loss", "groups")  # names of ``Outcome.sums``
@@ -203,11 +204,15 @@ class _Run(LoopState):
             if (self.progress.due or not saved) and self.is_validation_due(step):
                 self.validate()
             self.progress.due = False
-            if step and not saved and (self.is_validation_due(step) or step % self.config.save_steps == 0):
+            keeps_best = self.stage.keeps == BEST
+            is_due = (keeps_best and self.is_validation_due(step)) or step % self.config.save_steps == 0
+            if step and not saved and is_due:
                 self.save()
-            for dev in [dev for dev, best in self.progress.best_step.items() if best == step]:
+            for dev in [dev for dev, best in self.progress.best_step.items() if best == step and keeps_best]:
                 self.keep_best(dev)  # after the checkpoint, so that a run killed here repeats it when resumed
             if step >= self.schedule.total or self.has_peaked:
+                if self.stage.keeps == LAST:
+                    self.keep_best(DEV)
                 return
             rate = self.schedule.rate(step)
             set_learning_rate(self.engine, rate)
@@ -222,6 +227,8 @@ class _Run(LoopState):
             self.progress.wall_seconds += time.monotonic() - began
 
     def is_validation_due(self, step: int) -> bool:
+        if step == 0 and self.stage.keeps != BEST:
+            return False
         return step % (self.config.eval_steps or self.plan.epoch_steps) == 0 or step == self.plan.total
 
     @property
@@ -256,6 +263,8 @@ class _Run(LoopState):
         self.engine.module.eval()
         what = f"validation of step {self.progress.step}, {split}"
         scores = score(self.engine, self.engine.device, what)
+        if self.stage.keeps == SCORES and self.rank == 0:
+            np.save(self.folder / name_scores(self.progress.step), scores)
         return compute_means(compute_question_metrics(data, scores, list_metrics(self.config)))
 
     def keep_best(self, dev: str) -> None:
@@ -268,7 +277,7 @@ class _Run(LoopState):
             partial_folder = best.with_name(best.name + ".tmp")
             shutil.rmtree(partial_folder, ignore_errors=True)
             self.setup.save(weights, partial_folder)
-            figures = {dev: {MAP: self.progress.best_map[dev]}}
+            figures = {dev: {MAP: self.progress.best_map[dev]}} if dev in self.progress.best_map else {}
             write_card(partial_folder, self.stage, self.seed, self.progress.step, figures)
             shutil.rmtree(best, ignore_errors=True)
             partial_folder.replace(best)

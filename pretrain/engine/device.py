@@ -1,12 +1,15 @@
 """The device that a rank computes on, its memory, and the precision of computation."""
 
 import ctypes
+import logging
 import os
 from pathlib import Path
 
 import torch
 
 from data_pipeline.core.errors import KinspanError
+
+log = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # by the names of --precision
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -40,6 +43,22 @@ def name_device() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return f"processor, {torch.get_num_threads()} thread(s)"
+
+
+def set_threads(local_ranks: int = 1) -> None:
+    """Lets PyTorch use this rank's share of the processors: half of it on a busy machine, where more would be slower.
+
+    OMP_NUM_THREADS and a GPU leave the number as it is.
+    """
+    if torch.cuda.is_available() or "OMP_NUM_THREADS" in os.environ:
+        return
+    processors, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    threads = max(1, processors // local_ranks)
+    if load > processors + 0.5 and threads > 1:
+        threads //= 2
+    if threads < torch.get_num_threads() and threads < processors // local_ranks:
+        log.warning("%d thread(s): other programs keep %.1f of %d processors busy", threads, load, processors)
+    torch.set_num_threads(threads)
 
 
 def set_product_precision(tf32: bool, deterministic: bool) -> None:

@@ -19,7 +19,7 @@ from pretrain.engine.deepspeed_compat import (
     skip_operator_builds,
     update_on_device,
 )
-from pretrain.engine.device import claim_device
+from pretrain.engine.device import claim_device, set_threads
 from pretrain.engine.layout import Layout
 from pretrain.engine.world import adopt_world
 
@@ -107,8 +107,7 @@ def start_distributed(allow_cpu: bool = False) -> None:
     warnings.filterwarnings("ignore", category=UserWarning, message=r"barrier\(\): using the device")
     world = adopt_world()
     claim_device(world.local_rank, allow_cpu)
-    if not torch.cuda.is_available() and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
+    set_threads(world.local_size)
     skip_operator_builds()
     try:
         deepspeed.init_distributed(verbose=False)

@@ -1,4 +1,4 @@
-"""Labelled questions as users have them: in one file, without a dev set, or far too many."""
+"""Labelled questions as users have them: in one file, with a leak, reversed, or far too many."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from finetune.adapt.questions import load_questions, subsample_negatives
+from finetune.adapt.questions import load_questions, thin
 from finetune.data.registry import load_split
 
 
@@ -20,38 +20,38 @@ def write_file(path, count, candidates=3, wrong=True, asks="what is"):
     return path
 
 
-def test_one_file_is_split_in_three_the_same_way_every_time(tmp_path):
-    loaded = load_questions(str(write_file(tmp_path / "q.jsonl", 100)), None, tmp_path / "out")
-    sets = [set(split.questions) for split in loaded.splits]
-    assert sum(map(len, sets)) == len(set.union(*sets)) == 100
-    assert all(len(asked) > 10 for asked in sets)
-    assert [split.split for split in loaded.splits] == ["train", "dev", "test"]
-    again = load_questions(str(write_file(tmp_path / "q.jsonl", 120)), None, tmp_path / "out2")
-    assert sets[2] <= set(again.test.questions)  # more questions leave those in the test set where they are
+def test_one_file_is_used_whole_and_judges_whole(tmp_path):
+    loaded = load_questions(str(write_file(tmp_path / "q.jsonl", 50)), None, tmp_path / "out")
+    assert loaded.test is None
+    assert loaded.train.num_questions == loaded.judging.num_questions == 50
+    assert loaded.num_folds == 5
+    assert sorted(np.bincount(loaded.assign(5))) == [10] * 5
 
 
-def test_what_is_written_is_what_is_used_and_test_is_kept_apart(tmp_path, sets):
+def test_train_and_dev_are_pooled_and_test_is_kept_apart(tmp_path, write_sets):
+    sets = write_sets(train=12, dev=11, test=13)
     loaded = load_questions(f"files={sets}", None, tmp_path)
+    assert (loaded.train.num_questions, loaded.test.num_questions) == (23, 13)
     assert not (tmp_path / "test").exists()  # not before it is known that they may be used
     loaded.write(tmp_path)
-    for split in (loaded.train, loaded.dev):
-        read = load_split(loaded.spec, split.split)
-        assert (read.questions, read.answers.to_pylist()) == (split.questions, split.answers.to_pylist())
-        np.testing.assert_array_equal(read.labels, split.labels)
+    read = load_split(loaded.spec, "train")
+    assert (read.questions, read.answers.to_pylist()) == (loaded.train.questions, loaded.train.answers.to_pylist())
+    np.testing.assert_array_equal(read.labels, loaded.train.labels)
     with pytest.raises(KinspanError, match="test"):
         load_split(loaded.spec, "test")
     assert load_split(f"files={tmp_path / 'test' / 'test.jsonl'}", "test").num_pairs == loaded.test.num_pairs
 
 
-def test_dev_questions_stand_in_for_a_missing_train_split(tmp_path):
-    for split in ("dev", "test"):
-        write_file(tmp_path / f"{split}.jsonl", 60, asks=f"what is in {split}")
-    loaded = load_questions(str(tmp_path), None, tmp_path / "out")
-    assert loaded.train.num_questions + loaded.dev.num_questions == loaded.test.num_questions == 60
+def test_many_questions_are_trained_on_and_some_of_them_compare(tmp_path):
+    loaded = load_questions(str(write_file(tmp_path / "q.jsonl", 2100, candidates=5)), None, tmp_path / "out")
+    assert loaded.train.num_questions == 2000
+    assert loaded.judging.num_questions == 300
+    assert loaded.num_folds == 3
+    assert loaded.notes
 
 
-@pytest.mark.parametrize(("count", "candidates", "right", "kept"), [(100, 9, 1, 4), (30, 10, 8, 9)])
-def test_a_subsampled_set_keeps_right_candidates_and_a_wrong_one(tmp_path, count, candidates, right, kept):
+@pytest.mark.parametrize(("count", "candidates", "right", "kept"), [(100, 9, 1, (1, 4)), (30, 20, 8, (4, 6))])
+def test_thinning_keeps_the_share_of_right_candidates(tmp_path, count, candidates, right, kept):
     rows = [
         {"question": f"what {q}?", "answer": f"answer {k}", "label": int(k < right)}
         for q in range(count)
@@ -59,22 +59,37 @@ def test_a_subsampled_set_keeps_right_candidates_and_a_wrong_one(tmp_path, count
     ]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = load_split(f"files={tmp_path}", "test")
-    subsampled = subsample_negatives(data, 4 * count)
-    assert subsampled.questions == data.questions
-    assert subsampled.positives.tolist() == data.positives.tolist()
-    assert np.diff(subsampled.starts).tolist() == [kept] * count
-    assert subsample_negatives(data, data.num_pairs) is data
+    notes = []
+    thinned = thin(data, (count, count * sum(kept)), notes)
+    assert thinned.questions == data.questions
+    assert set(thinned.positives) == {kept[0]}
+    assert set(np.diff(thinned.starts) - thinned.positives) == {kept[1]}
+    assert len(notes) == 1
+    assert thin(data, (count, data.num_pairs), notes) is data
+    assert thin(data, (10, data.num_pairs), notes).num_questions == 10
 
 
-def test_overlaps_are_noted_and_a_contained_split_is_refused(tmp_path):
-    train, _, test = (write_file(tmp_path / f"{name}.jsonl", 20, asks=name) for name in ("train", "dev", "test"))
-    assert not any("share" in note for note in load_questions(str(tmp_path), None, tmp_path).notes)
-    trained = train.read_text().splitlines(keepends=True)
-    test.write_text(test.read_text() + "".join(trained[:6]))
-    assert any("share 2" in note for note in load_questions(str(tmp_path), None, tmp_path).notes)
-    test.write_text("".join(trained))
+def test_questions_of_the_test_set_are_removed_in_other_words_too(tmp_path):
+    write_file(tmp_path / "train.jsonl", 40, asks="what in the world is")
+    test = write_file(tmp_path / "test.jsonl", 20, asks="who was")
+    clean = load_questions(str(tmp_path), None, tmp_path / "out")
+    assert not clean.notes[1:]
+    leaked = write_file(tmp_path / "leak", 6, asks="IS what, in the world").read_text()
+    test.write_text(test.read_text() + leaked.replace('?"', ' ??"'))
+    loaded = load_questions(str(tmp_path), None, tmp_path / "out")
+    assert loaded.train.num_questions == 34
+    assert any("6 of 40" in note for note in loaded.notes)
+    test.write_text(write_file(tmp_path / "leak", 30, asks="what in the world is").read_text())
     with pytest.raises(KinspanError, match="--questions"):
-        load_questions(str(tmp_path), None, tmp_path)
+        load_questions(str(tmp_path), None, tmp_path / "out")
+
+
+def test_labels_that_look_reversed_are_refused(tmp_path):
+    path = write_file(tmp_path / "q.jsonl", 60)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**row, "label": 1 - row["label"]}) + "\n" for row in rows))
+    with pytest.raises(KinspanError, match="--questions"):
+        load_questions(str(path), None, tmp_path / "out")
 
 
 def test_what_cannot_be_used_is_refused(tmp_path):

@@ -1,71 +1,124 @@
-"""The verdict: nothing below the base model is chosen, and each sentence has its case."""
+"""The verdict: what is chosen where a gain is shown, where none is, where it costs too much; and what chance shows."""
+
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
 from finetune.adapt.rankers import Ranker, name_base
-from finetune.adapt.verdict import (
-    NOT_LEARNED,
-    judge,
-    judge_without_labels,
-)
+from finetune.adapt.verdict import NOT_LEARNED, judge, judge_without_labels
 from finetune.evaluation.bm25 import BM25
+from finetune.evaluation.significance import SIGNIFICANT, correct_choice
+
+QUESTIONS = 60
 
 
-@pytest.fixture(scope="module")
-def splits(write_sets, answer_set):
-    folder = write_sets(dev=40, test=80, candidates=6)
-    return answer_set(folder, "dev"), answer_set(folder, "test")
+@dataclass(frozen=True)
+class MeasuredRanker(Ranker):
+    """A ranker whose average precisions are given."""
+
+    precision: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    def measure(self, data):
+        return self.precision
 
 
-class MadeScores:
-    """A cache of scores that see the labels through noise."""
+@pytest.fixture
+def make_rankers():
+    """``make_rankers(base=.5, bi=.7)``: BM25 and rankers of these MAP, whose questions differ."""
+    noise = np.random.default_rng(0)
+    base = noise.uniform(0.2, 0.6, QUESTIONS)
 
-    def __init__(self, strengths):
-        self.random, self.strengths = np.random.default_rng(0), strengths
+    def make(spread=0.1, **maps):
+        rankers = []
+        for name, value in {BM25: 0.3, **maps}.items():
+            gains = noise.normal(scale=spread, size=QUESTIONS)
+            precision = base - base.mean() + value + gains - gains.mean()
+            rankers.append(MeasuredRanker(name, "bi-encoder", name, np.zeros(0), precision=precision))
+        return rankers
 
-    def see(self, data, strength):
-        return strength * data.labels + self.random.normal(size=data.num_pairs)
-
-    def score_ranker(self, ranker, data):
-        return self.see(data, self.strengths[ranker.name][1])
-
-    def rank(self, name, model, data):
-        return Ranker(name, model, self.see(data, self.strengths.get(BM25, (0, 0))[1]))
-
-
-@pytest.mark.parametrize(
-    ("strengths", "chosen", "best", "sentence"),
-    [
-        ({"base": (1, 1), "bi": (3, 3), "cross": (0, 0)}, "bi", "bi", "Use bi: "),
-        ({"base": (1, 2), "bi": (3, 2.15)}, "bi", "bi", "Use bi, with care: "),
-        ({BM25: (1, 5), "base": (3, 3), "cross": (0, 5)}, "base", "base", "Keep base: nothing here beats it"),
-        ({"base": (2, 3), "cross": (4, 1)}, "base", "cross", "Keep base: cross was best on dev"),
-    ],
-)
-def test_each_verdict_has_its_case(splits, strengths, chosen, best, sentence):
-    dev, test = splits
-    scores = MadeScores(strengths)
-    rankers = [Ranker(name, name, scores.see(dev, on_dev)) for name, (on_dev, _) in strengths.items()]
-    base = next(ranker for ranker in rankers if ranker.name == "base")
-    verdict = judge(rankers, base, dev, test, scores)
-    assert (verdict.chosen.name, verdict.best.name) == (chosen, best)
-    assert verdict.sentence.startswith(sentence)
-    assert set(verdict.test_maps) == {"base", best, BM25}  # no other ranker has been measured on test
-    assert (" That is above " in verdict.sentence) == (verdict.figures["bm25"] > verdict.test_maps[chosen])
+    return make
 
 
-def test_of_equals_the_first_is_chosen(splits):
-    dev, test = splits
-    rankers = [Ranker(name, name, dev.labels.astype(float)) for name in ("base", "fusion")]
-    scores = MadeScores({"base": (0, 99), "fusion": (0, 99)})
-    assert judge(rankers, rankers[0], dev, test, scores).chosen.name == "base"
+def decide(rankers, ms=None, level=SIGNIFICANT, **options):
+    times = {ranker.name: 1.0 for ranker in rankers} | (ms or {})
+    return judge(rankers, rankers[1], None, times, level, **options)
+
+
+def test_a_shown_gain_is_used_and_chance_is_not(make_rankers):
+    verdict = decide(make_rankers(base=0.5, bi=0.7, cross=0.6))
+    assert (verdict.chosen.name, verdict.best.name) == ("bi", "bi")
+    assert verdict.figures["difference"] == pytest.approx(0.2)
+    assert verdict.sentence.startswith("Use bi")
+    verdict = decide(make_rankers(base=0.5, bi=0.502, cross=0.49))
+    assert (verdict.chosen.name, verdict.best.name) == ("base", "bi")
+    assert verdict.sentence.startswith("Keep base")
+    assert verdict.p["bi"] > SIGNIFICANT
+
+
+def test_the_missing_questions_are_about_those_that_would_show_the_gain(make_rankers):
+    rankers = make_rankers(spread=0.5, base=0.5, bi=0.52)
+    figures = decide(rankers).figures
+    missing = int(figures["more"].split()[1].replace(",", ""))
+    gains = rankers[2].precision - rankers[1].precision
+    shown = 0
+    for seed in range(100):
+        drawn = np.random.default_rng(seed).choice(gains - gains.mean() + 0.05, QUESTIONS + missing)
+        shown += correct_choice(drawn[None], 1000)[0] <= SIGNIFICANT
+    assert shown >= 60
+
+
+def test_a_small_gain_is_not_worth_ten_times_the_time(make_rankers):
+    rankers = make_rankers(spread=0.001, base=0.5, bi=0.6, cross=0.605)
+    slow = {"cross": 20.0}
+    assert decide(rankers, slow).chosen.name == "bi"
+    assert "cross has 0.605" in decide(rankers, slow).sentence
+    assert decide(rankers, slow, quality_first=True).chosen.name == "cross"
+    assert decide(rankers, {"cross": 9.0}).chosen.name == "cross"
+    only = make_rankers(spread=0.001, base=0.5, cross=0.505)
+    assert decide(only, slow).chosen.name == "base"
+    assert decide(only, slow, quality_first=True).chosen.name == "cross"
+
+
+def test_a_test_set_has_the_last_word_and_only_the_best_is_measured_on_it(make_rankers):
+    rankers = make_rankers(base=0.5, bi=0.7, cross=0.6)
+    for of_test, chosen in (({"bi": 0.62}, "bi"), ({"bi": 0.45}, "base")):
+        tested = {ranker.name: ranker for ranker in make_rankers(base=0.5, **of_test)}
+        measured = []
+
+        def measure(ranker, tested=tested, measured=measured):
+            measured.append(ranker.name)
+            return tested[ranker.name].precision
+
+        verdict = decide(rankers, measure_test=measure)
+        assert (verdict.chosen.name, verdict.best.name) == (chosen, "bi")
+        assert set(measured) == {"bi", "base", BM25}
+        assert verdict.figures["chosen"] == pytest.approx(of_test["bi"])
+
+
+def test_a_set_that_was_looked_at_before_needs_more(make_rankers):
+    rankers = make_rankers(base=0.5, bi=0.53)
+    p = decide(rankers).p["bi"]
+    assert decide(rankers, level=p).chosen.name == "bi"
+    assert decide(rankers, level=p / 2).chosen.name == "base"
+
+
+@pytest.mark.parametrize("questions", [20, 50, 200])
+def test_without_any_difference_one_verdict_in_twenty_changes_the_ranker(questions):
+    """Seven rankers and the base are equally good, and agree on which questions are hard."""
+    random = np.random.default_rng(questions)
+    changed = 0
+    for _ in range(1000):
+        hard, common = random.beta(0.8, 0.6, questions), random.normal(size=questions)
+        noise = 0.2 * (0.6 * common + 0.8 * random.normal(size=(8, questions)))
+        precision = np.clip(hard + noise * (random.random((8, questions)) < 0.6), 0, 1)
+        changed += correct_choice(precision[1:] - precision[0], 1000).min() <= SIGNIFICANT
+    assert 20 <= changed <= 70
 
 
 def test_a_model_with_a_pair_head_is_measured_by_it(make_model, tmp_path):
     model = make_model()
     result = judge_without_labels(str(model), str(model), tmp_path)
     assert result["rows"][0]["name"] == name_base(str(model))
-    assert len(result["rows"]) == 4
     assert result["rows"][0]["map"] == result["rows"][1]["map"]
     assert result["sentence"] == NOT_LEARNED

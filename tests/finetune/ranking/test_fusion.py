@@ -16,14 +16,8 @@ from finetune.evaluation.bm25 import BM25, count_words, score_bm25
 from finetune.evaluation.metrics import MAP
 from finetune.ranking.embedder import fingerprint_bi_encoder
 from finetune.ranking.fusion import (
-    FOLDS,
     combine,
-    fit_fusion,
-    measure_map,
     reciprocal_ranks,
-    score_out_of_fold,
-    single_ranker_fusion,
-    split_folds,
     standardise,
     write_fusion,
 )
@@ -76,50 +70,6 @@ def fused(release, make_model, test_set, tmp_path_factory):
     scores |= {name: score_answers(str(model), test_set) for name, model in ((FINDER, finder), (READER, reader))}
     shutil.rmtree(models)
     return output, test_set, scores
-
-
-def test_what_tells_right_from_wrong_gets_the_weight(data):
-    """Of a good part, noise and a part on another scale that adds to it; the fusion is better than each on questions
-    that it was not fitted on."""
-    random = np.random.default_rng(1)
-    noise = random.normal(size=(3, data.num_pairs))
-    scores = {
-        "good": 100 + 50 * (data.labels + 0.8 * noise[0]),
-        "noise": noise[1],
-        "small": 1e-3 * (data.labels + 0.8 * noise[2]),
-    }
-    fitted = fit_fusion(data, scores)
-    weights = dict(zip(fitted.names, fitted.weights, strict=True))
-    assert min(weights["good"], weights["small"]) > 5 * abs(weights["noise"])
-    assert measure_map(data, fitted.out_of_fold) > max(measure_map(data, own) for own in scores.values())
-    assert fit_fusion(data, {**scores, "constant": np.ones(data.num_pairs)}).weights[3] == 0
-
-
-def test_a_part_alone_keeps_its_order(data):
-    """Scores that rank each question well, and are lower where a right answer is likely."""
-    short = data.question_of % 2 == 0
-    scores = data.labels + np.where(short, 0.0, 9.0)
-    some = data.keep((data.labels == 1) | ~short | (data.question_of != np.append(-1, data.question_of[:-1])))
-    kept = np.isin(data.answer_ids.to_pylist(), some.answer_ids.to_pylist())
-    few = scores[kept]
-    assert measure_map(some, few) == 1
-    assert measure_map(some, fit_fusion(some, {"a": few}).score({"a": few})) < 1
-    np.testing.assert_array_equal(single_ranker_fusion("a", few).score({"a": few}), few)
-
-
-def test_scores_out_of_fold_have_not_seen_their_labels(data):
-    features = np.random.default_rng(2).normal(size=(data.num_pairs, 2))
-    fold_of = split_folds(data.num_questions, FOLDS)[data.question_of]
-    flipped = np.where(fold_of == 0, 1 - data.labels, data.labels)
-    before, after = (score_out_of_fold(features, labels, fold_of, 1.0) for labels in (data.labels, flipped))
-    np.testing.assert_array_equal(before[fold_of == 0], after[fold_of == 0])
-    assert (before[fold_of == 1] != after[fold_of == 1]).all()
-
-
-def test_too_few_questions_are_refused(data):
-    few = data.take(np.arange(4))
-    with pytest.raises(KinspanError, match="4 questions"):
-        fit_fusion(few, {"a": np.zeros(few.num_pairs)})
 
 
 def test_the_folder_scores_as_its_parts_do_wherever_it_lies(fused):

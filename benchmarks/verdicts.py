@@ -1,0 +1,123 @@
+"""Is the verdict of kinspan adapt right? Fifty labelled questions of ten sets, against test questions it never saw.
+
+For each set and draw: adapt is given the documents and 50 questions; what its verdict says to use, and the base model,
+are then measured on up to 300 test questions. A set is pre-trained on once, and its draws share that. Every draw leaves
+a line in --lines, and is skipped where it is there: the same command goes on.
+
+SETS.json: {"covidqa": {"documents": "docs.jsonl", "questions": "files=FOLDER", "pool": ["train", "dev"]}, ...}. If
+"pool" has no test split, that one is measured; else the questions that are not drawn."""
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+
+from benchmarks import _common
+from data_pipeline.core.default_model import default_model
+from finetune.adapt.questions import list_lines, thin
+from finetune.adapt.run import RESULT, AdaptOptions, PipelineHooks, adapt, parse_budget
+from finetune.data.answers import AnswerSet, concatenate
+from finetune.data.filters import find_kept
+from finetune.data.folds import pair_similar
+from finetune.data.registry import load_split
+from finetune.evaluation.metrics import MAP, compute_question_metrics
+from finetune.ranking.model import score_answers
+from launch.commands.adapt import choose_objective, prepare_documents, pretrain
+
+DRAWN, TESTED = 50, (300, 5000)
+HOOKS = PipelineHooks(prepare_documents, choose_objective, pretrain)
+
+
+def draw(place: dict, number: int) -> tuple[AnswerSet, AnswerSet]:
+    """Returns the drawn questions, and the test questions."""
+    pool = concatenate([load_split(place["questions"], split) for split in place["pool"]])
+    pool = pool.take(find_kept(pool, "clean"))
+    order = np.random.default_rng(number).permutation(pool.num_questions)
+    drawn = thin(pool.take(np.sort(order[:DRAWN])), (DRAWN, 30 * DRAWN), [])
+    if "test" in place["pool"]:
+        rest = pool.take(np.sort(order[DRAWN:]))
+        alike = pair_similar(rest.questions, drawn.questions)[0]
+        test = rest.take(np.setdiff1d(np.arange(rest.num_questions), alike))
+    else:
+        test = load_split(place["questions"], "test")
+    return drawn, thin(test.take(find_kept(test, "clean")), TESTED, [])
+
+
+def measure(model: str, test: AnswerSet) -> float:
+    return float(compute_question_metrics(test, score_answers(model, test), (MAP,))[MAP].mean())
+
+
+def judge_draw(name: str, place: dict, number: int, budget: str, work: Path) -> dict:
+    """Adapts to one draw, and returns its line."""
+    drawn, test = draw(place, number)
+    shared, folder = work / name / "pretrained", work / name / f"draw-{number}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "questions.jsonl").write_text("".join(list_lines(replace(drawn, split="questions"))))
+    options = AdaptOptions([place["documents"]], None, None, default_model(), parse_budget(budget), shared)
+    if not (shared / RESULT).is_file():
+        adapt(options, HOOKS)
+    output = folder / "adapted"
+    if not output.exists():
+        shutil.copytree(shared, output, copy_function=shutil.copy2, ignore=shutil.ignore_patterns("release", RESULT))
+    began = time.monotonic()
+    result = adapt(replace(options, questions=str(folder / "questions.jsonl"), output=output), HOOKS)
+    minutes = (time.monotonic() - began) / 60
+    base = measure(default_model(), test)
+    used = measure(result["release"], test) if result["release"] else base
+    best = max(result["rankers"], key=lambda row: row["map"])
+    line = {"set": name, "draw": number, "budget": budget, "chosen": result["chosen"], "best": best["name"]}
+    predicted = next(row["map"] for row in result["rankers"] if row["name"] == result["chosen"])
+    rows = {row["name"]: [round(row[key] or 0, 4) for key in ("map", "gain", "p", "ms")] for row in result["rankers"]}
+    shutil.rmtree(output)
+    figures = {"base": base, "used": used, "predicted": predicted, "minutes": minutes}
+    return {**line, **{key: round(value, 4) for key, value in figures.items()}, "rankers": rows}
+
+
+def print_results(lines: list[dict]) -> None:
+    """Prints the mean and worst gain of each set's draws, and how well their MAP was predicted."""
+    rows = []
+    for name in [*dict.fromkeys(line["set"] for line in lines), "all"]:
+        drawn = [line for line in lines if name in (line["set"], "all")]
+        gains = np.array([line["used"] - line["base"] for line in drawn])
+        error = np.mean([abs(line["predicted"] - line["used"]) for line in drawn])
+        changed = sum(line["used"] != line["base"] for line in drawn)
+        figures = [f"{np.mean([line[key] for line in drawn]):.3f}" for key in ("base", "used")]
+        worse = f"{(gains < -0.01).mean():.0%}"
+        minutes = f"{np.mean([line['minutes'] for line in drawn]):.0f}"
+        gained = [f"{gains.mean():+.3f}", f"{gains.min():+.3f}"]
+        rows.append([name, str(len(drawn)), str(changed), *figures, *gained, worse, f"{error:.3f}", minutes])
+    header = ["set", "draws", "changed", "base", "used", "gain", "worst", "worse by .01", "error of MAP", "minutes"]
+    _common.print_table(header, rows)
+
+
+def main() -> None:
+    parser = _common.parser(__doc__)
+    parser.add_argument("--sets", type=Path, required=True, help="SETS.json.")
+    parser.add_argument("--draws", type=int, default=5, help="Draws of each set.")
+    parser.add_argument("--budget", default="6400pairs", help="Of each set's pre-training.")
+    parser.add_argument("--work", type=Path, required=True, help="Folder for what is made.")
+    parser.add_argument("--lines", type=Path, required=True, help="File of the lines.")
+    args = parser.parse_args()
+    lines = [json.loads(line) for line in args.lines.read_text().splitlines()] if args.lines.exists() else []
+    known = {(line["set"], line["draw"]) for line in lines}
+    for number in range(1, args.draws + 1):
+        for name, place in json.loads(args.sets.read_text()).items():
+            if (name, number) not in known:
+                with contextlib.redirect_stdout(sys.stderr):
+                    lines.append(judge_draw(name, place, number, args.budget, args.work))
+                with args.lines.open("a") as file:
+                    file.write(json.dumps(lines[-1]) + "\n")
+    print_results(lines)
+    _common.print_environment()
+
+
+if __name__ == "__main__":
+    _common.run(main)

@@ -1,0 +1,155 @@
+"""Fine-tunes rankers in folds, so that every labelled question is scored by a ranker that has not seen it."""
+
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.core.files import JsonObject
+from finetune.data.answers import AnswerSet
+from finetune.data.folds import assign_folds, iterate_folds
+from finetune.evaluation.metrics import MAP, compute_question_metrics
+from finetune.training.config import FinetuneConfig, check
+from finetune.training.setup import join_ranks
+from finetune.training.stages import (
+    BEST,
+    DEV,
+    LAST,
+    SCORES,
+    TrainingStage,
+    fingerprint_answers,
+    fingerprint_identity,
+    name_scores,
+    plan_stage,
+)
+from finetune.training.train import train_ranker
+from pretrain.release.folder import fingerprint_model
+
+from .questions import Questions
+
+log = logging.getLogger(__name__)
+
+SEED = 1
+VALIDATIONS = 2  # of a fine-tuning: one of these numbers of updates is chosen, or none
+EPOCHS = 12  # at most
+MIN_FOLDS = 2
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a ranker is fine-tuned.
+
+    name:        for people
+    model:       the folder or hub name of the model that it starts from
+    settings:    of FinetuneConfig
+    max_updates: a multiple of VALIDATIONS
+    num_folds:   number of folds, each of which costs a fine-tuning
+    """
+
+    name: str
+    model: str
+    settings: JsonObject
+    max_updates: int
+    num_folds: int
+
+
+def make_stage(training: Training, questions: Questions, train: AnswerSet, dev: AnswerSet | None) -> TrainingStage:
+    """Returns a fold's fine-tuning, or without ``dev`` that on all questions, which stays to the end."""
+    config = FinetuneConfig(
+        data=questions.spec,
+        model=training.model,
+        learning_rate=5e-5,
+        lr_schedule="constant",  # so that a shorter training is the beginning of a longer one
+        warmup_steps=max(1, training.max_updates // 10),
+        micro_batch_size=32,
+        epochs=10_000,
+        eval_steps=training.max_updates // VALIDATIONS,
+        patience=VALIDATIONS,
+        log_steps=training.max_updates,
+        **{"max_steps": training.max_updates, **training.settings},
+    )
+    check(config)
+    facts = {"train": fingerprint_answers(train), "dev": dev and fingerprint_answers(dev)}
+    return TrainingStage(
+        what=f"fine-tuning {training.name}",
+        config=config,
+        model=training.model,
+        train=train,
+        devs={DEV: dev} if dev else {},
+        keeps=SCORES if dev else LAST,
+        identity={"settings": training.settings, "model": fingerprint_model(training.model), **facts},
+    )
+
+
+def count_epoch(training: Training, questions: Questions) -> int:
+    """Returns the number of updates of an epoch over all questions. Raises KinspanError for an impossible training."""
+    every = questions.select(np.ones(questions.train.num_questions, dtype=bool))
+    return plan_stage(make_stage(training, questions, every, None), SEED).epoch_steps
+
+
+def train_in_folds(
+    training: Training, questions: Questions, folder: Path, start: np.ndarray | None = None
+) -> tuple[np.ndarray, int]:
+    """Returns the out-of-fold scores ``[N]`` of the compared questions, and the number of updates to train on all with.
+
+    start: scores ``[N]`` of the model before training, if it ranks
+
+    The number of updates that scores a fold is the one whose MAP is highest on the other folds: no question has a say
+    in what scores it.
+    """
+    judging, fold_of = questions.judging, assign_folds(questions.groups, training.num_folds)
+    steps = np.linspace(0, training.max_updates, VALIDATIONS + 1, dtype=int)
+    scores = np.zeros((len(steps), judging.num_pairs))
+    if start is not None:
+        scores[0] = start
+    fold_of_row = fold_of[questions.compared][judging.question_of]
+    for fold, (trained, held_out) in enumerate(iterate_folds(fold_of)):
+        if not (held_out & questions.compared).any():
+            continue
+        dev = questions.train.take(held_out & questions.compared)
+        stage = make_stage(training, questions, questions.select(trained), dev)
+        run = folder / f"fold-{fold}-{fingerprint_identity({**stage.identity, 'updates': training.max_updates})}"
+        log.debug("fold %d of %d: %s", fold + 1, training.num_folds, training.name)
+        train_ranker(stage, SEED, run, join_ranks(stage.config))
+        scores[1:, fold_of_row == fold] = [np.load(run / name_scores(step)) for step in steps[1:]]
+    tried = slice(0 if start is not None else 1, None)
+    return choose_updates(judging, scores[tried], fold_of[questions.compared], steps[tried])
+
+
+def choose_updates(
+    data: AnswerSet, scores: np.ndarray, fold_of: np.ndarray, steps: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Returns the scores ``[N]`` of each fold at the validation that is best on the others, and the steps best on all.
+
+    scores:  ``[V, N]`` at each of V validations, out of fold
+    fold_of: ``[Q]`` fold of each question
+    """
+    precision = np.stack([compute_question_metrics(data, row, (MAP,))[MAP] for row in scores])
+    out = np.empty(data.num_pairs)
+    for others, held_out in iterate_folds(fold_of):
+        rows = held_out[data.question_of]
+        out[rows] = scores[precision[:, others].mean(axis=1).argmax()][rows]
+    return out, int(steps[precision.mean(axis=1).argmax()])
+
+
+def train_on_all(training: Training, updates: int, questions: Questions, folder: Path) -> str:
+    """Fine-tunes on all questions for the number of updates that the folds chose, and returns the ranker's folder.
+
+    Without updates it is the model that the training starts from.
+    """
+    if not updates:
+        return training.model
+    every = questions.select(np.ones(questions.train.num_questions, dtype=bool))
+    stage = make_stage(training, questions, every, None)
+    stage.config.max_steps = updates
+    run = folder / f"all-{fingerprint_identity({**stage.identity, 'updates': updates})}"
+    log.info("%s is trained on all %d questions, %d updates", training.name, questions.train.num_questions, updates)
+    train_ranker(stage, SEED, run, join_ranks(stage.config))
+    return str(run / BEST)
+
+
+def remove_runs(folder: Path) -> None:
+    """Removes the runs of all fine-tunings."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,73 @@
+"""Labelled questions that have only their right passages: a search of the documents finds the wrong candidates."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.core.errors import KinspanError
+from finetune.data.passages import (
+    LABEL,
+    Paragraphs,
+    RankedRows,
+    find_candidates,
+    locate_answers,
+    read_passage_questions,
+)
+from finetune.data.tables import read_table
+from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
+from finetune.ranking.kinds import BI_ENCODER, find_kind
+from finetune.ranking.retrieval import find_exactly, rank_by_words
+from pretrain.modeling.pair_model import holds_no_weights
+
+from .questions import MIN_QUESTIONS, Questions, divide
+
+DEPTH = 25  # paragraphs that each search finds
+MAX_QUESTIONS = 1000
+VECTORS = "vectors"  # folder of the cached vectors
+
+
+def has_labels(path: Path, columns: dict[str, str] | None) -> bool:
+    """Returns whether a table says which candidates are right."""
+    return (columns or {}).get(LABEL, LABEL) in read_table(path).fields
+
+
+def search_candidates(
+    path: Path, columns: dict[str, str], paragraphs: Paragraphs, model: str, folder: Path
+) -> Questions:
+    """Returns the questions with the paragraphs that BM25 and the model find for them as candidates.
+
+    path:   a table of questions and right passages, see ``read_passage_questions``
+    model:  the base model, which searches if it is a bi-encoder
+    folder: that of the adaptation
+    """
+    asked, documents = read_passage_questions(path, columns)
+    if asked.num_questions < MIN_QUESTIONS:
+        raise KinspanError(f"--questions {path}: {asked.num_questions} questions are too few: label fifty or more")
+    asked = asked.take(np.arange(min(asked.num_questions, MAX_QUESTIONS)))
+    paragraphs, right = locate_answers(asked, documents, paragraphs)
+    texts = paragraphs.texts
+    rankings = [rank_by_words(texts, asked.questions, DEPTH)]
+    if find_kind(model) == BI_ENCODER and not holds_no_weights(model):
+        rankings.insert(0, search_by_model(model, texts, list(asked.questions), folder / VECTORS))
+    data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)
+    places = ["\t".join(paragraphs.documents[rows[0]]) for rows in right]
+    share = found[data.labels == 1].mean()
+    notes = [
+        f"{len(texts):,} paragraphs are searched: {share:.0%} of the right ones are found, and then ranked by others"
+    ]
+    many = len(set(places)) > MIN_QUESTIONS
+    return divide(str(path), data, found, clear, None, folder, notes, places if many else ())
+
+
+def search_by_model(model: str, texts: list[str], questions: list[str], cache: Path) -> list[RankedRows]:
+    """Returns the rows of the paragraphs that the model finds for each question; their vectors stay in ``cache``."""
+    embedder = Embedder(model)
+    key = hashlib.sha256("\0".join([fingerprint_bi_encoder(model), *texts]).encode("utf-8", "replace")).hexdigest()
+    path = cache / f"{key[:16]}.npy"
+    if not path.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".tmp.npy")
+        np.save(partial, embedder.embed_answers(texts))
+        partial.replace(path)
+    return list(find_exactly(np.load(path), embedder.embed_queries(questions), DEPTH))

@@ -1,0 +1,85 @@
+"""Folds of questions for cross-validation: questions that are alike stay together."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse.csgraph import connected_components
+
+from data_pipeline.matching import split_words
+
+from .answers import AnswerSet
+
+SIMILAR = 0.8  # Jaccard index of the words of two questions from which they count as one
+BLOCK = 1000  # questions that are compared with all others at a time
+SEED = np.array([0, 2**33], dtype=np.uint64)  # of the random order in which groups are assigned to folds
+
+
+def pair_similar(first: Sequence[str], second: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the pairs of similar texts: their indices in ``first`` and in ``second``, ``[P]`` each.
+
+    Texts are similar if their sets of words have a Jaccard index of ``SIMILAR`` or more, whatever their case,
+    order and punctuation. A text without a word is similar to none.
+    """
+    words = [[set(split_words(text)) for text in texts] for texts in (first, second)]
+    column_of = {word: column for column, word in enumerate(set(chain.from_iterable(chain(*words))))}
+    left, right = (_count_words(sets, column_of) for sets in words)
+    sizes = np.array([len(one) for one in words[1]])
+    rows, columns = [], []
+    for start in range(0, len(first), BLOCK):
+        shared = coo_matrix(left[start : start + BLOCK] @ right.T)
+        all_words = np.array([len(words[0][row]) for row in shared.row + start], dtype=int) + sizes[shared.col]
+        similar = shared.data >= SIMILAR * (all_words - shared.data)
+        rows.append(shared.row[similar] + start)
+        columns.append(shared.col[similar])
+    return np.concatenate([*rows, np.zeros(0, int)]), np.concatenate([*columns, np.zeros(0, int)])
+
+
+def _count_words(sets: list[set[str]], column_of: dict[str, int]) -> csr_matrix:
+    """Returns ``[texts, words]``: 1 where the text has the word."""
+    columns = [column_of[word] for words in sets for word in words]
+    starts = np.append(0, np.cumsum([len(words) for words in sets]))
+    return csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(sets), max(1, len(column_of))))
+
+
+def group_questions(data: AnswerSet, documents: Sequence[str] = ()) -> np.ndarray:
+    """Returns the group of each question, ``[Q]``: those that share a right answer, a document or a similar wording.
+
+    documents: the document that each question is about; "" where none is known
+    """
+    right = np.flatnonzero(data.labels)
+    names, document_of = np.unique(documents, return_inverse=True)
+    known = np.flatnonzero(np.array(documents) != "") if len(documents) else np.zeros(0, int)
+    first, second = pair_similar(data.questions, data.questions)
+    first_answer, first_document = data.num_questions, data.num_questions + len(data.distinct.rows)
+    edges = np.concatenate(
+        [
+            [first, second],
+            [data.question_of[right], first_answer + data.distinct.which[right]],
+            [known, first_document + document_of[known]],
+        ],
+        axis=1,
+    )
+    size = first_document + len(names)
+    return connected_components(coo_matrix((np.ones(edges.shape[1]), edges), (size, size)))[1][: data.num_questions]
+
+
+def assign_folds(groups: np.ndarray, num_folds: int) -> np.ndarray:
+    """Returns the fold of each question, ``[Q]``: a group lies in one fold, and folds are about equally large.
+
+    There are fewer folds if there are fewer groups.
+    """
+    names, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.random.Generator(np.random.Philox(key=SEED)).permutation(len(names))
+    fold_of, filled = np.empty(len(names), int), np.zeros(min(num_folds, len(names)), int)
+    for group in order[np.argsort(-sizes[order], kind="stable")]:
+        fold_of[group] = filled.argmin()
+        filled[fold_of[group]] += sizes[group]
+    return fold_of[group_of]
+
+
+def iterate_folds(fold_of: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields which questions each fold trains on, and which it holds out, ``[Q]`` bool each."""
+    for fold in range(fold_of.max() + 1):
+        yield fold_of != fold, fold_of == fold
