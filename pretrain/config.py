@@ -103,8 +103,6 @@ class ObjectiveSettings:
     it: a cross-encoder, which reads A and B together and tells positives from negatives."""
     temperature: float | None = setting(None, ABOVE_0, needs="pair_loss")
     """For contrastive: cosines are divided by this; default: 0.05."""
-    symmetric: bool = setting(False, needs="pair_loss")
-    """For contrastive: also find, for each B, its own A among all texts A."""
     own_negatives: int | None = setting(None, ABOVE_0, needs="pair_loss")
     """For contrastive: add this many of the objective's negatives for each anchor to the texts B, hard ones first.
     Without it: none."""

@@ -295,7 +295,7 @@ def load_trained(
         return load_adapter_model(model_name, *shape, name, config.seed, names, share)
     if config.pair_loss:
         temperature = config.temperature or TEMPERATURE
-        return load_siamese_model(model_name, config.seed, names, temperature, config.symmetric, load)
+        return load_siamese_model(model_name, config.seed, names, temperature, load)
     if token_loss == "mlm":
         return load_model(model_name, config.seed, names, share, load)
     return load_replaced_token_model(

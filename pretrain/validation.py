@@ -116,6 +116,6 @@ def evaluate_retrieval(
         raise KinspanError("the model's embeddings are not finite: lower --learning_rate, with another --output_dir")
     pair_sums = stats[-len(model.pair_sum_names) :]
     for rows in split_rows(*layout.share(rank), num_pairs * (per_pair - 1)):
-        compared = compare_texts(texts, rows, model.temperature, model.symmetric, bar_known(groups, rows))
+        compared = compare_texts(texts, rows, model.temperature, bar_known(groups, rows))
         pair_sums += add_up_queries(compared, part[rows], len(model.objectives))
     return compute_figures(sum_by_name(stats, model.sum_names), weights)

@@ -50,7 +50,6 @@ def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures
         "Pairs in an update": config.batch_size,
         "Wrong candidates of each question": config.own_negatives,
         "Temperature": (config.temperature or TEMPERATURE) if is_contrastive else None,
-        "Symmetric": "yes" if config.symmetric else None,
         "Peak learning rate": config.learning_rate,
         f"Tokens of a {'text' if is_contrastive else 'pair'}, at most": config.max_length,
         "Seed": seed,

@@ -69,8 +69,6 @@ class ObjectiveSettings:
     epoch; a question that has fewer gets other questions' candidates too. Default: none."""
     temperature: float | None = setting(None, ABOVE_0, needs="loss contrastive")
     """For contrastive: the divisor of cosines. Default: 0.05; 1 is the plain cosine."""
-    symmetric: bool = setting(False, needs="loss contrastive")
-    """For contrastive: each answer also has to find its question among all questions of the batch."""
     negatives_ratio: float | None = setting(None, ABOVE_0, needs="loss pointwise")
     """For pointwise: train on this many negatives per right answer, drawn anew in every epoch from the negatives of all
     questions, including those without a right answer."""

@@ -38,7 +38,6 @@ class SiameseTrainer:
     data: AnswerSet
     texts: EncodedAnswers
     temperature: float
-    symmetric: bool
     layout: Layout
     rank: int
     seed: int
@@ -77,11 +76,10 @@ class SiameseTrainer:
 
         def compare_rows(embeddings: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
             own = np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)
-            right_answers = self._are_right(texts[rows, 0][:, None], answers[None])
-            right_questions = self._are_right(texts[None, :, 0], texts[rows, 1][:, None])
-            right_answers[own] = right_questions[own] = False  # the positives; all other right ones are left out
-            first, second = (torch.from_numpy(m).to(embeddings.device) for m in (right_answers, right_questions))
-            losses = compare_texts(embeddings, rows, self.temperature, self.symmetric, (first, second)).losses
+            barred = self._are_right(texts[rows, 0][:, None], answers[None])
+            barred[own] = False  # the positives; all other right answers are left out
+            barred_answers = torch.from_numpy(barred).to(embeddings.device)
+            losses = compare_texts(embeddings, rows, self.temperature, barred_answers).losses
             return losses, torch.stack([losses.detach().double().sum(), losses.new_tensor(len(losses)).double()])
 
         return compare_rows

@@ -126,7 +126,6 @@ def _load_bi_encoder(
         data=stage.train,
         texts=encode(stage.train),
         temperature=config.temperature or TEMPERATURE,
-        symmetric=config.symmetric,
         layout=layout,
         rank=rank,
         seed=seed,

@@ -137,7 +137,7 @@ TRANSFER_SETTINGS = (
     *("max_length", "loss", "warmup_share", "warmup_steps", "weight_decay"),
     *("max_grad_norm", "patience", "precision", "deepspeed_config", "fresh_head", "lr_schedule", "decay_share"),
 )
-CONTRASTIVE_SETTINGS = ("own_negatives", "temperature", "symmetric")
+CONTRASTIVE_SETTINGS = ("own_negatives", "temperature")
 
 
 def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:

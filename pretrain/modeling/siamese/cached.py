@@ -82,7 +82,7 @@ def compare_objectives(model: SiameseModel, batches: Sequence[Batch | None], sta
     parts = np.concatenate([np.zeros(0, dtype=np.int16), *(batch.part for batch in batches if batch)])
 
     def compare(all_embeddings: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        compared = compare_texts(all_embeddings, rows, model.temperature, model.symmetric, bar_known(groups, rows))
+        compared = compare_texts(all_embeddings, rows, model.temperature, bar_known(groups, rows))
         part = torch.from_numpy(parts[rows.start - start : rows.stop - start]).to(all_embeddings.device)
         return compared.losses, add_up_queries(compared, part, len(model.objectives))
 

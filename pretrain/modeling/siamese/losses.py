@@ -27,34 +27,21 @@ class Compared(NamedTuple):
     ranks: Tensor
 
 
-def compare_texts(
-    embeddings: Tensor,
-    rows: slice,
-    temperature: float,
-    symmetric: bool = False,
-    barred: tuple[Tensor, Tensor] | None = None,
-) -> Compared:
+def compare_texts(embeddings: Tensor, rows: slice, temperature: float, barred: Tensor | None = None) -> Compared:
     """Computes the multiple-negatives ranking loss: cross-entropy of each query's own text among all pairs' texts.
 
     embeddings:  ``[N, m, hidden]``, normalised: for each of N pairs the query, its own text, and m - 2 negatives
     rows:        the r queries to compare with all texts
     temperature: the divisor of cosines
-    symmetric:   average with the cross-entropy of each own text's query among all queries
-    barred:      candidates to leave out, see bar_known: for the queries ``[r, texts]``, the N own texts first, then
-                 each pair's negatives; and for their own texts ``[r, N]``, among the queries
+    barred:      ``[r, texts]`` candidates to leave out, see bar_known; the N own texts, then each pair's negatives
     """
-    query, positive = embeddings[rows, 0], embeddings[rows, 1]
+    query = embeddings[rows, 0]
     texts = torch.cat([embeddings[:, 1], embeddings[:, 2:].flatten(0, 1)])
     own = torch.arange(len(embeddings), device=embeddings.device)[rows]
     cosines = query @ texts.T
-    if barred:
-        cosines = cosines.masked_fill(barred[0], float("-inf"))
+    if barred is not None:
+        cosines = cosines.masked_fill(barred, float("-inf"))
     losses = F.cross_entropy(cosines / temperature, own, reduction="none")
-    if symmetric:
-        back = positive @ embeddings[:, 0].T
-        if barred:
-            back = back.masked_fill(barred[1], float("-inf"))
-        losses = (losses + F.cross_entropy(back / temperature, own, reduction="none")) / 2
     with torch.no_grad():
         own_cosines = cosines.gather(1, own[:, None])
         equal = (cosines == own_cosines).sum(1) - 1
@@ -62,8 +49,8 @@ def compare_texts(
     return Compared(losses, own_cosines[:, 0].detach(), ranks)
 
 
-def bar_known(groups: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-    """Returns which candidates are right answers to some queries, and so no negatives, for ``compare_texts``.
+def bar_known(groups: Tensor, rows: slice) -> Tensor:
+    """Returns which candidates are right answers to some queries, and so no negatives, ``[r, texts]``.
 
     These are other pairs' texts from a query's documents, and copies of its own text. A pair's own negatives stay.
 
@@ -73,14 +60,10 @@ def bar_known(groups: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
     pair = torch.arange(num_pairs, device=groups.device)
     texts = torch.cat([groups[:, 1], groups[:, 2:].flatten(0, 1)])
     pair_of_text = torch.cat([pair, pair.repeat_interleave(m - 2)])
-    query, positive, own_pair = groups[rows, 0, None], groups[rows, 1, None], pair[rows, None]
-
-    def find(candidates: Tensor, pair_of_candidate: Tensor, like: Tensor) -> Tensor:
-        document, text = candidates.unbind(-1)
-        is_known = (document == query[..., 0]) | (document == positive[..., 0]) | (text == like[..., 1])
-        return is_known & (pair_of_candidate != own_pair)
-
-    return find(texts, pair_of_text, positive), find(groups[:, 0], pair, query)
+    query, positive = groups[rows, 0, None], groups[rows, 1, None]
+    document, text = texts.unbind(-1)
+    is_known = (document == query[..., 0]) | (document == positive[..., 0]) | (text == positive[..., 1])
+    return is_known & (pair_of_text != pair[rows, None])
 
 
 def add_up_queries(compared: Compared, part: Tensor, num_parts: int) -> Tensor:

@@ -24,7 +24,6 @@ class SiameseModel(nn.Module):
     The pair loss compares the texts of a global batch, so that it is computed elsewhere, see cached.py.
 
     temperature: the divisor of cosines
-    symmetric:   whether texts are compared with all queries as well
     """
 
     losses = (MLM, PAIR)
@@ -35,10 +34,9 @@ class SiameseModel(nn.Module):
         masked_lm: PreTrainedModel,
         objectives: tuple[str, ...] = ("ssp",),
         temperature: float = TEMPERATURE,
-        symmetric: bool = False,
     ) -> None:
         super().__init__()
-        self.objectives, self.temperature, self.symmetric = objectives, temperature, symmetric
+        self.objectives, self.temperature = objectives, temperature
         self.config = masked_lm.config
         self.family = FAMILIES[self.config.model_type]
         self.encoder = masked_lm.base_model
@@ -85,10 +83,9 @@ def load_siamese_model(
     seed: int,
     objectives: tuple[str, ...] = ("ssp",),
     temperature: float = TEMPERATURE,
-    symmetric: bool = False,
     load: Load = load_or_build,
 ) -> tuple[SiameseModel, list[str]]:
     """Loads the bi-encoder to train, in fp32, and returns it with notes on its new parts; see ``load_model``."""
     torch.manual_seed(seed)  # for fresh weights
     model, notes = load(AutoModelForMaskedLM, name_or_dir, "masked-LM")
-    return SiameseModel(model, objectives, temperature, symmetric).train(), notes
+    return SiameseModel(model, objectives, temperature).train(), notes

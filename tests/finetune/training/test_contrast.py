@@ -49,7 +49,7 @@ def questions() -> AnswerSet:
     )
 
 
-def plain_gradients(ranker, data, trainer, groups, symmetric, step):
+def plain_gradients(ranker, data, trainer, groups, step):
     """Of the mean loss, in one graph, one question after another, by the definition."""
     ranker.zero_grad()
     every = trainer.list_texts(groups, np.arange(len(groups)))
@@ -63,22 +63,15 @@ def plain_gradients(ranker, data, trainer, groups, symmetric, step):
     for n, question in enumerate(asked):
         own = vectors[n, 0] @ vectors[n, 1] / TEMPERATURE
         others = [vectors[n, 0] @ vectors[c] for c in cells if (question, text[rows[c[0], c[1] - 1]]) not in right]
-        loss = torch.logsumexp(torch.stack([own, *(x / TEMPERATURE for x in others)]), 0) - own
-        if symmetric:
-            mine = text[rows[n, 0]]
-            back = [vectors[m, 0] @ vectors[n, 1] for m, other in enumerate(asked) if (other, mine) not in right]
-            loss = (loss + torch.logsumexp(torch.stack([own, *(x / TEMPERATURE for x in back)]), 0) - own) / 2
-        losses.append(loss)
+        losses.append(torch.logsumexp(torch.stack([own, *(x / TEMPERATURE for x in others)]), 0) - own)
     torch.stack(losses).mean().backward()
     return sum(float(loss.detach()) for loss in losses), {
         name: p.grad.double().clone() for name, p in ranker.named_parameters()
     }
 
 
-@pytest.mark.parametrize(
-    ("symmetric", "own_negatives", "dropout"), [(False, 0, True), (True, 2, True), (True, 2, False)]
-)
-def test_the_gradient_is_that_of_one_graph(symmetric, own_negatives, dropout, questions, make_model):
+@pytest.mark.parametrize(("own_negatives", "dropout"), [(0, True), (2, True), (2, False)])
+def test_the_gradient_is_that_of_one_graph(own_negatives, dropout, questions, make_model):
     place = str(make_model(initializer_range=0.2, headless=True))
     ranker = load_siamese_ranker(place, 1)
     if not dropout:
@@ -92,13 +85,12 @@ def test_the_gradient_is_that_of_one_graph(symmetric, own_negatives, dropout, qu
             data=questions,
             texts=texts,
             temperature=TEMPERATURE,
-            symmetric=symmetric,
             layout=Layout(len(groups) + 1, micro, 1),  # the batch is a short one, as the last of an epoch is
             rank=0,
             seed=3,
         )
         ranker.train()
-        loss, reference = plain_gradients(ranker, questions, trainer, groups, symmetric, 4)
+        loss, reference = plain_gradients(ranker, questions, trainer, groups, 4)
         ranker.zero_grad()
         engine = PlainEngine(ranker, trainer.layout.accumulation)
         outcome = trainer.update(engine, groups, np.arange(len(groups)), 4)
@@ -127,7 +119,7 @@ def test_examples_are_drawn_from_the_questions_own(questions):
         draw_examples(questions, 1, 0, 50)
 
 
-FAST = {"loss": "contrastive", "batch_size": 4, "micro_batch_size": 3, "own_negatives": 1, "symmetric": True}
+FAST = {"loss": "contrastive", "batch_size": 4, "micro_batch_size": 3, "own_negatives": 1}
 
 
 def test_it_learns_and_others_load_it(job, write_sets, answer_set):

@@ -69,7 +69,7 @@ def embed_packed(model, tokenizer, texts, max_length):
 
 @pytest.mark.parametrize("stage", ["zero0", pytest.param("zero3", marks=pytest.mark.slow)])
 def test_a_stopped_run_ends_as_if_nothing_had_been(stage, config, monkeypatch):
-    settings = {"deepspeed_config": f"ds_configs/{stage}.json", "symmetric": True, "own_negatives": 1}
+    settings = {"deepspeed_config": f"ds_configs/{stage}.json", "own_negatives": 1}
     whole, stopped = config("whole", **settings), config("stopped", **settings)
     pretrain(whole)
     with monkeypatch.context() as patch:
