@@ -77,10 +77,7 @@ def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Sh
 
 
 def search_documents(corpus: Corpus, text: str, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
-    """Yields the documents with ``text`` in a paragraph. Both are compared as decoded, without spaces and case.
-
-    Raises KinspanError if the tokenizer leaves nothing of ``text``: every document would match.
-    """
+    """Yields the documents with ``text`` in a paragraph. Both are compared as decoded, without spaces and case."""
     wanted = _fold(_decode(decoder, [decoder.encode(text, add_special_tokens=False).ids])[0])
     if not wanted:
         raise KinspanError(f"--search {text!r}: the tokenizer of {corpus.folder} leaves nothing of this text")

@@ -83,8 +83,6 @@ class Corpus:
         verify: check each shard's SHA-256 and Arrow's structure at its first use, unless this machine did so before;
                 shards that are fetched are always checked
         cache:  where the shards of a remote corpus are kept
-
-    Raises KinspanError if there is no corpus, its manifest is damaged, or its format is of another version.
     """
 
     def __init__(self, path: str | Path, verify: bool = True, cache: CacheSettings = CacheSettings()) -> None:  # noqa: B008
@@ -117,12 +115,6 @@ class Corpus:
     def _check_tokenizer_files(self, folder: Path) -> None:
         if fingerprint_tokenizer(load_tokenizer(str(folder))) != self.manifest.tokenizer["fingerprint"]:
             raise KinspanError(f"corpus {self.name}: its tokenizer is not the one that it was made with")
-
-    def check_tokenizer(self, fingerprint: str, name: str) -> None:
-        """Raises KinspanError if the fingerprint of a model's tokenizer is not that of the corpus."""
-        expected = self.manifest.tokenizer
-        if fingerprint != expected["fingerprint"]:
-            raise KinspanError(f"corpus {self.name} was prepared with the tokenizer {expected['name']}, not {name}")
 
     def shards(self, numbers: Sequence[int]) -> list[Shard]:
         """Returns the shards with these numbers, which a remote corpus fetches unless they are cached."""

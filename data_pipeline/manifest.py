@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,6 @@ class Manifest:
     totals: dict[str, int]
     fingerprint: str
     format_version: int = FORMAT_VERSION
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
 def fingerprint_corpus(shards: list[ShardInfo], tokenizer_fingerprint: str) -> str:

@@ -1,10 +1,8 @@
 """Parses ``--corpus``: one corpus or several, each with a share of the training pairs and perhaps its own objective."""
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from itertools import chain, count
 from pathlib import Path
@@ -13,7 +11,6 @@ from data_pipeline.core.errors import KinspanError
 
 MAX_WEIGHT = 1000  # of a corpus or an objective
 MAX_WEIGHT_CHARS = 12  # of a written weight: Python refuses to parse thousands of digits
-KEYS = ("path", "weight", "objective")  # of a corpus in a YAML file
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,6 @@ def parse_sources(texts: Sequence[str]) -> tuple[Source, ...]:
     """Parses texts ``PATH``, ``PATH=WEIGHT`` or ``PATH=WEIGHT,OBJECTIVE``, such as ``docs=0.7,ssp``.
 
     A path may contain "=" and ",", so a text is parsed from the right: only a number after its last "=" is a weight.
-    Raises KinspanError for a weight that is out of range or too long.
     """
     return tuple(map(_parse_source, texts))
 
@@ -48,21 +44,6 @@ def _parse_source(text: str) -> Source:
     if len(weight) > MAX_WEIGHT_CHARS or not 0 < Fraction(weight) <= MAX_WEIGHT:
         raise KinspanError(f"--corpus {text}: needs 0 < weight <= {MAX_WEIGHT} in up to {MAX_WEIGHT_CHARS} characters")
     return Source(path, Fraction(weight), objective)
-
-
-def format_source(entry: object) -> str:
-    """Formats an entry of a YAML file, ``{path: ..., weight: ..., objective: ...}`` or text, for ``--corpus``.
-
-    The weight has no exponent, which ``parse_sources`` does not read. Raises KinspanError for anything else.
-    """
-    if isinstance(entry, str):
-        return entry
-    if not isinstance(entry, Mapping) or "path" not in entry or set(entry) - set(KEYS):
-        raise KinspanError(f"corpus: {entry}: give a path, or a mapping with path and perhaps weight and objective")
-    weight, objective = entry.get("weight", 1), entry.get("objective")
-    if type(weight) not in (int, float) or not math.isfinite(weight):
-        raise KinspanError(f"corpus: {entry['path']}: weight {weight}: must be a number above 0, at most {MAX_WEIGHT}")
-    return f"{entry['path']}={Decimal(str(weight)):f}" + (f",{objective}" if objective is not None else "")
 
 
 def is_remote(path: str | Path) -> bool:

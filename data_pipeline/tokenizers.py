@@ -26,10 +26,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # every tokenizer ha
 
 
 def load_tokenizer(name_or_dir: str) -> "PreTrainedTokenizerBase":
-    """Loads a fast ``transformers`` tokenizer by its hub name or folder, set to give the ids that a corpus holds.
-
-    Raises KinspanError if there is none, or it has no fast (``tokenizers``) implementation.
-    """
+    """Loads a fast ``transformers`` tokenizer by its hub name or folder, set to give the ids that a corpus holds."""
     tokenizer = load_tokenizer_as_it_is(name_or_dir)
     if "ByteLevel" in json.dumps(_extract_parts(tokenizer)["pre_tokenizer"]):
         tokenizer = load_tokenizer_as_it_is(name_or_dir, add_prefix_space=True)
@@ -42,8 +39,6 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: bool) -> "PreTrainedTok
     """Loads a fast ``transformers`` tokenizer by its hub name or folder, with its own truncation and padding.
 
     options: passed to ``from_pretrained``
-
-    Raises KinspanError if there is none, it has no fast implementation, or it is not that of an encoder.
     """
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -154,15 +149,11 @@ def _read_template(tokenizer: "PreTrainedTokenizerBase", *texts: str) -> PairTem
     ids, special, types, end = encoded["input_ids"], [], [], 0
     for text in texts:
         word = tokenizer(text, add_special_tokens=False)["input_ids"]
-        start = _find_sublist(ids, word, end)
+        start = next(first for first in range(end, len(ids)) if ids[first : first + len(word)] == word)
         special.append(ids[end:start])
         types.append(encoded["token_type_ids"][start])
         end = start + len(word)
     return PairTemplate(tuple(np.array(part, dtype=np.int32) for part in (*special, ids[end:])), tuple(types))
-
-
-def _find_sublist(ids: list[int], part: list[int], start: int) -> int:
-    return next(i for i in range(start, len(ids)) if ids[i : i + len(part)] == part)
 
 
 def find_continuations(tokenizer: "PreTrainedTokenizerBase") -> np.ndarray:

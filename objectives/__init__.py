@@ -42,8 +42,6 @@ def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
               working directory)
     sampling: "matched" draws negatives as long as positives; "paper" draws negatives of any length, as Di Liello
               et al. do: on real text the lengths then give the label away
-
-    Raises KinspanError if there is no such objective.
     """
     parts = [_parse_part(part.strip(), sampling) for part in (ALL if text == "all" else text).split("+")]
     names = [part.objective.name for part in parts]

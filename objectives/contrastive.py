@@ -27,10 +27,7 @@ from data_pipeline.sampling.pairs import POSITIVE, Objective, Pairs
 
 
 def as_contrastive(mixture: Mixture, own_negatives: int = 0) -> Mixture:
-    """Returns the mixture for a bi-encoder: one example per anchor, its positive and ``own_negatives`` negatives.
-
-    Raises KinspanError if an objective has fewer negatives.
-    """
+    """Returns the mixture for a bi-encoder: one example per anchor, its positive and ``own_negatives`` negatives."""
     parts = (replace(part, objective=keep_positives(part.objective, own_negatives)) for part in mixture.parts)
     return replace(mixture, parts=tuple(parts))
 

@@ -15,7 +15,6 @@ from data_pipeline.core.settings import (
     get_identity_settings,
     setting,
 )
-from data_pipeline.sources import format_source
 from pretrain.engine.schedule import OPEN_ENDED, GuardSettings, OptimizerSettings
 
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # a run may set one of these
@@ -30,7 +29,7 @@ class DataSettings(CacheFlags):
 
     GROUP = "data"
 
-    corpus: list[str] = setting([], may_change=True, as_text=format_source)
+    corpus: list[str] = setting([], may_change=True)
     """Corpus folder, written by kinspan prepare, or the address of a remote copy such as s3://bucket/wiki. Several are
     mixed: PATH=WEIGHT PATH=WEIGHT,OBJECTIVE ..., where weights are relative (3 and 1 mean the same as 0.75 and 0.25),
     and OBJECTIVE replaces --objective. Without it: the documentation of Python and of the pinned packages."""

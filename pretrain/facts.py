@@ -31,7 +31,6 @@ def collect_facts(
     deepspeed_settings: JsonObject,
     precision: str,
     token_loss: str,
-    mixture: Mixture,
     sources: Sequence[Source],
     corpora: list[Corpus],
     train: PairStream,
@@ -39,7 +38,7 @@ def collect_facts(
     schedule: Schedule,
 ) -> JsonObject:
     """Returns the run's identity, settings, and facts for its release. ``fingerprint``: hash of the initial weights"""
-    hub_name = find_hub_name(config.model)
+    hub_name, mixture = find_hub_name(config.model), train.mixture
     paths = ["corpus", "model", "output_dir", "deepspeed_config", "cache_dir", "adapters"]
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
     run_identity = identity(

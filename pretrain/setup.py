@@ -152,7 +152,6 @@ def set_up(config: PretrainConfig) -> Setup:
         deepspeed_settings=deepspeed_settings,
         precision=precision,
         token_loss=token_loss,
-        mixture=mixture,
         sources=sources,
         corpora=corpora,
         train=train,

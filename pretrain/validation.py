@@ -53,8 +53,6 @@ def evaluate(
     pair_auc_hard, _easy: the positives against this kind of negatives alone
     X/pair_auc:           part X of a mixture
     layout:               the layout of training, by which these pairs are cut too
-
-    Raises KinspanError if a score is not finite.
     """
     num_pairs, names = min(num_pairs, stream.epoch_pairs), engine.module.sum_names
     results = torch.zeros(3, num_pairs, dtype=torch.float64, device=engine.device)  # scores, kinds, parts

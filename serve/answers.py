@@ -49,10 +49,7 @@ class Answer(NamedTuple):
 
 
 def read_answers(source: str, columns: dict[str, str], all_answers: bool = False) -> list[Answer]:
-    """Reads the answers that ``--answers`` names, without those that have no text.
-
-    Raises KinspanError if the source cannot be read, an id has two answers, or no answer is left.
-    """
+    """Reads the answers that ``--answers`` names, without those that have no text."""
     answers: dict[str, Answer] = {}
     num_empty = num_repeated = 0
     for answer in stream_answers(source, columns, all_answers):

@@ -52,10 +52,7 @@ PROGRESS = "progress.json"
 
 
 def find_model(manifest: Manifest, folder: Path, model: str | None = None) -> str:
-    """Returns the folder or hub name of an index's bi-encoder. ``model``: --model, for a folder that has moved
-
-    Raises KinspanError if its folder is missing, or the model is not the one that the index was built with.
-    """
+    """Returns the folder or hub name of an index's bi-encoder. ``model``: --model, for a folder that has moved"""
     location = model or resolve_model(manifest.model["place"])
     built = f"{folder} was built with {manifest.model['name']}"
     if not model and not is_hub_fingerprint(manifest.model["fingerprint"]) and not Path(location).is_dir():
@@ -72,10 +69,7 @@ def build_index(
     precision: str = "fp32",
     approximate: bool = False,
 ) -> Manifest:
-    """Encodes the answers into a new index; the same call resumes an interrupted one.
-
-    Raises KinspanError if the folder has other content or cannot be written.
-    """
+    """Encodes the answers into a new index; the same call resumes an interrupted one."""
     model = BiEncoderFacts(
         name=embedder.name,
         place=name_installed(embedder.place),
@@ -101,10 +95,7 @@ def build_index(
 
 
 def add_answers(folder: Path, embedder: Embedder, answers: Sequence[Answer]) -> Manifest:
-    """Adds answers to an index, where they replace those with the same ids. Only new or changed answers are encoded.
-
-    Raises KinspanError if there is no index, or it has another bi-encoder.
-    """
+    """Adds answers to an index, where they replace those with the same ids. Only new or changed answers are encoded."""
     with lock_index(folder):
         index = Index(folder)
         find_model(index.manifest, folder, embedder.place)  # raises if the bi-encoder is another

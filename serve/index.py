@@ -35,10 +35,7 @@ CONNECTIVITY, EXPANSION_ADD, EXPANSION_SEARCH = 16, 128, 256
 
 
 class Index:
-    """Maps the files of an index into memory; later changes of the index do not affect it.
-
-    Raises KinspanError if there is no index, or one of its files is missing or damaged.
-    """
+    """Maps the files of an index into memory; later changes of the index do not affect it."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

@@ -57,9 +57,6 @@ def read_questions(source: str) -> dict[str, str]:
     """Returns the cleaned questions by id, in the order of the file.
 
     source: a table with columns of IDS and TEXTS; a .tsv file with only ids and texts; or a folder in BEIR's form
-
-    Raises KinspanError, naming the line, for an id that a TREC file cannot hold or that names two questions, and for a
-    question without text.
     """
     path = find_beir_file(Path(source), QUERIES) or Path(source)
     if path.is_dir():

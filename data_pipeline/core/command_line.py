@@ -40,8 +40,6 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     """Returns the settings of ``--config FILE.yaml`` and of the flags, which override it.
 
     argv: the arguments; without it, those of the process
-
-    Raises KinspanError, naming the flag, for an unknown setting or a wrong value.
     """
     arguments = [*_normalise(config_class, sys.argv[1:] if argv is None else argv)]
     parser = make_parser(config_class, description, epilog, everything="--help all" in " ".join(arguments))
@@ -82,16 +80,12 @@ def _normalise(config_class: type[Settings], argv: list[str]) -> Iterator[str]:
 
 
 def _read_file(config_class: type[Settings], name: str) -> dict[str, object]:
-    """Reads the settings of a YAML file, which may group them as ``--help`` does."""
+    """Reads the settings of a YAML file."""
     content = read_yaml(find_file(name) or Path(name), f"--config {name}") or {}
     if not isinstance(content, dict):
         raise KinspanError(f"--config {name} must be lines of `setting: value`")
-    groups = set(get_groups(config_class).values())
-    values: dict[str, object] = {}
-    for key, value in content.items():
-        values |= value if key in groups and isinstance(value, dict) else {key: value}
     try:
-        return {key: convert_setting(config_class, key, value) for key, value in values.items() if value is not None}
+        return {key: convert_setting(config_class, key, value) for key, value in content.items() if value is not None}
     except KinspanError as error:
         raise KinspanError(f"--config {name}: {error}") from error
 

@@ -12,8 +12,6 @@ def expect_hub(name_or_dir: str) -> None:
     """Switches the hub's library offline if the hub cannot be reached and ``name_or_dir`` is not a folder.
 
     Offline, files that were downloaded before are still found. The library itself retries each file five times.
-
-    Raises KinspanError for a path that does not exist, and for a run's folder, whose models are in subfolders.
     """
     folder = Path(name_or_dir)
     if not folder.is_dir():

@@ -64,7 +64,6 @@ def setting(
     may_change: bool = False,
     needs: str = "",
     used_with: str = "",
-    as_text: Callable[[object], str] | None = None,
     is_model: bool = False,
 ) -> Any:
     """Declares a setting, as a field of a dataclass.
@@ -75,7 +74,6 @@ def setting(
     may_change: a resumed run may change it; a change of any other setting makes another run
     needs:      the setting that must be given too: "a", "a|b" (either one) or "a x y" (with the value x or y)
     used_with:  like ``needs``, but without that setting this one is ignored, which ``list_unused`` notes
-    as_text:    turns a value parsed by YAML into its form on the command line
     is_model:   its value names models; DEFAULT_MODEL_NAME is replaced by the folder of its package
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
@@ -210,10 +208,7 @@ def make_config(config_class: type[Config], values: Mapping[str, object]) -> Con
 
 
 def convert_setting(config_class: type[Settings], name: str, value: object) -> Any:
-    """Converts a value to its setting's type: YAML reads 1e-5 as text. A single value becomes a list of one.
-
-    Raises KinspanError for a value of another type, and for an unknown setting.
-    """
+    """Converts a value to its setting's type: YAML reads 1e-5 as text. A single value becomes a list of one."""
     if name not in get_value_types(config_class):
         raise KinspanError(f"there is no setting {name!r}; {suggest(config_class, name)}")
     kind, is_list, may_be_none = get_value_types(config_class)[name]
@@ -243,7 +238,6 @@ def _convert(declared: Field, kind: type, value: object) -> object:
 
 
 def _convert_text(declared: Field, value: object) -> str:
-    value = declared.metadata["as_text"](value) if declared.metadata["as_text"] else value
     if isinstance(value, bool | dict | list | None):
         raise KinspanError(f"--{declared.name} {value}: must be text")
     text = str(value)

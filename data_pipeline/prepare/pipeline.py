@@ -84,8 +84,7 @@ def prepare(
     """Writes a corpus folder; the arguments are flags of ``launch/prepare.py``.
 
     A complete corpus of the same inputs and settings is left unchanged. The manifest counts the usable anchors of each
-    of the ``objectives``. Raises KinspanError if an input or the tokenizer cannot be used, a task fails, or no
-    document is kept.
+    of the ``objectives``.
     """
     start_time, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
     if shard_tokens > MAX_SHARD_TOKENS:
@@ -132,7 +131,10 @@ def prepare(
             write_atomically(work / "request.json", json.dumps({**request, "read": asdict(encoded.read_tally)}))
             write_atomically(work / "summary.txt", format_summary(encoded.tally, encoded.read_tally, manifest))
             tokenizer.save_pretrained(str(work / "tokenizer"))
-            _move_parts(work, folder)
+            for name in CORPUS_PARTS:  # parts left by an interrupted move are replaced
+                if (folder / name).is_dir():
+                    shutil.rmtree(folder / name)
+                (work / name).replace(folder / name)
             write_manifest(manifest, folder)
     except OSError as error:
         raise KinspanError(f"--output_dir {folder} cannot be written: {quote_error(error)}") from error
@@ -326,11 +328,3 @@ def _make_manifest(shards: list[ShardInfo], tokenizer: dict, settings: dict, tal
         sources.append({"name": name, "licence": stated, "origin": origin, "documents": documents})
     fingerprint = fingerprint_corpus(shards, tokenizer["fingerprint"])
     return Manifest(tokenizer, settings, sources, shards, totals, fingerprint)
-
-
-def _move_parts(work: Path, folder: Path) -> None:
-    """Moves the finished parts to the corpus folder. Parts left there by an interrupted move are replaced."""
-    for name in CORPUS_PARTS:
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
-        (work / name).replace(folder / name)

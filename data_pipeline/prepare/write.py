@@ -36,9 +36,7 @@ def write_shards(
     """Writes the deduplicated documents of a bucket to ``buckets/00007-000.arrow`` and so on, and their counts to
     ``buckets/00007.json``. Documents are sorted by key, so that the order in which tasks run does not matter.
 
-    dedup_status: file of ``duplicates.decide_documents``
-    removed:      folder of ``duplicates.find_paragraphs``, with ``num_ranges`` files
-    filled:       names of the optional columns with content
+    dedup_status, removed: outputs of ``duplicates.decide_documents`` and ``find_paragraphs``
     """
     plan = load_plan(plan_file)
     output, buckets = plan.run / "buckets", plan.buckets
@@ -53,7 +51,8 @@ def write_shards(
         keys = read_keys(rows.column("key"))
         rows = rows.take(pa.array(np.lexsort((document[kept_rows], keys[:, 1], keys[:, 0]))))
         _count_rows(rows, plan.unknown_id, tally)
-        columns = list_columns(make_spill_schema(plan.wide), filled)
+        dropped = HIDDEN_COLUMNS | (set(OPTIONAL_COLUMNS) - filled)
+        columns = [name for name in make_spill_schema(plan.wide).names if name not in dropped]
         for k, part in enumerate(_cut(rows, plan.settings["shard_tokens"])):
             path = output / f"{number:05d}-{k:03d}.arrow"
             write_shard(part.select(columns), path)
@@ -170,12 +169,6 @@ def make_shard_info(path: Path, split: str, objectives: dict[str, Objective]) ->
     )
 
 
-def list_columns(schema: pa.Schema, filled: set[str]) -> list[str]:
-    """Lists the names of the shards' columns, without empty optional ones."""
-    return [name for name in schema.names if name not in HIDDEN_COLUMNS | (set(OPTIONAL_COLUMNS) - filled)]
-
-
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Writes the manifest, which makes the corpus complete."""
-    text = manifest.to_json().encode("utf-8", errors="backslashreplace").decode()  # file names may have any bytes
-    write_atomically(folder / "manifest.json", text)
+    write_atomically(folder / "manifest.json", json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n")

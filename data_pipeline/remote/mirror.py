@@ -27,8 +27,6 @@ class Mirror:
     """Fills a folder in the node's cache with the files of a remote corpus.
 
     The folder is named by the manifest's content: a corpus prepared anew at the same address gets another folder.
-
-    Raises KinspanError if the store cannot be read, or there is no corpus.
     """
 
     def __init__(self, url: str, settings: CacheSettings) -> None:

@@ -53,8 +53,6 @@ class Objective:
     separate_texts: each text is encoded alone, and an anchor may make one example only, its positive
     asks, negatives, source: for model cards: what the label says of A and B, what the negatives are, and whose
                 objective it is
-
-    Raises KinspanError if a number is out of range.
     """
 
     name: str

@@ -17,12 +17,7 @@ RAW, NO_ALL_NEGATIVE, CLEAN = FILTERS = ("raw", "no-all-negative", "clean")
 
 
 def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
-    """Returns the questions that the filter ``mode`` keeps (Garg et al., 2020, "TandA", table 2).
-
-    raw:             every question
-    no-all-negative: questions with at least one right candidate
-    clean:           questions with at least one right and at least one wrong candidate
-    """
+    """Returns the questions that the filter ``mode`` keeps (Garg et al., 2020, "TandA", table 2)."""
     keep = find_kept(data, mode)
     if not keep.any():
         raise KinspanError(f"{data.name} {data.split}: the filter {mode} leaves no question: check the labels")
@@ -34,7 +29,7 @@ def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
 
 
 def find_kept(data: AnswerSet, mode: str) -> np.ndarray:
-    """Returns which questions the filter ``mode`` keeps, ``[Q]`` bool."""
+    """Returns which questions a filter keeps, ``[Q]`` bool: all; those with a right candidate; or with both kinds."""
     positives = data.positives
     if mode == RAW:
         return np.ones(data.num_questions, dtype=bool)

@@ -89,10 +89,7 @@ def load_filtered(
 
 
 def expect_data(*specs: str | None) -> None:
-    """Raises KinspanError for a spec that names no data set, or a place where there is none; None passes.
-
-    Commands call it before they import torch, which takes seconds.
-    """
+    """Raises KinspanError for a spec without a data set; None passes. Called before torch, which takes seconds."""
     for spec in filter(None, specs):
         name, place = _parse_spec(spec)
         if name != files.HUB and not Path(place).exists():

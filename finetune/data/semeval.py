@@ -1,16 +1,9 @@
 """SemEval's task 3 B (Nakov et al., 2016 and 2017): which questions of a forum are related to a new question?
 
-A file is a sequence of new questions, each repeated for every related one::
+A file is a sequence of new questions, each repeated for every related one, whose comments are not read::
 
-    <OrgQuestion ORGQ_ID="Q1">
-      <OrgQSubject>...</OrgQSubject> <OrgQBody>...</OrgQBody>
-      <Thread THREAD_SEQUENCE="Q1_R4">
-        <RelQuestion RELQ_ID="Q1_R4" RELQ_RELEVANCE2ORGQ="PerfectMatch" ...>
-          <RelQSubject>...</RelQSubject> <RelQBody>...</RelQBody>
-        </RelQuestion>
-        <RelComment ...>...</RelComment>          ten of them, which are not read
-      </Thread>
-    </OrgQuestion>
+    <OrgQuestion ORGQ_ID="Q1"> <OrgQSubject>...</OrgQSubject> <OrgQBody>...</OrgQBody>
+      <Thread> <RelQuestion RELQ_ID="Q1_R4" RELQ_RELEVANCE2ORGQ="PerfectMatch"> <RelQSubject>... <RelQBody>...
 
 Some files begin with a DTD of these elements. The parser refuses excessive expansion of entities.
 """
@@ -34,11 +27,7 @@ TESTS = {2016: "SemEval2016-Task3-CQA-QL-test.xml", 2017: "SemEval2017-task3-Eng
 
 
 def read_semeval(path: Path) -> Iterator[SourceRow]:
-    """Yields the related questions, in the order of the file; titles are joined with bodies.
-
-    PerfectMatch and Relevant are right, as in the task. The training questions are those of part 1 and of part 2, which
-    must be in the same folder.
-    """
+    """Yields the related questions, titles joined with bodies; those of training are in two files of a folder."""
     yield from _read_questions(path)
     if path.name.startswith(PART_1):
         yield from _read_questions(find_beside(path, PART_2))

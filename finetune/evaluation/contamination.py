@@ -1,9 +1,7 @@
 """Counts the sentences of a data set that occur in a pre-training corpus, by the overlap of word n-grams.
 
-Both sides are compared in lower case (Unicode NFKC) without punctuation, so that it does not matter how either was
-tokenised ("5,000" or "5 , 000"). A sentence of 8 words or more counts as contained if 70% or more of its
-word 8-grams occur anywhere (Chowdhery et al., 2022, "PaLM", section 8). A shorter one is not judged: "He was born in
-London." may occur without a leak. ``kinspan prepare --decontaminate`` drops documents by the same rule.
+A sentence of 8 words or more counts as contained if 70% or more of its word 8-grams occur anywhere; a shorter one is
+not judged, see data_pipeline/matching.py. ``kinspan prepare --decontaminate`` drops documents by the same rule.
 """
 
 from collections.abc import Sequence

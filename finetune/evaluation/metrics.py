@@ -39,8 +39,6 @@ def compute_question_metrics(
     """Returns these metrics of every question of ``data``; ``scores`` ``[N]`` has a score for every candidate.
 
     found: ``[N]`` bool, False for candidates that a search did not find, so that they have no rank
-
-    Raises KinspanError for a score that is not finite as a 32-bit float.
     """
     question, gains = data.question_of, data.labels.astype(np.int64)
     order = rank_rows(data, scores)
@@ -79,10 +77,7 @@ def compute_means(figures: Figures) -> dict[str, float]:
 
 
 def rank_rows(data: AnswerSet, scores: np.ndarray) -> np.ndarray:
-    """Returns the rows of ``data``, ``[N]``, sorted by question and falling score; ties are broken as trec_eval does.
-
-    Raises KinspanError for a score that is not finite as a 32-bit float.
-    """
+    """Returns the rows of ``data``, ``[N]``, by question and falling score; ties are broken as trec_eval does."""
     question = data.question_of
     values = _round_scores(scores, lambda row: (data.question_ids[question[row]], data.answer_ids[row].as_py()))
     return _sort_rows(question, values, data.answer_ids)

@@ -33,11 +33,7 @@ _SEPARATOR = re.compile(r"[\s,]+(?![^(]*\))")  # between metrics, not between pa
 
 
 def parse_metrics(given: Sequence[str]) -> list[str]:
-    """Returns the metrics that the values of ``--metrics`` name, one or several each; those of OURS by our own names.
-
-    Raises KinspanError for a name that ir_measures does not know or cannot compute here, and for a count, which has no
-    mean over questions.
-    """
+    """Returns the metrics that the values of ``--metrics`` name, one or several each; OURS by our own names."""
     metrics = []
     for name in (name for text in given for name in _SEPARATOR.split(text.strip()) if name):
         import ir_measures  # takes a second

@@ -30,8 +30,6 @@ def compare(a: np.ndarray, b: np.ndarray, seed: int = 0, draws: int = DRAWS) -> 
 
     a, b: ``[Q]``, or ``[S, Q]`` for S runs with different seeds, which are averaged first, so that each question
           stays one observation
-    seed: seed of the random signs
-    draws: number of random assignments of signs
 
     The randomisation test assumes no distribution: if the systems were the same, each question's difference could as
     well have the opposite sign, and p is the share of random signs that give as large a mean (Smucker et al., 2007, "A
@@ -100,12 +98,10 @@ def correct_holm(p: Sequence[float]) -> list[float]:
 def correct_greater(tests: Sequence[Sequence[float]]) -> list[float]:
     """Returns the corrected p of comparisons, each of which must be significant in all of its tests.
 
-    tests: for each comparison, p over questions, which ignores the variance of seeds, and p over seeds, which ignores
-           that of questions
+    tests: for each comparison, p over questions and p over seeds, each of which ignores the other's variance
 
-    The greatest p of each comparison is valid for that, and Holm's method corrects these. To correct each kind of test
-    separately and then take the greater p would be wrong: among many comparisons without any difference, it finds one
-    twice as often as the level says.
+    The greatest p of each is valid for that, and Holm's method corrects these. To correct each kind of test separately
+    and then take the greater p would find a difference where there is none twice as often as the level says.
     """
     return correct_holm([max(p) for p in tests])
 

@@ -31,11 +31,7 @@ Number = TypeVar("Number", int, float)
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """Returns the scores by question and candidate, in the order of the file.
-
-    Raises KinspanError, naming the row, for a malformed line or a repeated candidate, and for a file that is empty or
-    cannot be read.
-    """
+    """Returns the scores by question and candidate, in the order of the file."""
     import ir_measures
 
     return _gather(path, lambda file: ((r.query_id, r.doc_id, r.score) for r in ir_measures.read_trec_run(file)))
@@ -45,8 +41,6 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Returns the relevance by question and candidate, in the order of the file; below 0 it means not judged.
 
     path: a TREC file, a file of BEIR's judgements (recognised by its first line), or a folder in BEIR's form
-
-    Raises KinspanError as ``read_run`` does.
     """
     import ir_measures
 
@@ -85,8 +79,7 @@ def find_beir_file(folder: Path, name: str) -> Path | None:
 def read_beir_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Returns the relevance by question and candidate, in the order of the file, whose fields may be quoted.
 
-    Raises KinspanError, naming the line, for a score that is not an integer, and for a pair with two scores.
-    Repeated lines count once.
+    Repeated lines count once; a pair with two scores is refused.
     """
     table = read_quoted_tsv(path)
     if len(table.fields) != len(COLUMNS) or table.fields[-1] != COLUMNS[-1]:
@@ -121,11 +114,8 @@ def list_unshared(qrels: Qrels, run: Run) -> list[str]:
 def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> None:
     """Writes run.txt, qrels.txt and predictions.jsonl, each atomically.
 
-    tag: the system's name in run.txt
-
     run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them. Scores read back unchanged.
     Each line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id, text, score, label}]}``.
-    Raises KinspanError for an id that is empty or has white space, and for a score that is not finite.
     """
     order = _write_run(folder, data, scores, tag)
     ids, labels = data.answer_ids.to_pylist(), data.labels.tolist()
@@ -176,8 +166,6 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], t
     """Writes the candidates of each question as TREC's lines, best first as trec_eval ranks them; returns their count.
 
     rankings: the scores by candidate of each question, in the order in which they are written
-
-    Raises as ``write_predictions`` does.
     """
     count = 0
 

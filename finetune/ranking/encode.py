@@ -77,10 +77,7 @@ class EncodedPairs:
     lengths: np.ndarray
 
     def pack(self, pairs: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """Returns these pairs, one after another, as the inputs of pretrain.modeling.encoder.encode_packed.
-
-        pairs: rows, or numbers of ``answers.number_pairs``
-        """
+        """Returns pairs, given rows or pair numbers, as the inputs of pretrain.modeling.encoder.encode_packed."""
         question_rows, answers = resolve_pairs(pairs, self.question_of)
         lengths = self._cut(question_rows, answers)
         row = lay_out(self.template, lengths)
@@ -112,10 +109,7 @@ def move_row(row: PackedRow, device: torch.device) -> dict[str, Any]:
 
 
 def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields batches of examples of similar length; padded to the longest, a batch has at most ``batch_tokens`` tokens.
-
-    lengths: number of tokens of every example
-    """
+    """Yields batches of examples of similar length; padded to the longest, a batch has at most ``batch_tokens``."""
     rows = rows[np.argsort(-lengths[rows], kind="stable")]
     first = 0
     while first < len(rows):
@@ -125,10 +119,7 @@ def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) ->
 
 
 def log_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
-    """Logs how many pairs are truncated, if any.
-
-    cut: ``[N]`` whether each pair, or one of its texts, is truncated
-    """
+    """Logs how many pairs are truncated, or have a truncated text: those of ``cut``, ``[N]`` bool."""
     if cut.any():
         counts = int(cut.sum()), len(cut), int(data.labels[cut].sum()), max_length
         log.info("%s %s: %d of %d pairs, %d of them right, are truncated to %s tokens", data.name, data.split, *counts)
@@ -139,7 +130,7 @@ def encode_pairs(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length
 
     Their ids equal ``tokenizer([question], [candidate], truncation="longest_first", max_length=max_length,
     split_special_tokens=True)``: a text that says ``[SEP]`` injects none. An empty candidate keeps both its
-    separators, as in CrossEncoder. Raises KinspanError if ``max_length`` leaves no room for two texts.
+    separators, as in CrossEncoder.
     """
     template = read_pair_template(tokenizer)
     if max_length < template.num_special + MIN_TEXT_TOKENS:

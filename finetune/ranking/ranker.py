@@ -74,8 +74,6 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
     seed:           seed of fresh weights
     positive_share: share of answers among the training pairs, which a fresh head predicts at first
     fresh_head:     replace everything above the encoder by fresh weights
-
-    Raises KinspanError if there is no such model, or its architecture cannot be trained here.
     """
     silence_transformers()
     if is_adapter(name_or_dir):
@@ -148,18 +146,12 @@ def _count_labels(name_or_dir: str) -> int:
 
 
 def load_own_tokenizer(name_or_dir: str) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer as the folder has it, so that scores equal those of CrossEncoder.
-
-    Raises KinspanError if there is none, or none with a fast implementation.
-    """
+    """Returns the tokenizer as the folder has it, so that scores equal those of CrossEncoder."""
     return load_tokenizer_as_it_is(find_model(name_or_dir))
 
 
 def find_max_length(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
-    """Returns the maximum number of tokens of a pair, as CrossEncoder finds it.
-
-    It is the smaller of the tokenizer's maximum and the model's positions, or 512 if neither is known.
-    """
+    """Returns the maximum tokens of a pair, as CrossEncoder does: that of tokenizer and model, or else 512."""
     limits = [n for n in (tokenizer.model_max_length, count_positions(model)) if n is not None and n < UNLIMITED]
     return min(limits, default=512)
 
@@ -186,11 +178,7 @@ def save_ranker(
     weights: dict[str, torch.Tensor],
     folder: Path,
 ) -> None:
-    """Writes a folder that AutoModelForSequenceClassification and CrossEncoder load.
-
-    max_length: maximum number of tokens of a pair, written into the folder
-    weights:    by Ranker's parameter names
-    """
+    """Writes a folder that AutoModelForSequenceClassification and CrossEncoder load; ``weights``: Ranker's, by name."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name.removeprefix("classifier."): tensor for name, tensor in weights.items()}
     save_file(tensors, str(folder / "model.safetensors"), {"format": "pt"})

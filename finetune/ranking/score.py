@@ -59,11 +59,7 @@ def run_batches(
     """Runs ``ranker`` over all batches, split over ranks, and writes example i's output to row i of ``out``.
 
     All ranks make equally many forward passes, as ZeRO 3 needs, and get the complete ``out``; it must be zero before.
-
-    batches:   indices of examples; each example is in one batch
-    precision: "fp32" is without autocast; "bf16" is autocast over fp32 weights, which is faster but rounds
-
-    Raises KinspanError if memory is short.
+    With the precision "bf16", autocast over fp32 weights is faster but rounds.
     """
     device = out.device
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

@@ -59,9 +59,7 @@ class SiameseRanker(nn.Module):
 def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
     """Returns the encoder to fine-tune, in fp32, and logs which parts of the model are new or left out.
 
-    name_or_dir: any model whose encoder can be trained here: a bi-encoder, a release, another weights folder, a hub
-                 name, or a folder with a config alone, from which training starts from scratch
-    seed:        seed of fresh weights
+    name_or_dir: a bi-encoder, or anything that ``ranker.load_ranker`` takes but an adapter
     """
     silence_transformers()
     if is_adapter(name_or_dir):
@@ -121,10 +119,7 @@ class EncodedAnswers(EncodedTexts):
 
 
 def encode_answers(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedAnswers:
-    """Tokenises all texts; ids equal ``tokenizer(text, truncation=True, max_length=..., split_special_tokens=True)``.
-
-    Raises KinspanError if ``max_length`` leaves no room for a text.
-    """
+    """Tokenises all texts, as ``tokenizer(text, truncation=True, max_length=..., split_special_tokens=True)`` does."""
     template = read_text_template(tokenizer)
     room = max_length - template.num_special
     if room < MIN_TEXT_TOKENS:
@@ -151,8 +146,6 @@ def score_texts(
     """Returns the cosine of every row's candidate to its question, ``[N]`` float64; each text is embedded once.
 
     width: dimension of the vectors
-
-    With several ranks, each embeds its share, see score.run_batches.
     """
     needed = np.unique(np.concatenate([texts.questions[data.question_of], texts.answers]))
     batches = list(group_by_length(texts.lengths, BATCH_TOKENS[device.type], needed))
@@ -171,11 +164,7 @@ def save_siamese_ranker(
     weights: dict[str, torch.Tensor],
     folder: Path,
 ) -> None:
-    """Writes a folder that SentenceTransformer loads, with the same vectors.
-
-    max_length: maximum number of tokens of a text, written into the folder
-    weights:    by SiameseRanker's parameter names
-    """
+    """Writes a folder that SentenceTransformer loads, with the same vectors; ``weights``: SiameseRanker's, by name."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     tokenizer.save_pretrained(folder)

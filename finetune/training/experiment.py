@@ -87,10 +87,8 @@ class Experiment:
 def run_experiment(config: FinetuneConfig, baselines: bool = True) -> JsonObject:
     """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``curves.png``.
 
-    baselines: measure BM25 and the base model too; a study has rows for them
-
     Run by every rank. The same call again resumes. Raises Stopped (a SystemExit of status 75) if a signal or
-    ``max_hours`` ended a run with a checkpoint.
+    ``max_hours`` ended a run with a checkpoint. A study has rows of its own for the ``baselines``.
     """
     check(config)
     with listen_for_stop(config.max_hours):

@@ -39,10 +39,7 @@ class Groups:
         return int((self.starts[groups + 1] - self.starts[groups]).sum())
 
     def order_longest_first(self, first: int, count: int, measure: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """Returns ``count`` groups from number ``first`` on, the longest pairs first, so that micro-batches pad little.
-
-        measure: returns the number of tokens of each pair, given pair numbers
-        """
+        """Returns ``count`` groups from number ``first`` on, the longest first, so that micro-batches pad little."""
         groups = np.arange(first, first + count)
         rows, group_of = self.select(groups)
         longest = np.maximum.reduceat(measure(rows), np.searchsorted(group_of, np.arange(count)))
@@ -55,11 +52,7 @@ def make_generator(seed: int, epoch: int) -> np.random.Generator:
 
 
 def draw_pairs(data: AnswerSet, seed: int, epoch: int, negatives_ratio: float | None = None) -> Groups:
-    """Draws pairs; each is a group.
-
-    negatives_ratio: number of negatives per right answer, drawn anew in each epoch from those of all questions; None:
-        all negatives
-    """
+    """Draws pairs, each a group: all, or ``negatives_ratio`` negatives per right answer, new ones in each epoch."""
     random = make_generator(seed, epoch)
     rows = np.arange(data.num_pairs)
     if negatives_ratio is not None:
@@ -76,7 +69,7 @@ def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corp
         own candidates, which may be fewer than ``count``
 
     Rücklé et al., 2020, "MultiCQA", section 3.3. A question's negatives depend only on the seed, the epoch and its id,
-    not on the other questions. Raises KinspanError if the corpus has too few candidates.
+    not on the other questions.
     """
     chosen = [np.flatnonzero(data.labels)]
     corpus = data.distinct
@@ -112,8 +105,7 @@ def _draw_others(
 def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) -> Groups:
     """Draws a group per right answer: the answer, and ``own_negatives`` wrong candidates, new ones in each epoch.
 
-    They are the question's own or, if it has too few, also those of other questions. Raises KinspanError if these are
-    too few as well.
+    They are the question's own or, if it has too few, also those of other questions.
     """
     random = make_generator(seed, epoch)
     answers = random.permutation(np.flatnonzero(data.labels))

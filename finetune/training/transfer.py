@@ -60,9 +60,8 @@ class Target:
 
 
 def load_targets(specs: Mapping[str, str], split: str, accuracy: list[str]) -> list[Target]:
-    """Returns the test sets, with the questions that papers measure on (``DataSet.measured_on``) or the clean ones.
+    """Returns the test sets of ``specs``, by name, with the questions that papers measure on or the clean ones.
 
-    specs:    a target's name -> its data set, as in ``registry.load_split``
     accuracy: names of targets to measure by P@1, besides those for which papers use it
     """
     if unknown := [name for name in accuracy if name not in specs]:

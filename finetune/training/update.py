@@ -44,9 +44,7 @@ class Trainer:
 
         The loss is the sum over the global batch divided by its number of pairs, however the batch is divided:
         DeepSpeed divides by the micro-steps and averages over ranks, which ``scale`` undoes. An update that is not
-        finite is skipped on all ranks.
-
-        batch: may be shorter than the layout's, as the last one of an epoch is
+        finite is skipped on all ranks. The last batch of an epoch may be shorter than the layout's.
         """
         layout, rank = self.layout, self.rank
         scale = layout.world * layout.accumulation / len(batch)

@@ -1,4 +1,4 @@
-"""Runs pre-training as a stage of a study."""
+"""Runs pre-training with a release at its end: a stage of a study, or one of many adapters."""
 
 import json
 import logging
@@ -27,27 +27,24 @@ NOT_OF_A_STAGE = {"output_dir", "dry_run", "tokens_per_second", "network_gb_per_
 
 
 def prepare_pretraining(settings: dict[str, Any], folder: Path) -> Callable[[], None]:
-    """Checks the settings of a stage, parsed from YAML, and returns a function that runs it in ``folder``.
-
-    Raises KinspanError for an unknown setting of kinspan pretrain or a wrong value.
-    """
+    """Checks the settings of a stage, parsed from YAML, and returns a function that runs it in ``folder``."""
     allowed = {field.name for field in fields(PretrainConfig)} - NOT_OF_A_STAGE
     for name in settings:
         if name not in allowed:
             raise KinspanError(f"{name!r} is not a setting of kinspan pretrain that a stage can have")
     config = make_config(PretrainConfig, {**settings, "output_dir": str(folder)})
     check(config)
-    return partial(_run_pretraining, config)
+    return partial(run_pretraining, config)
 
 
-def _run_pretraining(config: PretrainConfig) -> None:
-    """Pre-trains and releases, or resumes, unless the stage was finished with the same settings and inputs."""
+def run_pretraining(config: PretrainConfig) -> None:
+    """Pre-trains and releases, or resumes, unless that was finished with the same settings and inputs."""
     from pretrain.run import pretrain  # DeepSpeed takes seconds to import
 
     folder, finished = Path(config.output_dir), Path(config.output_dir) / FINISHED
     wanted = {"settings": as_dict(config), "made_of": _fingerprint_inputs(config)}
     is_released = finished.exists() and (folder / RELEASE / FACTS).is_file()
-    if is_released and read_object(finished, "delete it to run the stage again") == wanted:
+    if is_released and read_object(finished, "delete it to run it again") == wanted:
         log.info("finished already: %s", folder / RELEASE)
         return
     if pretrain(config):  # returns the summary on rank 0 only

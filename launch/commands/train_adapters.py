@@ -3,14 +3,12 @@
 import gc
 import logging
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import read_object
 from data_pipeline.core.settings import REQUIRED, setting
 from data_pipeline.sources import parse_sources, show_address
 from pretrain import config as pretraining
@@ -19,7 +17,6 @@ from pretrain.engine.world import read_launcher_variables
 from pretrain.planning.checks import check
 
 log = logging.getLogger(__name__)
-RELEASE = "release"  # the adapter's folder, within its run's
 
 DESCRIPTION = """Trains an adapter on each corpus for one frozen --model, one after another.
 
@@ -68,10 +65,7 @@ def parse_task(text: str | None) -> tuple[int, int]:
 
 
 def plan_runs(config: pretraining.PretrainConfig, task: str | None) -> dict[str, pretraining.PretrainConfig]:
-    """Returns the settings of each run of this task, by its name; of N tasks each takes every N-th corpus.
-
-    Raises KinspanError for wrong settings.
-    """
+    """Returns the settings of each run of this task, by its name; of N tasks each takes every N-th corpus."""
     from pretrain.planning.corpora import list_sources  # takes a while to import
 
     if config.adapter is None:
@@ -98,14 +92,15 @@ def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
     A corpus that cannot be trained on is skipped, and a KinspanError is raised at the end. With several ranks it is
     raised at once, because the ranks could not agree on the next corpus.
     """
-    from pretrain.engine.device import return_freed_memory  # torch takes seconds to import
+    from launch.commands._stages import run_pretraining  # torch takes seconds to import
+    from pretrain.engine.device import return_freed_memory
 
     failed: dict[str, str] = {}
     with listen_for_stop(next((config.max_hours for config in runs.values()), None)):
         for number, (name, config) in enumerate(runs.items(), start=1):
             log.info("adapter %d of %d: %s", number, len(runs), name)
             try:
-                _train(config)
+                run_pretraining(config)
             except KinspanError as error:
                 if read_launcher_variables()[2] > 1:
                     raise
@@ -116,23 +111,3 @@ def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
     if failed:
         name, reason = next(iter(failed.items()))
         raise KinspanError(f"{len(failed)} of {len(runs)} adapters were not trained; the first: {name}: {reason}")
-
-
-def _train(config: pretraining.PretrainConfig) -> None:
-    """Trains an adapter and releases it, unless the release has the last step; a run made longer has an older one."""
-    from pretrain.engine.ranks import broadcast_from_rank_0
-    from pretrain.engine.run_folder import SUMMARY
-    from pretrain.release.folder import FACTS
-    from pretrain.release.release import release  # DeepSpeed takes seconds to import
-    from pretrain.run import pretrain
-
-    folder = Path(config.output_dir)
-
-    def release_last_step() -> None:
-        with suppress(KinspanError):
-            if read_object(folder / RELEASE / FACTS, "").get("step") == read_object(folder / SUMMARY, "")["steps"]:
-                return
-        release(folder, folder / RELEASE)
-
-    pretrain(config)
-    broadcast_from_rank_0(release_last_step)

@@ -90,8 +90,6 @@ def make_schedule(
 
     warmup: updates; None: a tenth of all, or ``OPEN_ENDED_WARMUP``
     flag:   the flag and value that the warm-up follows from, if it is not --warmup_steps
-
-    Raises KinspanError if warm-up and decay leave no update at the peak.
     """
     if warmup is None:
         warmup = OPEN_ENDED_WARMUP if config.lr_schedule in OPEN_ENDED else total // 10

@@ -162,8 +162,6 @@ def share_embeddings(
         alone, see DisentangledEmbedding
     generator_loaded, classifier_loaded: whether the values come from a file. If only the generator's do, both start
         with these; otherwise with the discriminator's, but two loaded disentangled tables stay as they are
-
-    Raises KinspanError if the tables differ in shape.
     """
     if how == "none":
         return
@@ -202,8 +200,6 @@ def load_replaced_token_model(
     name_or_dir: the discriminator
     generator:   a model; or a factor of the discriminator's size, such as ``1/3``, for a generator that starts fresh
     sharing:     how embeddings are shared, see share_embeddings
-
-    Raises KinspanError if one cannot be loaded, or the two do not fit together.
     """
     torch.manual_seed(seed)  # of fresh weights
     classifier, notes = load(AutoModelForSequenceClassification, name_or_dir, "pair")
@@ -231,10 +227,7 @@ def load_replaced_token_model(
 
 
 def parse_size_factor(text: str) -> float | None:
-    """Returns ``1/3`` or ``0.25`` as a number; None if ``text`` is a name.
-
-    Raises KinspanError if the number is not above 0 and at most 1.
-    """
+    """Returns ``1/3`` or ``0.25`` as a number; None if ``text`` is a name."""
     try:
         factor = float(Fraction(text))
     except ValueError:

@@ -125,12 +125,9 @@ def load_model(
     positive_share: float = 0.2,
     load: Load = load_or_build,
 ) -> tuple[PairModel, list[str]]:
-    """Loads the model to train, in fp32, and returns it with notes on its new parts.
+    """Loads the model to train, see ``load_or_build``, and returns it with notes on its new parts.
 
-    name_or_dir:    a hub name, a folder with weights, or one with only a config, which starts from scratch
     positive_share: share of positives among the pairs, which a fresh pair head predicts at first
-
-    Raises KinspanError if there is no model, or its architecture cannot be trained here.
     """
     torch.manual_seed(seed)  # for fresh weights
     classifier, notes = load(AutoModelForSequenceClassification, name_or_dir, "pair")
@@ -146,10 +143,7 @@ def load_model(
 def load_part(
     model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Loads a model, and returns it with the names of the head's tensors that the weights lack.
-
-    Raises KinspanError if the weights cannot be loaded, lack tensors of the encoder, or are not all finite.
-    """
+    """Loads a model, and returns it with the names of the head's tensors that the weights lack."""
     try:
         model, info = model_class.from_pretrained(
             name_or_dir,

@@ -59,8 +59,6 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
     Each corpus has its share of the pairs, which its objectives divide by their weights.
 
     objective: of corpora that name none, in the syntax of parse_mixture
-
-    Raises KinspanError for an unknown objective, one named twice for a corpus, or weights with too large a sum.
     """
     sources = sources or (Source(""),)
     paths = list_paths(sources)
@@ -159,7 +157,8 @@ def open_corpora_for_tokenizer(
     corpora = open_corpora(sources, cache, lambda: tokenizer, verify)
     fingerprint, name = tokenizers.fingerprint_tokenizer(tokenizer), tokenizers.shorten_name(tokenizer.name_or_path)
     for corpus in corpora:
-        corpus.check_tokenizer(fingerprint, name)
+        if fingerprint != (expected := corpus.manifest.tokenizer)["fingerprint"]:
+            raise KinspanError(f"corpus {corpus.name} was prepared with the tokenizer {expected['name']}, not {name}")
     return corpora
 
 

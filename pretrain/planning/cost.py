@@ -43,14 +43,10 @@ def estimate_activations(
 ) -> float:
     """Estimates the bytes that the backward pass of a micro-batch needs.
 
-    encoders: configs of the encoders
-    masked:   number of tokens that are projected onto the vocabulary
-    sampled:  whether replacements are drawn for the masked tokens, as in replaced-token detection
-
     Each token takes ``(8 h + 2 f) b + 2 h`` per layer, h being the hidden size, f the inner size and b the bytes of a
     number: Korthikanti et al., 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.1,
-    without the attention matrices, which flash attention does not keep. Each masked token takes ``V b`` for its logits
-    over the V entries of the vocabulary, and ``8 V`` more where a replacement is drawn.
+    without the attention matrices, which flash attention does not keep. Each ``masked`` token takes ``V b`` for its
+    logits over the V entries of the vocabulary, and ``8 V`` more where a replacement is ``sampled``.
     """
     size, per_token, vocabulary = BYTES[precision], 0.0, 0
     for config in encoders:

@@ -31,8 +31,6 @@ def choose_forums(
 
     chosen: "balanced" or "largest", see SETS; "all", which leaves out the forums of the benchmarks and their metas;
             names with commas, or names to leave out, each behind a minus; None: every corpus
-
-    Raises KinspanError if a named forum is not among the corpora, or no corpus is given, or none is left.
     """
     given = {"--forums": chosen, "--min_questions": min_questions}
     flags = " with ".join(f"{flag} {value}" for flag, value in given.items() if value)

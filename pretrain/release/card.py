@@ -87,10 +87,8 @@ def format_card(
     """Returns the card of a pre-training run: Markdown with the hub's block of metadata.
 
     facts:      from ``release.read_run_facts``
-    model_type: a key of FAMILIES
     curve:      file name of the picture of the training curves; empty if there is none
-    title, tag: an adapter's title and kind
-    more:       values that card.md needs for an adapter (base, part, size)
+    title, tag: an adapter's title and kind, for which ``more`` has base, part and size
     """
     token_loss, is_siamese = facts.get("token_loss", "mlm"), kind == "bi-encoder"
     objectives = [objective["name"].partition(":")[0] for objective in facts["objectives"]]

@@ -24,10 +24,7 @@ def expect_release_or_nothing(output: Path) -> None:
 
 @contextmanager
 def replace_release(output: Path) -> Iterator[Path]:
-    """Yields the path of a folder that the block creates and fills, and that then replaces ``output``.
-
-    Raises KinspanError if ``output`` holds something that is not a release, or cannot be written.
-    """
+    """Yields the path of a folder that the block creates and fills, and that then replaces ``output``."""
     output = output.resolve()  # a symbolic link stays, and its target is replaced
     expect_release_or_nothing(output)
     partial = output.with_name(output.name + ".tmp")

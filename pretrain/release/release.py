@@ -37,8 +37,6 @@ def release(source: Path, output: Path, average: int = 1, overrides: CardOverrid
     """Writes the release of a checkpoint, or of a run's newest valid checkpoint, to ``output``, which it returns.
 
     average: number of checkpoints whose weights are averaged: this one and valid ones before it
-
-    Raises KinspanError if there are too few valid checkpoints, or ``output`` holds something that is not a release.
     """
     run, checkpoint = _find_checkpoint(source)
     averaged = _find_averaged(checkpoint, average)
@@ -115,8 +113,6 @@ def write_release(
 
     averaged_steps: steps of the checkpoints that ``weights`` average; fewer than two: no average
     with_curve:     whether the training curves are drawn
-
-    Raises KinspanError if ``output`` holds something that is not a release.
     """
     overrides = overrides or CardOverrides()
     facts = read_run_facts(run, step)
@@ -223,8 +219,6 @@ def push(folder: Path, repository: str, public: bool = False) -> None:
     """Replaces a repository's content with this release, and tags it with the release's revision.
 
     public: creates the repository as public, or allows writing to one that is
-
-    Raises KinspanError if the hub refuses or cannot be reached.
     """
     api, tag = HfApi(), str(read_object(folder / FACTS, "release it again")["revision"])
     try:

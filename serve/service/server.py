@@ -61,10 +61,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def serve(settings: ServiceSettings, opened: socket.socket) -> None:
-    """Serves until SIGTERM or SIGINT; then answers the waiting questions and exits with status 0.
-
-    Raises KinspanError if the index, a model, an evaluation or the examples cannot be read.
-    """
+    """Serves until SIGTERM or SIGINT; then answers the waiting questions and exits with status 0."""
     read_manifest(Path(settings.index))  # raises before the models are loaded
     logger.info("opening %s", settings.index)
     models = settings.cross_encoder, settings.model, settings.precision, settings.max_length

@@ -46,8 +46,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
     """Finds the files that ``--input`` names: paths, globs, folders, URLs, ``hf:NAME``, or ``python-docs``. A path may
     have the name of its reader as a prefix: ``bookcorpus:books/``.
 
-    Files are sorted within each input, and listed once. Raises KinspanError for an input that does not exist, a named
-    file that cannot be read, and a folder that cannot be searched or has no readable file.
+    Files are sorted within each input, and listed once.
     """
     files: dict[str, InputFile] = {}
     unreadable: dict[str, tuple[InputFile, str]] = {}

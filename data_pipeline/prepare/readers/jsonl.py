@@ -62,8 +62,9 @@ def check_end(line: bytes) -> None:
         raise EOFError(f"its last line is cut off: {reason}") from reason
 
 
-def _parse(record: Record) -> list[Document]:
-    return parse_fields(load_json(record.content), record)
-
-
-READER = Reader(read_json_lines, _parse, may_be_compressed=True, split=split_bytes)
+READER = Reader(
+    read_json_lines,
+    lambda record: parse_fields(load_json(record.content), record),
+    may_be_compressed=True,
+    split=split_bytes,
+)

@@ -193,12 +193,6 @@ _COMMON_WORDS = (
 _COMMON = frozenset(_COMMON_WORDS.split())
 
 
-def _strip_markup(text: str) -> str:
-    for pattern, replacement in _INLINE if _MARKUP.search(text) else ():
-        text = pattern.sub(replacement, text)
-    return " ".join(text.split())
-
-
 def _reads_as_english(sentence: str) -> bool:
     words = _WORD.findall(sentence)
     if len(words) < 3 or _UNREADABLE.search(sentence):
@@ -220,7 +214,10 @@ def _drop_unfinished(sentences: list[str], is_summary: bool) -> list[str]:
 
 def _extract_prose(raw: str, is_summary: bool) -> str:
     """Returns the sentences of a block that read as English; a docstring's first block is its summary."""
-    text = _strip_markup(raw)
+    text = raw
+    for pattern, replacement in _INLINE if _MARKUP.search(raw) else ():
+        text = pattern.sub(replacement, text)
+    text = " ".join(text.split())
     if _LEGAL.search(text.lower()) or (_ORPHAN.match(raw) and not is_summary):
         return ""
     sentences = _drop_unfinished(_SENTENCE_END.split(text), is_summary)
@@ -255,12 +252,9 @@ def extract_paragraphs(docstring: str, seen: set[bytes]) -> list[str]:
         if block and key not in seen:
             seen.add(key)
             prose.append(block)
-    return [p for p in _join_short(prose) if len(p) >= MIN_PARAGRAPH and not _is_list(p)]
-
-
-def _is_list(paragraph: str) -> bool:
-    """Tells whether all sentences begin alike."""
-    return len({sentence[:MIN_SUMMARY] for sentence in _SENTENCE_END.split(paragraph)}) < MIN_SENTENCES
+    paragraphs = [paragraph for paragraph in _join_short(prose) if len(paragraph) >= MIN_PARAGRAPH]
+    beginnings = [{sentence[:MIN_SUMMARY] for sentence in _SENTENCE_END.split(p)} for p in paragraphs]
+    return [p for p, b in zip(paragraphs, beginnings, strict=True) if len(b) >= MIN_SENTENCES]  # else it is a list
 
 
 def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[Document]:

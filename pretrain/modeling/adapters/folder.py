@@ -171,10 +171,6 @@ def load_adapted(folder: str, **options: Any) -> PreTrainedModel:
     """Returns the sequence classifier of an adapter's base with the adapter and its pair head, in fp32.
 
     LoRA is merged into the weights; bottlenecks are inserted into the layers' normalisations.
-
-    options: for ``from_pretrained``, such as attn_implementation
-
-    Raises KinspanError if the base cannot be found, or is not the one that the adapter was trained with.
     """
     adapter = read_adapter(folder)
     place = find_base(adapter.folder, adapter.base)
@@ -188,10 +184,7 @@ def load_adapted(folder: str, **options: Any) -> PreTrainedModel:
 
 
 def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[PreTrainedModel, list[str]]:
-    """Returns a plain sequence classifier of one logit in fp32, and the names of its head's fresh tensors.
-
-    Raises KinspanError if it holds no weights, or is no encoder that can be trained here.
-    """
+    """Returns a plain sequence classifier of one logit in fp32, and the names of its head's fresh tensors."""
     config = load_config(name_or_dir, flag)
     if holds_no_weights(name_or_dir, flag):
         raise KinspanError(f"{flag} {name_or_dir} holds no weights: an adapter needs a base with weights")
@@ -200,10 +193,7 @@ def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[
 
 
 def wear(classifier: PreTrainedModel, adapter: Adapter) -> None:
-    """Puts an adapter and its pair head into a classifier of its base, replacing any bottlenecks there.
-
-    Raises KinspanError if the tensors do not fit.
-    """
+    """Puts an adapter and its pair head into a classifier of its base, replacing any bottlenecks there."""
     add_layers(classifier.base_model, adapter.part)
     fill(name_parts(classifier.base_model), adapter.tensors, adapter.folder / TENSORS)
     fill(name_head(classifier), adapter.head, adapter.folder / HEAD)

@@ -111,10 +111,7 @@ class AdaptedNorm(nn.LayerNorm):
 
 
 def add_layers(encoder: PreTrainedModel, part: AdapterPart) -> None:
-    """Adds an adapter's modules, randomly initialised, to an encoder. Bottlenecks and fusions replace earlier ones.
-
-    Raises KinspanError if the family's layers cannot take bottlenecks.
-    """
+    """Adds an adapter's modules, randomly initialised, to an encoder. Bottlenecks and fusions replace earlier ones."""
     if part.kind == "lora":
         from peft import LoraConfig, inject_adapter_in_model
 
@@ -164,10 +161,7 @@ def merge_lora(classifier: nn.Module) -> None:
 
 
 def name_in_adapter(name: str) -> str | None:
-    """Returns an adapter parameter's name in the adapter's file, such as ``3.0.down.weight`` for layer 3.
-
-    name: the parameter's name in the encoder; a parameter of the encoder itself gives None
-    """
+    """Returns a parameter's name in the adapter's file, such as ``3.0.down.weight``; None for the encoder's own."""
     if ".lora_" in name:
         return name.replace(f".{LORA_NAME}.", ".")
     match = LAST_NORM.search(name)

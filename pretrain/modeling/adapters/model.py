@@ -84,8 +84,6 @@ def load_adapter_model(
     size:  the bottleneck's width, or LoRA's rank; None: see SIZES
     fused: folders of adapters of this base, which a fusion weighs and leaves frozen
     name:  the new adapter's name
-
-    Raises KinspanError if an adapter is not of this base.
     """
     adapters = [read_adapter(folder) for folder in fused]
     part = make_part(method, size, adapters, name)

@@ -32,7 +32,6 @@ def compare_texts(embeddings: Tensor, rows: slice, temperature: float, barred: T
 
     embeddings:  ``[N, m, hidden]``, normalised: for each of N pairs the query, its own text, and m - 2 negatives
     rows:        the r queries to compare with all texts
-    temperature: the divisor of cosines
     barred:      ``[r, texts]`` candidates to leave out, see bar_known; the N own texts, then each pair's negatives
     """
     query = embeddings[rows, 0]
