@@ -1,9 +1,7 @@
 """Opens a prepared corpus: token ids nested by document, paragraph and sentence, memory-mapped.
 
 The folder holds ``manifest.json``, the tokenizer, and ``shards/00000.arrow ...`` in the Arrow IPC file format, with
-one row per document. Arrow's nested offsets are the index: nothing is copied, and there is no second index file.
-
-Documents held out for validation are in separate shards. Some readers give more columns, see OPTIONAL_COLUMNS.
+one row per document, held-out documents in separate shards. Arrow's nested offsets are the index: nothing is copied.
 """
 
 import os

@@ -17,7 +17,6 @@ class ShardInfo:
     """Holds the manifest's entry of a shard.
 
     usable: per objective and split, {"anchors": usable paragraphs, "documents": documents that have one}
-    split:  the split of all its documents
     """
 
     file: str

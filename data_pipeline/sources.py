@@ -15,12 +15,7 @@ MAX_WEIGHT_CHARS = 12  # of a written weight: Python refuses to parse thousands 
 
 @dataclass(frozen=True)
 class Source:
-    """Describes one corpus of ``--corpus``.
-
-    path:      its folder, or the address of a remote one
-    weight:    its share of the pairs, relative to the sum of all weights
-    objective: the objective of its pairs; None: the one of ``--objective``
-    """
+    """Describes one corpus of ``--corpus``; an ``objective`` of None is that of ``--objective``."""
 
     path: str
     weight: Fraction = Fraction(1)

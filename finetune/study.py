@@ -115,8 +115,6 @@ class StudyContext:
     specs:     data sets such as wikiqa=FOLDER
     overrides: settings that take precedence over the study's
     transfer:  the data set that rows of TANDA transfer from
-    pretrain:  runs stages of pre-training
-    where:     values of each ``$name`` in the stages
     """
 
     study: Study

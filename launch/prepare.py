@@ -12,14 +12,13 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, FROM_0_TO_1, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
+from data_pipeline.core.settings import FROM_0_TO_1, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
 from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
 from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
 from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS, get_reader
 from data_pipeline.prepare.summary import check_trainable, format_counts, list_notes, list_unusable
-from data_pipeline.prepare.write import SHARD_TOKENS
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import NAMES, load_split
 from launch.kinspan import run
@@ -82,8 +81,6 @@ class PrepareConfig:
     """Keep titles as texts too, for the objectives title_sentence and title_body; a forum's questions always do."""
     validation_share: float = setting(0.02, FROM_0_TO_BELOW_1)
     """Share of documents held out for validation."""
-    shard_tokens: int = setting(SHARD_TOKENS, ABOVE_0)
-    """Approximate number of tokens of a shard."""
     duplicates: Literal["exact", "near", "keep"] = setting("exact")
     """Which repeated documents and paragraphs to drop. exact: those that repeat earlier ones word for word; near: also
     documents that share about .8 of their 5-grams with an earlier one (a third more time); keep: none."""
@@ -127,7 +124,7 @@ def main() -> Iterator[str]:
     if not config.output_dir and config.input != [PYTHON_DOCS]:
         raise KinspanError("--output_dir is missing: name the folder to write the corpus to")
     output = config.output_dir or str(default_corpus_folder(load_tokenizer(tokenizer)))
-    names = ("num_workers", "shard_tokens", "licence", "max_rejected", "duplicates", "boilerplate")
+    names = ("num_workers", "licence", "max_rejected", "duplicates", "boilerplate")
     options = {name: getattr(config, name) for name in (*names, "executor", "sbatch")}
     sentences = _read_test_sentences(config.decontaminate)
     result = prepare(inputs, tokenizer, output, OBJECTIVES, rules, decontaminate=sentences, **options)

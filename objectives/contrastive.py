@@ -5,14 +5,6 @@ other anchors' texts in the global batch are the negatives (multiple-negatives r
 "Efficient Natural Language Response Suggestion for Smart Reply", section 4). So an anchor makes one example. The
 objective's own negatives may join the candidates, hard ones first: with ``ssp``, spans of the same document, which the
 rest of the batch does not have.
-
-The query and three candidates of a batch with the objective ``ict`` (from Wikipedia, "Alabaster" and "Augustus",
-CC BY-SA):
-
-    query     Many ancient quarries are found in the hills overlooking the plain of Tell el Amarna.
-    positive  Egyptian alabaster has been worked extensively near Suez and Assiut.
-    own       The purest alabaster is a snow-white material of fine uniform grain, ...
-    other     His paternal great-grandfather Gaius Octavius was a military tribune in Sicily ...
 """
 
 from dataclasses import replace

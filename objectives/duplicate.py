@@ -11,14 +11,6 @@ of another one, and makes two pairs:
 
 A question and those that it duplicates are in one shard and split: data_pipeline/prepare puts them there. Of several
 links, the first one counts whose question is in the shard.
-
-Two pairs of one anchor (from the StackExchange forum "quantumcomputing", CC BY-SA):
-
-    A         Which theoretical models for quantum computing are polynomial-time equivalent?
-    positive  It seems that quantum computing is often taken to mean the quantum circuit method of computation, where a
-              register of qubits is acted on by a circuit of quantum gates ...
-    easy      Plain and simple. Does Moore's Law apply to quantum computing, or is it similar but with the numbers
-              adjusted ...
 """
 
 from dataclasses import replace

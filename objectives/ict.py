@@ -10,15 +10,6 @@ at least two sentences, and makes five pairs:
 - an easy negative's B is a paragraph of another document, also without a sentence (the rest).
 
 It is SP with an A of one sentence, and draws as SP does.
-
-Three pairs of one anchor (from Wikipedia, "Alabaster" and "Augustus", CC BY-SA):
-
-    A         Many ancient quarries are found in the hills overlooking the plain of Tell el Amarna.
-    positive  Egyptian alabaster has been worked extensively near Suez and Assiut.
-    hard      The purest alabaster is a snow-white material of fine uniform grain, but it often is associated with an
-              oxide of iron, which produces brown clouding and veining in the stone.
-    easy      Octavius only mentions his father's equestrian family briefly in his memoirs. His paternal
-              great-grandfather Gaius Octavius was a military tribune in Sicily during the Second Punic War. ...
 """
 
 from functools import partial

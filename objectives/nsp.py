@@ -8,12 +8,6 @@ Devlin et al., 2019, "BERT: Pre-training of Deep Bidirectional Transformers for 
 - the easy negative's B is a span of another document, of as many sentences. There are no hard ones.
 
 The counts of sentences are those of SSP.
-
-Two pairs of one anchor (from Wikipedia, "Algeria" and "Alexander Graham Bell", CC BY-SA):
-
-    A         Algeria has universal suffrage at 18 years of age.
-    positive  The President is the head of the army, the Council of Ministers and the High Security Council.
-    easy      Bell considered the invention of the hydroplane as a very significant achievement.
 """
 
 import numpy as np

@@ -10,16 +10,6 @@ pairs:
 A negative's B is drawn among the other documents' paragraphs whose number of tokens is nearest to that of the
 positive's B; a document of one paragraph gives negatives, too. Paragraphs of one document are alike in length, so that
 if they were drawn freely, lengths would tell the label; ``PSD_PAPER`` draws so, for comparison.
-
-Two pairs of one anchor (from Wikipedia, "Audi" and "Atomic physics", CC BY-SA):
-
-    A         The merger of the four companies under the logo of four rings.
-    positive  In 1989, Audi moved to International Motor Sports Association (IMSA) GTO with the Audi 90, however as
-              they avoided the two major endurance events (Daytona and Sebring) despite winning on a regular basis,
-              they would lose out on the title.
-    easy      Electrons form notional shells around the nucleus. These are normally in a ground state but can be
-              excited by the absorption of energy from light (photons), magnetic fields, or interaction with a
-              colliding particle (typically ions or other electrons).
 """
 
 from collections.abc import Iterator

@@ -1,19 +1,12 @@
 """Sentence Order Prediction (SOP): does A come before B?
 
 Lan et al., 2020, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations", section 3.1. An
-anchor is a paragraph of at min_cut two sentences, and makes two pairs:
+anchor is a paragraph of at least two sentences, and makes two pairs:
 
 - the positive's A and B are two consecutive spans of 1-4 sentences each;
 - the hard negative is the same two spans, swapped. There are no easy ones.
 
 The counts of both spans are drawn alike: otherwise the longer one would tell the order.
-
-The two pairs of one anchor (from Wikipedia, "Aruba", CC BY-SA):
-
-    positive  A  Aruba has no administrative subdivisions, but, for census purposes, is divided into eight regions.
-              B  Its capital is Oranjestad.
-    hard      A  Its capital is Oranjestad.
-              B  Aruba has no administrative subdivisions, but, for census purposes, is divided into eight regions.
 """
 
 from itertools import pairwise

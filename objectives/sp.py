@@ -11,16 +11,6 @@ Di Liello et al., 2022, sections 4 and A.1. An anchor is a paragraph P of at lea
 As many sentences are taken from a negative's Q as A has, and Q is drawn in proportion to how likely it would itself
 give such an A. The Bs of positives and negatives are then equally long on average, for each length of A. If both were
 drawn freely, only positives would have a short A with a short paragraph; ``SP_PAPER`` draws so, for comparison.
-
-Three pairs of one anchor (from Wikipedia, "Foreign relations of Angola" and "Arminianism", CC BY-SA):
-
-    A         Angola has an embassy in Moscow and an honorary consulate in Saint Petersburg.
-    positive  Russia has an embassy in Luanda. Angola and the precursor to Russia, the Soviet Union, established
-              relations upon Angola's independence.
-    hard      Angola and Vietnam have steadfast partners as both transitioned from Cold War-era foreign policies of
-              international communism to pro-Western pragmatism following the fall of the Soviet Union.
-    easy      Those who signed this Remonstrance and others who supported its theology have since been known as
-              Remonstrants."
 """
 
 from collections.abc import Callable

@@ -12,14 +12,6 @@ Where the paper contradicts itself (A.1 has hard negatives "from the same paragr
 A negative's B has as many sentences as the positive's, and its paragraph, too, has at least two. If it were
 drawn freely, B's length alone would tell positives from negatives: a positive's B must leave room for A, and a sentence
 that is a paragraph by itself is longer than others. ``SSP_PAPER`` draws so, for comparison.
-
-Three pairs of one anchor (from Wikipedia, "Aardvark" and "Asgard", CC BY-SA):
-
-    A         It can dig a yard of tunnel in about five minutes, but otherwise moves fairly slowly.
-    positive  The aardvark is known to be a good swimmer and has been witnessed successfully swimming in strong
-              currents.
-    hard      The hair surrounding its nostrils is dense to help filter particulate matter out as it digs.
-    easy      Correspondingly, the Æsir excelled beyond all other people in strength, beauty and talent.
 """
 
 from dataclasses import replace

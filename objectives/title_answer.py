@@ -6,14 +6,6 @@ makes two pairs:
 - A is its title, the same in both pairs; in ``question_answer`` it is title and body of a question that has both;
 - the positive's B is its accepted answer;
 - the easy negative's B is the accepted answer of another question of the forum, drawn uniformly.
-
-Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
-
-    A         How to store a bottle of beer once it has been opened?
-    positive  The short answer is that the beer will not last long after opening, and in most cases you are best off
-              resealing the bottle with an airtight cap ...
-    easy      Beer is measured by volume, but which measure depends both on country and on the context in which the
-              measure is being used ...
 """
 
 from dataclasses import replace

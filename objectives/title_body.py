@@ -9,14 +9,6 @@ question that has a title and a body, and makes two pairs:
 
 No labels are needed. Negatives come from the anchor's own corpus, so give each forum as a corpus (``--corpus beer
 cooking``). Any text with titles works: news, tickets, a help desk.
-
-Two pairs of one anchor (from the StackExchange forum "beer", CC BY-SA):
-
-    A         Is there an example of the Trappist style that's considered the best of the style?
-    positive  I read in a blog post a few months ago that Westvleteren 12 is considered one of the, if not the, best
-              example of a Trappist ...
-    easy      Is there one beer competition (or ranking) that is widely recognized as the "Superbowl" of beer
-              competitions? ...
 """
 
 from functools import partial

@@ -7,12 +7,6 @@ sentence, and makes two pairs:
 - A is its title, the same in both pairs;
 - the positive's B is its first sentence;
 - the easy negative's B is the first sentence of another document, drawn uniformly, and anew in every epoch.
-
-Two pairs of one anchor (from Python's documentation):
-
-    A         torch.utils.tensorboard.writer
-    positive  Writes protocol buffers to event files to be consumed by TensorBoard.
-    easy      The elastic agent is the control plane of torchelastic.
 """
 
 from dataclasses import replace

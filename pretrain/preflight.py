@@ -70,7 +70,7 @@ def preflight(config: PretrainConfig) -> list[str]:
     faulthandler.dump_traceback_later(TIME_LIMIT, exit=True)
     try:
         check(config)
-        start_distributed(config.allow_cpu)
+        start_distributed()
         facts = ranks.gather(_collect_facts(config))
         logger.info("%d rank(s) on %d host(s)", len(facts), len({fact.host for fact in facts}))
         problems = compare(facts)

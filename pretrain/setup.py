@@ -9,20 +9,20 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from huggingface_hub import constants
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from data_pipeline import tokenizers
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object
-from data_pipeline.core.hub import use_cache_alone
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
-from pretrain.engine.device import choose_precision, set_product_precision
+from pretrain.engine.device import choose_precision
 from pretrain.engine.engine import HIGH_RATE, complete_settings, read_deepspeed_config, start_distributed, zero_stage
 from pretrain.engine.layout import Layout
 from pretrain.engine.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
@@ -95,7 +95,7 @@ class Setup:
 def begin(config: PretrainConfig) -> Path:
     """Checks the settings, joins the other ranks, and opens the output folder, which it returns."""
     check(config)
-    start_distributed(config.allow_cpu)
+    start_distributed()
     return open_folder(config.output_dir)
 
 
@@ -193,7 +193,8 @@ def _warn(config: PretrainConfig, model_name: str, new_parts: list[str]) -> None
 
 
 def _set_numerics(config: PretrainConfig) -> None:
-    set_product_precision(config.tf32, config.deterministic)
+    if torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high" if config.tf32 and not config.deterministic else "highest")
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic)
@@ -252,7 +253,7 @@ def disable_unused_masking(config: PretrainConfig, token_loss: str) -> PretrainC
 def _load_tokenizer(model_name: str, local_rank: int) -> tuple[PreTrainedTokenizerBase, str]:
     """Returns the tokenizer and family of the model; only the first rank of a machine asks the hub."""
     if local_rank:
-        use_cache_alone()
+        constants.HF_HUB_OFFLINE = True
     family = load_config(model_name).model_type  # first, because its error for an unknown kind of model is clearer
     return tokenizers.load_tokenizer(model_name), family
 

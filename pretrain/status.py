@@ -3,7 +3,6 @@
 import fcntl
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
@@ -15,26 +14,8 @@ EXIT_STATUS = {COMPLETE: 0, RUNNING: 3, STOPPED: 75}
 SHOWN = ("loss", "pair_loss", "pair_auc", "pair_mrr", "mlm_loss", "rtd_loss")  # figures of the last validation
 
 
-@dataclass(frozen=True)
-class Status:
-    """Describes a run. ``step`` is the last one logged, ``checkpoint`` the step of the newest checkpoint."""
-
-    folder: str
-    title: str
-    state: str
-    step: int
-    total_steps: int
-    tokens: int
-    tokens_per_second: float
-    seconds_left: float | None
-    checkpoint: int | None
-    checkpoint_age: float | None
-    skipped_steps: int
-    validation: dict[str, float]
-
-
-def read_status(folder: Path) -> Status:
-    """Returns the status of the run in the folder. Raises KinspanError if it holds no run of kinspan pretrain."""
+def read_status(folder: Path) -> JsonObject:
+    """Returns the status of the run in the folder, as ``kinspan show run --json`` prints it."""
     if not (folder / "run.json").is_file():
         loading = ": it is still loading" if is_locked(folder) else ""
         raise KinspanError(f"{folder}: there is no run (no run.json){loading}")
@@ -45,7 +26,7 @@ def read_status(folder: Path) -> Status:
         raise KinspanError(f"{folder} holds no run of kinspan pretrain, or its log is damaged") from error
 
 
-def _make_status(folder: Path, facts: JsonObject) -> Status:
+def _make_status(folder: Path, facts: JsonObject) -> JsonObject:
     total, lines = int(facts["total_steps"]), read_metrics(folder)
     last, validation = (
         next((line for line in reversed(lines) if line["split"] == split), {}) for split in ("train", "validation")
@@ -53,20 +34,20 @@ def _make_status(folder: Path, facts: JsonObject) -> Status:
     step = max((line["step"] for line in lines), default=0)
     tokens, speed = int(last.get("tokens", 0)), float(last.get("tokens_per_second", 0))
     checkpoint = find_checkpoint(folder)
-    return Status(
-        folder=str(folder),
-        title=f"{facts['model']['name']}, {facts['settings']['objective']}",
-        state=RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED,
-        step=step,
-        total_steps=total,
-        tokens=tokens,
-        tokens_per_second=speed,
-        seconds_left=(total - step) * tokens / last["step"] / speed if tokens and speed else None,
-        checkpoint=checkpoint[0] if checkpoint else None,
-        checkpoint_age=round(time.time() - checkpoint[1], 1) if checkpoint else None,
-        skipped_steps=max((int(line.get("skipped_steps", 0)) for line in lines), default=0),
-        validation={name: float(validation[name]) for name in SHOWN if name in validation},
-    )
+    return {
+        "folder": str(folder),
+        "title": f"{facts['model']['name']}, {facts['settings']['objective']}",
+        "state": RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED,
+        "step": step,
+        "total_steps": total,
+        "tokens": tokens,
+        "tokens_per_second": speed,
+        "seconds_left": (total - step) * tokens / last["step"] / speed if tokens and speed else None,
+        "checkpoint": checkpoint[0] if checkpoint else None,
+        "checkpoint_age": round(time.time() - checkpoint[1], 1) if checkpoint else None,
+        "skipped_steps": max((int(line.get("skipped_steps", 0)) for line in lines), default=0),
+        "validation": {name: float(validation[name]) for name in SHOWN if name in validation},
+    }
 
 
 def is_locked(folder: Path) -> bool:
@@ -90,16 +71,18 @@ def find_checkpoint(folder: Path) -> tuple[int, float] | None:
     return max(checkpoints, default=None)
 
 
-def format_status(status: Status) -> str:
+def format_status(status: JsonObject) -> str:
     """Formats the status as lines of text."""
-    percent, age = 100 * status.step / max(status.total_steps, 1), status.checkpoint_age
+    step, total, age, left = (status[name] for name in ("step", "total_steps", "checkpoint_age", "seconds_left"))
     rows = {
-        "state": status.state,
-        "progress": f"step {status.step:,} of {status.total_steps:,} ({percent:.0f}%)",
-        "tokens": f"{status.tokens:,}, {status.tokens_per_second:,.0f} per second",
-        "time left": "not known" if status.seconds_left is None else format_time(status.seconds_left),
-        "checkpoint": "none yet" if age is None else f"step {status.checkpoint:,}, {format_time(age)} old",
-        "skipped": f"{status.skipped_steps:,} update(s) that were not finite",
-        "validation": "  ".join(f"{name} {value:.4f}" for name, value in status.validation.items()) or "none yet",
+        "state": status["state"],
+        "progress": f"step {step:,} of {total:,} ({100 * step / max(total, 1):.0f}%)",
+        "tokens": f"{status['tokens']:,}, {status['tokens_per_second']:,.0f} per second",
+        "time left": "not known" if left is None else format_time(left),
+        "checkpoint": "none yet" if age is None else f"step {status['checkpoint']:,}, {format_time(age)} old",
+        "skipped": f"{status['skipped_steps']:,} update(s) that were not finite",
+        "validation": "  ".join(f"{name} {value:.4f}" for name, value in status["validation"].items()) or "none yet",
     }
-    return "\n".join([f"{status.folder}: {status.title}", *(f"  {name:<11}{value}" for name, value in rows.items())])
+    return "\n".join(
+        [f"{status['folder']}: {status['title']}", *(f"  {name:<11}{value}" for name, value in rows.items())]
+    )

@@ -25,13 +25,6 @@ def expect_hub(name_or_dir: str) -> None:
             raise KinspanError(f"no model at {folder}, but a run: kinspan release --run_dir {folder} makes one")
 
 
-def use_cache_alone() -> None:
-    """Switches the hub's library offline: another process of this machine has asked the hub already."""
-    from huggingface_hub import constants
-
-    constants.HF_HUB_OFFLINE = True
-
-
 @cache
 def _go_offline_if_unreachable() -> None:
     from huggingface_hub import constants, get_session

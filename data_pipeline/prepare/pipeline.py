@@ -44,7 +44,7 @@ from .readers import PYTHON_DOCS, InputFile, InputFiles, check_unchanged, find_i
 from .spill import Spills
 from .summary import format_summary
 from .tasks import Engine, Stage
-from .write import MAX_SHARD_TOKENS, SHARD_TOKENS, write_manifest, write_shards
+from .write import SHARD_TOKENS, write_manifest, write_shards
 
 logger = logging.getLogger(__name__)
 
@@ -81,14 +81,12 @@ def prepare(
     executor: str = "local",
     sbatch: list[str] | None = None,
 ) -> Prepared:
-    """Writes a corpus folder; the arguments are flags of ``launch/prepare.py``.
+    """Writes a corpus folder; the arguments are flags of ``launch/prepare.py``, and ``shard_tokens`` for tests.
 
     A complete corpus of the same inputs and settings is left unchanged. The manifest counts the usable anchors of each
     of the ``objectives``.
     """
     start_time, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
-    if shard_tokens > MAX_SHARD_TOKENS:
-        raise KinspanError(f"--shard_tokens {shard_tokens}: at most {MAX_SHARD_TOKENS}, since offsets have 32 bits")
     if boilerplate == 1:
         raise KinspanError("--boilerplate 1: must be 2 or more, or 0 to keep such paragraphs")
     check_rules(rules)

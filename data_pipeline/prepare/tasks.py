@@ -208,13 +208,9 @@ def connect_to_ray(num_workers: int) -> ModuleType:
     return ray
 
 
-def run_share(file: str, share: str) -> None:
-    """Runs the tasks K, K + N and so on of a pickled stage, for a share "K/N"."""
-    number, count = map(int, share.split("/"))
-    work, folder, tasks = pickle.loads(Path(file).read_bytes())
-    for task in tasks[number::count]:
-        run_task(work, folder, task)
-
-
-if __name__ == "__main__":
-    run_share(*sys.argv[1:])
+if __name__ == "__main__":  # a job of Slurm: the tasks K, K + N and so on of a pickled stage, for a share "K/N"
+    pickled, share = sys.argv[1:]
+    first, step = map(int, share.split("/"))
+    task_work, stage_folder, numbers = pickle.loads(Path(pickled).read_bytes())
+    for task_number in numbers[first::step]:
+        run_task(task_work, stage_folder, task_number)

@@ -19,7 +19,6 @@ from .duplicates import DUPLICATE, KEPT, NEAR_DUPLICATE, WHY_BOILERPLATE, WHY_RE
 from .plan import load_plan
 from .spill import HIDDEN_COLUMNS, Spills, make_spill_schema, read_keys
 
-MAX_SHARD_TOKENS = 1 << 29  # Arrow's nested offsets have 32 bits, and a shard may exceed its target
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
 UNKNOWN_TOKENS = "tokens that stand for unknown text"
 

@@ -124,9 +124,8 @@ def collect_answers(
     negative_grades: the labels are ASNQ's grades, of which POSITIVE_GRADE is positive and these are negative; other
                      candidates are left out. None: the labels are 0 and 1
 
-    White space in questions is folded to single spaces, as in a corpus; in ids it becomes "_", for TREC's files. If
-    the file has no question ids, they are q1, q2, ...; for answer ids see ``_make_answer_ids``. A question without
-    candidates is left out; a candidate without text is kept.
+    White space in questions is folded, and becomes "_" in ids, for TREC's files. Missing question ids are q1, q2, ...;
+    for answer ids see ``_make_answer_ids``. A question without candidates is left out.
     """
     collector = Collector()
     kept = None if negative_grades is None else {POSITIVE_GRADE, *negative_grades}

@@ -37,8 +37,7 @@ def read_askubuntu(path: Path) -> Iterator[SourceRow | LeftOut]:
 
     A line has the question's id, the ids of the similar ones, those of the candidates, and in dev and test their BM25
     scores, separated by tabs; ids by spaces. Similar questions that are not among the candidates, as in training,
-    follow them. A repeated id counts once. Ids without a text in text_tokenized.txt are left out, and so is a question
-    among its own candidates.
+    follow them. Ids without a text are left out, and so is a question among its own candidates.
     """
     texts = {
         name.strip(): normalise(f"{title} {body}")

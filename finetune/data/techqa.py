@@ -2,9 +2,7 @@
 
 The files have the answers, but not the notes. So a question's candidates are all distinct answers of its split, or of
 both splits (see PooledTechQA), as in the retrieval of Yu et al., 2020, "A Technical Question Answering System with
-Transfer Learning" (TransTQA). Two answerable questions of dev lack the text of their answer, and are left out.
-
-That paper first trains on AskUbuntu's questions with their accepted answers: ``askubuntu_qa``.
+Transfer Learning" (TransTQA), which first trains on AskUbuntu's questions with accepted answers: ``askubuntu_qa``.
 """
 
 import hashlib

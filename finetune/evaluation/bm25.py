@@ -27,10 +27,7 @@ def stem_words(words: list[str]) -> list[str]:
 
 
 def cut_words(texts: Sequence[str], *, return_ids: bool = False) -> Any:
-    """Returns the words of each text as BM25 compares them, see ``WORDS``; function words and single letters are kept.
-
-    Scripts that put no space between words are cut into pairs of characters. return_ids: return bm25s' ids instead
-    """
+    """Returns the words of each text as BM25 compares them, see ``WORDS`` and matching.write_bigrams; or bm25s' ids."""
     options = {"token_pattern": WORD, "stopwords": None, "stemmer": stem_words}
     return bm25s.tokenize(list(map(write_bigrams, texts)), return_ids=return_ids, show_progress=False, **options)
 
@@ -70,9 +67,7 @@ def score_bm25(data: AnswerSet) -> np.ndarray:
 class WordCounts:
     """The word counts of a collection, by which BM25 scores texts that need not be in it.
 
-    num_texts:  number of texts
-    mean_words: mean number of words of a text
-    frequency:  number of texts with each word; a missing word counts as if it occurred in one text
+    frequency: number of texts with each word; a missing word counts as if it occurred in one text
     """
 
     num_texts: int

@@ -15,11 +15,7 @@ OVER_QUESTIONS, OVER_SEEDS = "over_questions", "over_seeds"  # the tests of ``co
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much better system a is than system b.
-
-    difference:     mean of a minus mean of b
-    over_questions: two-sided p of the paired randomisation test
-    """
+    """How much better system a is than b: the difference of means, and two-sided p of the randomisation test."""
 
     difference: float
     over_questions: float

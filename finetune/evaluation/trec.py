@@ -124,14 +124,14 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
         for question, rows in zip(data.question_ids, data.question_slices(), strict=True)
         for row in range(rows.start, rows.stop)
     )
-    write_lines(folder / "qrels.txt", judged)
-    write_lines(folder / "predictions.jsonl", _list_questions(data, scores, order, labels))
+    write_atomically(folder / "qrels.txt", judged)
+    write_atomically(folder / "predictions.jsonl", _list_questions(data, scores, order, labels))
 
 
 def write_ranking(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> None:
     """Writes run.txt and ranking.jsonl, for candidates without labels; otherwise as ``write_predictions`` does."""
     order = _write_run(folder, data, scores, tag)
-    write_lines(folder / "ranking.jsonl", _list_questions(data, scores, order))
+    write_atomically(folder / "ranking.jsonl", _list_questions(data, scores, order))
 
 
 def _write_run(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> np.ndarray:
@@ -180,7 +180,7 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], t
                 yield f"{question} Q0 {candidate} {rank} {scores[candidate]!r} {'_'.join(tag.split())}\n"
             count += len(ranked)
 
-    write_lines(path, lines())
+    write_atomically(path, lines())
     return count
 
 
@@ -196,11 +196,3 @@ def append_below(scores: Mapping[str, float], rest: Iterable[str]) -> dict[str, 
 def is_trec_id(name: str) -> bool:
     """Returns whether a TREC file can hold an id."""
     return name.split() == [name]
-
-
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Writes a file atomically. Raises KinspanError if it cannot be written."""
-    try:
-        write_atomically(path, lines)
-    except OSError as error:
-        raise KinspanError(f"{path} cannot be written: {error.strerror}") from error

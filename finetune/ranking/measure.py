@@ -14,7 +14,7 @@ import numpy as np
 
 from data_pipeline.core.default_model import default_model, name_installed
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import make_folder
+from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.corpus import Corpus
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
@@ -95,7 +95,7 @@ def measure_models(
     notes.append(ABOUT)
     rows = compare_systems(systems)
     if output:
-        trec.write_lines(output / "per_question.csv", [format_per_question(systems, data.question_ids)])
+        write_atomically(output / "per_question.csv", format_per_question(systems, data.question_ids))
         notes.append(f"{output} has the predictions and per_question.csv")
     facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
     yield from _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)

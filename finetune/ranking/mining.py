@@ -1,9 +1,8 @@
 """Hard negatives for the training questions of a data set, found by a model among the right answers of other questions.
 
 Only right answers of training questions are in the pool: a text that is never a right answer would be learned as always
-wrong. ``sentence_transformers.util.mine_hard_negatives`` chooses among them; candidates above a share of the lowest
-score of a question's right answers are dropped as probably unlabelled positives (Moreira et al., 2024, "NV-Retriever",
-section 3.1, "TopK-PercPos").
+wrong. Candidates above a share of the lowest score of a question's right answers are dropped as probably unlabelled
+positives (Moreira et al., 2024, "NV-Retriever", section 3.1, "TopK-PercPos").
 """
 
 import json
@@ -39,7 +38,6 @@ class MiningRules:
 
     negatives: int = 8
     depth: int = 100
-    skip: int = 0
     positive_share: float = 0.95
 
 
@@ -109,8 +107,7 @@ def mine(
         cross_encoder=cross_encoder,
         relative_margin=1 - rules.positive_share,
         num_negatives=rules.negatives,
-        range_min=rules.skip,
-        range_max=max(rules.depth, rules.skip + rules.negatives),
+        range_max=max(rules.depth, rules.negatives),
         output_format="labeled-list",  # a right answer, then the negatives, which are the same for each right answer
         output_scores=True,
         verbose=False,

@@ -31,7 +31,6 @@ class SiameseTrainer:
     """The data and settings of all updates of a bi-encoder.
 
     data, texts: the training set
-    layout:      how a batch of examples is divided among ranks and into micro-batches
     seed:        seed of dropout
     """
 

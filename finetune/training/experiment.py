@@ -73,7 +73,6 @@ class Experiment:
 
     transfer:  TANDA's first stage, or None
     baselines: figures of each baseline on the last measured split
-    output:    the folder of the experiment
     """
 
     config: FinetuneConfig
@@ -97,7 +96,9 @@ def run_experiment(config: FinetuneConfig, baselines: bool = True) -> JsonObject
 
 def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
     ranks, output = join_ranks(config), Path(config.output_dir)
-    _check_output(output)
+    is_ours = any(any(output.glob(name)) for name in (RESULTS, BASELINES, "search", "seed-*", "transfer-*"))
+    if output.is_dir() and any(output.iterdir()) and not is_ours:
+        raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
     data = load_data(config)
     model = config.model or default_model()
     trained = find_trained_length(model)
@@ -121,14 +122,6 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
         _draw_curves(config, output)
     log_better_baselines(results)
     return results
-
-
-def _check_output(output: Path) -> None:
-    """Raises KinspanError if the folder is not empty, and holds no experiment."""
-    if not output.is_dir() or not any(output.iterdir()):
-        return
-    if not any(any(output.glob(name)) for name in (RESULTS, BASELINES, "search", "seed-*", "transfer-*")):
-        raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
 
 
 def _run_seed(experiment: Experiment, seed: int) -> JsonObject:

@@ -51,7 +51,7 @@ def join_ranks(config: FinetuneConfig) -> Ranks:
     """Joins the other ranks. Raises KinspanError for an invalid ``--deepspeed_config``."""
     rank, _, world = read_launcher_variables()
     settings = read_deepspeed_config(config.deepspeed_config or DEFAULT_DEEPSPEED_CONFIG)
-    start_distributed(config.allow_cpu)
+    start_distributed()
     return Ranks(rank=rank, world=world, deepspeed=settings)
 
 

@@ -112,10 +112,9 @@ class TrainingStage:
     what:     "fine-tuning", "transfer" or "adaptation", for the screen
     config:   settings, with the rates, lengths and negatives of this stage
     model:    the folder or hub name of the model that it starts from
-    train:    the filtered training split
-    devs:     filtered dev splits by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best
-              ranker is kept for each, see ``name_best``
-    test:     filtered test split; measured at each validation, if given
+    devs:     dev splits by their names in the log: "dev", or for a transfer "dev-NAME" of each target. A best ranker is
+              kept for each, see ``name_best``
+    test:     measured at each validation, if given
     keeps:    what the run leaves in its folder: the BEST ranker on each dev set; or the dev SCORES of each validation,
               see ``name_scores``; or the LAST ranker, as if it were the best
     identity: facts that identify the run: an output folder that holds another run is refused
@@ -213,11 +212,7 @@ def name_scores(step: int) -> str:
 
 @dataclass(frozen=True)
 class FitPlan:
-    """The length of a stage.
-
-    epoch_steps, total: number of updates in an epoch, and in total
-    schedule:           schedule of the learning rate
-    """
+    """The length of a stage: the number of updates in an epoch and in total, and the learning rate's schedule."""
 
     epoch_steps: int
     total: int

@@ -153,8 +153,7 @@ def _train(
 class FitProgress(Progress):
     """The progress in a checkpoint, beside the engine's state. ``window`` holds the sums that SUMS names.
 
-    best_step:    for each dev set, the step at which its MAP was highest
-    best_map:     for each dev set, that MAP
+    best_step:    for each dev set, the step at which its MAP (``best_map``) was highest
     not_improved: validations in a row that improved the MAP of no dev set
     """
 

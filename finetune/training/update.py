@@ -25,7 +25,6 @@ class Trainer:
     """The data and settings of all updates of a cross-encoder.
 
     pairs, labels: of the training set, row by row; labels int ``[N]``
-    layout:        how a batch of pairs is divided among ranks and into micro-batches
     seed:          seed of dropout
     """
 

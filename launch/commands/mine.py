@@ -8,9 +8,10 @@ from textwrap import shorten
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
-from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, Range, setting
+from data_pipeline.core.settings import ABOVE_0, REQUIRED, Range, setting
 from finetune.data.registry import expect_data
 
+SHOWN = 5  # questions that are printed with their negatives
 SHARE = Range("must be above 0 and at most 1", lambda number: 0 < number <= 1)
 
 DESCRIPTION = """Mines hard negatives: for each training question, the candidates that a model ranks highest among
@@ -41,14 +42,10 @@ class MineConfig:
     """Maximum number of negatives of each question."""
     depth: int = setting(100, ABOVE_0)
     """Number of candidates that the bi-encoder retrieves for each question."""
-    skip: int = setting(0, NOT_BELOW_0)
-    """Skip this many of the hardest negatives."""
     positive_share: float = setting(0.95, SHARE)
     """Skip candidates that score above this fraction of the question's lowest-scoring right answer."""
     max_length: int = setting(128, ABOVE_0)
     """Maximum number of tokens of a text, or of a pair for a cross-encoder."""
-    show: int = setting(5, NOT_BELOW_0)
-    """Number of questions to print with their negatives."""
     columns: str | None = setting(None)
     """For files= and hub=: names of the columns, as for kinspan finetune."""
 
@@ -59,13 +56,13 @@ def main() -> Iterator[str]:
     from finetune.ranking.mining import TRAIN, MiningRules, mine_file  # torch takes seconds to import
 
     output = Path(config.output_dir)
-    rules = MiningRules(config.negatives, config.depth, config.skip, config.positive_share)
+    rules = MiningRules(config.negatives, config.depth, config.positive_share)
     model = config.model or default_model()
     data, mined = mine_file(
         config.data, output, model, config.cross_encoder, rules, max_length=config.max_length, columns=config.columns
     )
     slices = list(data.question_slices())
-    for number in range(0, len(mined), max(1, len(mined) // max(1, config.show)))[: config.show]:
+    for number in range(0, len(mined), max(1, len(mined) // SHOWN))[:SHOWN]:
         yield f"\n{shorten(data.questions[number], 200)}"
         yield f"  right        {shorten(data.answers[slices[number].start].as_py(), 200)}"
         for row, score in mined[number]:

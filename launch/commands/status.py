@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.core.command_line import parse
@@ -33,5 +33,5 @@ class StatusConfig:
 def main() -> Iterator[str]:
     config = parse(StatusConfig, DESCRIPTION, EPILOG)
     status = read_status(Path(config.run_dir))
-    yield json.dumps(asdict(status)) if config.json else format_status(status)
-    sys.exit(EXIT_STATUS[status.state])
+    yield json.dumps(status) if config.json else format_status(status)
+    sys.exit(EXIT_STATUS[status["state"]])

@@ -69,14 +69,6 @@ def parse_overrides(settings: list[str]) -> dict[str, object]:
     return values
 
 
-def parse_names(texts: list[str], content: str) -> dict[str, str]:
-    """Parses ``["corpus=corpora/docs"]``. Raises KinspanError for a name that is not in the study's file."""
-    names = read_names("where", texts)
-    if missing := [name for name in names if f"${name}" not in content]:
-        raise KinspanError(f"--where {missing[0]}: the study's file has no ${missing[0]}")
-    return names
-
-
 def main() -> str | None:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
     expect_data(*config.data, config.transfer)
@@ -87,6 +79,9 @@ def main() -> str | None:
     study = read_study(path)
     if config.model:
         study = replace(study, settings={**study.settings, "model": config.model})
+    names, content = read_names("where", config.where), path.read_text(encoding="utf-8")
+    if missing := [name for name in names if f"${name}" not in content]:
+        raise KinspanError(f"--where {missing[0]}: the study's file has no ${missing[0]}")
     context = StudyContext(
         study,
         config.data,
@@ -94,7 +89,7 @@ def main() -> str | None:
         parse_overrides(config.set),
         config.transfer,
         prepare_pretraining,
-        parse_names(config.where, path.read_text(encoding="utf-8")),
+        names,
     )
     results = run_study(context)
     if os.environ.get("RANK", "0") != "0":

@@ -13,17 +13,19 @@ log = logging.getLogger(__name__)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # by the names of --precision
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+DEVICES = Path("/dev")
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_cpu")
 
 
-def claim_device(local_rank: int, allow_cpu: bool) -> None:
+def claim_device(local_rank: int) -> None:
     """Selects this rank's GPU, before anything else uses one. Raises KinspanError if GPUs exist but are unusable."""
     if not any(name in os.environ for name in ALLOCATOR):
         os.environ[ALLOCATOR[0]] = "expandable_segments:True"  # batches differ in length, which would fragment memory
     if not torch.cuda.is_available():
-        if not allow_cpu and os.environ.get(VISIBLE) not in ("", "-1") and list_gpus():
-            raise KinspanError(f"--allow_cpu: torch for CUDA {torch.version.cuda} cannot use this machine's GPUs")
+        if os.environ.get(VISIBLE) not in ("", "-1") and any(DEVICES.glob("nvidia[0-9]*")):
+            cause = f"torch for CUDA {torch.version.cuda} cannot use this machine's GPUs"
+            raise KinspanError(f"{cause}: to use the processor, set {VISIBLE} to -1")
         return
     count = torch.cuda.device_count()
     if local_rank >= count:
@@ -31,11 +33,6 @@ def claim_device(local_rank: int, allow_cpu: bool) -> None:
             f"local rank {local_rank} has no GPU: {VISIBLE} shows {count} here; under Slurm use --gpus-per-node"
         )
     torch.cuda.set_device(local_rank)
-
-
-def list_gpus() -> list[str]:
-    """Returns the paths of the NVIDIA devices in /dev."""
-    return sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 def name_device() -> str:
@@ -59,12 +56,6 @@ def set_threads(local_ranks: int = 1) -> None:
     if threads < torch.get_num_threads() and threads < processors // local_ranks:
         log.warning("%d thread(s): other programs keep %.1f of %d processors busy", threads, load, processors)
     torch.set_num_threads(threads)
-
-
-def set_product_precision(tf32: bool, deterministic: bool) -> None:
-    """Sets whether a GPU multiplies fp32 matrices in TF32, at eight times the speed, or in full precision."""
-    if torch.cuda.is_available():
-        torch.set_float32_matmul_precision("high" if tf32 and not deterministic else "highest")
 
 
 def choose_precision(requested: str, zero_stage: int) -> str:

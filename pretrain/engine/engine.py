@@ -96,7 +96,7 @@ def puts_odd_sizes_last() -> bool:
     return torch.cuda.is_available()
 
 
-def start_distributed(allow_cpu: bool = False) -> None:
+def start_distributed() -> None:
     """Joins the other ranks, each on its GPU if there are any; without a launcher the world is one rank."""
     silence_start()
     import deepspeed
@@ -106,7 +106,7 @@ def start_distributed(allow_cpu: bool = False) -> None:
     # Its barriers name no device, and so use the current one, which claim_device has set
     warnings.filterwarnings("ignore", category=UserWarning, message=r"barrier\(\): using the device")
     world = adopt_world()
-    claim_device(world.local_rank, allow_cpu)
+    claim_device(world.local_rank)
     set_threads(world.local_size)
     skip_operator_builds()
     try:

@@ -34,7 +34,6 @@ class Log:
 
     first_step: the step of the checkpoint that the run resumes from, or 0
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
-    board:      also gets every line
     """
 
     def __init__(
@@ -102,10 +101,6 @@ class Log:
         except OSError:
             self.tensorboard = None  # its thread has ended: the next line needs a new writer
             raise
-
-    def step(self) -> None:
-        """Moves the progress bar by one update."""
-        self.bar.update(1)
 
     def close(self) -> None:
         """Writes the lines that could not be written before, if possible."""

@@ -96,7 +96,7 @@ class LoopState(ABC):
         self.skips.append((self.progress.step, outcome.skipped))
         self.progress.step += 1
         if self.metrics:
-            self.metrics.step()
+            self.metrics.bar.update(1)
 
     def stop(self, saved: bool) -> None:
         """Raises Stopped. If this step is not ``saved``, first writes a checkpoint, in which validation is due."""

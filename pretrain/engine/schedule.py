@@ -30,8 +30,6 @@ class OptimizerSettings:
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting("auto")
     """auto is bf16 if the GPU or CPU is faster in it, else fp32. bf16 and fp16 need ZeRO 1 or higher; fp16
     also needs a GPU. Scores that are reported are always computed in fp32."""
-    allow_cpu: bool = setting(False, may_change=True)
-    """Train on the processor although this machine has GPUs that torch cannot use; without this it is an error."""
 
 
 @dataclass

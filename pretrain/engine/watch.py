@@ -37,7 +37,6 @@ class Heartbeat:
     """Describes a rank to the others.
 
     machine: ranks with the same value see each other's processes
-    number:  number of this heartbeat
     places:  number of places that training has entered
     place:   the last of them
     untimed: training may stay there for any time

@@ -1,6 +1,5 @@
 """Opens a run's corpora, checks that their tokenizers agree, and combines them with objectives into a mixture."""
 
-import fcntl
 import hashlib
 import math
 import os
@@ -16,7 +15,7 @@ import numpy as np
 
 from data_pipeline import tokenizers
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import find_cache
+from data_pipeline.core.files import find_cache, hold_lock
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
 from data_pipeline.remote.cache import CacheSettings
@@ -177,8 +176,7 @@ def default_corpus(tokenizer: "PreTrainedTokenizerBase") -> Path:
 
     folder = default_corpus_folder(tokenizer)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with hold_lock(folder.with_suffix(".lock")):
         if not (folder / "manifest.json").exists():
             workers = len(os.sched_getaffinity(0))
             prepare([PYTHON_DOCS], tokenizer.name_or_path, folder, OBJECTIVES, num_workers=workers)

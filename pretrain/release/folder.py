@@ -16,17 +16,12 @@ FACTS = "kinspan.json"  # the facts of a release; a folder without it is not a r
 CARD = "README.md"
 
 
-def expect_release_or_nothing(output: Path) -> None:
-    """Raises KinspanError if ``output`` holds something that is not a release."""
-    if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
-        raise KinspanError(f"--output_dir {output} holds something that is not a release: choose another folder")
-
-
 @contextmanager
 def replace_release(output: Path) -> Iterator[Path]:
     """Yields the path of a folder that the block creates and fills, and that then replaces ``output``."""
     output = output.resolve()  # a symbolic link stays, and its target is replaced
-    expect_release_or_nothing(output)
+    if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
+        raise KinspanError(f"--output_dir {output} holds something that is not a release: choose another folder")
     partial = output.with_name(output.name + ".tmp")
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -115,7 +115,10 @@ def write_release(
     with_curve:     whether the training curves are drawn
     """
     overrides = overrides or CardOverrides()
-    facts = read_run_facts(run, step)
+    lines = [line for line in read_metrics(run) if line["step"] <= step]
+    validation = [line for line in lines if line["split"] == "validation"]
+    facts = read_object(run / "run.json", f"{run} cannot be released without it")
+    facts |= {"step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
     facts["revision"] = f"step-{step:08d}"
     if len(averaged_steps) > 1:
         facts["averaged_steps"] = list(averaged_steps)
@@ -126,7 +129,6 @@ def write_release(
             fill_adapter_release(run, weights, facts, partial, output, overrides)
         else:
             model_type = _fill_release(run, weights, facts, partial)
-            lines = [line for line in read_metrics(run) if line["step"] <= step]
             curve = CURVE if with_curve and draw_curve(lines, PRETRAINING_PANELS, partial / CURVE) else ""
             kind: Kind = "bi-encoder" if facts["settings"].get("pair_loss") else "cross-encoder"
             (partial / CARD).write_text(format_card(facts, model_type, overrides, kind, curve), encoding="utf-8")
@@ -206,13 +208,6 @@ def make_release_config(config: ModelConfig, architecture: str) -> ModelConfig:
         "problem_type": "multi_label_classification",
         "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"},
     }
-
-
-def read_run_facts(run: Path, step: int) -> Facts:
-    """Returns run.json with the first and the last validation up to a step, for the card and kinspan.json."""
-    facts = read_object(run / "run.json", f"{run} cannot be released without it")
-    validation = [line for line in read_metrics(run) if line["split"] == "validation" and line["step"] <= step]
-    return {**facts, "step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
 
 
 def push(folder: Path, repository: str, public: bool = False) -> None:

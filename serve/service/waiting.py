@@ -124,7 +124,11 @@ class SearchQueue:
                 rerank_k=self._settings.rerank_k if mode.rerank else 0,
                 first_stage=mode.first_stage,
             )
-            marked = [_mark(pending, hits) for pending, hits in zip(batch, answered.hits, strict=True)]
+            stems = [stem_question(pending.question) for pending in batch]
+            marked = [
+                [MarkedHit(**vars(hit), marks=mark_words(hit.text, words)) for hit in hits[: pending.k]]
+                for pending, hits, words in zip(batch, answered.hits, stems, strict=True)
+            ]
         except Exception as error:
             return [error] if len(batch) == 1 else [self._answer([pending])[0] for pending in batch]
         for line in self.searcher.list_truncations():
@@ -136,11 +140,6 @@ class SearchQueue:
             (hits, {"wait": 1000 * (began - pending.arrived)} | stages)
             for pending, hits in zip(batch, marked, strict=True)
         ]
-
-
-def _mark(pending: _PendingQuestion, hits: Sequence[Hit]) -> list[MarkedHit]:
-    stems = stem_question(pending.question)
-    return [MarkedHit(**vars(hit), marks=mark_words(hit.text, stems)) for hit in hits[: pending.k]]
 
 
 def stem_question(question: str) -> set[str]:

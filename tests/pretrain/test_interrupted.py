@@ -109,9 +109,9 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(
             pretrain(stopped)
     assert caught.value.code == 75
     assert f"stopped at step {stopped_before}, with a checkpoint (SIGTERM)" in caplog.text
-    assert read_status(Path(stopped.output_dir)).state == "not running"
+    assert read_status(Path(stopped.output_dir))["state"] == "not running"
     pretrain(stopped)
-    assert read_status(Path(stopped.output_dir)).state == "complete"
+    assert read_status(Path(stopped.output_dir))["state"] == "complete"
     curve = [(step, round(loss, 3)) for step, loss in read_log(stopped.output_dir, "train", "step", "loss")]
     assert read_curve(Path(stopped.output_dir), "loss/train") == curve
     expect_equal_runs(stopped.output_dir, uninterrupted.output_dir, 12)
@@ -262,7 +262,7 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config):
     assert [p.name for p in list_checkpoints(one / "checkpoints")] == ["step-00000012", "step-00000006"]
     kept = one / "decayed/step-00000006"
     assert same(read_weights(kept, 6), short)
-    assert read_status(kept).state == "complete"
+    assert read_status(kept)["state"] == "complete"
     assert [(folder / "wandb_id").exists() for folder in (kept, one)] == [True, False]
     assert [step for step, *_ in read_log(kept, "train", "step")][-1] == 6
 

@@ -55,11 +55,11 @@ def killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks):
     run_here(whole) if ranks == 1 else run(whole, ranks)
     run(settings, ranks, KILL)
     assert not (settings["output_dir"] / "summary.json").exists()
-    assert read_status(settings["output_dir"]).state == "not running"
+    assert read_status(settings["output_dir"])["state"] == "not running"
     said = run(settings, ranks)
     assert "resuming from" in said
     expect_equal_runs(settings["output_dir"], whole["output_dir"], 24)
-    assert read_status(settings["output_dir"]).state == "complete"
+    assert read_status(settings["output_dir"])["state"] == "complete"
     one_curve(settings["output_dir"])
 
 

@@ -1,9 +1,8 @@
 """``python-docs``: the default corpus, the docstrings of Python and of the pinned packages, as paragraphs of English.
 
-It lets the engine work offline, without data of the user. ``python_docs.txt`` lists the packages and versions, so that
-the corpus does not depend on other installed packages. Files are read as source text and never imported. A module is a
-document. A paragraph explains a subject in several sentences: code, signatures, tables, headings, markup, descriptions
-of parameters and returned values are dropped, and docstrings of one sentence, since joined they read as a list.
+``python_docs.txt`` lists the packages and versions, so that the corpus does not depend on other installed ones. Files
+are read as source text and never imported. A module is a document. A paragraph explains a subject in several sentences:
+code, signatures, tables, headings, parameters and docstrings of one sentence, which joined read as a list, are dropped.
 """
 
 import ast

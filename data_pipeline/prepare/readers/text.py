@@ -1,11 +1,9 @@
 """``.txt``: a file is a document, and blank lines separate its paragraphs. ``bookcorpus``: books of BookCorpus.
 
 A text file above MAX_RECORD_BYTES is read as a stream, and cut into documents of about PIECE_BYTES, each of which ends
-at a blank line, or, after twice PIECE_BYTES, at any line end.
-
-BookCorpus has a sentence per line, with spaces around punctuation, and marks neither paragraphs nor books. A paragraph
-is made of PARAGRAPH_SENTENCES neighbouring sentences, fewer before a blank line; a document ends where a chapter
-begins, where the file ends, or after MAX_SENTENCES.
+at a blank line, or, after twice PIECE_BYTES, at any line end. BookCorpus has a sentence per line, with spaces around
+punctuation, and marks neither paragraphs nor books: PARAGRAPH_SENTENCES neighbouring sentences make a paragraph, and a
+chapter, or MAX_SENTENCES of one, a document.
 """
 
 import re

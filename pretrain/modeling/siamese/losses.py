@@ -17,13 +17,11 @@ CONTRASTIVE_SUMS = ("pair_loss", "queries", "firsts", "reciprocal_ranks")
 class Compared(NamedTuple):
     """Holds how r queries rank their own texts among all candidates, ``[r]`` each.
 
-    losses:  in nats
-    cosines: of each query and its own text
-    ranks:   of the own text, from 1; each equally similar candidate adds one half
+    losses: in nats
+    ranks:  of the own text, from 1; each equally similar candidate adds one half
     """
 
     losses: Tensor
-    cosines: Tensor
     ranks: Tensor
 
 
@@ -45,7 +43,7 @@ def compare_texts(embeddings: Tensor, rows: slice, temperature: float, barred: T
         own_cosines = cosines.gather(1, own[:, None])
         equal = (cosines == own_cosines).sum(1) - 1
         ranks = 1 + (cosines > own_cosines).sum(1) + equal / 2
-    return Compared(losses, own_cosines[:, 0].detach(), ranks)
+    return Compared(losses, ranks)
 
 
 def bar_known(groups: Tensor, rows: slice) -> Tensor:

@@ -22,8 +22,6 @@ class SiameseModel(nn.Module):
     """An encoder whose texts are compared by the cosine of their mean hidden states.
 
     The pair loss compares the texts of a global batch, so that it is computed elsewhere, see cached.py.
-
-    temperature: the divisor of cosines
     """
 
     losses = (MLM, PAIR)
@@ -56,9 +54,7 @@ class SiameseModel(nn.Module):
     def forward(self, *, scales: Mapping[str, Tensor | float] | None, **inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Returns a packed micro-batch's weighted masked-LM loss, its sums ``[len(sum_names)]`` and its embeddings.
 
-        The sums of the pair loss are 0, as they need the global batch.
-
-        scales: None if only the embeddings are needed
+        The sums of the pair loss are 0, as they need the global batch. scales: None if only embeddings are needed
         """
         hidden, embeddings = self.embed(inputs)
         sums = torch.zeros(len(self.sum_names), dtype=torch.float64, device=hidden.device)

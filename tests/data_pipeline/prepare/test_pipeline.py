@@ -146,7 +146,6 @@ def test_preparing_again_mends_what_an_error_says_it_mends(tmp_path, source, goo
 
 
 REFUSED = [
-    ({"shard_tokens": 1 << 30}, "--shard_tokens"),
     ({"boilerplate": 1}, "--boilerplate"),
     ({"sbatch": ["partition=cpu"]}, "--sbatch"),
     ({"output": "file/out"}, "--output_dir"),

@@ -60,7 +60,6 @@ def negatives(data, rules, cross_encoder=None):
         (MiningRules(positive_share=1.0), ["nearest", "near", "farther", "far"]),
         (MiningRules(positive_share=0.7), ["farther", "far"]),  # .7 of .940 is .658, and cos 50 .643
         (MiningRules(negatives=1), ["near"]),
-        (MiningRules(negatives=1, skip=1), ["farther"]),
         (MiningRules(negatives=1, depth=2), []),
     ],
 )

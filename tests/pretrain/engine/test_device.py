@@ -17,16 +17,16 @@ def test_more_ranks_than_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv(device.VISIBLE, "2")
     with pytest.raises(KinspanError, match=device.VISIBLE):
-        claim_device(1, allow_cpu=False)
+        claim_device(1)
 
 
-def test_gpus_that_torch_cannot_use_are_refused(monkeypatch):
-    monkeypatch.setattr(device, "list_gpus", lambda: ["/dev/nvidia0"])
-    with pytest.raises(KinspanError, match="--allow_cpu"):
-        claim_device(0, allow_cpu=False)
-    claim_device(0, allow_cpu=True)
+def test_gpus_that_torch_cannot_use_are_refused(monkeypatch, tmp_path):
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(device, "DEVICES", tmp_path)
+    with pytest.raises(KinspanError, match=device.VISIBLE):
+        claim_device(0)
     monkeypatch.setenv(device.VISIBLE, "")
-    claim_device(0, allow_cpu=False)  # hidden on purpose
+    claim_device(0)  # hidden on purpose
 
 
 @pytest.fixture

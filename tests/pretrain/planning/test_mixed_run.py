@@ -37,10 +37,7 @@ def recipe(tiny_corpus, news, make_model, tmp_path):
     """A recipe whose corpora are links, so that their names tell them apart."""
     (tmp_path / "wiki").symlink_to(tiny_corpus)
     (tmp_path / "news").symlink_to(news)
-    corpora = [
-        {"path": f"file://{tmp_path}/wiki", "weight": 3, "objective": "ssp:2+nsp:1"},
-        {"path": f"{tmp_path}/news", "weight": 1},
-    ]
+    corpora = [f"file://{tmp_path}/wiki=3,ssp:2+nsp:1", f"{tmp_path}/news=1"]
     given = {"corpus": corpora, "objective": "psd", "model": str(make_model()), "output_dir": str(tmp_path / "run")}
     given |= SETTINGS | {"cache_dir": str(tmp_path / "cache"), "cache_gb": 1}
 
