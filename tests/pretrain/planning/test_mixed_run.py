@@ -81,9 +81,6 @@ def test_a_run_of_two_corpora(recipe, tmp_path, caplog):
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
     assert [line["news/pair_loss"] for line in logged] == [line["news/pair_loss"] for line in lines_of(folder, "train")]
 
-    swapped = [
-        {"path": str(tmp_path / "news"), "weight": 3, "objective": "ssp:2+nsp:1"},
-        {"path": str(tmp_path / "wiki"), "weight": 1},
-    ]
+    swapped = [f"{tmp_path}/news=3,ssp:2+nsp:1", f"{tmp_path}/wiki=1"]
     with pytest.raises(KinspanError, match="its corpus_content is"):
         pretrain(recipe(corpus=swapped))
