@@ -1,11 +1,13 @@
 """BM25, the baseline that compares words only, and its tokenisation."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
-from typing import Any
+from threading import Lock
 
 import bm25s
 import numpy as np
@@ -17,19 +19,21 @@ from finetune.data.answers import AnswerSet
 BM25 = "BM25"
 WORDS = "all words, in lower case, stemmed by Snowball's English stemmer"  # what ``cut_words`` keeps
 ABOUT = f"{BM25} compares {WORDS}"  # for tables
-WORD = rf"[\w{MARKS}]+"
+WORD = re.compile(rf"[\w{MARKS}]+")
 K1, B = 1.5, 0.75  # the defaults of bm25s
+_stemmer, _lock = Stemmer.Stemmer("english"), Lock()  # threads must not use it at once
 
 
-def stem_words(words: list[str]) -> list[str]:
-    """Returns the stems of words in lower case, by which BM25 compares them."""
-    return Stemmer.Stemmer("english").stemWords(words)  # a new one each time: threads must not share one
+@lru_cache(100_000)
+def stem_word(word: str) -> str:
+    """Returns the stem of a word in lower case, by which BM25 compares it."""
+    with _lock:
+        return _stemmer.stemWord(word)
 
 
-def cut_words(texts: Sequence[str], *, return_ids: bool = False) -> Any:
-    """Returns the words of each text as BM25 compares them, see ``WORDS`` and matching.write_bigrams; or bm25s' ids."""
-    options = {"token_pattern": WORD, "stopwords": None, "stemmer": stem_words}
-    return bm25s.tokenize(list(map(write_bigrams, texts)), return_ids=return_ids, show_progress=False, **options)
+def cut_words(texts: Iterable[str]) -> list[list[str]]:
+    """Returns the words of each text as BM25 compares them, see ``WORDS`` and matching.write_bigrams."""
+    return [list(map(stem_word, WORD.findall(write_bigrams(text).lower()))) for text in texts]
 
 
 def index_words(texts: Sequence[str]) -> bm25s.BM25 | None:
@@ -38,8 +42,8 @@ def index_words(texts: Sequence[str]) -> bm25s.BM25 | None:
     k1 is 1.5, b is .75, and the inverse document frequency is Lucene's: the defaults of bm25s (Robertson and Zaragoza,
     2009, "The probabilistic relevance framework: BM25 and beyond").
     """
-    words = cut_words(texts, return_ids=True)
-    if not words.vocab:
+    words = cut_words(texts)
+    if not any(words):
         return None
     index = bm25s.BM25()
     index.index(words, show_progress=False)

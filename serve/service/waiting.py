@@ -12,7 +12,7 @@ from bm25s.stopwords import STOPWORDS_EN
 from starlette.exceptions import HTTPException
 
 from data_pipeline.matching import locate_words
-from finetune.evaluation.bm25 import stem_words
+from finetune.evaluation.bm25 import stem_word
 
 from ..questions import SearcherFlags
 from ..search import Hit, Searcher
@@ -145,15 +145,14 @@ class SearchQueue:
 def stem_question(question: str) -> set[str]:
     """Returns the stems of the question's words, except English stop words, which would mark every line."""
     words = [question[start:end].lower() for start, end in locate_words(question)]
-    return set(stem_words([word for word in words if word not in STOPWORDS_EN]))
+    return {stem_word(word) for word in words if word not in STOPWORDS_EN}
 
 
 def mark_words(text: str, stems: set[str]) -> list[tuple[int, int]]:
     """Returns [start, end) of each word of the text with one of the stems; overlapping words are joined."""
-    spans = list(locate_words(text))
     marks: list[tuple[int, int]] = []
-    for (start, end), stem in zip(spans, stem_words([text[a:b].lower() for a, b in spans]), strict=True):
-        if stem in stems:
+    for start, end in locate_words(text):
+        if stem_word(text[start:end].lower()) in stems:
             begin = marks.pop()[0] if marks and start < marks[-1][1] else start
             marks.append((begin, end))
     return marks
