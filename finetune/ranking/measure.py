@@ -131,6 +131,9 @@ def measure_search(
     for model in finders:
         embedder = Embedder(model, max_length)
         found[model] = find_exactly(embedder.embed_answers(texts), embedder.embed_queries(asked), depth)
+        if num_cut := int(embedder.find_cut(texts).sum()):
+            counts = embedder.name, num_cut, len(texts), embedder.max_length
+            log.info("%s: %d of %d paragraphs are cut (--max_length %d)", *counts)
     first_two = found[finders[0]], found[BM25]  # ties go to the bi-encoder, as in a search of an index
     data, is_found, _ = find_candidates(questions, right, paragraphs, first_two, depth)
     fusion = f"{BM25} and {shorten_name(name_installed(finders[0]))}, fused by rank"
@@ -144,8 +147,8 @@ def measure_search(
         else:
             scores = _score(name, data, max_length, precision)
             systems[name_installed(name)] = compute_question_metrics(data, scores, SEARCH_METRICS, is_found)
-    counts = f"{len(asked):,} questions, {len(texts):,} paragraphs, {data.num_pairs:,} candidates to re-rank"
-    yield f"{counts}, with {is_found[data.labels == 1].mean():.0%} of the right passages"
+    sizes = f"{len(asked):,} questions, {len(texts):,} paragraphs, {data.num_pairs:,} candidates to re-rank"
+    yield f"{sizes}, with {is_found[data.labels == 1].mean():.0%} of the right passages"
     facts = {"questions": len(asked), "paragraphs": len(texts), "candidates": data.num_pairs, "depth": depth}
     yield from _report(compare_systems(systems), [ABOUT], facts, as_json)
 
