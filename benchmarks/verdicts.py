@@ -33,6 +33,7 @@ from finetune.ranking.model import score_answers
 from launch.commands.adapt import choose_objective, prepare_documents, pretrain
 
 DRAWN, TESTED = 50, (300, 5000)
+FIGURES = ("base", "used", "predicted", "minutes")
 HOOKS = PipelineHooks(prepare_documents, choose_objective, pretrain)
 
 
@@ -72,12 +73,11 @@ def judge_draw(name: str, place: dict, number: int, budget: str, work: Path) -> 
     minutes = (time.monotonic() - began) / 60
     base = measure(default_model(), test)
     used = measure(result["release"], test) if result["release"] else base
-    best = max(result["rankers"], key=lambda row: row["map"])
-    line = {"set": name, "draw": number, "budget": budget, "chosen": result["chosen"], "best": best["name"]}
+    line = {"set": name, "draw": number, "budget": budget, "chosen": result["chosen"]}
     predicted = next(row["map"] for row in result["rankers"] if row["name"] == result["chosen"])
     rows = {row["name"]: [round(row[key] or 0, 4) for key in ("map", "gain", "p", "ms")] for row in result["rankers"]}
     shutil.rmtree(output)
-    figures = {"base": base, "used": used, "predicted": predicted, "minutes": minutes}
+    figures = dict(zip(FIGURES, (base, used, predicted, minutes), strict=True))
     return {**line, **{key: round(value, 4) for key, value in figures.items()}, "rankers": rows}
 
 
@@ -86,16 +86,13 @@ def print_results(lines: list[dict]) -> None:
     rows = []
     for name in [*dict.fromkeys(line["set"] for line in lines), "all"]:
         drawn = [line for line in lines if name in (line["set"], "all")]
-        gains = np.array([line["used"] - line["base"] for line in drawn])
-        error = np.mean([abs(line["predicted"] - line["used"]) for line in drawn])
-        changed = sum(line["used"] != line["base"] for line in drawn)
-        figures = [f"{np.mean([line[key] for line in drawn]):.3f}" for key in ("base", "used")]
-        worse = f"{(gains < -0.01).mean():.0%}"
-        minutes = f"{np.mean([line['minutes'] for line in drawn]):.0f}"
-        gained = [f"{gains.mean():+.3f}", f"{gains.min():+.3f}"]
-        rows.append([name, str(len(drawn)), str(changed), *figures, *gained, worse, f"{error:.3f}", minutes])
-    header = ["set", "draws", "changed", "base", "used", "gain", "worst", "worse by .01", "error of MAP", "minutes"]
-    _common.print_table(header, rows)
+        base, used, predicted, minutes = np.array([[line[key] for key in FIGURES] for line in drawn]).T
+        gains, error = used - base, np.abs(predicted - used).mean()
+        figures = [base.mean(), used.mean(), gains.mean(), gains.min(), (gains < -0.01).mean(), error]
+        counts = [len(drawn), int((gains != 0).sum()), round(minutes.mean())]
+        rows.append([name, *map(str, counts), *(f"{figure:.3f}" for figure in figures)])
+    header = ["draws", "changed", "minutes", "base", "used", "gain", "worst", "worse by .01", "error of MAP"]
+    _common.print_table(["set", *header], rows)
 
 
 def main() -> None:

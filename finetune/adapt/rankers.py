@@ -43,7 +43,7 @@ CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True)
 class Plan:
-    """What a fine-tuning may cost: a ``share`` of the pre-training's tokens, if they suffice for ``least`` updates."""
+    """Limits a fine-tuning to a ``share`` of the pre-training's tokens, if they suffice for ``least`` updates."""
 
     share: float
     least: int
@@ -221,7 +221,7 @@ def finish(ranker: Ranker, questions: Questions, folder: Path) -> Ranker:
 
 
 class Cost(NamedTuple):
-    """What it takes to use a ranker: milliseconds per question on this machine, and megabytes of weights."""
+    """Holds what a ranker costs in use: milliseconds per question on this machine, and megabytes of weights."""
 
     ms: float
     megabytes: float

@@ -159,9 +159,7 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
     log.info("\n".join(notes))
     if questions:
         comparison = Comparison(options, questions)
-        plan_trainings(
-            options.model, options.model, questions, MEASURED_UPDATES
-        )  # refuses early what cannot be trained
+        list(plan_trainings(options.model, options.model, questions, 10**9))  # refuses early what cannot be trained
         comparison.add(list_untrained(options.model, comparison.data, comparison.cache))
     summary = _pretrain(options, hooks, corpus, objective)
     learned = _list_learned(summary)

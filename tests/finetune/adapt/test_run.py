@@ -153,6 +153,16 @@ def test_whatever_is_chosen_is_released(done, options, hooks, monkeypatch, numbe
         assert measure(result["release"], given) == pytest.approx(result["figures"]["chosen"], abs=1e-6)
 
 
+def test_what_cannot_be_trained_is_refused_before_the_pretraining(options, hooks, tmp_path):
+    rows = [{"question": f"what is {q}", "answer": f"{k}", "label": int(k == 1)} for q in range(20) for k in range(2)]
+    path = tmp_path / "few-answers.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    begun = []
+    with pytest.raises(KinspanError):
+        adapt(options(questions=str(path)), replace(hooks, pretrain=lambda *given: begun.append(given)))
+    assert not begun
+
+
 def test_the_looks_at_a_test_set_are_counted(done, options, hooks):
     given = options()
     shutil.copytree(done[0].output, given.output)
