@@ -4,10 +4,8 @@ For each set and draw: adapt is given the documents and 50 questions; what its v
 are then measured on up to 300 test questions. A set is pre-trained on once, and its draws share that. Every draw leaves
 a line in --lines, and is skipped where it is there: the same command goes on.
 
-SETS.json: {"covidqa": {"documents": "docs.jsonl", "questions": "files=FOLDER", "pool": ["train", "dev"]}, ...}. If
-"pool" has no test split, that one is measured; else the questions that are not drawn."""
+SETS.json: {"covidqa": {"documents": "documents.jsonl", "questions": "files=FOLDER"}, ...}"""
 
-import contextlib
 import json
 import shutil
 import sys
@@ -26,30 +24,26 @@ from finetune.adapt.questions import list_lines, thin
 from finetune.adapt.run import RESULT, AdaptOptions, PipelineHooks, adapt, parse_budget
 from finetune.data.answers import AnswerSet, concatenate
 from finetune.data.filters import find_kept
-from finetune.data.folds import pair_similar
+from finetune.data.folds import group_questions
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import MAP, compute_question_metrics
 from finetune.ranking.model import score_answers
 from launch.commands.adapt import choose_objective, prepare_documents, pretrain
+from serve.answers import read_paragraphs
 
-DRAWN, TESTED = 50, (300, 5000)
+DRAWN, POOL, TESTED = 50, 1000, (300, 5000)
 FIGURES = ("base", "used", "predicted", "minutes")
-HOOKS = PipelineHooks(prepare_documents, choose_objective, pretrain)
+HOOKS = PipelineHooks(prepare_documents, choose_objective, pretrain, read_paragraphs)
 
 
-def draw(place: dict, number: int) -> tuple[AnswerSet, AnswerSet]:
-    """Returns the drawn questions, and the test questions."""
-    pool = concatenate([load_split(place["questions"], split) for split in place["pool"]])
+def draw(spec: str, number: int) -> tuple[AnswerSet, AnswerSet]:
+    """Returns the drawn questions, and test questions of other groups, see ``group_questions``."""
+    pool = concatenate([load_split(spec, split) for split in ("train", "dev", "test")])
     pool = pool.take(find_kept(pool, "clean"))
-    order = np.random.default_rng(number).permutation(pool.num_questions)
-    drawn = thin(pool.take(np.sort(order[:DRAWN])), (DRAWN, 30 * DRAWN), [])
-    if "test" in place["pool"]:
-        rest = pool.take(np.sort(order[DRAWN:]))
-        alike = pair_similar(rest.questions, drawn.questions)[0]
-        test = rest.take(np.setdiff1d(np.arange(rest.num_questions), alike))
-    else:
-        test = load_split(place["questions"], "test")
-    return drawn, thin(test.take(find_kept(test, "clean")), TESTED, [])
+    pool = pool.take(np.random.default_rng(number).permutation(pool.num_questions)[:POOL])
+    groups = group_questions(pool)
+    test = replace(pool.take(~np.isin(groups, groups[:DRAWN])), split="test")
+    return thin(pool.take(np.arange(DRAWN)), (DRAWN, 30 * DRAWN), []), thin(test, TESTED, [])
 
 
 def measure(model: str, test: AnswerSet) -> float:
@@ -58,7 +52,7 @@ def measure(model: str, test: AnswerSet) -> float:
 
 def judge_draw(name: str, place: dict, number: int, budget: str, work: Path) -> dict:
     """Adapts to one draw, and returns its line."""
-    drawn, test = draw(place, number)
+    drawn, test = draw(place["questions"], number)
     shared, folder = work / name / "pretrained", work / name / f"draw-{number}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "questions.jsonl").write_text("".join(list_lines(replace(drawn, split="questions"))))
@@ -108,8 +102,7 @@ def main() -> None:
     for number in range(1, args.draws + 1):
         for name, place in json.loads(args.sets.read_text()).items():
             if (name, number) not in known:
-                with contextlib.redirect_stdout(sys.stderr):
-                    lines.append(judge_draw(name, place, number, args.budget, args.work))
+                lines.append(judge_draw(name, place, number, args.budget, args.work))
                 with args.lines.open("a") as file:
                     file.write(json.dumps(lines[-1]) + "\n")
     print_results(lines)

@@ -23,7 +23,7 @@ from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import SIGNIFICANT, compute_interval
 from finetune.ranking.fusion import write_fusion
-from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, FUSION, find_kind
+from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, can_embed, find_kind
 from finetune.training.release import find_ranker, release_ranker
 from finetune.training.stages import fingerprint_answers, fingerprint_identity
 from pretrain.engine.device import name_device, set_threads
@@ -372,7 +372,7 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     if model is None and (kind == BI_ENCODER or name_base(options.model) in names):
         model = options.model
     is_default = model is None or name_installed(model) == DEFAULT_MODEL_NAME
-    embedding = ["--model", model] if not is_default and kind in (BI_ENCODER, FUSION) else []
+    embedding = ["--model", model] if model and not is_default and can_embed(model) else []
     ranking = ["--cross_encoder", model] if not is_default and kind != BI_ENCODER else []
     index, (first, *more) = options.output / "index", options.documents
     question = questions.judging.questions[0] if questions else "your question"
