@@ -22,6 +22,12 @@ MAX_LENGTH = 128  # tokens of a pair, everywhere
 T = TypeVar("T")
 
 
+def read_model(name: str) -> tuple[str, dict[str, Any]]:
+    """Returns the family and the config of a model that ``--dry_run`` knows without the hub."""
+    config = json.loads((ROOT / "pretrain/planning/models" / name / "config.json").read_text())
+    return config.pop("model_type"), config
+
+
 class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
     pass
 

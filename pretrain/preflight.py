@@ -3,18 +3,17 @@
 import faulthandler
 import hashlib
 import logging
-import platform
 import shutil
 import socket
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
+from data_pipeline.core.default_model import list_versions
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import PROJECT_ROOT
 from data_pipeline.core.settings import cache_settings
@@ -39,7 +38,6 @@ from pretrain.step import start_count_reduction, train_step, try_largest
 logger = logging.getLogger(__name__)
 TIME_LIMIT = 900.0  # seconds for all checks: loading a model from the hub, or compiling, takes minutes
 SOURCES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")
-LIBRARIES = ("torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")
 PER_HOST = ("cache_dir", "local_rank")  # settings that may differ between hosts or ranks
 MIN_DISK_SPACE = 1e9  # bytes that must be free where --output_dir is
 # NCCL and gloo use about 10 MB per pair of ranks; a container has 64 MB unless --shm-size asks for more.
@@ -118,10 +116,8 @@ def _collect_versions() -> dict[str, str]:
     digest = hashlib.sha256()
     for path in sorted(path for name in SOURCES for path in (PROJECT_ROOT / name).rglob("*.py")):
         digest.update(f"{path.relative_to(PROJECT_ROOT)}\n".encode() + path.read_bytes())
-    versions = {"python": platform.python_version(), "kinspan's source": digest.hexdigest()[:12]}
-    for name in LIBRARIES:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
+    versions = {name: str(number) for name, number in list_versions().items()}
+    versions["kinspan's source"] = digest.hexdigest()[:12]
     if torch.cuda.is_available():
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         with suppress(OSError):

@@ -17,11 +17,10 @@ from unittest import mock
 
 import torch
 
-from benchmarks._common import ROOT
+from benchmarks._common import ROOT, read_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.config import PretrainConfig
-from pretrain.planning.plan import BUILT_IN
 
 from . import CORPORA, MODELS
 
@@ -42,10 +41,10 @@ class Row:
 
 _MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 KIT_MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # the tokenizer's corpus, the family and its config
-    "roberta-base": ("roberta", *BUILT_IN["roberta-base"]),
+    "roberta-base": ("roberta", *read_model("roberta-base")),
     "minilm-l6": ("bert", "bert", _MINILM),
-    "electra-base": ("bert", *BUILT_IN["google/electra-base-discriminator"]),
-    "electra-base-generator": ("bert", *BUILT_IN["google/electra-base-generator"]),
+    "electra-base": ("bert", *read_model("google/electra-base-discriminator")),
+    "electra-base-generator": ("bert", *read_model("google/electra-base-generator")),
     "modernbert-base": ("roberta", "modernbert", {"vocab_size": 50368}),
 }
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}

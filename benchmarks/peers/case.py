@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks._common import read_model
 from data_pipeline.core.default_model import default_model
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.batch import Batch
@@ -16,12 +17,11 @@ from data_pipeline.sampling.stream import PairStream
 from data_pipeline.tokenizers import load_tokenizer, read_pair_template
 from objectives import parse_mixture
 from objectives.mlm import MaskedLM
-from pretrain.planning.plan import BUILT_IN
 
 RATE, CLIP, SEED = 1e-4, 1.0, 1
 IGNORED = -100  # the label of a token that is not masked
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}
-MODELS = {"roberta-base": BUILT_IN["roberta-base"], "small-bert": ("bert", SMALL)}  # type and config
+MODELS = {"roberta-base": read_model("roberta-base"), "small-bert": ("bert", SMALL)}  # type and config
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 

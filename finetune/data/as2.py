@@ -8,8 +8,7 @@ from data_pipeline.prepare.encode import normalise
 
 from .answers import NEGATIVE_GRADES, POSITIVE_GRADE
 from .collect import SourceRow
-from .dataset import DI_LIELLO, TANDA, DataSet
-from .filters import CLEAN, NO_ALL_NEGATIVE, RAW
+from .dataset import DataSet
 from .tables import read_candidates, read_fields, read_table
 
 WIKIQA_COLUMNS = {
@@ -31,28 +30,12 @@ WIKIQA = DataSet(
     help="WikiQA-train.tsv, WikiQA-dev.tsv and WikiQA-test.tsv, as distributed.",
     file_names=lambda split: (f"WikiQA-{split}.tsv",),
     read=lambda path: read_candidates(read_table(path), WIKIQA_COLUMNS),
-    paper_counts={
-        ("train", RAW): {TANDA: (2118, 20360), DI_LIELLO: (2118, 20360)},
-        ("dev", RAW): {TANDA: (296, 2733)},
-        ("test", RAW): {TANDA: (633, 6165)},
-        ("train", NO_ALL_NEGATIVE): {TANDA: (873, 8672)},
-        ("dev", NO_ALL_NEGATIVE): {TANDA: (126, 1130)},
-        ("test", NO_ALL_NEGATIVE): {TANDA: (243, 2351)},
-        ("train", CLEAN): {TANDA: (857, 8651)},
-        ("dev", CLEAN): {TANDA: (121, 1126), DI_LIELLO: (122, 1126)},
-        ("test", CLEAN): {TANDA: (237, 2341), DI_LIELLO: (237, 2341)},
-    },
 )
 TRECQA = DataSet(
     name="trecqa",
     help="train-all.jsonl, dev.raw.jsonl and test.raw.jsonl. Each line is {qid, question, answer, label}.",
     file_names=lambda split: (TRECQA_FILES[split],),
     read=lambda path: read_candidates(read_table(path), {"question_id": "qid"}),
-    paper_counts={
-        ("train", RAW): {TANDA: (1229, 53417), DI_LIELLO: (1226, 53417)},
-        ("dev", CLEAN): {TANDA: (65, 1117), DI_LIELLO: (69, 1343)},
-        ("test", CLEAN): {TANDA: (68, 1442), DI_LIELLO: (68, 1442)},
-    },
 )
 
 
@@ -71,10 +54,5 @@ ASNQ = DataSet(
     "read as distributed, or as kinspan data asnq builds them from Natural Questions.",
     file_names=lambda split: (f"{split}.tsv",),
     read=read_asnq,
-    paper_counts={  # Garg et al. do not divide the 2,672 development questions into dev and test; Di Liello et al. do
-        ("train", RAW): {TANDA: (57242, 20377568), DI_LIELLO: (57242, 20377568)},
-        ("dev", RAW): {TANDA: (2672, 930062), DI_LIELLO: (1336, 463914)},
-        ("test", RAW): {DI_LIELLO: (1336, 466148)},
-    },
     graded=True,
 )

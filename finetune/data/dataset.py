@@ -1,7 +1,7 @@
 """Describes a public data set, and finds the files of its splits."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
@@ -9,9 +9,6 @@ from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
 
 from .answers import AnswerSet
 from .collect import LeftOut, SourceRow, collect_answers
-
-# Papers that print counts
-TANDA, DI_LIELLO, MULTICQA = "Garg et al., 2020", "Di Liello et al., 2022, table 4", "Rücklé et al., 2020, table 1"
 
 
 class MissingSplit(KinspanError):
@@ -24,7 +21,6 @@ class DataSet:
 
     file_names:   given a split, the names that its file may have, the preferred one first; each may be compressed
     read:         yields the rows of a split's file, and those that it leaves out
-    paper_counts: by split and filter, the questions and pairs that each paper counts; pairs None: it does not say
     graded:       the labels are ASNQ's grades 1 to 4 instead of 0 and 1
     accuracy:     papers measure it by P@1, which they call accuracy, and not by MAP
     unit:         the name of a row in messages
@@ -35,7 +31,6 @@ class DataSet:
     help: str
     file_names: Callable[[str], Sequence[str]]
     read: Callable[[Path], Iterator[SourceRow | LeftOut]]
-    paper_counts: Mapping[tuple[str, str], Mapping[str, tuple[int, int | None]]] = field(default_factory=dict)
     graded: bool = False
     accuracy: bool = False
     unit: str = "line"

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -36,45 +35,21 @@ def find_kept(data: AnswerSet, mode: str) -> np.ndarray:
     return (positives > 0) & ((positives < np.diff(data.starts)) | (mode == NO_ALL_NEGATIVE))
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """How many questions, and pairs of question and candidate, two splits share, and whether one contains the other."""
-
-    first: AnswerSet
-    second: AnswerSet
-    questions: int
-    pairs: int
-    whole: bool
-
-    def __str__(self) -> str:
-        first, second = self.first, self.second
-        return (
-            f"{first.name} {first.split} and {second.name} {second.split} share {self.questions:,} of "
-            f"{first.num_questions:,} and {second.num_questions:,} questions, and {self.pairs:,} of "
-            f"{first.num_pairs:,} and {second.num_pairs:,} question-candidate pairs"
-        )
-
-
-def find_overlaps(splits: Sequence[AnswerSet]) -> list[Overlap]:
-    """Returns the overlap of each two splits that share any question, by folded texts."""
+def check_overlaps(splits: Sequence[AnswerSet]) -> None:
+    """Logs how many questions and pairs each two splits share, by folded texts; refuses a split within another."""
     folded = [list(map(fold_text, data.questions)) for data in splits]  # two ids may have one text
-    overlaps = []
     for (first, first_texts), (second, second_texts) in combinations(zip(splits, folded, strict=True), 2):
         shared = set(first_texts) & set(second_texts)
         if not shared:
             continue
         pairs = _read_pairs(first, first_texts, shared), _read_pairs(second, second_texts, shared)
-        whole = (shared == set(first_texts) and pairs[0] <= pairs[1]) or (
-            shared == set(second_texts) and pairs[1] <= pairs[0]
+        overlap = (
+            f"{first.name} {first.split} and {second.name} {second.split} share {len(shared):,} of "
+            f"{first.num_questions:,} and {second.num_questions:,} questions, and {len(pairs[0] & pairs[1]):,} of "
+            f"{first.num_pairs:,} and {second.num_pairs:,} question-candidate pairs"
         )
-        overlaps.append(Overlap(first, second, len(shared), len(pairs[0] & pairs[1]), whole))
-    return overlaps
-
-
-def check_overlaps(splits: Sequence[AnswerSet]) -> None:
-    """Logs the overlaps. Raises KinspanError if one split is a part of another."""
-    for overlap in find_overlaps(splits):
-        if overlap.whole:
+        is_in_second = shared == set(first_texts) and pairs[0] <= pairs[1]
+        if is_in_second or (shared == set(second_texts) and pairs[1] <= pairs[0]):
             raise KinspanError(f"{overlap}: one is a part of the other")
         log.info("%s", overlap)
 

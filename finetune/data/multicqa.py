@@ -19,7 +19,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from .collect import LeftOut, SourceRow
-from .dataset import MULTICQA, DataSet, find_beside
+from .dataset import DataSet, find_beside
 from .filters import NO_ALL_NEGATIVE, RAW
 from .tables import check_fields, read_fields, read_json, read_json_lines, read_quoted_tsv
 
@@ -63,11 +63,6 @@ ASKUBUNTU = DataSet(
     "candidates are titles with bodies. A training question has 100 random candidates: 1.3 million pairs.",
     file_names=lambda split: (FILES[split],),
     read=read_askubuntu,
-    paper_counts={
-        ("train", NO_ALL_NEGATIVE): {MULTICQA: (12_584, None)},
-        ("dev", NO_ALL_NEGATIVE): {MULTICQA: (189, 189 * 20)},
-        ("test", NO_ALL_NEGATIVE): {MULTICQA: (186, 186 * 20)},
-    },
     measured_on=NO_ALL_NEGATIVE,  # a question without a similar one is excluded, as its authors say
 )
 
@@ -108,11 +103,6 @@ WIKIPASSAGEQA = DataSet(
     "RelevantPassages, and document_passages.json. All passages of the document are candidates, 58 on average.",
     file_names=lambda split: (f"{split}.tsv",),
     read=read_wikipassageqa,
-    paper_counts={
-        ("train", RAW): {MULTICQA: (3332, None)},
-        ("dev", RAW): {MULTICQA: (417, None)},
-        ("test", RAW): {MULTICQA: (416, None)},
-    },
     measured_on=RAW,
 )
 
@@ -192,11 +182,6 @@ INSURANCEQA_V2 = DataSet(
     "and the right answers.",
     file_names=_name_pools,
     read=read_insuranceqa_v2,
-    paper_counts={
-        ("train", NO_ALL_NEGATIVE): {MULTICQA: (12_889, None)},
-        ("dev", NO_ALL_NEGATIVE): {MULTICQA: (1592, None)},
-        ("test", NO_ALL_NEGATIVE): {MULTICQA: (1625, None)},
-    },
     accuracy=True,
     measured_on=NO_ALL_NEGATIVE,
 )

@@ -4,6 +4,7 @@ To add a public data set, write a module like ``selqa.py``, which says how its f
 and name it in PUBLIC below; ``--help``, messages, counts and studies follow from there.
 """
 
+import json
 import logging
 from pathlib import Path
 from textwrap import fill
@@ -30,6 +31,9 @@ PUBLIC: dict[str, DataSet] = {
     )
 }
 NAMES = (*PUBLIC, files.NAME, files.HUB)
+# By data set, split and filter: the questions and pairs that each paper counts; null: it does not say. Garg et al. do
+# not divide ASNQ's 2,672 development questions into dev and test; Di Liello et al. do.
+PAPER_COUNTS = json.loads(Path(__file__).with_name("paper_counts.json").read_text(encoding="utf-8"))
 
 _LINES = {f"{name}=FOLDER": data_set.help for name, data_set in PUBLIC.items()} | files.HELP
 _WIDTH = max(map(len, _LINES)) + 4
@@ -79,8 +83,7 @@ def load_filtered(
     data = filter_questions(unfiltered, mode)
     sizes = data.num_questions, data.num_pairs
     log.info("%s %s (%s): %s questions, %s pairs", data.name, split, mode, *(f"{size:,}" for size in sizes))
-    public = PUBLIC.get(data.name)
-    for paper, counts in public.paper_counts.get((split, mode), {}).items() if public else ():
+    for paper, counts in PAPER_COUNTS.get(data.name, {}).get(f"{split}/{mode}", {}).items():
         log.info("  %s: %s questions, %s pairs", paper, *("?" if count is None else f"{count:,}" for count in counts))
     papers = find_measure(spec)[1]
     if papers and split != "train" and int(find_kept(unfiltered, papers).sum()) != data.num_questions:

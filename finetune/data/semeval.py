@@ -16,7 +16,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 
 from .collect import SourceRow
-from .dataset import MULTICQA, DataSet, find_beside
+from .dataset import DataSet, find_beside
 from .filters import RAW
 from .tables import read_lines
 
@@ -53,14 +53,13 @@ def _join(element: ElementTree.Element, *parts: str) -> str:
     return normalise(" ".join("".join(part.itertext()) for name in parts for part in element.iter(name)))
 
 
-def _make_data_set(year: int, num_test: int) -> DataSet:
+def _make_data_set(year: int) -> DataSet:
     """Returns the data set of a year, with the training and dev questions of 2016. Most have ten related ones."""
 
     def name_files(split: str) -> tuple[str, ...]:
         name = {"train": PART_1, "dev": DEV, "test": TESTS[year]}[split]
         return (name,) if split == "test" else (name, f"{split}/{name}")
 
-    nakov = "Nakov et al., 2016"
     return DataSet(
         name=f"semeval{year}",
         help=f"Task 3 B of SemEval {year}: {PART_1} and -part2.xml, and {DEV}, in the folder or in train and dev there "
@@ -68,13 +67,8 @@ def _make_data_set(year: int, num_test: int) -> DataSet:
         file_names=name_files,
         read=read_semeval,
         unit="RelQuestion",
-        paper_counts={
-            ("train", RAW): {MULTICQA: (267, None), nakov: (267, 2669)},
-            ("dev", RAW): {MULTICQA: (50, None), nakov: (50, 500)},
-            ("test", RAW): {f"Nakov et al., {year}": (num_test, 10 * num_test)},
-        },
         measured_on=RAW,  # MultiCQA counts all 88 test questions of 2017
     )
 
 
-SEMEVAL2016, SEMEVAL2017 = _make_data_set(2016, 70), _make_data_set(2017, 88)
+SEMEVAL2016, SEMEVAL2017 = _make_data_set(2016), _make_data_set(2017)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import FROM_0_TO_1, REQUIRED, WORKERS, setting
 from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
-from finetune.data.as2 import ASNQ, PAPER_GRADE_COUNTS
+from finetune.data.as2 import PAPER_GRADE_COUNTS
 from finetune.data.builders.asnq import QuestionTally, build_asnq
 from finetune.data.builders.natural_questions import LABELS
-from finetune.data.dataset import TANDA
-from finetune.data.filters import RAW
+from finetune.data.registry import PAPER_COUNTS
 
 DESCRIPTION = """Builds ASNQ from Natural Questions as section 4 of Garg et al., 2020 (TANDA) does: every sentence of a
 question's Wikipedia page, labelled by whether it is in the long answer and holds a short answer.
@@ -44,7 +43,9 @@ def format_tally(name: str, tally: QuestionTally) -> str:
     for label in LABELS:
         counts = [tally.labels[split][label] for split in splits] + [PAPER_GRADE_COUNTS[name][label]]
         lines.append(f"  {label:<20}" + "".join(f"{count:>14,}" for count in counts))
-    questions = [tally.questions[split] for split in splits] + [ASNQ.paper_counts[name, RAW][TANDA][0]]
+    questions = [tally.questions[split] for split in splits] + [
+        PAPER_COUNTS["asnq"][f"{name}/raw"]["Garg et al., 2020"][0]
+    ]
     lines.append(f"  {'questions':<20}" + "".join(f"{count:>14,}" for count in questions))
     if rejected := tally.read.rejected:
         sizes = f"{tally.read.rejected_bytes:,} of {tally.read.bytes:,} bytes"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedTokenizerBase
 
 from data_pipeline import tokenizers
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model, name_installed
@@ -56,21 +56,7 @@ GPU_COUNTS = (1, 8, 64)
 GPU_TYPES = ("A100", "H100", "H200")
 MANY_EPOCHS = 40
 SAMPLE = 20_000  # number of pairs whose mean length is measured
-ELECTRA_BASE = {"vocab_size": 30522, "embedding_size": 768, "max_position_embeddings": 512, "num_hidden_layers": 12}
-BUILT_IN: dict[str, tuple[str, dict[str, float]]] = {  # name -> family and config, if the hub is out of reach
-    "roberta-base": (
-        "roberta",
-        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-    ),
-    "google/electra-base-discriminator": (
-        "electra",
-        {**ELECTRA_BASE, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
-    ),
-    "google/electra-base-generator": (
-        "electra",
-        {**ELECTRA_BASE, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024},
-    ),
-}
+BUILT_IN = Path(__file__).resolve().parent / "models"  # configs by name, if the hub is out of reach
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +164,10 @@ def _load_config(name: str, flag: str, notes: list[str]) -> tuple[PreTrainedConf
     try:
         return load_config(name, flag), False
     except KinspanError:
-        if name not in BUILT_IN:
+        if not (BUILT_IN / name / "config.json").is_file():
             raise
     notes.append(f"the hub cannot be reached: the config of {name} is the built-in one")
-    family, options = BUILT_IN[name]
-    return AutoConfig.for_model(family, **options, num_labels=1), True
+    return load_config(str(BUILT_IN / name), flag), True
 
 
 def _build_on_meta(
