@@ -59,10 +59,7 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: bool) -> "PreTrainedTok
 
 
 def check_vocabulary(tokenizer: "PreTrainedTokenizerBase", name_or_dir: str) -> None:
-    """Raises KinspanError if a tokenizer has hardly any entries.
-
-    For a folder of weights without a tokenizer, ``transformers`` makes one with special tokens only.
-    """
+    """Refuses a tokenizer of special tokens only, such as ``transformers`` makes for a folder without a tokenizer."""
     if len(tokenizer) <= MIN_ENTRIES:
         _check_files(name_or_dir)
         raise KinspanError(f"tokenizer {name_or_dir} has {len(tokenizer)} entries: give that of an encoder")
@@ -82,11 +79,7 @@ def _extract_parts(tokenizer: "PreTrainedTokenizerBase") -> dict:
 
 
 def fingerprint_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Returns a SHA-256 of the vocabulary, the merges, the normaliser and the pre-tokeniser.
-
-    The tokenizers of BERT and ELECTRA, which are equal, have the same fingerprint; a cased and an uncased one do not.
-    Special tokens do not count, since a corpus holds none.
-    """
+    """Returns a SHA-256 of all that decides a corpus's ids: equal for BERT and ELECTRA, not for cased and uncased."""
     return hashlib.sha256(json.dumps(_extract_parts(tokenizer), sort_keys=True).encode()).hexdigest()
 
 

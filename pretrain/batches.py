@@ -179,7 +179,7 @@ def choose_micro_batch(model: TrainedModel, stream: PairStream, precision: str, 
 def fit_pairs(measure: Callable[[int], float], memory: float, max_pairs: int) -> int:
     """Returns how many pairs, from 1 to ``max_pairs``, fit into ``memory`` bytes with a reserve.
 
-    measure: returns the peak bytes of a pass with a number of pairs; they grow linearly, so two trials are enough
+    The peak bytes of a pass, which ``measure`` returns, grow linearly, so two trials are enough.
     """
     few, more = TRIAL_SIZES
     try:

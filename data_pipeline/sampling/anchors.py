@@ -19,10 +19,7 @@ def count_usable(shard: Shard, objective: Objective) -> dict[str, dict[str, int]
 
 
 def get_usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns, for each shard, how many usable anchors it has and how many documents have one.
-
-    The counts come from the manifest or, for an objective that it lacks, from the shards.
-    """
+    """Returns each shard's usable anchors and documents with one, by the manifest or, if it lacks them, the shards."""
     counts = [_get_counts(corpus, number, objective, split) for number in range(len(corpus.manifest.shards))]
     return tuple(c["anchors"] for c in counts), tuple(c["documents"] for c in counts)
 

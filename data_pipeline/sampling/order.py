@@ -84,10 +84,7 @@ class Order:
             first_anchor, count = first_anchor + n, count - n
 
     def look_ahead(self, anchor: int) -> tuple[int, ...] | None:
-        """Returns the shards of the block after the anchor's; None in the first half of that block.
-
-        So a reader that needs only the beginning of a block opens no second block.
-        """
+        """Returns the shards of the block after the anchor's; None in the first half, after which a reader may end."""
         epoch, offset = divmod(anchor, self.epoch_anchors)
         starts, blocks = _blocks(self, epoch)
         number = int(np.searchsorted(starts, offset, side="right")) - 1

@@ -66,11 +66,7 @@ def lay_out_separately(
 ) -> tuple[tuple[np.ndarray, ...], PackedRow, tuple[np.ndarray, ...]]:
     """Lays out examples whose texts are encoded alone: the m texts of an example are m consecutive sequences.
 
-    template:     encodes one text
-    full_lengths: number of tokens of each text, ``[n]`` for each of the m texts
-    room:         the maximum number that a text keeps
-
-    Returns the lengths after the cut, the row of ``n * m`` sequences, and where each text begins in it, ``[n]`` each.
+    Returns the lengths after the cut to ``room`` tokens, the row, and where each text begins in it, ``[n]`` each.
     """
     lengths = tuple(np.minimum(length, room) for length in full_lengths)
     row = lay_out(template, (np.stack(lengths, axis=1).ravel(),))

@@ -113,8 +113,7 @@ class PairStream:
     def epoch_pairs(self) -> int:
         """Returns the number of pairs after which the first of the parts has used all its anchors.
 
-        In round robin, returns the pairs of all parts together, with at most ROUND_ROBIN_ANCHORS anchors of each: small
-        parts are then seen more than once, large ones only partly.
+        In round robin, returns the pairs of all parts together, with at most ROUND_ROBIN_ANCHORS anchors of each.
         """
         parts, total = self.mixture.parts, sum(self.mixture.weights)
         pairs = {n: parts[n].objective.pairs_per_anchor for n in self.orders}

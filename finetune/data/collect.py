@@ -39,11 +39,8 @@ class SourceRow(NamedTuple):
     label: int
 
 
-class LeftOut(NamedTuple):
-    """A record that a reader leaves out; equal reasons are counted together."""
-
-    line: int
-    reason: str
+class LeftOut(str):
+    """The reason why a reader leaves a record out; equal reasons are counted together."""
 
 
 class TextBuffer:
@@ -131,7 +128,7 @@ def collect_answers(
     kept = None if negative_grades is None else {POSITIVE_GRADE, *negative_grades}
     for row in rows:
         if isinstance(row, LeftOut):
-            collector.notes[f"{row.reason}, left out"] += 1
+            collector.notes[f"{row}, left out"] += 1
             continue
         try:
             number = collector.find_question(row)

@@ -47,12 +47,12 @@ def read_askubuntu(path: Path) -> Iterator[SourceRow | LeftOut]:
         question_id, similar, candidates = fields[0].strip(), fields[1].split(), fields[2].split()
         question = texts.get(question_id)
         if not question:
-            yield LeftOut(number, f"questions without a text in {TEXTS}")
+            yield LeftOut(f"questions without a text in {TEXTS}")
             continue
         for candidate in dict.fromkeys([*candidates, *similar]):
             text = texts.get(candidate)
             if text is None:
-                yield LeftOut(number, f"candidates without a text in {TEXTS}")
+                yield LeftOut(f"candidates without a text in {TEXTS}")
             elif candidate != question_id:
                 yield SourceRow(number, question_id, question, candidate, text, int(candidate in similar))
 

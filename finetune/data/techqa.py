@@ -49,13 +49,13 @@ def read_answerable(path: Path) -> tuple[list[SourceRow], list[LeftOut]]:
     for number, record in enumerate(read_json(path, list), 1):
         check_fields(record, f"{path} question {number}", str, *FIELDS)
         if record["ANSWERABLE"] != "Y":
-            left_out.append(LeftOut(number, "questions that are not answerable"))
+            left_out.append(LeftOut("questions that are not answerable"))
         elif right := normalise(record["ANSWER"]):
             name = hashlib.blake2b(right.encode(), digest_size=6).hexdigest()
             question = f"{record['QUESTION_TITLE']} {record['QUESTION_TEXT']}"
             questions.append(SourceRow(number, record["QUESTION_ID"], question, name, right, 1))
         else:
-            left_out.append(LeftOut(number, "answerable questions without the text of an answer"))
+            left_out.append(LeftOut("answerable questions without the text of an answer"))
     return questions, left_out
 
 

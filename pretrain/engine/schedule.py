@@ -84,11 +84,7 @@ class Schedule:
 def make_schedule(
     config: OptimizerSettings, peak: float, total: int, warmup: int | None, what: str = "run", flag: str | None = None
 ) -> Schedule:
-    """Returns the schedule of these settings over ``total`` updates.
-
-    warmup: updates; None: a tenth of all, or ``OPEN_ENDED_WARMUP``
-    flag:   the flag and value that the warm-up follows from, if it is not --warmup_steps
-    """
+    """Returns the schedule; ``flag``: the flag and value that ``warmup`` follows from, if it is not --warmup_steps."""
     if warmup is None:
         warmup = OPEN_ENDED_WARMUP if config.lr_schedule in OPEN_ENDED else total // 10
     schedule = Schedule(config.lr_schedule, peak, warmup, total, config.decay_share)
