@@ -69,7 +69,7 @@ RERANK_QUESTIONS ?= 500
 rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers, and measure both stages: hours.
 	$(call require,RERANK_TEXT)
 	$(BIN)/kinspan index --answers $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/index
-	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/kinspan data mine --data $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/mined
+	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/kinspan data mine --data $(RERANK_SOURCE) --max_length 128 --output_dir $(RERANK_RUN)/mined
 	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --split dev --questions 200 --candidates_to $(RERANK_RUN)/questions
 	$(BIN)/kinspan prepare --input $(RERANK_TEXT) --output_dir $(RERANK_RUN)/corpus
 	$(BIN)/kinspan study --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined $(RERANK_SET) --output_dir $(RERANK_RUN)/study

@@ -70,6 +70,12 @@ def undo_treebank(text: str) -> str:
     return _BRACKETS.sub(" ", text).replace(" n't", "n't")
 
 
+def fold_words(text: str) -> str:
+    """Returns the words of a text without case, accents and punctuation; "" if it has none."""
+    decomposed = unicodedata.normalize("NFKD", undo_treebank(text))
+    return " ".join(split_words("".join(c for c in decomposed if unicodedata.category(c) != "Mn")))
+
+
 class HashSet:
     """Holds hashes to look for. A table of their first bits rules out most other hashes quickly."""
 

@@ -30,15 +30,7 @@ from finetune.evaluation.significance import OVER_QUESTIONS, OVER_SEEDS, compare
 from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.model import score_answers
 from finetune.training.card import AS_STARTED, AS_TRANSFERRED
-from finetune.training.config import (
-    CONTRASTIVE,
-    FinetuneConfig,
-    check,
-    choose_metrics,
-    get_max_length,
-    list_metrics,
-    list_seeds,
-)
+from finetune.training.config import CONTRASTIVE, FinetuneConfig, check, choose_metrics, list_metrics, list_seeds
 from finetune.training.experiment import read_figures, run_experiment
 from finetune.training.stages import BEST, load_data, name_set
 from pretrain.engine.stop import Stopped, listen_for_stop
@@ -287,8 +279,7 @@ def _plan_stage(
     common = {**context.study.settings, **context.overrides}
     fixed = {"data": spec, "model": model, "seed": [SEED], "output_dir": "-"}
     config = make_finetune_config({**common, "train_data": settings["data"], **settings, **fixed})
-    identity = get_identity_settings(config) | {"max_length": get_max_length(config)}
-    folder = name_folder(config.data, config.train_data, identity)
+    folder = name_folder(config.data, config.train_data, get_identity_settings(config))
     config.output_dir = str(folder)
     run = partial(run_experiment, config, baselines=False)
     return PlannedStage(f"{kind} {folder}", folder / f"seed-{SEED}" / BEST, run)

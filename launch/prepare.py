@@ -13,7 +13,7 @@ from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import FROM_0_TO_1, FROM_0_TO_BELOW_1, NOT_BELOW_0, WORKERS, setting
-from data_pipeline.prepare.benchmark import check_benchmark, read_benchmark
+from data_pipeline.prepare.benchmark import read_benchmark
 from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
 from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
@@ -88,22 +88,16 @@ class PrepareConfig:
     """A paragraph that occurs in this many documents or more is dropped from all. 0: only --duplicates applies."""
     decontaminate: list[str] = setting([])
     """Drop documents that contain a sentence of at least 8 words from these test sets: files of sentences (.txt, .tsv,
-    .jsonl), or the test splits of data sets, such as wikiqa=FOLDER."""
+    .jsonl), or the test splits of data sets, such as wikiqa=FOLDER; of data sets, also a whole text of fewer words."""
     max_rejected: float = setting(MAX_REJECTED, FROM_0_TO_1, help=MAX_REJECTED_HELP)
     licence: str = setting("")
     """Licence of the input, for the manifest and model cards."""
 
 
-def _read_test_sentences(names: list[str]) -> list[str]:
-    """Reads the sentences of files, and the questions and candidates of data sets' test splits."""
-    sentences: list[str] = []
-    for name in names:
-        if name.partition("=")[0] in NAMES:
-            data = load_split(name, "test")
-            sentences += check_benchmark(name, [*data.questions, *data.answers.to_pylist()])
-        else:
-            sentences += read_benchmark(name)
-    return sentences
+def _read_test_texts(name: str) -> list[str]:
+    """Reads the sentences of a file, or the questions and candidates of a data set's test split."""
+    data = load_split(name, "test") if name.partition("=")[0] in NAMES else None
+    return [*data.questions, *data.answers.to_pylist()] if data else read_benchmark(name)
 
 
 def main() -> Iterator[str]:
@@ -126,8 +120,8 @@ def main() -> Iterator[str]:
     output = config.output_dir or str(default_corpus_folder(load_tokenizer(tokenizer)))
     names = ("num_workers", "licence", "max_rejected", "duplicates", "boilerplate")
     options = {name: getattr(config, name) for name in (*names, "executor", "sbatch")}
-    sentences = _read_test_sentences(config.decontaminate)
-    result = prepare(inputs, tokenizer, output, OBJECTIVES, rules, decontaminate=sentences, **options)
+    texts = [text for name in config.decontaminate for text in _read_test_texts(name)]
+    result = prepare(inputs, tokenizer, output, OBJECTIVES, rules, decontaminate=texts, **options)
     if result.reused:
         yield f"{output} already holds this corpus: nothing to do"
     else:

@@ -39,7 +39,7 @@ class SearcherFlags:
     model: str | None = setting(None, is_model=True)
     """The bi-encoder of the index, if its folder has moved."""
     max_length: int | None = setting(None, ABOVE_0, needs="cross_encoder")
-    """Maximum number of tokens of a question with an answer, for the cross-encoder. Without it: as in its training."""
+    """Maximum number of tokens of a question with an answer, for the cross-encoder. Without it: its own."""
     precision: Literal["fp32", "bf16"] = setting("fp32", needs="cross_encoder")
     """Precision of the cross-encoder; bf16 is faster if the processor supports it, and its scores are less exact."""
 

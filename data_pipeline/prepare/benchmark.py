@@ -1,7 +1,8 @@
-"""Finds the documents that contain a sentence of a test set.
+"""Finds the documents that contain a text of a test set.
 
-A document contains a sentence of 8 words or more if at least 70% of the sentence's word 8-grams occur in it, as for
-``kinspan evaluate --contamination``.
+A document contains a text of 8 words or more if at least 70% of the text's word 8-grams occur in it, as for
+``kinspan evaluate --contamination``. It contains a shorter one if a paragraph, an answer, all of a post or its id is
+just that, but for case, accents and punctuation.
 """
 
 import hashlib
@@ -14,32 +15,40 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.matching import THRESHOLD, make_sentences, split_words, undo_treebank
+from data_pipeline.matching import NGRAM, THRESHOLD, fold_words, make_sentences, split_words, undo_treebank
 
 from .readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 
 FORMATS = (".txt", ".tsv", ".jsonl")
+MORE_CHARS = 50  # of punctuation that a paragraph may have beside a short text
 
 
 class Benchmark:
-    """Looks for N sentences (``wanted``, see ``Sentences``) in documents. Its memory is independent of them."""
+    """Looks for N texts (``wanted``, see ``Sentences``) in documents. Its memory is independent of them."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         self.sentences = sorted(set(sentences))
         self.wanted = make_sentences([split_words(undo_treebank(sentence)) for sentence in self.sentences])
+        short = [self.sentences[row] for row in np.flatnonzero(~self.wanted.is_long_enough)]
+        self._short = {words: sentence for sentence in short if (words := fold_words(sentence))}
+        self._max_chars = max(map(len, short), default=-MORE_CHARS) + MORE_CHARS
         self.num_grams = np.bincount(self.wanted.row_of, minlength=len(self.sentences))  # [N], n-grams per sentence
         order = np.argsort(self.wanted.gram_of, kind="stable")
         self._rows = self.wanted.row_of[order]  # sentences by n-gram: _rows[_starts[k] : _starts[k + 1]] have n-gram k
         self._starts = np.searchsorted(self.wanted.gram_of[order], np.arange(len(self.wanted.grams.sorted) + 1))
 
     def find(self, documents: Sequence[Sequence[str]]) -> dict[int, str]:
-        """Returns, by document index, a sentence that the document contains. A document is a list of paragraphs."""
+        """Returns, by document index, a text that the document contains. A document is a list of paragraphs."""
         paragraphs = [paragraph for document in documents for paragraph in document]
         document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
         words = split_words("\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs))
         grams, in_paragraph = self.wanted.find_grams(words)
         row_of = self._find_by_grams(document_of[in_paragraph], grams)
-        return {document: self.sentences[row] for document, row in sorted(row_of.items())}
+        found = {document: self.sentences[row] for document, row in row_of.items()}
+        for document, paragraph in zip(document_of.tolist(), paragraphs, strict=True):
+            if len(paragraph) <= self._max_chars and (short := self._short.get(fold_words(paragraph))):
+                found.setdefault(document, short)
+        return dict(sorted(found.items()))
 
     def _find_by_grams(self, documents: np.ndarray, grams: np.ndarray) -> dict[int, int]:
         """Returns, by document index, the index of a sentence of which the document has enough n-grams."""
@@ -55,15 +64,15 @@ class Benchmark:
         return dict(pairs.T[is_enough].tolist())
 
     def fingerprint(self) -> str:
-        """Returns a hash of the sentences."""
+        """Returns a hash of the texts."""
         return hashlib.sha256("\n".join(self.sentences).encode("utf-8", "replace")).hexdigest()
 
 
 def read_benchmark(name: str) -> list[str]:
     """Reads the sentences of a file: its lines (.txt), its cells (.tsv), or all texts of its JSON objects (.jsonl).
 
-    Ids and labels among them do no harm, since only sentences of 8 words or more are looked for. Raises KinspanError
-    if the file cannot be read, or has no such sentence.
+    Only texts of 8 words or more are returned: others may be ids and labels. Raises KinspanError if the file cannot be
+    read, or has none.
     """
     path = Path(name)
     suffix = (Path(path.stem) if path.suffix in COMPRESSED_SUFFIXES else path).suffix
@@ -77,14 +86,9 @@ def read_benchmark(name: str) -> list[str]:
                 sentences += _list_texts(json.loads(text) if suffix == ".jsonl" and text else cells)
     except (OSError, ValueError, RecursionError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise KinspanError(f"--decontaminate {name} cannot be read: {quote_error(error)}") from error
-    return check_benchmark(name, sentences)
-
-
-def check_benchmark(name: str, sentences: list[str]) -> list[str]:
-    """Returns the sentences. Raises KinspanError if none has 8 words or more."""
-    if not make_sentences([split_words(undo_treebank(sentence)) for sentence in sentences]).is_long_enough.any():
+    if not (long := [sentence for sentence in sentences if len(split_words(undo_treebank(sentence))) >= NGRAM]):
         raise KinspanError(f"--decontaminate {name}: it has no sentence of 8 words or more")
-    return sentences
+    return long
 
 
 def _list_texts(value: object) -> Iterator[str]:

@@ -188,13 +188,20 @@ class Encoder:
 
 
 def _drop_contaminated(benchmark: Benchmark, kept: list[Kept], tally: Tally) -> list[Kept]:
-    contaminated = benchmark.find([[*paragraphs, *map(normalise, [d.title, *d.answers])] for d, paragraphs in kept])
+    contaminated = benchmark.find([_list_texts(document, paragraphs) for document, paragraphs in kept])
     for index, sentence in contaminated.items():
         document, paragraphs = kept[index]
         tally.counts[WITH_BENCHMARK] += 1
         tally.counts["paragraphs of dropped documents"] += len(paragraphs)
         tally.add_sample(WITH_BENCHMARK, f"{document.title or document.id}: {sentence}")
     return [entry for index, entry in enumerate(kept) if index not in contaminated]
+
+
+def _list_texts(document: Document, paragraphs: list[str]) -> list[str]:
+    """Returns what may be of a test set: the id, the texts, and the body of a post beside its paragraphs."""
+    titles = [document.title] if document.title_is_text else []
+    body = [" ".join(paragraphs)] if document.is_post else []
+    return [document.id, *paragraphs, *map(normalise, [*titles, *document.answers]), *body]
 
 
 def _accumulate_offsets(lengths: np.ndarray | list[int]) -> pa.Array:

@@ -37,8 +37,8 @@ class DataFlags:
     """Which questions of --data are used: all (raw), those with an answer (no-all-negative), or those that have both
     answers and non-answers (clean)."""
     max_length: int | None = setting(None, ABOVE_0)
-    """Maximum number of tokens of a question with a candidate, or of a text for a bi-encoder. Default: the length that
-    each model was trained with."""
+    """Maximum number of tokens of a question with a candidate, or of a text for a bi-encoder. Default: each
+    model's own."""
     precision: Literal["fp32", "bf16"] = setting("fp32")
     """bf16 is faster, but rounds scores."""
     output_dir: str | None = setting(None)

@@ -125,7 +125,7 @@ def log_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
         log.info("%s %s: %d of %d pairs, %d of them right, are truncated to %s tokens", data.name, data.split, *counts)
 
 
-def encode_pairs(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length: int = 128) -> EncodedPairs:
+def encode_pairs(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedPairs:
     """Encodes all pairs.
 
     Their ids equal ``tokenizer([question], [candidate], truncation="longest_first", max_length=max_length,

@@ -51,7 +51,7 @@ def mine_file(
     cross_encoder: str | None = None,
     rules: MiningRules = MiningRules(),
     *,
-    max_length: int = 128,
+    max_length: int | None = None,
     columns: str | None = None,
 ) -> tuple[AnswerSet, list[Negatives]]:
     """Mines negatives for the data set ``spec``, writes both into ``output``, and returns the questions and negatives.

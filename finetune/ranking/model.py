@@ -21,7 +21,7 @@ from .embedder import Embedder
 from .encode import encode_pairs
 from .fusion import combine, read_fusion
 from .kinds import ADAPTER, BI_ENCODER, CLASSIFIER, CROSS_ENCODER, FUSION, find_kind, load_cross_encoder
-from .ranker import Ranker, can_pack, find_max_length, find_trained_length, load_own_tokenizer, load_trained_ranker
+from .ranker import Ranker, can_pack, find_max_length, load_own_tokenizer, load_trained_ranker
 from .score import score_pairs
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def _load_cross_encoder(name_or_dir: str, kind: str, max_length: int | None, pre
     is_packable = kind == ADAPTER or can_pack(AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False))
     scorer: Ranker | CrossEncoder = load_trained_ranker(name_or_dir) if is_packable else _load_by_library(name_or_dir)
     classifier = scorer.classifier if isinstance(scorer, Ranker) else scorer.transformers_model
-    length = max_length or find_trained_length(name_or_dir) or find_max_length(tokenizer, classifier)
+    length = max_length or find_max_length(name_or_dir)
     check_fits(name, classifier, tokenizer, length)
     if isinstance(scorer, Ranker):
         scorer.eval().to("cuda" if torch.cuda.is_available() else "cpu")

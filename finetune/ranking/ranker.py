@@ -10,11 +10,13 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForSequenceClassification,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import cached_file
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
@@ -30,13 +32,14 @@ from pretrain.modeling.pair_model import (
     holds_no_weights,
     load_config,
     load_part,
+    read_config,
     redraw_head,
     start_at_base_rate,
 )
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
 
-from .kinds import CLASSIFIER, silence_transformers
+from .kinds import ABSENT, CLASSIFIER, silence_transformers
 
 log = logging.getLogger(__name__)
 
@@ -150,25 +153,27 @@ def load_own_tokenizer(name_or_dir: str) -> PreTrainedTokenizerBase:
     return load_tokenizer_as_it_is(find_model(name_or_dir))
 
 
-def find_max_length(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> int:
-    """Returns the maximum tokens of a pair, as CrossEncoder does: that of tokenizer and model, or else 512."""
-    limits = [n for n in (tokenizer.model_max_length, count_positions(model)) if n is not None and n < UNLIMITED]
-    return min(limits, default=512)
+def find_max_length(name_or_dir: str) -> int:
+    """Returns a model's own length in tokens, to which it cuts a pair, or a text if it is a bi-encoder.
+
+    It is the length that its settings for sentence-transformers name, or that a release was trained with; else the
+    smaller of its tokenizer's maximum, which fine-tuning writes, and its positions, or 512 if neither is known.
+    """
+    place = find_model(name_or_dir)
+    settings = cached_file(place, "sentence_bert_config.json", **ABSENT)
+    stated = read_object(Path(settings), "copy it again").get("max_seq_length") if settings else None
+    if length := stated or find_trained_length(name_or_dir):
+        return length
+    with torch.device("meta"):  # without weights
+        model = AutoModel.from_config(read_config(place), trust_remote_code=False)
+    limits = load_own_tokenizer(place).model_max_length, count_positions(model)
+    return min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=512)
 
 
 def find_trained_length(name_or_dir: str) -> int | None:
-    """Returns the length in tokens that a model was trained with, or None if its folder does not say.
-
-    A release's facts say so, or a tokenizer's maximum below the model's number of positions.
-    """
-    folder = Path(name_or_dir)
-    if (folder / FACTS).is_file():
-        return read_object(folder / FACTS, "release it again").get("max_length")
-    if not (folder / "tokenizer_config.json").is_file() or not (folder / "config.json").is_file():
-        return None
-    length = read_object(folder / "tokenizer_config.json", "write it again").get("model_max_length", UNLIMITED)
-    positions = read_object(folder / "config.json", "write it again").get("max_position_embeddings", 0)
-    return length if length < positions - 2 else None  # RoBERTa's positions are two more
+    """Returns the length in tokens that a release was trained with; None for other models."""
+    facts = Path(name_or_dir) / FACTS
+    return read_object(facts, "release it again").get("max_length") if facts.is_file() else None
 
 
 def save_ranker(

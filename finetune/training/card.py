@@ -51,14 +51,14 @@ def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures
         "Wrong candidates of each question": config.own_negatives,
         "Temperature": (config.temperature or TEMPERATURE) if is_contrastive else None,
         "Peak learning rate": config.learning_rate,
-        f"Tokens of a {'text' if is_contrastive else 'pair'}, at most": config.max_length,
+        f"Tokens of a {'text' if is_contrastive else 'pair'}, at most": stage.max_length,
         "Seed": seed,
         "kinspan": list_versions()["kinspan"],
     }
     about = {
         "facts": {name: value for name, value in facts.items() if value is not None},
         "figures": {split: dict(of_split) for split, of_split in figures.items()},
-        "max_length": config.max_length,
+        "max_length": stage.max_length,
         "kind": BI_ENCODER if is_contrastive else CROSS_ENCODER,
         "base_model": _find_base(str(config.model)),
         "datasets": [name for spec in (config.data, config.transfer) if spec and (name := _find_set(spec))],

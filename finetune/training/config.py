@@ -47,7 +47,7 @@ class DataSettings:
     """Share of the target's training labels to flip (TANDA, table 5)."""
     max_length: int | None = setting(None, ABOVE_0)
     """Maximum number of tokens of a pair, whose longer text is cut first; for --loss contrastive, of each text.
-    Default: the length that --model was trained with, if its folder says so, or else 128."""
+    Default: the length of --model, at which it also ranks. A lower one is faster if texts are long."""
     model: str | None = setting(None, may_change=True, is_model=True)
     """Where fine-tuning starts: a release, another weights folder, or a hub name. Without it: all-MiniLM-L6-v2, which
     is installed with this package."""
@@ -212,11 +212,6 @@ def check(config: FinetuneConfig) -> None:
             ),
         ]
     )
-
-
-def get_max_length(config: FinetuneConfig) -> int:
-    """Returns the maximum number of tokens of a pair; by default 128, as in both papers (Garg et al., 2020, 5.2)."""
-    return config.max_length or 128
 
 
 def choose_metrics(loss: str) -> tuple[str, ...]:

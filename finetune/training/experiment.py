@@ -29,9 +29,8 @@ from finetune.evaluation.metrics import (
     compute_run_metrics,
 )
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
-from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.model import score_answers
-from finetune.ranking.ranker import find_trained_length
+from finetune.ranking.ranker import find_max_length
 from pretrain.engine.log import complete_lines
 from pretrain.engine.ranks import broadcast_from_rank_0
 from pretrain.engine.run_folder import SUMMARY
@@ -41,7 +40,7 @@ from pretrain.release.curve import draw_curve
 from pretrain.release.folder import fingerprint_model
 
 from .card import AS_STARTED, AS_TRANSFERRED, name_model, write_card
-from .config import FinetuneConfig, check, choose_metrics, get_max_length, list_metrics, list_seeds
+from .config import FinetuneConfig, check, choose_metrics, list_metrics, list_seeds
 from .search import search_settings
 from .setup import Ranks, join_ranks
 from .stages import (
@@ -101,10 +100,7 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
         raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
     data = load_data(config)
     model = config.model or default_model()
-    trained = find_trained_length(model)
-    config = replace(config, model=model, max_length=config.max_length or trained or get_max_length(config))
-    if trained and config.max_length != trained:
-        log.warning("--max_length %s: %s was trained on %s tokens", config.max_length, model, trained)
+    config = replace(config, model=model, max_length=config.max_length or find_max_length(model))
     if config.search_folds:
         config = search_settings(config, data, output / "search", ranks)
     transfer = make_transfer_stage(config, data) if data.transfer is not None else None
@@ -190,8 +186,8 @@ def _measure_once(path: Path, key: Sequence[object], measure: Callable[[], JsonO
 def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> dict[str, dict[str, float]]:
     """Returns the mean metrics of each baseline on a split; they are measured once, and kept in ``folder``.
 
-    The base model ranks by its head where it has one, by the similarity of its embeddings where it is an embedding
-    model, and else not at all. Run by every rank.
+    The base model ranks as it is, at its own length: by its head where it has one, by the similarity of its embeddings
+    where it is an embedding model, and else not at all. Run by every rank.
     """
     model, metrics = str(config.model), list_metrics(config)
 
@@ -199,15 +195,13 @@ def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> 
         scores = {BM25: score_bm25(data)}
         try:
             if not holds_no_weights(model):
-                scores[START] = score_answers(
-                    model, data, None if find_kind(model) == BI_ENCODER else config.max_length
-                )
+                scores[START] = score_answers(model, data)
         except KinspanError as error:
             log.warning("%s has no row: %s", START, error)
         return {name: compute_means(compute_question_metrics(data, values, metrics)) for name, values in scores.items()}
 
     log.info("for comparison, %s and %s on %s", BM25, START, data.split)
-    key = [fingerprint_model(model), fingerprint_answers(data), fingerprint_ids(data), config.max_length, *metrics]
+    key = [fingerprint_model(model), fingerprint_answers(data), fingerprint_ids(data), *metrics]
     results = _measure_once(folder / BASELINES, key, measure)
     return {name: figures for name, figures in results.items() if name != "of"}
 

@@ -27,7 +27,7 @@ from pretrain.engine.layout import Layout
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.limits import check_fits
 
-from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig, get_max_length
+from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
 from .contrast import SiameseTrainer
 from .stages import FitPlan, TrainingStage, plan_stage
 from .update import Trainer
@@ -89,7 +89,7 @@ def _load_cross_encoder(
     fresh = config.fresh_head and stage.model == config.model  # a transferred model keeps its head
     ranker = load_ranker(stage.model, seed, _compute_positive_share(stage), fresh)
     check_no_bottlenecks(ranker, stage.model)
-    tokenizer, length = load_own_tokenizer(stage.model), get_max_length(config)
+    tokenizer, length = load_own_tokenizer(stage.model), stage.max_length
     check_fits(stage.model, ranker.classifier, tokenizer, length)
 
     def encode(data: AnswerSet) -> EncodedPairs:
@@ -109,7 +109,7 @@ def _load_bi_encoder(
     stage: TrainingStage, seed: int, layout: Layout, rank: int
 ) -> tuple[SiameseRanker, SiameseTrainer, Callable[[AnswerSet], Scoring], Callable[..., None]]:
     config, ranker = stage.config, load_siamese_ranker(stage.model, seed)
-    tokenizer, length = load_own_tokenizer(stage.model), get_max_length(config)
+    tokenizer, length = load_own_tokenizer(stage.model), stage.max_length
     check_fits(stage.model, ranker.encoder, tokenizer, length)
     width = int(ranker.config.hidden_size)
 

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from finetune.data.answers import NEGATIVE_GRADES, AnswerSet
 from finetune.data.dataset import MissingSplit
 from finetune.data.filters import check_overlaps
 from finetune.data.registry import load_filtered, parse_columns
+from finetune.ranking.ranker import find_max_length
 from pretrain.engine.schedule import Schedule, make_schedule
 from pretrain.release.folder import fingerprint_model
 
@@ -128,6 +130,11 @@ class TrainingStage:
     test: AnswerSet | None = None
     keeps: str = BEST
     identity: JsonObject
+
+    @cached_property
+    def max_length(self) -> int:
+        """Returns the maximum number of tokens of a pair, or of a text for a bi-encoder."""
+        return self.config.max_length or find_max_length(self.model)
 
 
 # Settings whose change invalidates a finished transfer run

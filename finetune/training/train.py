@@ -42,7 +42,7 @@ from pretrain.engine.stop import StopRequest, listen_for_stop
 from pretrain.engine.watch import Watch, note_place, watch_ranks
 
 from .card import write_card
-from .config import FinetuneConfig, get_max_length, list_metrics
+from .config import FinetuneConfig, list_metrics
 from .groups import Groups
 from .setup import RankerSetup, Ranks, load_setup
 from .stages import BEST, DEV, LAST, SCORES, FitPlan, TrainingStage, draw_groups, name_best, name_scores
@@ -137,8 +137,7 @@ def _train(
         return run.finish()
     except Exception as error:
         if is_out_of_memory(error):
-            flags = f"--micro_batch_size {config.micro_batch_size} or --max_length {get_max_length(config)}"
-            raise KinspanError(f"out of memory: lower {flags}") from error
+            raise KinspanError("out of memory: lower --micro_batch_size or --max_length") from error
         if is_communication_failure(error):
             watch.wait_for_verdict(str(CommunicationFailure(error)))
         raise

@@ -9,7 +9,7 @@ from typing import Literal
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import AT_LEAST_2, FROM_0_TO_1, REQUIRED, setting
 from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
-from finetune.data.builders.forum import CANDIDATES, KINDS, SPLITS, build_forum_set, read_questions
+from finetune.data.builders.forum import CANDIDATES, SPLITS, build_forum_set, read_questions
 
 log = logging.getLogger(__name__)
 SHARES = {"dev": 0.15, "test": 0.15}  # shares of the questions
@@ -22,8 +22,9 @@ kinspan evaluate read as files=FOLDER. --kind chooses the candidates of a questi
   title_answer  its accepted answer, and those of the questions that BM25 finds most similar: LAS
   title_body    its body, and those of similar questions
   duplicate     the question that it duplicates, and similar ones; titles and bodies of both
-Duplicates are in the same split, and the answers of one are never wrong candidates of another. To keep the texts of
-dev and test out of a corpus of the same forum, give kinspan prepare --validation_share 0.3: it uses the same hash."""
+Training questions have no candidate of a dev or test question. Duplicates are in the same split, and the answers of
+one are never wrong candidates of another. To keep the texts of dev and test out of a corpus of the same forum, give
+kinspan prepare --validation_share 0.3: it uses the same hash."""
 
 EPILOG = """examples:
   kinspan data las --input beer.stackexchange.com.7z --output_dir data/las-beer
@@ -51,7 +52,4 @@ def main() -> Iterator[str]:
         log.warning("no links between duplicates: a dump has them in PostLinks.xml, beside Posts.xml")
     counts = build_forum_set(questions, config.kind, Path(config.output_dir), SHARES, config.candidates)
     yield ", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS)
-    count = sum(bool(KINDS[config.kind].candidate(question)) for question in questions)
-    if count < config.candidates:
-        log.warning("--candidates %d: the forum has only %d texts that can be candidates", config.candidates, count)
     yield f"files={config.output_dir}"

@@ -39,10 +39,9 @@ def merge_adapter(folder: str, output: Path) -> None:
     if part.kind != "lora":
         raise KinspanError(f"--adapter {folder} is a bottleneck adapter, which cannot be merged")
     ranker, tokenizer = rankers.load_ranker(folder), rankers.load_own_tokenizer(folder)
-    trained_length = rankers.find_trained_length(folder)
-    length = trained_length or rankers.find_max_length(tokenizer, ranker.classifier)
+    length = rankers.find_max_length(folder)
     base_facts = {"name": base.name, "fingerprint": base.fingerprint}
-    facts = {"merged": part.name, "base": base_facts, "max_length": trained_length}
+    facts = {"merged": part.name, "base": base_facts, "max_length": length}
     title = f"{base.name} with the adapter {part.name} (LoRA of rank {part.size}) merged into its weights"
     with replace_release(output) as partial:
         partial.mkdir(parents=True)

@@ -44,8 +44,8 @@ class MineConfig:
     """Number of candidates that the bi-encoder retrieves for each question."""
     positive_share: float = setting(0.95, SHARE)
     """Skip candidates that score above this fraction of the question's lowest-scoring right answer."""
-    max_length: int = setting(128, ABOVE_0)
-    """Maximum number of tokens of a text, or of a pair for a cross-encoder."""
+    max_length: int | None = setting(None, ABOVE_0)
+    """Maximum number of tokens of a text, or of a pair for a cross-encoder. Default: each model's own."""
     columns: str | None = setting(None)
     """For files= and hub=: names of the columns, as for kinspan finetune."""
 

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from finetune.ranking.ranker import find_trained_length, load_ranker
+from finetune.ranking.ranker import find_max_length, load_ranker
 from launch.commands.merge_adapter import merge_adapter
 from launch.commands.train_adapters import TrainAdaptersConfig, name_runs, parse_task, plan_runs, train_all
 from pretrain.engine.stop import Stopped
@@ -62,7 +62,7 @@ def test_each_corpus_gets_an_adapter_and_a_second_call_does_nothing(config, tmp_
     names = {name: read_adapter(tmp_path / "out" / name / "release").part.name for name in runs}
     assert names == {name: name for name in ("beer", "history.meta", "travel")}
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
-    assert find_trained_length(str(tmp_path / "out/beer/release")) == 48  # and ranks by no more
+    assert find_max_length(str(tmp_path / "out/beer/release")) == 48  # and ranks by no more
     train_all(runs)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
     (tmp_path / "out/beer/stage.json").unlink()  # as if the command had been killed during the release
@@ -126,4 +126,4 @@ def test_lora_merges_into_a_plain_model(config, tmp_path):
     assert json.loads((tmp_path / "merged/config.json").read_text())["architectures"] == [
         "BertForSequenceClassification"
     ]
-    assert find_trained_length(str(tmp_path / "merged")) == 48
+    assert find_max_length(str(tmp_path / "merged")) == 48

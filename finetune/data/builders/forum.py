@@ -6,13 +6,16 @@ accepted answers to similar questions, which BM25 finds. Titles with bodies, and
 become data sets in the same way.
 
 Declared duplicates, direct or by way of others, ask the same: what belongs to a duplicate is never a wrong candidate.
-It is right if a link says so, and no candidate otherwise.
+It is right if a link says so, and no candidate otherwise. A training question has no candidate that belongs to a dev or
+test question, or has the same text: it would be learned as wrong whatever is asked.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +35,7 @@ from data_pipeline.prepare.readers.registry import parse_record
 from data_pipeline.prepare.spill import hash_string
 from finetune.data.answers import fold_text
 
+log = logging.getLogger(__name__)
 SPLITS = ("train", "dev", "test")
 CANDIDATES = 100  # of a question (Rücklé et al., 2020, section 3.2)
 
@@ -133,23 +137,34 @@ def build_forum_set(
             together holds out the same ones
     """
     form, index_of = KINDS[kind], {question.id: n for n, question in enumerate(questions)}
-    pool = np.array([bool(form.candidate(question)) for question in questions])
+    texts = [fold_text(form.candidate(question)) for question in questions]
+    splits = [choose_split(question, shares) for question in questions]
+    held_out = {text for text, split in zip(texts, splits, strict=True) if split != "train"}
+    pool = np.array([bool(text) for text in texts])
+    pool_of_train = pool & [text not in held_out for text in texts]
+    if (count := int(pool_of_train.sum())) < candidates:
+        log.warning("--candidates %d: only %d texts can be candidates of training questions", candidates, count)
     index = bm25s.BM25()
-    texts = [write_bigrams(_join(question)) for question in questions]
-    index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
-    members: dict[str, set[int]] = {}
-    for n, question in enumerate(questions):
-        members.setdefault(question.group, set()).add(n)
+    indexed = [write_bigrams(_join(question)) for question in questions]
+    index.index(bm25s.tokenize(indexed, show_progress=False), show_progress=False)
     lines: dict[str, list[str]] = {split: [] for split in SPLITS}
-    counts = dict.fromkeys(SPLITS, 0)
+    counts, num_shared = dict.fromkeys(SPLITS, 0), 0
     for n, question in enumerate(show_progress("candidates", "questions", questions)):
-        right = _find_right(kind, question, n, index_of, pool)
-        if not form.query(question) or not right:
+        split = splits[n]
+        right = [index_of[k] for k in question.links if index_of.get(k, n) != n] if kind == "duplicate" else [n]
+        if not form.query(question) or not right or not pool[right].all():
             continue
-        split = choose_split(question, shares)
+        offered = pool_of_train if split == "train" else pool
+        if not offered[right].all():
+            num_shared += 1
+            continue
         counts[split] += 1
-        similar = [n for n in rank_best(index, _join(question)) if pool[n] and n not in members[question.group]]
-        lines[split] += _write_lines(question, form, questions, right, similar[: max(0, candidates - len(right))])
+        right_texts = {texts[k] for k in right}  # not wrong under another id
+        similar = (k for k in rank_best(index, _join(question)) if offered[k] and questions[k].group != question.group)
+        wrong = islice((k for k in similar if texts[k] not in right_texts), max(0, candidates - len(right)))
+        lines[split] += _write_lines(question, form, questions, right, wrong)
+    if num_shared:
+        log.info("left out %d training questions with the right candidate of a dev or test question", num_shared)
     if empty := [split for split in SPLITS if not counts[split] and (split == "train" or shares[split])]:
         raise KinspanError(f"--kind {kind}: no question for {empty[0]}; {sum(counts.values())} have what it needs")
     make_folder(folder)
@@ -175,19 +190,11 @@ def choose_split(question: ForumQuestion, shares: dict[str, float]) -> str:
     return "dev" if is_held_out(question.group, shares["test"] + shares["dev"]) else "train"
 
 
-def _find_right(kind: str, question: ForumQuestion, n: int, index_of: dict[str, int], pool: np.ndarray) -> list[int]:
-    if kind != "duplicate":
-        return [n] if pool[n] else []
-    return [index_of[link] for link in question.links if link in index_of and index_of[link] != n]
-
-
 def _write_lines(
-    question: ForumQuestion, form: Kind, questions: Sequence[ForumQuestion], right: list[int], wrong: list[int]
+    question: ForumQuestion, form: Kind, questions: Sequence[ForumQuestion], right: list[int], wrong: Iterable[int]
 ) -> list[str]:
-    """Returns a line per candidate, ordered by a hash. A right text is not wrong under another id."""
-    right_texts = {fold_text(form.candidate(questions[n])) for n in right}
-    rows = [(n, 1) for n in right]
-    rows += [(n, 0) for n in wrong if fold_text(form.candidate(questions[n])) not in right_texts]
+    """Returns a line per candidate, ordered by a hash."""
+    rows = [*((n, 1) for n in right), *((n, 0) for n in wrong)]
     rows.sort(key=lambda row: hashlib.blake2b(f"{question.id} {questions[row[0]].id}".encode()).digest())
     fields = {"question_id": question.id, "question": form.query(question)}
     candidates = ({"answer_id": questions[n].id, "answer": form.candidate(questions[n]), "label": k} for n, k in rows)

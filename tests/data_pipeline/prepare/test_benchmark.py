@@ -31,6 +31,46 @@ def test_in_scripts_without_spaces_each_character_is_a_word():
 
 
 @pytest.mark.parametrize(
+    ("text", "paragraph", "found"),
+    [
+        ("Restart it.", "restart it", True),
+        ("Restart it.", "Restart it, and wait.", False),
+        ("Très bien !", "tres bien", True),
+        ("重启它。", "重启它", True),
+        ("a 1 2 3 4 5 6 7 8", "A 1, 2, 3, 4, 5, 6, 7, 8!", True),  # too few letters for its n-grams to tell
+        ("...", "!!!", False),
+    ],
+)
+def test_a_short_text_is_found_as_a_whole_paragraph(text, paragraph, found):
+    assert Benchmark([text, SENTENCE]).find([["Another."], ["Before.", paragraph]]) == ({1: text} if found else {})
+
+
+@pytest.mark.parametrize(
+    ("texts", "left"),
+    [
+        (["Off and on?"], 4),  # an answer
+        (["It hangs. Why"], 4),  # a body
+        (["Any title?"], 0),
+        (["off", "t1", "t4"], 3),  # ids
+        (["hangs", "and on", "t"], 5),
+    ],
+)
+def test_threads_are_left_out_by_short_texts_and_ids(texts, left, tmp_path, helpers):
+    lines = [
+        {"id": f"t{n}", "title": "Any title?", "paragraphs": [f"Case {n}.", "Why?"], "answers": [f"Fix {n}."]}
+        for n in range(5)
+    ]
+    lines[2] |= {"paragraphs": ["It hangs.", "Why?"], "answers": ["Try it.", "Off, and on."]}
+    source = f"questions:{helpers.write_jsonl(tmp_path / 'desk.jsonl', lines)}"
+    if not left:
+        with pytest.raises(KinspanError, match="--input"):
+            helpers.prepare([source], short_tokenizer(), tmp_path / "out", decontaminate=texts)
+    else:
+        result = helpers.prepare([source], short_tokenizer(), tmp_path / "out", decontaminate=texts)
+        assert result.manifest.totals["documents"] == left
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("a.txt", f"{SENTENCE}\nshort\n"),
@@ -40,7 +80,7 @@ def test_in_scripts_without_spaces_each_character_is_a_word():
 )
 def test_files_of_sentences_are_read(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    assert SENTENCE in read_benchmark(str(tmp_path / name))
+    assert read_benchmark(str(tmp_path / name)) == [SENTENCE]
 
 
 @pytest.mark.parametrize(

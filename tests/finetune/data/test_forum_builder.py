@@ -1,12 +1,14 @@
 """A forum's questions as a data set of answer selection."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.builders.forum import build_forum_set, read_questions
+from finetune.data.answers import fold_text
+from finetune.data.builders.forum import KINDS, build_forum_set, choose_split, read_questions
 from finetune.data.registry import load_split
 from tests.launch.entries import program_of
 from tests.programs import run_program
@@ -72,6 +74,7 @@ def test_each_question_stands_with_its_right_answer_and_similar_ones(questions, 
             others = [answer for answer, label in zip(answers[rows], labels, strict=True) if not label]
             same = [q for q in questions if q.title.split()[2] == subject and q.group != question.group]
             offered = [q for q in same if q.answer or kind != "title_answer"]
+            offered = [q for q in offered if split != "train" or choose_split(q, SHARES) == "train"]
             assert sum(f"{subject} " in a or f"{subject}," in a for a in others) == len(offered)
 
 
@@ -124,6 +127,28 @@ def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path,
     }
     asked_for = {q for q in questions if kind != "duplicate" or questions[q].links}
     assert held_out == of_corpus & asked_for
+
+
+@pytest.mark.parametrize("kind", ["title_answer", "title_body", "duplicate"])
+def test_training_questions_have_no_candidate_of_a_dev_or_test_question(kind, tmp_path):
+    """Neither by its id nor by its text: short answers recur."""
+    questions = read_questions([write_help_desk(tmp_path / "desk.jsonl", 120)])
+    short = ("Yes.", "Restart it!", "restart  IT!", "Ask the landlord.")
+    questions = [
+        replace(q, answers=(*q.answers[:1], short[n % 9 - 5])) if n % 9 > 4 else q for n, q in enumerate(questions)
+    ]
+    counts = build_forum_set(questions, kind, tmp_path / "set", SHARES, candidates=10)
+    split_of = {q.id: choose_split(q, SHARES) for q in questions}
+    form = KINDS[kind]
+    held_out = {fold_text(form.candidate(q)) for q in questions if split_of[q.id] != "train"} - {""}
+    data = load_split(f"files={tmp_path / 'set'}", "train")
+    assert {split_of[name] for name in data.answer_ids.to_pylist()} == {"train"}
+    assert held_out.isdisjoint(map(fold_text, data.answers.to_pylist()))
+    assert all(data.positives == 1)
+    usable = [q for q in questions if split_of[q.id] == "train" and form.query(q) and form.candidate(q)]
+    kept = [q for q in usable if kind == "duplicate" or fold_text(form.candidate(q)) not in held_out]
+    assert counts["train"] == data.num_questions == len(kept)
+    assert kind != "title_answer" or len(kept) < len(usable)
 
 
 def test_a_link_into_another_file_is_refused(tmp_path):

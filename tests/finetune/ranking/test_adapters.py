@@ -10,7 +10,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import load_split
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.model import score_answers
-from finetune.ranking.ranker import check_no_bottlenecks, load_own_tokenizer, load_ranker
+from finetune.ranking.ranker import check_no_bottlenecks, find_max_length, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 from pretrain.release.folder import fingerprint_model
 from tests.adapters import write_random_adapter
@@ -45,7 +45,7 @@ def test_an_adapter_ranks_by_its_folder_alone(method, make_adapter, sets):
     data = load_split(f"files={sets}", "test")
     scores = score_answers(str(folder), data)
     ranker = load_ranker(str(folder))
-    pairs = encode_pairs(data, load_own_tokenizer(str(folder)))
+    pairs = encode_pairs(data, load_own_tokenizer(str(folder)), find_max_length(str(folder)))
     assert scores == pytest.approx(score_pairs(ranker.eval(), pairs, torch.device("cpu")), abs=1e-5)
     ranker.classifier.set_attn_implementation("eager")
     row = pairs.pack(torch.arange(1).numpy(), torch.device("cpu"))

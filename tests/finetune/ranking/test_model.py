@@ -16,7 +16,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.kinds import find_kind, load_bi_encoder
 from finetune.ranking.model import load_model, score_answers
-from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker, save_ranker
+from finetune.ranking.ranker import find_max_length, load_own_tokenizer, load_ranker, save_ranker
 from finetune.ranking.siamese import list_untrained_parts, load_siamese_ranker, save_siamese_ranker
 
 # Length 24 cuts some of the pairs.
@@ -185,8 +185,8 @@ def test_a_ranker_states_the_length_that_it_was_trained_on(made, data, tmp_path)
     save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), tmp_path / "best")
     folder = str(tmp_path / "best")
     assert CrossEncoder(folder, device="cpu").max_seq_length == length
-    assert find_trained_length(folder) == length
-    assert find_trained_length(start) is None
+    assert find_max_length(folder) == length
+    assert find_max_length(start) == CrossEncoder(start, device="cpu").max_seq_length == 512
     model = load_model(folder)
     np.testing.assert_array_equal(model.score(data), score_answers(folder, data, length))
     questions, answers = zip(*pairs_of(data), strict=True)
@@ -198,7 +198,17 @@ def test_a_fine_tuned_bi_encoder_is_trained_further_on_as_many_tokens(made, tmp_
     start, folder = str(made("bert")), str(tmp_path / "best")
     ranker = load_siamese_ranker(start, 1)
     save_siamese_ranker(ranker.config, load_own_tokenizer(start), 16, ranker.state_dict(), tmp_path / "best")
-    assert find_trained_length(folder) == SentenceTransformer(folder, device="cpu").max_seq_length == 16
+    assert find_max_length(folder) == SentenceTransformer(folder, device="cpu").max_seq_length == 16
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_the_own_length_is_that_of_sentence_transformers(family, made, make_model, bi_encoder):
+    """Fine-tuning and ranking read it: from settings, positions or the tokenizer."""
+    for folder in (str(bi_encoder()), str(make_model(family, headless=True, **OWN[family]))):
+        assert find_max_length(folder) == load_model(folder).max_length
+        assert find_max_length(folder) == SentenceTransformer(folder, device="cpu").max_seq_length
+    folder = str(made(family))
+    assert find_max_length(folder) == min(512, CrossEncoder(folder, device="cpu").max_seq_length)  # RoBERTa: 514 rows
 
 
 def test_parts_of_a_bi_encoder_that_are_not_trained_further(bi_encoder):

@@ -7,6 +7,7 @@ from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder
 
 from data_pipeline.core.errors import KinspanError
+from finetune.ranking.ranker import find_max_length
 from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
 from finetune.training.release import find_ranker, release_ranker
@@ -25,7 +26,6 @@ def experiment(tmp_path_factory, write_sets, model):
         seeds=2,
         epochs=2,
         batch_size=4,
-        max_length=32,
         learning_rate=1e-3,
         precision="fp32",
         log_steps=2,
@@ -36,6 +36,7 @@ def experiment(tmp_path_factory, write_sets, model):
 
 def test_the_seed_with_the_best_dev_map_is_taken(experiment):
     results = json.loads((experiment / "results.json").read_text())
+    assert results["settings"]["max_length"] == find_max_length(results["settings"]["model"]) == 512
     best = max(results["seeds"], key=lambda run: run["dev"]["map"])["seed"]
     assert find_ranker(experiment) == experiment / f"seed-{best}/best"
     assert find_ranker(experiment / "seed-2") == find_ranker(experiment / "seed-2/best") == experiment / "seed-2/best"
