@@ -35,7 +35,6 @@ TUNED_BI_ENCODER = "the fine-tuned bi-encoder"
 TUNED = "the fine-tuned cross-encoder"
 PRETRAINED_AND_TUNED = "the pre-trained and fine-tuned cross-encoder"
 FUSION, FUSION_OF_ALL = "the fusion of BM25 and the bi-encoder", "the fusion of BM25, bi-encoder and cross-encoder"
-MAX_LENGTH = 128  # tokens that the pre-trained model ranks with
 TIMED_QUESTIONS = 8
 PRETRAINED_TOKENS = 32 * 64  # of an update of pre-training
 CHARS_PER_TOKEN = 4

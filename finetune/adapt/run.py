@@ -24,11 +24,11 @@ from finetune.evaluation.metrics import MAP
 from finetune.evaluation.significance import SIGNIFICANT, compute_interval
 from finetune.ranking.fusion import write_fusion
 from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, can_embed, find_kind
+from finetune.ranking.ranker import find_max_length
 from finetune.training.release import find_ranker, release_ranker
 from finetune.training.stages import fingerprint_answers, fingerprint_identity
 from pretrain.engine.device import name_device, set_threads
 from pretrain.engine.run_folder import lock_folder
-from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 
@@ -36,7 +36,6 @@ from .page import render_page
 from .passages import has_labels, search_candidates
 from .questions import TEST, Questions, load_questions, locate_test, name_questions
 from .rankers import (
-    MAX_LENGTH,
     PRETRAINED,
     Cost,
     CostMeter,
@@ -217,7 +216,7 @@ def _claim_answers(output: Path, answers: list[str]) -> None:
 def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objective: str) -> JsonObject:
     """Pre-trains for the budget, with a schedule that a larger budget can continue, and returns the summary.
 
-    The model's length for ranking becomes that of the fine-tuned models.
+    It ranks at the base model's length.
     """
     output, config = options.output, load_config(options.model)
     log.info("pre-training %s for %s, objective %s", name_model(options.model), options.budget.text, objective)
@@ -240,9 +239,7 @@ def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objecti
         return hooks.pretrain({**settings, **short, "max_steps": updates}, output / PRETRAINING)
 
     summary = train_for(options.budget, train, output)
-    positions = getattr(config, "max_position_embeddings", MAX_LENGTH)
-    positions -= FAMILIES[config.model_type].first_position(config)
-    set_ranking_length(output / PRETRAINING / RELEASE, min(MAX_LENGTH, positions))
+    set_ranking_length(output / PRETRAINING / RELEASE, find_max_length(options.model))
     return summary
 
 

@@ -14,10 +14,10 @@ from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval, correct_choice
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind
-from finetune.ranking.ranker import find_trained_length, load_own_tokenizer, load_ranker
+from finetune.ranking.ranker import find_max_length, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 
-from .rankers import MAX_LENGTH, PRETRAINED, Ranker, ScoreCache, list_untrained, name_base, name_model
+from .rankers import PRETRAINED, Ranker, ScoreCache, list_untrained, name_base, name_model
 
 SELQA = Path(__file__).with_name("selqa")  # a hundred questions, for an adaptation without labels
 
@@ -186,5 +186,5 @@ def _score_by_new_head(model: str, data: AnswerSet, pretrained: str) -> np.ndarr
     """Returns the scores ``[N]`` of the model with the fresh pair head that its pre-training began with."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ranker = load_ranker(model)
-    pairs = encode_pairs(data, load_own_tokenizer(model), find_trained_length(pretrained) or MAX_LENGTH)
+    pairs = encode_pairs(data, load_own_tokenizer(model), find_max_length(pretrained))
     return score_pairs(ranker.eval().to(device), pairs, device)
