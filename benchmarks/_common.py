@@ -15,6 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.corpus import Corpus
+from data_pipeline.sampling.stream import PairStream
+from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+from objectives import parse_mixture
+from objectives.mlm import MaskedLM
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "tokenizers", "deepspeed", "numpy", "pyarrow")
@@ -26,6 +31,15 @@ def read_model(name: str) -> tuple[str, dict[str, Any]]:
     """Returns the family and the config of a model that ``--dry_run`` knows without the hub."""
     config = json.loads((ROOT / "pretrain/planning/models" / name / "config.json").read_text())
     return config.pop("model_type"), config
+
+
+def open_stream(folder: str | Path, objective: str = "ssp", masked: bool = True, **options: Any) -> PairStream:
+    """Returns the pairs of an objective at its own length, or that of ``options``."""
+    corpus = Corpus(folder)
+    tokenizer = load_tokenizer(str(corpus.folder / "tokenizer"))
+    masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masked else None
+    mixture = parse_mixture(objective).read_from(corpus)
+    return PairStream(mixture, template=read_pair_template(tokenizer), seed=1, masking=masking, **options)
 
 
 class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):

@@ -18,8 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _common
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
@@ -86,8 +85,7 @@ def time_prepare(paths: list[str], tokenizer: str, num_workers: int, duplicates:
     before = count_cpu_seconds()
     with tempfile.TemporaryDirectory() as folder:
         done = prepare(paths, tokenizer, folder, OBJECTIVES, num_workers=num_workers, duplicates=duplicates, quiet=True)
-    cpu = count_cpu_seconds() - before
-    return Timed(done.seconds, cpu, done.manifest.totals["tokens"])
+    return Timed(done.seconds, count_cpu_seconds() - before, done.manifest.totals["tokens"])
 
 
 def count_cpu_seconds() -> float:

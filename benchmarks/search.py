@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from tqdm import tqdm
@@ -157,8 +156,7 @@ def main() -> None:
         questions = data.questions[start : start + BATCH]
         ranked += find_batch(searchers, questions, args.rerank_k, [FIRST[stage] for stage in args.rerank])
     latency = time_ways(searchers, data.questions[: 2 * args.timed], args.rerank_k)
-    table = tabulate(ranked, list_right(data), latency)
-    print("\n".join(table))
+    print("\n".join(tabulate(ranked, list_right(data), latency)))
 
 
 if __name__ == "__main__":

@@ -21,16 +21,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _common
 from data_pipeline.corpus import Corpus, fingerprint_corpus
 from data_pipeline.prepare.write import write_manifest
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.tokenizers import load_tokenizer, read_pair_template
-from objectives import parse_mixture
-from objectives.mlm import MaskedLM
+from data_pipeline.tokenizers import load_tokenizer
 
 CUT = {"truncation": "longest_first", "max_length": _common.MAX_LENGTH}
 LOADER_BATCH = 64  # pairs that the usual way collates at a time
@@ -43,15 +40,6 @@ Texts = list[tuple[str, str]]
 EPILOG = """example:
   kinspan prepare --input enwiki2015_AA.jsonl.xz --tokenizer roberta-base --output_dir corpora/aa-roberta
   python benchmarks/stream.py --corpus corpora/aa-roberta"""
-
-
-def open_stream(folder: str, objective: str = "ssp", masked: bool = True, **options: Any) -> PairStream:
-    """Returns the pairs of an objective at its own length, or that of ``options``."""
-    corpus = Corpus(folder)
-    tokenizer = load_tokenizer(str(corpus.folder / "tokenizer"))
-    masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masked else None
-    mixture = parse_mixture(objective).read_from(corpus)
-    return PairStream(mixture, template=read_pair_template(tokenizer), seed=1, masking=masking, **options)
 
 
 def list_texts(stream: PairStream, tokenizer: Any, first: int, count: int) -> Texts:
@@ -102,14 +90,14 @@ def count_same_ids(stream: PairStream, tokenizer: Any, count: int = 500) -> floa
 def seek(folder: str) -> float:
     """Returns the seconds to open a corpus and make batch 1,000,000, thousands of epochs away; hashing included."""
     began = time.perf_counter()
-    open_stream(folder, max_length=_common.MAX_LENGTH).batch(SEEK_BATCH * SEEK_PAIRS, SEEK_PAIRS)
+    _common.open_stream(folder, max_length=_common.MAX_LENGTH).batch(SEEK_BATCH * SEEK_PAIRS, SEEK_PAIRS)
     return time.perf_counter() - began
 
 
 def read_epoch(folder: str, size: int) -> tuple[float, float]:
     """Returns the MB that a reader's memory grew by, at the end of an epoch and at most, with blocks of one shard."""
     before = peak = measure_memory()
-    stream = open_stream(folder, max_length=_common.MAX_LENGTH, block_anchors=1)
+    stream = _common.open_stream(folder, max_length=_common.MAX_LENGTH, block_anchors=1)
     num_batches = -(-stream.epoch_pairs // size)
     for number in range(0, num_batches, -(-num_batches // MOST_READS)):
         stream.batch(number * size, size)
@@ -149,16 +137,16 @@ def main() -> None:
     os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
     size, rounds = args.batch, args.rounds
     tokenizer = load_tokenizer(str(Path(args.corpus) / "tokenizer"))
-    stream = open_stream(args.corpus, max_length=_common.MAX_LENGTH)
+    stream = _common.open_stream(args.corpus, max_length=_common.MAX_LENGTH)
     texts = [list_texts(stream, tokenizer, number * size, size) for number in range(2 * rounds)]
     ways = {"ours": lambda number: stream.batch(number * size, size), **list_usual_ways(tokenizer, texts)}
     seconds = _common.take_turns(ways, rounds)
     rows = [(name, f"{size / s:,.0f}", f"{s / seconds['ours']:.1f}") for name, s in seconds.items()]
     _common.print_table(("one core, pairs of at most 128 tokens", "pairs/s", "ours is x"), rows)
-    same = count_same_ids(open_stream(args.corpus, masked=False, max_length=_common.MAX_LENGTH), tokenizer)
+    same = count_same_ids(_common.open_stream(args.corpus, masked=False, max_length=_common.MAX_LENGTH), tokenizer)
     print(f"{100 * same:.1f}% of the pairs have the same ids both ways, before masking\n")
 
-    streams = {name: open_stream(args.corpus, name) for name in OBJECTIVES}
+    streams = {name: _common.open_stream(args.corpus, name) for name in OBJECTIVES}
     objectives = {name: lambda number, of=of: of.batch(number * size, size) for name, of in streams.items()}
     rows = []
     for name, s in _common.take_turns(objectives, rounds).items():

@@ -16,8 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import _common
 from benchmarks.peers import trainings
@@ -36,8 +35,7 @@ WAYS = {
 EPILOG = """example:
   kinspan prepare --input enwiki2015_AA.jsonl.xz --output_dir corpora/aa
   kinspan prepare --input enwiki2015_AA.jsonl.xz --tokenizer roberta-base --output_dir corpora/aa-roberta
-  python benchmarks/train_step.py --corpus corpora/aa --roberta_corpus corpora/aa-roberta
-  python benchmarks/train_step.py --corpus corpora/aa --models minilm --objectives ssp --precisions fp32"""
+  python benchmarks/train_step.py --corpus corpora/aa --roberta_corpus corpora/aa-roberta"""
 
 
 def list_cases(args: Any) -> list[Case]:

@@ -43,10 +43,7 @@ def run_program(
 
 
 def run_programs(
-    commands: Sequence[Sequence[Any]],
-    cwd: str | Path,
-    timeout: int,
-    variables: Sequence[dict[str, str]],
+    commands: Sequence[Sequence[Any]], cwd: str | Path, timeout: int, variables: Sequence[dict[str, str]]
 ) -> list[subprocess.CompletedProcess[str]]:
     """Runs several programs at once, such as the ranks of a run."""
     server = _start_server()

@@ -145,15 +145,12 @@ def test_pickled_weights_run_nothing(name, how, beside, folder, tmp_path):
     assert not marker.exists()
 
 
-def _answers(folder):
-    from finetune.data.registry import load_split
-
+def write_sets(folder):
     (folder / "sets").mkdir()
     for split in ("train", "dev", "test"):
         pairs = [(f"why {split} {q}", a) for q in range(3) for a in range(3)]
         rows = [{"question": q, "answer": f"{a} stone", "label": int(not a)} for q, a in pairs]
         (folder / f"sets/{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    return load_split(f"files={folder}/sets", "test")
 
 
 # What is given away ---------------------------------------------------------------------------------------------
@@ -203,7 +200,7 @@ def test_a_release_shows_nothing_of_the_machine(family, tmp_path, tiny_documents
 
 
 def test_a_fine_tuned_ranker_shows_nothing_of_the_machine(folder, tmp_path, secrets):
-    _answers(tmp_path)
+    write_sets(tmp_path)
     settings = {"seeds": 1, "epochs": 1, "max_length": 32, "precision": "fp32"}
     places = {"model": str(folder), "data": f"files={tmp_path}/sets", "output_dir": str(tmp_path / "out")}
     run_experiment(FinetuneConfig(**settings, **places))

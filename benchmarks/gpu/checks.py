@@ -153,8 +153,8 @@ def kill_and_resume(bench: Bench) -> Iterator[Row]:
 
 
 def _shape(pairs: int, micro: int, steps: int) -> dict[str, Any]:
-    shape = {"global_batch_size": pairs, "micro_batch_size": micro, "max_steps": steps, "save_steps": steps}
-    return shape | {"log_steps": 1}
+    sizes = {"global_batch_size": pairs, "micro_batch_size": micro}
+    return sizes | {"max_steps": steps, "save_steps": steps, "log_steps": 1}
 
 
 def count_differences(*runs: dict[str, Any]) -> int:

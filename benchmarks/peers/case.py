@@ -9,19 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks._common import read_model
+from benchmarks import _common
 from data_pipeline.core.default_model import default_model
-from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.tokenizers import load_tokenizer, read_pair_template
-from objectives import parse_mixture
-from objectives.mlm import MaskedLM
+from data_pipeline.tokenizers import load_tokenizer
 
 RATE, CLIP, SEED = 1e-4, 1.0, 1
 IGNORED = -100  # the label of a token that is not masked
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}
-MODELS = {"roberta-base": read_model("roberta-base"), "small-bert": ("bert", SMALL)}  # type and config
+MODELS = {"roberta-base": _common.read_model("roberta-base"), "small-bert": ("bert", SMALL)}  # type and config
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -69,16 +66,7 @@ def write_model(case: Case, folder: Path) -> str:
 
 def open_stream(case: Case) -> PairStream:
     """Returns the pairs of a case, masked for its token loss."""
-    corpus = Corpus(case.corpus)
-    tokenizer = load_tokenizer(str(corpus.folder / "tokenizer"))
-    mixture = parse_mixture(case.objective).read_from(corpus)
-    return PairStream(
-        mixture,
-        template=read_pair_template(tokenizer),
-        seed=SEED,
-        max_length=mixture.max_length,
-        masking=MaskedLM(tokenizer.mask_token_id, len(tokenizer)),
-    )
+    return _common.open_stream(case.corpus, case.objective)
 
 
 def split_rows(batch: Batch) -> list[dict[str, Any]]:

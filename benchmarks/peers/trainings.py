@@ -21,19 +21,12 @@ from .turns import Turn
 MEGA_BATCH = 50  # batches that the sampler sorts together: its default for large data sets
 
 
-def load_ours(case: Case) -> Any:
-    """Returns the model that kinspan pretrain would train."""
-    from pretrain.modeling.pair_model import load_model
-
-    with TemporaryDirectory() as folder:
-        return load_model(write_model(case, Path(folder)), SEED, (case.objective,))[0]
-
-
 def train_ours(case: Case, turn: Turn) -> None:
     from pretrain.batches import make_micro_batches
     from pretrain.config import PretrainConfig
     from pretrain.engine.engine import build_engine, complete_settings, read_deepspeed_config, start_distributed
     from pretrain.engine.layout import Layout
+    from pretrain.modeling.pair_model import load_model
     from pretrain.step import start_count_reduction, train_step
 
     start_distributed()
@@ -41,7 +34,9 @@ def train_ours(case: Case, turn: Turn) -> None:
     settings = PretrainConfig(learning_rate=RATE, max_grad_norm=CLIP)
     stage = "ds_configs/zero1.json" if case.precision == "bf16" else "ds_configs/zero0.json"
     deepspeed_settings = complete_settings(read_deepspeed_config(stage), settings.max_grad_norm, layout, case.precision)
-    engine = build_engine(load_ours(case), deepspeed_settings, settings.learning_rate, settings.weight_decay)
+    with TemporaryDirectory() as folder:
+        model = load_model(write_model(case, Path(folder)), SEED, (case.objective,))[0]
+    engine = build_engine(model, deepspeed_settings, settings.learning_rate, settings.weight_decay)
     engine.train()
     stream = open_stream(case)
     filler = stream.batch(0, 1)

@@ -6,23 +6,11 @@ import pytest
 
 from pretrain.engine.watch import SILENCE, STATUS
 from tests.chaos.materials import ROOT, Cell
-from tests.cluster.jobs import (
-    LAUNCHERS,
-    SETTINGS,
-    hash_weights,
-    list_flags,
-    read_losses,
-    run_here,
-    run_on,
-    start_on,
-)
+from tests.cluster.jobs import LAUNCHERS, SETTINGS, hash_weights, list_flags, read_losses, run_here, run_on, start_on
 from tests.cluster.jobs import materials as materials
 from tests.cluster.namespaces import cut_link, find_obstacle, make_hosts, mend_link, time_ends
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(find_obstacle()), reason=str(find_obstacle())),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_obstacle()), reason=str(find_obstacle()))]
 ENTRY = str(ROOT / "launch/pretrain.py")
 VICTIM = str(ROOT / "tests/chaos/victim.py")  # the same, with steps as slow as CHAOS_SLOW says
 ENDED = SILENCE + 60.0  # seconds after a cut by which every rank and launcher has ended, on two busy cores

@@ -10,10 +10,7 @@ from tests.cluster.jobs import LAUNCHERS, SETTINGS, list_flags, run_on
 from tests.cluster.jobs import materials as materials
 from tests.cluster.namespaces import fill_disk, find_obstacle, make_hosts, show_instead, slow_link
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(find_obstacle()), reason=str(find_obstacle())),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_obstacle()), reason=str(find_obstacle()))]
 ENTRY = str(ROOT / "launch/preflight.py")
 
 

@@ -1,12 +1,6 @@
 import pytest
 
-from data_pipeline.browse import (
-    decode_pairs,
-    load_decoder,
-    sample_documents,
-    search_documents,
-    show_document,
-)
+from data_pipeline.browse import decode_pairs, load_decoder, sample_documents, search_documents, show_document
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
 

@@ -16,17 +16,13 @@ OBJECTIVES = st.sampled_from([None, "ssp", "ssp:2+psd:1", "my_module:my_objectiv
 @pytest.mark.parametrize(
     ("text", "source"),
     [
-        ("corpora/docs", Source("corpora/docs")),
-        ("s3://bucket/wiki=3", Source("s3://bucket/wiki", 3)),
+        *[("corpora/docs", Source("corpora/docs")), ("s3://bucket/wiki=3", Source("s3://bucket/wiki", 3))],
         ("corpora/news=1,psd", Source("corpora/news", 1, "psd")),
-        ("corpora/a=b=2,ssp:2+sp", Source("corpora/a=b", 2, "ssp:2+sp")),
-        ("corpora/a,b", Source("corpora/a,b")),
+        *[("corpora/a=b=2,ssp:2+sp", Source("corpora/a=b", 2, "ssp:2+sp")), ("corpora/a,b", Source("corpora/a,b"))],
         ("corpora/docs=0.7,ssp", Source("corpora/docs", Fraction(7, 10), "ssp")),
         ("corpora/docs=.25", Source("corpora/docs", Fraction(1, 4))),
-        ("corpora/docs=2.0", Source("corpora/docs", 2)),
-        ("corpora/lr=1e-3", Source("corpora/lr=1e-3")),
-        ("corpora/a=3=1", Source("corpora/a=3", 1)),
-        ("corpora/x=1,y=2,psd", Source("corpora/x=1,y", 2, "psd")),
+        *[("corpora/docs=2.0", Source("corpora/docs", 2)), ("corpora/lr=1e-3", Source("corpora/lr=1e-3"))],
+        *[("corpora/a=3=1", Source("corpora/a=3", 1)), ("corpora/x=1,y=2,psd", Source("corpora/x=1,y", 2, "psd"))],
     ],
 )
 def test_a_corpus_is_read_from_the_right(text, source):

@@ -17,13 +17,7 @@ from data_pipeline.sampling.anchors import open_block
 from data_pipeline.sampling.pairs import EASY
 from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.sampling.texts import (
-    find_bodies,
-    find_groups,
-    find_linked,
-    find_titles,
-    view_texts,
-)
+from data_pipeline.sampling.texts import find_bodies, find_groups, find_linked, find_titles, view_texts
 from data_pipeline.tokenizers import read_text_template
 from objectives import FORUM_OBJECTIVES, OBJECTIVES, parse_mixture, title_body, title_sentence
 from objectives.contrastive import as_contrastive

@@ -14,14 +14,7 @@ from threadpoolctl import threadpool_limits
 from data_pipeline.sampling.packing import cut_longest_first
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 
-NEGATIVES = {
-    "ssp": (EASY, HARD),
-    "sp": (EASY, HARD),
-    "ict": (EASY, HARD),
-    "psd": (EASY,),
-    "nsp": (EASY,),
-    "sop": (HARD,),
-}
+NEGATIVES = dict.fromkeys(("ssp", "sp", "ict"), (EASY, HARD)) | {"psd": (EASY,), "nsp": (EASY,), "sop": (HARD,)}
 PAIRS = 50_000
 
 

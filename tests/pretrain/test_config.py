@@ -7,20 +7,13 @@ from pretrain.planning.checks import check
 
 ADAPTER = {"adapter": "pfeiffer", "adapter_size": 6}
 REFUSALS = [  # changed settings, flag
-    ({"micro_batch_size": 65}, "--micro_batch_size"),
-    ({"global_batch_size": 0}, "--global_batch_size 0"),
-    ({"max_steps": -1}, "--max_steps -1"),
-    ({"max_steps": 5, "max_tokens": 5}, "--max_steps and --max_tokens"),
-    ({"max_epochs": float("nan")}, "--max_epochs"),
-    ({"learning_rate": -1.0}, "--learning_rate"),
-    ({"learning_rate": float("nan")}, "--learning_rate"),
-    ({"mlm_probability": 1.5}, "--mlm_probability"),
-    ({"seed": -1}, "--seed"),
-    ({**ADAPTER, "token_loss": "mlm"}, "--token_loss"),
-    ({**ADAPTER, "pair_weight": 0.0}, "--pair_weight 0"),
-    ({"adapter_size": 6}, "--adapter"),
-    ({"adapter": "fusion"}, "--adapters|--adapter_size"),
-    ({"adapter": "lora", "adapters": ["x"]}, "--adapters"),
+    *[({"micro_batch_size": 65}, "--micro_batch_size"), ({"global_batch_size": 0}, "--global_batch_size 0")],
+    *[({"max_steps": -1}, "--max_steps -1"), ({"max_steps": 5, "max_tokens": 5}, "--max_steps and --max_tokens")],
+    *[({"max_epochs": float("nan")}, "--max_epochs"), ({"learning_rate": -1.0}, "--learning_rate")],
+    *[({"learning_rate": float("nan")}, "--learning_rate"), ({"mlm_probability": 1.5}, "--mlm_probability")],
+    *[({"seed": -1}, "--seed"), ({**ADAPTER, "token_loss": "mlm"}, "--token_loss")],
+    *[({**ADAPTER, "pair_weight": 0.0}, "--pair_weight 0"), ({"adapter_size": 6}, "--adapter")],
+    *[({"adapter": "fusion"}, "--adapters|--adapter_size"), ({"adapter": "lora", "adapters": ["x"]}, "--adapters")],
 ]
 
 

@@ -6,13 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.sampling.pairs import EASY, HARD, KINDS, POSITIVE
 from pretrain.batches import to_tensors
-from pretrain.metrics import (
-    MIN_LOSSES,
-    FlopCounter,
-    compute_figures,
-    count_seen,
-    is_spike,
-)
+from pretrain.metrics import MIN_LOSSES, FlopCounter, compute_figures, count_seen, is_spike
 from pretrain.modeling.cpu import products
 from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.encoder import ROUND_TO, encode_packed

@@ -38,10 +38,7 @@ def test_a_run_with_nothing_in_the_way_is_ready_and_nothing_is_left(make_config,
 
 @pytest.mark.parametrize(
     ("settings", "flag"),
-    [
-        ({"warmup_steps": 10, "max_steps": 10}, "--warmup_steps"),
-        ({"max_steps": 4, "seed": 7}, "--output_dir"),
-    ],
+    [({"warmup_steps": 10, "max_steps": 10}, "--warmup_steps"), ({"max_steps": 4, "seed": 7}, "--output_dir")],
 )
 def test_what_the_run_would_refuse_is_refused_and_the_folder_stays(settings, flag, make_config, tmp_path):
     set_up_alone(make_config(max_steps=4))

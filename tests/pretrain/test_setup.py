@@ -13,9 +13,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.setup import (
-    plan_schedule,
-)
+from pretrain.setup import plan_schedule
 from tests.chaos.starts import free_port
 from tests.pretrain.steps import set_up_alone
 from tests.programs import run_programs

@@ -43,16 +43,12 @@ def test_a_table_may_name_and_leave_out_its_fields(tmp_path):
 REFUSED = [  # a file, its text, columns, what the message names
     ("a.jsonl", '{"body": "x"}\n', {}, "--columns"),
     ("a.jsonl", '{"id": "1", "text": "x"}\n{"id": "1", "text": "y"}\n', {}, "a.jsonl: the id '1'"),
-    ("a.jsonl", '{"text": ""}\n', {}, "a.jsonl"),
-    ("a.jsonl", "", {}, "a.jsonl"),
-    ("a.jsonl", '{"text": ["x"]}\n', {}, "a.jsonl line 1"),
-    ("a.jsonl", '{"text": "x"}\n{', {}, "a.jsonl line 2"),
-    ("a.txt", "x", {}, "a.txt"),
-    ("d.jsonl", '{"paragraphs": ["x"]}\n', {}, "--answers documents="),
+    *[("a.jsonl", '{"text": ""}\n', {}, "a.jsonl"), ("a.jsonl", "", {}, "a.jsonl")],
+    *[("a.jsonl", '{"text": ["x"]}\n', {}, "a.jsonl line 1"), ("a.jsonl", '{"text": "x"}\n{', {}, "a.jsonl line 2")],
+    *[("a.txt", "x", {}, "a.txt"), ("d.jsonl", '{"paragraphs": ["x"]}\n', {}, "--answers documents=")],
     ("a.jsonl", '{"text": "x"}\n', {"body": "x"}, "--columns"),
     ("a.tsv", "id\ttext\n1\tx\n", {"id": "number"}, "--columns"),
-    ("a.tsv", "0\tone\n1\ttwo\tthree\n", {}, "a.tsv line 2"),
-    ("a.tsv", "number\tbody\n1\tone\n", {}, "a.tsv"),
+    *[("a.tsv", "0\tone\n1\ttwo\tthree\n", {}, "a.tsv line 2"), ("a.tsv", "number\tbody\n1\tone\n", {}, "a.tsv")],
 ]
 
 

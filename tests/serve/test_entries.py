@@ -96,8 +96,7 @@ def test_from_a_benchmark_to_its_figures(tmp_path, run, built, cross_encoder):
         *("--depth", 3, "--max_length", 32, "--output_dir", ranked),
     )
     last = run(
-        evaluate,
-        *("--run", found, ranked / "run.txt", "--qrels", built, "--metrics", "MRR R@20", "R@3", "--json"),
+        evaluate, *("--run", found, ranked / "run.txt", "--qrels", built, "--metrics", "MRR R@20", "R@3", "--json")
     ).splitlines()[-1]
     first, second = json.loads(last)["systems"]
     assert first["mrr"] == first["R@3"] == first["R@20"] == 1  # the number stands in one answer alone

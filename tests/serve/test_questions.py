@@ -28,18 +28,13 @@ def test_each_form_is_read_in_order(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "named"),
     [
-        ("q.tsv", "q 1\twhy\n", "q.tsv line 1"),
-        ("q.tsv", "q1\twhy\nq1\thow\n", "q.tsv line 2"),
-        ("q.tsv", "q1\t \n", "q.tsv line 1"),
-        ("q.tsv", "q1\twhy\nq2 how\n", "q.tsv line 2"),
-        ("q.tsv", "", "q.tsv"),
-        ("q.tsv", "id\tbody\n1\tx\n", "q.tsv"),
+        *[("q.tsv", "q 1\twhy\n", "q.tsv line 1"), ("q.tsv", "q1\twhy\nq1\thow\n", "q.tsv line 2")],
+        *[("q.tsv", "q1\t \n", "q.tsv line 1"), ("q.tsv", "q1\twhy\nq2 how\n", "q.tsv line 2")],
+        *[("q.tsv", "", "q.tsv"), ("q.tsv", "id\tbody\n1\tx\n", "q.tsv")],
         ("q.jsonl", '{"question": "why"}\n', "q.jsonl"),
         ("q.jsonl", '{"id": "1", "question": "why"}\n{"id": "2"}\n', "q.jsonl line 2"),
-        ("q.jsonl", '{"id": 1.5, "question": "why"}\n', "q.jsonl line 1"),
-        ("q.txt", "why\n", "q.txt"),
-        ("none.tsv", None, "none.tsv"),
-        ("", None, "queries.jsonl"),
+        *[("q.jsonl", '{"id": 1.5, "question": "why"}\n', "q.jsonl line 1"), ("q.txt", "why\n", "q.txt")],
+        *[("none.tsv", None, "none.tsv"), ("", None, "queries.jsonl")],
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(tmp_path, name, text, named):

@@ -69,13 +69,9 @@ def test_flags(argv, config):
 @pytest.mark.parametrize(
     ("argv", "names"),
     [
-        (["--size", "x"], "--size x"),
-        (["--size", "0"], "--size 0"),
-        (["--size"], "--size"),
-        (["--dry_run", "maybe", "no"], "maybe"),
-        (["--siz", "3"], "--siz; .*--size"),
-        (["--dry-rum=yes"], "--dry_rum; .*--dry_run"),
-        (["--zzz", "x"], "--zzz"),
+        *[(["--size", "x"], "--size x"), (["--size", "0"], "--size 0"), (["--size"], "--size")],
+        *[(["--dry_run", "maybe", "no"], "maybe"), (["--siz", "3"], "--siz; .*--size")],
+        *[(["--dry-rum=yes"], "--dry_rum; .*--dry_run"), (["--zzz", "x"], "--zzz")],
         (["--config", "absent.yaml"], "--config absent.yaml"),
     ],
 )

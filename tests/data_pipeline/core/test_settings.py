@@ -48,13 +48,9 @@ def test_a_text_stands_below_its_declaration_or_in_it():
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
-        ({"size": 0}, "--size 0"),
-        ({"share": 1.0}, "--share 1.0"),
-        ({"share": float("nan")}, "--share nan"),
-        ({"rates": [0.5, -1.0]}, "--rates -1.0"),
-        ({"rates": [float("inf")]}, "--rates inf"),
-        ({"share": 0.5}, "--share needs --flag"),
-        ({"word": "x"}, "--word needs --kind b"),
+        *[({"size": 0}, "--size 0"), ({"share": 1.0}, "--share 1.0"), ({"share": float("nan")}, "--share nan")],
+        *[({"rates": [0.5, -1.0]}, "--rates -1.0"), ({"rates": [float("inf")]}, "--rates inf")],
+        *[({"share": 0.5}, "--share needs --flag"), ({"word": "x"}, "--word needs --kind b")],
     ],
 )
 def test_what_is_out_of_range_or_alone_is_refused(settings, flag):
@@ -72,14 +68,8 @@ def test_values_in_range_pass_and_lists_are_copied():
 @pytest.mark.parametrize(
     ("name", "value", "converted"),
     [
-        ("size", "1e3", 1000),
-        ("size", str(2**63 - 1), 2**63 - 1),
-        ("share", "1e-5", 1e-5),
-        ("share", None, None),
-        ("rates", ["1", 2], [1.0, 2.0]),
-        ("rates", 1, [1.0]),
-        ("name", 0.25, "0.25"),
-        ("flag", "no", False),
+        *[("size", "1e3", 1000), ("size", str(2**63 - 1), 2**63 - 1), ("share", "1e-5", 1e-5), ("share", None, None)],
+        *[("rates", ["1", 2], [1.0, 2.0]), ("rates", 1, [1.0]), ("name", 0.25, "0.25"), ("flag", "no", False)],
     ],
 )
 def test_values_of_yaml_and_of_flags_get_the_settings_type(name, value, converted):

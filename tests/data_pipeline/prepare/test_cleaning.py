@@ -16,10 +16,7 @@ DROPPED = {  # what a step drops
         "* * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * *",
     ],
     "titles": ["The Title of It All", "the title  of it all."],
-    "headers": [
-        "Early life and education",
-        "A heading that is rather long, but in which no sentence comes to its end",
-    ],
+    "headers": ["Early life and education", "A heading that is rather long, but in which no sentence comes to its end"],
     "html": ["<br/>", "<p></p>", "<script>var x = 1;</script>", "<!-- nothing -->"],
 }
 CHANGED = {  # what a step mends
@@ -35,17 +32,10 @@ CHANGED = {  # what a step mends
     ],
 }
 KEPT = [
-    PROSE,
-    "He said so!",
-    "Is a < b, or b > a, and what of R&D?",
-    "Übung macht den Meister, naïve façade: déjà vu. Ångström.",
-    "The choice | is | his. It was made. He knew it.",
-    "In 1999 it rose by 3.5% to $1,200; in 2000 it fell to $900.",
-    "الكتاب على الطاولة.",
-    "这是一本书。",
-    "यह एक किताब है।",
-    "یہ ایک کتاب ہے۔",
-    "A column of text in which there is one | of them.",
+    *[PROSE, "He said so!", "Is a < b, or b > a, and what of R&D?"],
+    *["Übung macht den Meister, naïve façade: déjà vu. Ångström.", "The choice | is | his. It was made. He knew it."],
+    *["In 1999 it rose by 3.5% to $1,200; in 2000 it fell to $900.", "الكتاب على الطاولة.", "这是一本书。"],
+    *["यह एक किताब है।", "یہ ایک کتاب ہے۔", "A column of text in which there is one | of them."],
     "Run it with <command> as its argument; Option<T> and List<String> are types.",
 ]
 

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
-from data_pipeline.prepare.duplicates import (
-    find_repeats,
-)
+from data_pipeline.prepare.duplicates import find_repeats
 from tests.synthetic import short_tokenizer
 
 NOISE = "This line of text stands at the foot of every page of the site, and says nothing of its subject at all."

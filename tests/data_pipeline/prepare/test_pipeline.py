@@ -97,10 +97,7 @@ def test_counts_in_the_manifest_are_those_of_the_files(any_corpus):
                     for h, tokens in documents
                     if h == held_out
                 ]
-                assert info.usable[name][split] == {
-                    "anchors": sum(usable),
-                    "documents": sum(n > 0 for n in usable),
-                }
+                assert info.usable[name][split] == {"anchors": sum(usable), "documents": sum(n > 0 for n in usable)}
     totals = corpus.manifest.totals
     for name in ("documents", "paragraphs", "sentences", "tokens", "bytes"):
         assert totals[name] == sum(getattr(s, name) for s in corpus.manifest.shards)

@@ -95,14 +95,10 @@ GOOD = "Q1\tq\tD1\tT\tD1-0\ta\t1"
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
-        ([GOOD, "Q1\tq\tD1\tT\tD1-1\ta"], " line 3"),
-        ([GOOD, "Q1\tq\tD1\tT\tD1-1\ta\t2"], " line 3"),
-        ([GOOD, "Q2\t \tD1\tT\tD1-1\ta\t1"], " line 3"),
-        ([GOOD, " \tq\tD1\tT\tD1-1\ta\t1"], " line 3"),
-        ([GOOD, "Q1\tq\tD1\tT\t\ta\t1"], " line 3"),
-        ([GOOD, "Q1\tr\tD1\tT\tD1-1\ta\t1"], " line 3"),
-        ([GOOD, "Q2\tr\tD1\tT\tD1-0\ta\t1", GOOD], " line 4"),
-        ([GOOD, "Q1\tq\tD1\tT\tD1-1\t\udcff\t1"], " line 3"),
+        *[([GOOD, "Q1\tq\tD1\tT\tD1-1\ta"], " line 3"), ([GOOD, "Q1\tq\tD1\tT\tD1-1\ta\t2"], " line 3")],
+        *[([GOOD, "Q2\t \tD1\tT\tD1-1\ta\t1"], " line 3"), ([GOOD, " \tq\tD1\tT\tD1-1\ta\t1"], " line 3")],
+        *[([GOOD, "Q1\tq\tD1\tT\t\ta\t1"], " line 3"), ([GOOD, "Q1\tr\tD1\tT\tD1-1\ta\t1"], " line 3")],
+        *[([GOOD, "Q2\tr\tD1\tT\tD1-0\ta\t1", GOOD], " line 4"), ([GOOD, "Q1\tq\tD1\tT\tD1-1\t\udcff\t1"], " line 3")],
         ([], ""),
     ],
 )
@@ -127,13 +123,8 @@ def test_files_may_be_compressed_and_broken(tmp_path, suffix, compress):
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        ("squad={0}", "squad"),
-        ("wikiqa=", "wikiqa"),
-        ("{0}", "files="),
-        ("{0}/WikiQA-train.tsv", "files="),
-        ("wikiqa={0}/absent", "absent"),
-        ("files={0}/absent", "absent"),
-        ("files={0}/dump", "kinspan data las"),
+        *[("squad={0}", "squad"), ("wikiqa=", "wikiqa"), ("{0}", "files="), ("{0}/WikiQA-train.tsv", "files=")],
+        *[("wikiqa={0}/absent", "absent"), ("files={0}/absent", "absent"), ("files={0}/dump", "kinspan data las")],
         ("files={0}/dump/Posts.xml.xz", "kinspan data las"),
     ],
 )

@@ -57,8 +57,7 @@ def test_the_published_files_have_the_known_counts(shared, caplog):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"section": None}, {"answers": 2}, {"answers": [3]}, {"answers": [-1]}, {"candidates": ["a", None, "b"]}],
+    "change", [{"section": None}, {"answers": 2}, {"answers": [3]}, {"answers": [-1]}, {"candidates": ["a", None, "b"]}]
 )
 def test_a_broken_question_is_refused_by_its_number(tmp_path, change):
     spec = write(tmp_path, QUESTION, {**QUESTION, **change})

@@ -44,13 +44,9 @@ def test_a_line_that_is_repeated_counts_once(folder):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (HEAD + "1\ta\t1\n1\ta\t2\n", r"test.tsv line 3"),
-        (HEAD + "1\ta\t0.5\n", r"test.tsv line 2"),
-        (HEAD + "1\ta\t99999999999\n", r"test.tsv line 2"),
-        (HEAD + "1\ta\n", r"test.tsv line 2"),
-        (HEAD, r"test.tsv"),
-        ("1\ta\t1\n", r"test.tsv line 1"),
-        ("", r"test.tsv line 1"),
+        *[(HEAD + "1\ta\t1\n1\ta\t2\n", r"test.tsv line 3"), (HEAD + "1\ta\t0.5\n", r"test.tsv line 2")],
+        *[(HEAD + "1\ta\t99999999999\n", r"test.tsv line 2"), (HEAD + "1\ta\n", r"test.tsv line 2")],
+        *[(HEAD, r"test.tsv"), ("1\ta\t1\n", r"test.tsv line 1"), ("", r"test.tsv line 1")],
     ],
 )
 def test_what_is_wrong_is_named(folder, text, named):

@@ -42,9 +42,7 @@ def make(ids, labels, sizes):
 
 
 @given(
-    st.fixed_dictionaries(
-        {q: st.dictionaries(IDS, st.integers(-2, 4), min_size=1, max_size=25) for q in QUESTIONS},
-    ),
+    st.fixed_dictionaries({q: st.dictionaries(IDS, st.integers(-2, 4), min_size=1, max_size=25) for q in QUESTIONS}),
     st.dictionaries(st.sampled_from([*QUESTIONS, "else"]), st.dictionaries(IDS, SCORES, min_size=1, max_size=25)),
     st.data(),
 )

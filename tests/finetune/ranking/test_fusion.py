@@ -15,12 +15,7 @@ from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.bm25 import BM25, count_words, score_bm25
 from finetune.evaluation.metrics import MAP
 from finetune.ranking.embedder import fingerprint_bi_encoder
-from finetune.ranking.fusion import (
-    combine,
-    reciprocal_ranks,
-    standardise,
-    write_fusion,
-)
+from finetune.ranking.fusion import combine, reciprocal_ranks, standardise, write_fusion
 from finetune.ranking.kinds import BI_ENCODER as FINDER
 from finetune.ranking.kinds import CROSS_ENCODER as READER
 from finetune.ranking.kinds import FUSION_FILE, MODULES, WORDS, can_embed

@@ -8,13 +8,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet, resolve_pairs
-from finetune.training.groups import (
-    draw_examples,
-    draw_negatives,
-    draw_pairs,
-    flip_labels,
-    read_labels,
-)
+from finetune.training.groups import draw_examples, draw_negatives, draw_pairs, flip_labels, read_labels
 
 ANSWERS, NEGATIVES = [1, 0, 3, 2], [6, 4, 0, 3]  # of four questions
 
@@ -71,15 +65,7 @@ def test_negatives_of_the_whole_set_to_an_answer(data, ratio, count):
 def repeated():
     """Two questions that ask the same, with a right answer each, and its text as a wrong candidate in other letters."""
     texts = [
-        "Yes it is",
-        "no",
-        "never",
-        "right too",
-        "YES  it is",
-        "no idea",
-        "right TOO",
-        "yes it is",
-        "none",
+        *["Yes it is", "no", "never", "right too", "YES  it is", "no idea", "right TOO", "yes it is", "none"],
         "Never ",
     ]
     return AnswerSet(

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    BertForMaskedLM,
-)
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertForMaskedLM
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors

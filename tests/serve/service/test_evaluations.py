@@ -59,18 +59,10 @@ def test_what_was_written_is_served(folder, start):
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        (SETTINGS, None),
-        (SETTINGS, "[]"),
-        (SETTINGS, '{"format": 1}'),
-        (SETTINGS, '{"format": 9, "models": ["m"], "metrics": {}}'),
-        (QUESTIONS, None),
-        (QUESTIONS, ""),
-        (QUESTIONS, "[" * 99_999),
-        (QUESTIONS, b"\xff"),
-        (QUESTIONS, {"right": 3}),
-        (QUESTIONS, {"hits": {}}),
-        (ANSWERS, {"id": "another"}),
-        (ANSWERS, {"text": None}),
+        *[(SETTINGS, None), (SETTINGS, "[]"), (SETTINGS, '{"format": 1}')],
+        *[(SETTINGS, '{"format": 9, "models": ["m"], "metrics": {}}'), (QUESTIONS, None), (QUESTIONS, "")],
+        *[(QUESTIONS, "[" * 99_999), (QUESTIONS, b"\xff"), (QUESTIONS, {"right": 3}), (QUESTIONS, {"hits": {}})],
+        *[(ANSWERS, {"id": "another"}), (ANSWERS, {"text": None})],
     ],
 )
 def test_damage_is_named_by_its_file(folder, file, content):

@@ -68,16 +68,11 @@ def test_answers_under_load_are_those_of_a_client_alone(index, cross_encoder):
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (["--index", "{}/none"], "{}/none"),
-        (["--model", "{}/other"], "--model"),
-        (["--cross_encoder", "{}/other"], "--cross_encoder"),
-        (["--evaluation", "{}/none"], "--evaluation"),
-        (["--examples", "{}/none"], "--examples"),
-        (["--examples", "{}/empty"], "--examples"),
-        (["--token_file", "{}/none"], "--token_file"),
-        (["--token_file", "{}/empty"], "--token_file"),
-        (["--port", "65536"], "--port 65536"),
-        (["--host", "no.such.host.invalid", "--allow_anonymous"], "--host"),
+        *[(["--index", "{}/none"], "{}/none"), (["--model", "{}/other"], "--model")],
+        *[(["--cross_encoder", "{}/other"], "--cross_encoder"), (["--evaluation", "{}/none"], "--evaluation")],
+        *[(["--examples", "{}/none"], "--examples"), (["--examples", "{}/empty"], "--examples")],
+        *[(["--token_file", "{}/none"], "--token_file"), (["--token_file", "{}/empty"], "--token_file")],
+        *[(["--port", "65536"], "--port 65536"), (["--host", "no.such.host.invalid", "--allow_anonymous"], "--host")],
     ],
 )
 def test_flags_that_cannot_be_are_refused(tmp_path, index, other_bi_encoder, monkeypatch, flags, named):

@@ -83,16 +83,10 @@ def test_a_change_of_a_file_beside_it_or_of_its_reader_is_one_of_the_file(tmp_pa
 @pytest.mark.parametrize(
     ("name", "key"),
     [
-        ("dump/enwiki-20211101-pages-articles.xml.bz2", ".xml"),
-        ("forum/Posts.xml.xz", "stackexchange"),
-        ("text/AA/wiki_00", "wikiextractor"),
-        ("text/AA/wiki_17.bz2", "wikiextractor"),
-        ("books_large_p1.txt", "bookcorpus"),
-        ("book.txt", ".txt"),
-        ("bookcorpus:book.txt", "bookcorpus"),
-        ("jsonl:lines.data", ".jsonl"),
-        ("s3://bucket/a.jsonl.gz", ".jsonl"),
-        ("a.tar::deep/b.warc.gz", ".warc"),
+        *[("dump/enwiki-20211101-pages-articles.xml.bz2", ".xml"), ("forum/Posts.xml.xz", "stackexchange")],
+        *[("text/AA/wiki_00", "wikiextractor"), ("text/AA/wiki_17.bz2", "wikiextractor")],
+        *[("books_large_p1.txt", "bookcorpus"), ("book.txt", ".txt"), ("bookcorpus:book.txt", "bookcorpus")],
+        *[("jsonl:lines.data", ".jsonl"), ("s3://bucket/a.jsonl.gz", ".jsonl"), ("a.tar::deep/b.warc.gz", ".warc")],
         ("hf:wikitext", "hf"),
     ],
 )

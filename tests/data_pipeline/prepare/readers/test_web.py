@@ -76,12 +76,8 @@ def test_other_answers_are_counted_by_what_they_are(tmp_path, read):
 @pytest.mark.parametrize(
     ("name", "documents", "rejected", "omitted"),
     [
-        ("bad.arc", 0, 2, 2),
-        ("example-bad.warc.gz.bad", 1, 0, 5),
-        ("example-iana.org-chunked.warc", 1, 0, 2),
-        ("example-space-in-url.arc", 1, 1, 1),
-        ("example-trunc.warc", 1, 1, 3),
-        ("example.arc.gz", 1, 0, 1),
+        *[("bad.arc", 0, 2, 2), ("example-bad.warc.gz.bad", 1, 0, 5), ("example-iana.org-chunked.warc", 1, 0, 2)],
+        *[("example-space-in-url.arc", 1, 1, 1), ("example-trunc.warc", 1, 1, 3), ("example.arc.gz", 1, 0, 1)],
         ("example.warc.gz", 1, 0, 5),
     ],
 )
