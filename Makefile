@@ -97,7 +97,6 @@ FAST = tests/test_architecture.py tests/docs/test_architecture_page.py tests/dat
 	tests/data_pipeline/prepare/test_encode.py tests/data_pipeline/prepare/test_readers.py tests/objectives \
 	tests/finetune/data tests/finetune/evaluation
 SLOWER = --ignore tests/objectives/test_adversarial.py --ignore tests/objectives/test_lengths.py \
-	--ignore tests/finetune/evaluation/test_contamination.py \
 	-k "not bert_corpus and not roberta_corpus"
 
 test-fast: $(INSTALLED)  ## Run the tests of a minute, which suit every edit; add those of the module that you edit.

@@ -97,11 +97,6 @@ class Corpus:
         self._mapped: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()  # shards in use
 
     @property
-    def short_name(self) -> str:
-        """Returns the last part of the corpus's path."""
-        return self.name.rpartition("/")[2] if self.mirror else self.folder.resolve().name
-
-    @property
     def tokenizer_folder(self) -> str:
         """Returns the folder of the corpus's tokenizer. Raises KinspanError if it is missing."""
         if self.mirror is None:
@@ -121,7 +116,7 @@ class Corpus:
         sizes = {n: self.manifest.shards[n].bytes for n in numbers}
         # cached ones come first, so that they are not evicted for the others
         ordered = sorted(sizes, key=lambda n: not (self.folder / self.manifest.shards[n].file).is_file())
-        shards = fetch_all(self.shard, {n: sizes[n] for n in ordered}, f"fetching {self.short_name}")
+        shards = fetch_all(self.shard, {n: sizes[n] for n in ordered}, f"fetching {self.name.rpartition('/')[2]}")
         return [shards[n] for n in numbers]
 
     def shard(self, number: int) -> Shard:

@@ -1,8 +1,7 @@
 """Finds the documents that contain a text of a test set.
 
-A document contains a text of 8 words or more if at least 70% of the text's word 8-grams occur in it, as for
-``kinspan evaluate --contamination``. It contains a shorter one if a paragraph, an answer, all of a post or its id is
-just that, but for case, accents and punctuation.
+A document contains a text of 8 words or more if at least 70% of the text's word 8-grams occur in it. It contains a
+shorter one if a paragraph, an answer, all of a post or its id is just that, but for case, accents and punctuation.
 """
 
 import hashlib

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, CacheFlags, get_default, setting
+from data_pipeline.core.settings import ABOVE_0, get_default, setting
 
 
 @dataclass
@@ -21,14 +21,14 @@ class FileFlags:
 
 @dataclass
 class DataFlags:
-    """Flags for measuring models on a data set, or how much of it a corpus contains."""
+    """Flags for measuring models on a data set."""
 
-    GROUP = "models or a corpus, and a data set"
+    GROUP = "models and a data set"
 
     model: list[str] = setting([], is_model=True)
     """Model folders or hub names; the first is the baseline."""
     data: str | None = setting(None)
-    """The data set, such as wikiqa=FOLDER; all are listed below. --contamination needs it too."""
+    """The data set, such as wikiqa=FOLDER; all are listed below."""
     columns: str | None = setting(None)
     """For files= and hub=: names of the columns, as question=query,answer=passage,label=relevant."""
     split: Literal["train", "dev", "test"] = setting("test")
@@ -48,12 +48,10 @@ class DataFlags:
     That may then be files=FILE without labels: with the columns question and answer, and perhaps document."""
     depth: int = setting(50, ABOVE_0, needs="documents")
     """Number of paragraphs that each search finds."""
-    contamination: str | None = setting(None)
-    """Corpus folder or address: count the sentences of --data that occur in it."""
 
 
 @dataclass
-class EvaluateConfig(CacheFlags, DataFlags, FileFlags):
+class EvaluateConfig(DataFlags, FileFlags):
     """Flags of ``kinspan evaluate``."""
 
     metrics: list[str] = setting([])
@@ -63,11 +61,9 @@ class EvaluateConfig(CacheFlags, DataFlags, FileFlags):
     """Also print the figures as JSON, in the last line."""
 
 
-CACHE = ("cache_dir", "cache_gb")
 # For each flag that selects a mode: the flags that go with it; the first of them is required.
 MODES = {
     "run": ("qrels", "metrics"),
-    "contamination": ("data", "columns", "split", "eval_filter", *CACHE),
     "documents": ("data", "model", "columns", "split", "depth", "max_length", "precision"),
     "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "metrics", "output_dir"),
 }

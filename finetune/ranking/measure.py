@@ -1,4 +1,4 @@
-"""Measures TREC files, models on a data set, and how much of it a corpus contains; ranks unlabelled candidates.
+"""Measures TREC files, and models on a data set or by search; ranks unlabelled candidates.
 
 Each measuring function yields notes and a table and, with ``as_json``, a last line of JSON.
 """
@@ -15,7 +15,6 @@ import numpy as np
 from data_pipeline.core.default_model import default_model, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder, write_atomically
-from data_pipeline.corpus import Corpus
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.collect import collect_answers
@@ -31,7 +30,6 @@ from finetune.evaluation.comparison import (
     list_metrics,
     name_folders,
 )
-from finetune.evaluation.contamination import count_contamination
 from finetune.evaluation.metrics import METRICS, SEARCH_METRICS, Figures, compute_question_metrics
 from finetune.evaluation.named_metrics import measure_answers, measure_retrieval, measure_run
 
@@ -151,20 +149,6 @@ def measure_search(
     yield f"{sizes}, with {is_found[data.labels == 1].mean():.0%} of the right passages"
     facts = {"questions": len(asked), "paragraphs": len(texts), "candidates": data.num_pairs, "depth": depth}
     yield from _report(compare_systems(systems), [ABOUT], facts, as_json)
-
-
-def measure_contamination(
-    corpus: Corpus, spec: str, *, split: str, eval_filter: str, columns: str | None = None, as_json: bool = False
-) -> Iterator[str]:
-    """Counts the candidates and right answers of the data set in a corpus, by the overlap of n-grams."""
-    data = load_filtered(spec, split, eval_filter, parse_columns(columns))
-    counts = count_contamination(data, corpus)
-    yield f"{data.name} {split}, sentences of 8 words or more that stand in {corpus.short_name}:"
-    yield f"  {counts['answers']:,} of {counts['judged_answers']:,} right answers"
-    yield f"  {counts['candidates']:,} of {counts['judged_candidates']:,} candidates"
-    yield f"{counts['questions']:,} of {counts['all_questions']:,} questions have such a right answer"
-    if as_json:
-        yield json.dumps({"corpus": corpus.short_name, **counts}, ensure_ascii=False)
 
 
 def rank_file(

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 
 from data_pipeline.core.command_line import parse
-from data_pipeline.core.settings import cache_settings
-from data_pipeline.corpus import Corpus
 from finetune.data.passages import load_passage_questions
 from finetune.data.registry import SPECS, expect_data, parse_columns
 from finetune.evaluation.config import EvaluateConfig, check
@@ -21,9 +19,7 @@ compared with the first by a paired randomisation test over questions.
 
 --documents and --data measure models by searching all paragraphs of documents: MRR@10, R@10 and MAP. Bi-encoders rank
 all paragraphs; cross-encoders and fusions re-rank what BM25 and the first bi-encoder find.
-
---contamination and --data count the test sentences that a pre-training corpus contains, word for word or nearly
-(by 8-grams)."""
+"""
 
 EPILOG = f"""examples:
   kinspan evaluate --run run.txt --qrels qrels.txt --metrics "MRR@10 P@5 R@100"
@@ -31,7 +27,6 @@ EPILOG = f"""examples:
   kinspan evaluate --model runs/wikiqa/seed-1/best --data wikiqa=data/WikiQACorpus
   kinspan evaluate --model runs/ssp runs/base --data trecqa=data/trecqa --split dev --output_dir compared
   kinspan evaluate --documents docs/ --data files=questions.jsonl --model runs/ranker/seed-1/best
-  kinspan evaluate --contamination corpora/docs --data wikiqa=data/WikiQACorpus
 
 In --output_dir each model gets a folder of its name with run.txt, qrels.txt and predictions.jsonl, and
 per_question.csv has the metrics of every question.
@@ -44,7 +39,6 @@ def main() -> Iterator[str]:
     mode, metrics = check(config), parse_metrics(config.metrics) or METRICS
     expect_data(config.data)
     from finetune.ranking.measure import (  # torch takes seconds to import
-        measure_contamination,
         measure_files,
         measure_models,
         measure_search,
@@ -53,9 +47,6 @@ def main() -> Iterator[str]:
     if mode == "run":
         return measure_files(config.run, str(config.qrels), metrics=metrics, as_json=config.json)
     chosen = {name: getattr(config, name) for name in ("split", "eval_filter", "columns")} | {"as_json": config.json}
-    if mode == "contamination":
-        corpus = Corpus(str(config.contamination), cache=cache_settings(config))
-        return measure_contamination(corpus, str(config.data), **chosen)
     of_models = {name: getattr(config, name) for name in ("max_length", "precision")}
     if mode == "documents":
         questions, documents = load_passage_questions(str(config.data), config.split, parse_columns(config.columns))

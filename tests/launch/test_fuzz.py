@@ -82,11 +82,6 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         {"model": ["{ground}/model"], "data": "files={ground}/sets", "max_length": 32, "output_dir": "out"},
         ("sets/test.jsonl", *MODEL),
     ),
-    "contamination": (
-        "evaluate",
-        {"contamination": "{ground}/corpus", "data": "files={ground}/sets"},
-        ("sets/test.jsonl", *CORPUS),
-    ),
     "study": (
         "study",
         {
