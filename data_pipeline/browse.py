@@ -1,4 +1,4 @@
-"""Decodes random documents of a corpus, documents that contain a given text, and the pairs of a stream."""
+"""Decodes random documents of a corpus, and the pairs of a stream."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +10,6 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.progress import show_progress
 
 from .corpus import Corpus, Shard
 from .sampling.block import Block, Spans
@@ -74,22 +73,6 @@ def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Sh
     for index in draw_below(bits, int(ends[-1])).tolist():
         shard = int(np.searchsorted(ends, index, side="right"))
         yield corpus.shard(shard), index - int(ends[shard - 1] if shard else 0)
-
-
-def search_documents(corpus: Corpus, text: str, decoder: Tokenizer) -> Iterator[tuple[Shard, int]]:
-    """Yields the documents with ``text`` in a paragraph. Both are compared as decoded, without spaces and case."""
-    wanted = _fold(_decode(decoder, [decoder.encode(text, add_special_tokens=False).ids])[0])
-    if not wanted:
-        raise KinspanError(f"--search {text!r}: the tokenizer of {corpus.folder} leaves nothing of this text")
-    for number in show_progress("searching", "shards", range(len(corpus.manifest.shards))):
-        shard = corpus.shard(number)
-        for row in range(len(shard.held_out)):
-            if any(wanted in _fold(paragraph) for paragraph in show_document(shard, row, decoder).paragraphs):
-                yield shard, row
-
-
-def _fold(text: str) -> str:
-    return "".join(text.casefold().split())
 
 
 def decode_pairs(

@@ -1,27 +1,24 @@
-"""Shows a corpus: its counts, documents at random, or those that hold a text."""
+"""Shows a corpus: its counts, or documents at random."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from data_pipeline import browse
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
-from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, SEEDS, setting
-from data_pipeline.corpus import SPLITS, Corpus, Shard
+from data_pipeline.corpus import SPLITS, Corpus
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.planning.corpora import default_corpus
 
-DESCRIPTION = """Shows the counts of a corpus; with --sample or --search some of its documents.
+DESCRIPTION = """Shows the counts of a corpus; with --sample some of its documents.
 
 Texts are decoded from token ids, which lack the capitals if the tokenizer is uncased. summary.txt in the corpus folder
 has examples of what was dropped."""
 
 EPILOG = """examples:
   kinspan show corpus --corpus corpora/docs
-  kinspan show corpus --corpus corpora/docs --sample 3 --seed 7
-  kinspan show corpus --corpus corpora/docs --search 'steam engine' --count 5"""
+  kinspan show corpus --corpus corpora/docs --sample 3 --seed 7"""
 
 SHOWN_SOURCES = 20
 
@@ -35,31 +32,18 @@ class InspectCorpusConfig:
     packages."""
     sample: int | None = setting(None, ABOVE_0)
     """Show this many random documents."""
-    search: str | None = setting(None)
-    """Show the documents with this text in a paragraph, ignoring case. It reads the whole corpus."""
-    count: int = setting(10, ABOVE_0, needs="search")
-    """Maximum number of documents that --search shows."""
     seed: int = setting(1, SEEDS, needs="sample")
     """Seed of the random draw of --sample."""
 
 
 def main() -> Iterator[str]:
     config = parse(InspectCorpusConfig, DESCRIPTION, EPILOG)
-    if config.sample is not None and config.search is not None:
-        raise KinspanError("--sample and --search: give one of them")
     corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
-    if config.sample is None and config.search is None:
+    if config.sample is None:
         yield _format_counts(corpus)
         return
     decoder = browse.load_decoder(corpus.folder)
-    rows: Iterable[tuple[Shard, int]]
-    if config.sample is not None:
-        rows = browse.sample_documents(corpus, config.sample, config.seed)
-    else:
-        rows = list(islice(browse.search_documents(corpus, str(config.search), decoder), config.count))
-        if not rows:
-            raise KinspanError(f"--search {config.search}: no document of {corpus.folder} has this text")
-    for shard, row in rows:
+    for shard, row in browse.sample_documents(corpus, config.sample, config.seed):
         yield _format_document(browse.show_document(shard, row, decoder))
 
 

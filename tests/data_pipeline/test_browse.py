@@ -1,7 +1,6 @@
 import pytest
 
-from data_pipeline.browse import decode_pairs, load_decoder, sample_documents, search_documents, show_document
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.browse import decode_pairs, load_decoder, sample_documents, show_document
 from data_pipeline.corpus import Corpus
 
 
@@ -30,15 +29,6 @@ def test_a_sample_is_of_all_shards_and_the_same_for_a_seed(corpus, decoder):
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 60, "as many as there are"
     assert len(set(drawn[0])) > 0.8 * 60 * (1 - (1 - 1 / 60) ** 60)
-
-
-def test_a_search_finds_documents_in_any_case(corpus, decoder, tiny_documents):
-    text = " ".join(tiny_documents[7]["paragraphs"][1].split()[2:9])
-    hits = [show_document(*place, decoder).id for place in search_documents(corpus, text.upper(), decoder)]
-    assert hits == [tiny_documents[7]["id"]]
-    assert not list(search_documents(corpus, "zyxwv not there", decoder))
-    with pytest.raises(KinspanError, match="--search"):
-        list(search_documents(corpus, "\u200b", decoder))
 
 
 def test_pairs_are_shown_by_what_stands_in_their_documents(make_stream, tiny_corpus, tiny_documents, helpers):

@@ -85,7 +85,6 @@ REFUSED = [  # entry, arguments, and what the message must name
     ("prepare", ["--input", "absent.jsonl", "--output_dir", "x"], "absent.jsonl"),
     ("inspect_pairs", ["--corpus", "absent"], "absent"),
     ("inspect_pairs", ["--start", str(2**48)], "--start"),
-    ("inspect_corpus", ["absent", "--sample", "3", "--search", "a"], "--sample and --search"),
     ("release", ["--run_dir", "absent", "--output_dir", "x"], "absent"),
     ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size"),
     ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
