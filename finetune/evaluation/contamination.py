@@ -13,8 +13,8 @@ from data_pipeline.prepare.encode import normalise
 def check_left_out(texts: Sequence[str], corpus: Corpus, flag: str) -> None:
     """Raises KinspanError if a paragraph, an answer or an id in the corpus equals a text that was to be left out.
 
-    The texts are first encoded and decoded by the corpus's tokenizer, so that both sides lose the same. One with an unknown token would equal others, and is
-    not looked for.
+    The texts are first encoded and decoded by the corpus's tokenizer, so that both sides lose the same. One with an
+    unknown token would equal others, and is not looked for.
     """
     decoder = load_decoder(corpus.folder)
     encoded = decoder.encode_batch([normalise(text) for text in texts], add_special_tokens=False)
