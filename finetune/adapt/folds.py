@@ -1,7 +1,6 @@
 """Fine-tunes rankers in folds, so that every labelled question is scored by a ranker that has not seen it."""
 
 import logging
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,8 +147,3 @@ def train_on_all(training: Training, updates: int, questions: Questions, folder:
     log.info("%s is trained on all %d questions, %d updates", training.name, questions.train.num_questions, updates)
     train_ranker(stage, SEED, run, join_ranks(stage.config))
     return str(run / BEST)
-
-
-def remove_runs(folder: Path) -> None:
-    """Removes the runs of all fine-tunings."""
-    shutil.rmtree(folder, ignore_errors=True)
