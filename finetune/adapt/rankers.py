@@ -129,15 +129,10 @@ def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[R
         log.info("%s ranks nothing as it is: %s", name_model(model), error)
         return
     yield base
-    yield fuse(f"rank fusion of BM25 and {base.name}", (words, base), {BM25: 1.0, base.role: 1.0}, data, by_rank=True)
-
-
-def fuse(
-    name: str, parts: tuple[Ranker, ...], weights: Mapping[str, float], data: AnswerSet, by_rank: bool = False
-) -> Ranker:
-    """Returns the fusion of rankers with these weights, by role."""
-    scores = combine({part.role: part.scores for part in parts}, weights, data.starts, by_rank)
-    return Ranker(name, "fusion", "", scores, parts=parts, weights=weights, by_rank=by_rank)
+    weights = {BM25: 1.0, base.role: 1.0}
+    fused = combine({BM25: words.scores, base.role: base.scores}, weights, data.starts, by_rank=True)
+    parts = (words, base)
+    yield Ranker(f"rank fusion of {BM25} and {base.name}", "fusion", "", fused, None, 0, parts, weights, by_rank=True)
 
 
 def plan_trainings(model: str, pretrained: str, questions: Questions, updates: int) -> Iterator[Training]:
@@ -154,9 +149,7 @@ def plan_trainings(model: str, pretrained: str, questions: Questions, updates: i
         (PRETRAINED_AND_TUNED, pretrained, negatives, asked + answered, CROSS_ENCODER_PLAN),
     ):
         training = Training(name, base, {**settings, "batch_size": plan.batch_size}, VALIDATIONS, MIN_FOLDS)
-        paid = (
-            plan.share * updates * PRETRAINED_TOKENS / (plan.batch_size * tokens)
-        )  # updates of all folds and the last
+        paid = plan.share * updates * PRETRAINED_TOKENS / (plan.batch_size * tokens)  # updates, of all folds together
         longest = EPOCHS * count_epoch(training, questions)
         needed = min(plan.least, longest)
         num_folds = questions.num_folds if paid >= needed * (1 + questions.num_folds) else MIN_FOLDS
