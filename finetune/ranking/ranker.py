@@ -161,19 +161,15 @@ def find_max_length(name_or_dir: str) -> int:
     """
     place = find_model(name_or_dir)
     settings = cached_file(place, "sentence_bert_config.json", **ABSENT)
-    stated = read_object(Path(settings), "copy it again").get("max_seq_length") if settings else None
-    if length := stated or find_trained_length(name_or_dir):
+    length = read_object(Path(settings), "copy it again").get("max_seq_length") if settings else None
+    if not length and (facts := Path(name_or_dir) / FACTS).is_file():
+        length = read_object(facts, "release it again").get("max_length")
+    if length:
         return length
     with torch.device("meta"):  # without weights
         model = AutoModel.from_config(read_config(place), trust_remote_code=False)
     limits = load_own_tokenizer(place).model_max_length, count_positions(model)
     return min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=512)
-
-
-def find_trained_length(name_or_dir: str) -> int | None:
-    """Returns the length in tokens that a release was trained with; None for other models."""
-    facts = Path(name_or_dir) / FACTS
-    return read_object(facts, "release it again").get("max_length") if facts.is_file() else None
 
 
 def save_ranker(
