@@ -102,15 +102,8 @@ def _read_test_texts(name: str) -> list[str]:
 
 def main() -> Iterator[str]:
     config = parse(PrepareConfig, DESCRIPTION, EPILOG)
-    rules = Rules(
-        config.min_paragraph_chars,
-        config.min_document_chars,
-        config.validation_share,
-        languages=config.languages,
-        skip_steps=config.skip_step,
-        clean_with=config.clean_with,
-        title_texts=config.title_texts,
-    )
+    of_rules = ("min_paragraph_chars", "min_document_chars", "validation_share", "languages", "clean_with")
+    rules = Rules(**{name: getattr(config, name) for name in (*of_rules, "title_texts")}, skip_steps=config.skip_step)
     if config.reader:
         get_reader(config.reader)  # raises before anything is read if there is no such reader
     inputs = [f"{config.reader}:{name}" for name in config.input] if config.reader else config.input

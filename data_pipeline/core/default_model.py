@@ -47,10 +47,12 @@ def find_hub_name(model: str | None) -> str | None:
 
 def list_versions() -> dict[str, str | None]:
     """Returns the versions of Python and the packages in VERSIONED; None for one that is not installed."""
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for name in VERSIONED:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = None
-    return versions
+    return {"python": platform.python_version(), **{name: find_version(name) for name in VERSIONED}}
+
+
+def find_version(package: str) -> str | None:
+    """Returns the version of a package; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -20,7 +20,7 @@ from data_pipeline.matching import space_out
 from .spill import DOCUMENT, PARAGRAPH, Buckets, Spills, hash_string, save_atomically
 
 if TYPE_CHECKING:
-    from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
+    from datatrove.pipeline.dedup.minhash import MinhashConfig
 
 RANGE_DOCUMENTS, RANGE_PARAGRAPHS = 1 << 23, 1 << 22  # about how many are in a range of hashes, to use 200 MB
 KEPT, DUPLICATE, NEAR_DUPLICATE = 0, 1, 2  # dedup_status of a document
@@ -119,12 +119,6 @@ def read_removed(folder: Path, num_ranges: int, bucket: int) -> np.ndarray:
 def write_signatures(texts: Iterator[str], folder: Path) -> None:
     """Writes the MinHash signatures of texts, a file per band: ``folder/bucket_000/00000.minhash.sig`` and so on."""
     from datatrove.data import Document
-
-    step = _make_signature_step(str(folder))
-    step.run((Document(text=text, id="") for text in texts), 0, 1)
-
-
-def _make_signature_step(folder: str) -> "MinhashDedupSignature":
     from datatrove.pipeline.dedup.minhash import MinhashDedupSignature
     from datatrove.utils.text import simplify_text
     from datatrove.utils.word_tokenizers import WordTokenizer
@@ -146,7 +140,8 @@ def _make_signature_step(folder: str) -> "MinhashDedupSignature":
             signatures = np.array([super(Signature, self).get_signature(piece) for piece in pieces], dtype=np.uint64)
             return signatures.min(axis=0).tolist()
 
-    return Signature(folder, _make_config(), NoWords())
+    step = Signature(str(folder), _make_config(), NoWords())
+    step.run((Document(text=text, id="") for text in texts), 0, 1)
 
 
 def hash_shingles(words: list[str], size: int) -> np.ndarray:

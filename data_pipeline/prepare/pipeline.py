@@ -304,17 +304,13 @@ def _write_shards(
         encoded.tally.add(Tally(**result["tally"]))
         for info in result["shards"]:
             name = f"shards/{len(shards):05d}.arrow"
-            _link(plan.run / "buckets" / info["file"], plan.folder / name)
+            written = plan.run / "buckets" / info["file"]
+            try:
+                (plan.folder / name).hardlink_to(written)  # so that an interruption loses nothing
+            except OSError:  # a file system without links
+                shutil.copyfile(written, plan.folder / name)
             shards.append(ShardInfo(**{**info, "file": name}))
     return shards
-
-
-def _link(source: Path, target: Path) -> None:
-    """Links a file, so that an interruption loses nothing; copies it where the file system has no links."""
-    try:
-        target.hardlink_to(source)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _make_manifest(shards: list[ShardInfo], tokenizer: dict, settings: dict, tally: Tally, licence: str) -> Manifest:

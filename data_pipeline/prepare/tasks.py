@@ -21,7 +21,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
-from types import ModuleType
 from typing import Self
 
 from data_pipeline.core.errors import KinspanError, quote_error
@@ -125,7 +124,16 @@ class Engine:
             raise KinspanError(WORKER_DIED) from error
 
     def _run_on_ray(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
-        ray = connect_to_ray(self.num_workers)
+        """Runs on the cluster at RAY_ADDRESS, or on one that is started on this machine if it is not set."""
+        try:
+            import ray
+        except ImportError as error:
+            raise KinspanError("--executor ray: Ray is not installed; pip install 'kinspan[ray]'") from error
+        if not ray.is_initialized():
+            local = {"num_cpus": self.num_workers, "include_dashboard": False}
+            settings = {} if os.environ.get("RAY_ADDRESS") else local
+            environment = {"env_vars": {"PYTHONPATH": str(PROJECT_ROOT), "TOKENIZERS_PARALLELISM": "false"}}
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **settings)
         run = ray.remote(num_cpus=1, memory=1 << 30)(run_task)
         running: list = []
         for task in tasks:
@@ -193,19 +201,6 @@ def is_queued(job: str) -> bool:
             return bool(answer.stdout.strip())
         time.sleep(POLL_SECONDS)
     raise KinspanError(f"--executor slurm: squeue does not answer; the same command again waits for job {job}")
-
-
-def connect_to_ray(num_workers: int) -> ModuleType:
-    """Connects to the Ray cluster at RAY_ADDRESS, or starts one on this machine if it is not set."""
-    try:
-        import ray
-    except ImportError as error:
-        raise KinspanError("--executor ray: Ray is not installed; pip install 'kinspan[ray]'") from error
-    if not ray.is_initialized():
-        settings = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": num_workers, "include_dashboard": False}
-        environment = {"env_vars": {"PYTHONPATH": str(PROJECT_ROOT), "TOKENIZERS_PARALLELISM": "false"}}
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, runtime_env=environment, **settings)
-    return ray
 
 
 if __name__ == "__main__":  # a job of Slurm: the tasks K, K + N and so on of a pickled stage, for a share "K/N"

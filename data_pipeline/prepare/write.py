@@ -1,7 +1,6 @@
 """Writes a bucket of encoded documents as shuffled Arrow shards, and the manifest."""
 
 import json
-import os
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data_pipeline.core.files import hash_file, write_atomically
+from data_pipeline.core.files import hash_file, sync, write_atomically
 from data_pipeline.corpus import OPTIONAL_COLUMNS, SPLITS, Manifest, ShardInfo, map_shard
 from data_pipeline.sampling.anchors import count_usable
 from data_pipeline.sampling.pairs import Objective
@@ -17,20 +16,14 @@ from data_pipeline.sampling.pairs import Objective
 from .cleaning import Tally
 from .duplicates import DUPLICATE, KEPT, NEAR_DUPLICATE, WHY_BOILERPLATE, WHY_REPEATED, read_removed
 from .plan import load_plan
-from .spill import HIDDEN_COLUMNS, Spills, make_spill_schema, read_keys
+from .spill import HIDDEN_COLUMNS, Spills, join_batches, make_spill_schema, read_keys
 
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
 UNKNOWN_TOKENS = "tokens that stand for unknown text"
 
 
 def write_shards(
-    plan_file: Path,
-    spills: Spills,
-    dedup_status: Path,
-    removed: Path,
-    num_ranges: int,
-    filled: set[str],
-    number: int,
+    plan_file: Path, spills: Spills, dedup_status: Path, removed: Path, num_ranges: int, filled: set[str], number: int
 ) -> None:
     """Writes the deduplicated documents of a bucket to ``buckets/00007-000.arrow`` and so on, and their counts to
     ``buckets/00007.json``. Documents are sorted by key, so that the order in which tasks run does not matter.
@@ -144,11 +137,9 @@ def _count_rows(rows: pa.RecordBatch, unknown_id: int | None, tally: Tally) -> N
 
 def write_shard(rows: pa.RecordBatch, path: Path) -> None:
     """Writes a single, uncompressed record batch, whose offsets can be memory-mapped as an index."""
-    (batch,) = pa.Table.from_batches([rows]).combine_chunks().to_batches()
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
-        writer.write_batch(batch)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+        writer.write_batch(join_batches([rows]))
+    sync(path)
 
 
 def make_shard_info(path: Path, split: str, objectives: dict[str, Objective]) -> ShardInfo:

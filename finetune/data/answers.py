@@ -156,11 +156,8 @@ def _number_texts(texts: pa.LargeStringArray) -> np.ndarray:
     """Returns a number per text, ``[T]``, equal if the folded texts are, from 0 in the order of first occurrence."""
     chunks = (texts.slice(first, 10_000).to_pylist() for first in range(0, len(texts), 10_000))
     folded = (xxh3_64_intdigest(fold_text(text).encode("utf-8", "surrogatepass")) for chunk in chunks for text in chunk)
-    _, first, which = np.unique(np.fromiter(folded, np.uint64, len(texts)), return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[which]
+    hashes = pa.array(np.fromiter(folded, np.uint64, len(texts)))
+    return hashes.dictionary_encode().indices.to_numpy().astype(np.int64)
 
 
 def fold_text(text: str) -> str:

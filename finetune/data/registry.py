@@ -49,10 +49,7 @@ SPECS = "\n".join(
 
 
 def load_split(
-    spec: str,
-    split: str,
-    columns: dict[str, str] | None = None,
-    negative_labels: tuple[int, ...] = NEGATIVE_GRADES,
+    spec: str, split: str, columns: dict[str, str] | None = None, negative_labels: tuple[int, ...] = NEGATIVE_GRADES
 ) -> AnswerSet:
     """Returns one split of a data set, unfiltered, and logs what is left out of it.
 

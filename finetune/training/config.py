@@ -193,23 +193,18 @@ def check(config: FinetuneConfig) -> None:
     check_settings(config)
     is_contrastive = config.loss == CONTRASTIVE
     drawn = [f"--{name}" for name in NEGATIVES if getattr(config, name) is not None]
-    seeds = " ".join(map(str, config.seed))
+    seeds, labels = " ".join(map(str, config.seed)), config.negative_labels
+    is_lonely = is_contrastive and config.batch_size < 2 and not config.own_negatives
     refuse_first(
         [
             (config.epochs < (0 if config.transfer else 1), f"--epochs {config.epochs}: needs --transfer"),
             (len(set(config.seed)) < len(config.seed), f"--seed {seeds}: name each seed once"),
             (len(drawn) > 1, f"{' and '.join(drawn)} say the same thing: give one of them"),
-            (
-                not config.negative_labels or set(config.negative_labels) - {1, 2, 3},
-                f"--negative_labels {config.negative_labels}: not of 1 to 3",
-            ),
+            (not labels or set(labels) - {1, 2, 3}, f"--negative_labels {labels}: not of 1 to 3"),
             (config.search_folds and config.transfer, "--search_folds does not go with --transfer"),
             (config.search_folds and is_contrastive, "--search_folds does not go with --loss contrastive"),
             (is_contrastive and config.fresh_head, "--fresh_head: --loss contrastive has no head"),
-            (
-                is_contrastive and config.batch_size < 2 and not config.own_negatives,
-                "--batch_size 1: --loss contrastive has nothing to compare an answer with",
-            ),
+            (is_lonely, "--batch_size 1: --loss contrastive has nothing to compare an answer with"),
         ]
     )
 

@@ -34,10 +34,6 @@ class Groups:
         indices = np.arange(ends[-1]) + np.repeat(self.starts[groups] - ends + sizes, sizes)
         return self.rows[indices], np.repeat(np.arange(len(groups)), sizes)
 
-    def num_rows(self, groups: np.ndarray) -> int:
-        """Returns the number of rows of these groups."""
-        return int((self.starts[groups + 1] - self.starts[groups]).sum())
-
     def order_longest_first(self, first: int, count: int, measure: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """Returns ``count`` groups from number ``first`` on, the longest first, so that micro-batches pad little."""
         groups = np.arange(first, first + count)

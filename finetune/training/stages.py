@@ -82,8 +82,7 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
     for data in (None if has_negatives else train, None if is_contrastive else transfer):
         if data is not None and not 0 < data.labels.sum() < data.num_pairs:
             raise KinspanError(f"{data.name} train: all candidates have one label: there is nothing to learn")
-    splits = [split for split in (transfer, train, dev, test) if split is not None]
-    check_overlaps(splits)
+    check_overlaps([split for split in (transfer, train, dev, test) if split is not None])
     return Data(train, dev, test, transfer, devs)
 
 

@@ -89,13 +89,7 @@ def _read_summary(folder: Path, record: JsonObject) -> JsonObject | None:
 
 
 def _train(
-    stage: TrainingStage,
-    seed: int,
-    folder: Path,
-    ranks: Ranks,
-    setup: RankerSetup,
-    request: StopRequest,
-    watch: Watch,
+    stage: TrainingStage, seed: int, folder: Path, ranks: Ranks, setup: RankerSetup, request: StopRequest, watch: Watch
 ) -> JsonObject:
     """Builds the engine, loads the newest complete checkpoint, and trains to the end; returns the summary."""
     config, plan, checkpoints, run = stage.config, setup.plan, folder / CHECKPOINTS, None
@@ -241,7 +235,7 @@ class _Run(LoopState):
         count = min(size, len(groups) - first)
         batch = groups.order_longest_first(first, count, self.setup.trainer.measure)
         outcome = self.setup.trainer.update(self.engine, groups, batch, step)
-        self.pairs, self.seconds = self.pairs + groups.num_rows(batch), self.seconds + time.monotonic() - began
+        self.pairs, self.seconds = self.pairs + len(groups.select(batch)[0]), self.seconds + time.monotonic() - began
         return outcome
 
     def validate(self) -> None:
@@ -298,9 +292,7 @@ class _Run(LoopState):
     def warn_skipped(self, step: int) -> None:
         if self.metrics:
             self.metrics.write(step + 1, "skipped", {"skipped_steps": self.progress.skipped})
-            if (
-                self.precision != "fp16" or self.progress.skipped_in_row > 1
-            ):  # one skip in fp16 only adapts the loss scale
+            if self.precision != "fp16" or self.progress.skipped_in_row > 1:  # else it only adapts fp16's loss scale
                 log.warning("step %s: a loss or gradient was not finite: the update was skipped", step)
 
     def finish(self) -> JsonObject:

@@ -49,10 +49,7 @@ Rows = dict[str, list[float]]  # by source or baseline, the figure on each targe
 
 @dataclass(frozen=True)
 class Target:
-    """A test set.
-
-    metric: MAP, or P_1, which papers call accuracy
-    """
+    """A test set. Its ``metric`` is MAP, or P_1, which papers call accuracy."""
 
     name: str
     data: AnswerSet

@@ -43,9 +43,8 @@ def format_tally(name: str, tally: QuestionTally) -> str:
     for label in LABELS:
         counts = [tally.labels[split][label] for split in splits] + [PAPER_GRADE_COUNTS[name][label]]
         lines.append(f"  {label:<20}" + "".join(f"{count:>14,}" for count in counts))
-    questions = [tally.questions[split] for split in splits] + [
-        PAPER_COUNTS["asnq"][f"{name}/raw"]["Garg et al., 2020"][0]
-    ]
+    of_paper = PAPER_COUNTS["asnq"][f"{name}/raw"]["Garg et al., 2020"][0]
+    questions = [*(tally.questions[split] for split in splits), of_paper]
     lines.append(f"  {'questions':<20}" + "".join(f"{count:>14,}" for count in questions))
     if rejected := tally.read.rejected:
         sizes = f"{tally.read.rejected_bytes:,} of {tally.read.bytes:,} bytes"

@@ -15,9 +15,10 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distribution
 from pathlib import Path
 
+from data_pipeline.core.default_model import find_version
 from data_pipeline.prepare.document import Document
 
 from .reader import FilePart, Reader, SourceFile
@@ -45,13 +46,7 @@ def read_pins() -> dict[str, str]:
 @cache
 def find_versions() -> dict[str, str]:
     """Returns the installed version of each package of the corpus; "" if it is not installed."""
-    versions = {}
-    for name in read_pins():
-        try:
-            versions[name] = distribution(name).version.partition("+")[0]  # torch adds its device after a +
-        except PackageNotFoundError:
-            versions[name] = ""
-    return versions
+    return {name: (find_version(name) or "").partition("+")[0] for name in read_pins()}  # torch adds +DEVICE
 
 
 def format_versions() -> str:
@@ -275,8 +270,8 @@ def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, Docu
                 yield count, document
 
 
-def _split(name: str, size: int) -> list[FilePart]:
-    return [FilePart(number, number + 1) for number in range(1 + len(read_pins()))]
-
-
-READER = Reader(_read, lambda record: [record.content], split=_split)
+READER = Reader(
+    _read,
+    lambda record: [record.content],
+    split=lambda name, size: [FilePart(number, number + 1) for number in range(1 + len(read_pins()))],
+)

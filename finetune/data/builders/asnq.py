@@ -44,11 +44,7 @@ class QuestionTally:
 
 
 def build_asnq(
-    train: list[str],
-    dev: list[str],
-    output: str | Path,
-    num_workers: int = 1,
-    max_rejected: float = MAX_REJECTED,
+    train: list[str], dev: list[str], output: str | Path, num_workers: int = 1, max_rejected: float = MAX_REJECTED
 ) -> dict[str, QuestionTally]:
     """Writes train.tsv from the ``train`` files, dev.tsv and test.tsv from halves of ``dev``; one list may be empty.
 
