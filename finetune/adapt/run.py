@@ -21,7 +21,7 @@ from finetune.data.passages import Paragraphs
 from finetune.data.registry import parse_columns
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
-from finetune.evaluation.significance import SIGNIFICANT, compute_interval
+from finetune.evaluation.significance import compute_interval
 from finetune.ranking.fusion import write_fusion
 from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, can_embed, find_kind
 from finetune.ranking.ranker import find_max_length
@@ -49,7 +49,7 @@ from .rankers import (
     plan_trainings,
     train_rankers,
 )
-from .verdict import UNJUDGED, Verdict, judge, judge_without_labels
+from .verdict import LEVEL, UNJUDGED, Verdict, judge, judge_without_labels
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +318,7 @@ class Comparison:
             scores = self.cache.score_ranker(finish(ranker, questions, runs), test)
             return replace(ranker, scores=scores).measure(test)
 
-        level = SIGNIFICANT / self._count_looks(questions.test or self.data)
+        level = LEVEL / self._count_looks(questions.test or self.data)
         ms = {name: cost.ms for name, cost in self.costs.items()}
         on_test = partial(measure_test, questions.test) if questions.test else None
         verdict = judge(self.rankers, base, self.data, ms, level, self.options.quality_first, on_test)

@@ -58,6 +58,7 @@ LEARNED = (
 )
 
 
+LEVEL = 0.04  # p of a shown gain; of simulated verdicts about rankers that are no better 3.6 to 4.4% are then wrong
 GAIN = 0.05  # that a user would care about
 LIKELY = 0.84 + 1.96  # standard errors that a gain must have to be shown with a probability of .8, at p of .05
 SMALL_GAIN, COSTLY = 0.01, 10  # a ranker with a smaller gain is not worth this many times the time
@@ -150,8 +151,8 @@ def judge(
     if is_better and quality is not best:
         times = ms[quality.name] / ms[best.name]
         sentence += CHEAPER.format(name=quality.name, map=maps[quality.name], times=times)
-    if level < SIGNIFICANT:
-        sentence += LOOKED.format(looks=round(SIGNIFICANT / level), level=level)
+    if level < LEVEL:
+        sentence += LOOKED.format(looks=round(LEVEL / level), level=level)
     return Verdict(best if is_better else base, best, base, figures, p, sentence)
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from finetune.adapt.rankers import Ranker, name_base
-from finetune.adapt.verdict import NOT_LEARNED, judge, judge_without_labels
+from finetune.adapt.verdict import LEVEL, NOT_LEARNED, judge, judge_without_labels
 from finetune.evaluation.bm25 import BM25
-from finetune.evaluation.significance import SIGNIFICANT, correct_choice
+from finetune.evaluation.significance import correct_choice
 
 QUESTIONS = 60
 
@@ -40,7 +40,7 @@ def make_rankers():
     return make
 
 
-def decide(rankers, ms=None, level=SIGNIFICANT, **options):
+def decide(rankers, ms=None, level=LEVEL, **options):
     times = {ranker.name: 1.0 for ranker in rankers} | (ms or {})
     return judge(rankers, rankers[1], None, times, level, **options)
 
@@ -53,7 +53,7 @@ def test_a_shown_gain_is_used_and_chance_is_not(make_rankers):
     verdict = decide(make_rankers(base=0.5, bi=0.502, cross=0.49))
     assert (verdict.chosen.name, verdict.best.name) == ("base", "bi")
     assert verdict.sentence.startswith("Keep base")
-    assert verdict.p["bi"] > SIGNIFICANT
+    assert verdict.p["bi"] > LEVEL
 
 
 def test_the_missing_questions_are_about_those_that_would_show_the_gain(make_rankers):
@@ -64,7 +64,7 @@ def test_the_missing_questions_are_about_those_that_would_show_the_gain(make_ran
     shown = 0
     for seed in range(100):
         drawn = np.random.default_rng(seed).choice(gains - gains.mean() + 0.05, QUESTIONS + missing)
-        shown += correct_choice(drawn[None], 1000)[0] <= SIGNIFICANT
+        shown += correct_choice(drawn[None], 1000)[0] <= LEVEL
     assert shown >= 60
 
 
@@ -112,8 +112,8 @@ def test_without_any_difference_one_verdict_in_twenty_changes_the_ranker(questio
         hard, common = random.beta(0.8, 0.6, questions), random.normal(size=questions)
         noise = 0.2 * (0.6 * common + 0.8 * random.normal(size=(8, questions)))
         precision = np.clip(hard + noise * (random.random((8, questions)) < 0.6), 0, 1)
-        changed += correct_choice(precision[1:] - precision[0], 1000).min() <= SIGNIFICANT
-    assert 20 <= changed <= 70
+        changed += correct_choice(precision[1:] - precision[0], 1000).min() <= LEVEL
+    assert 15 <= changed <= 60
 
 
 def test_a_model_with_a_pair_head_is_measured_by_it(make_model, tmp_path):
