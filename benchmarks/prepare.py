@@ -25,7 +25,7 @@ from data_pipeline.prepare.cleaning import Rules, Tally, clean, split_sentences
 from data_pipeline.prepare.document import Document, Rejected
 from data_pipeline.prepare.pipeline import prepare
 from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
-from data_pipeline.tokenizers import load_tokenizer, serialize_backend
+from data_pipeline.tokenizers import load_tokenizer
 from objectives import OBJECTIVES
 
 TEXTS = _common.ROOT.parent / "shared/data/corpus"
@@ -103,7 +103,7 @@ def main() -> None:
     tally = Tally()
     paragraphs = [p for document in read_documents(args.input) for p in clean(document, Rules(), tally)]
     chars = sum(map(len, paragraphs))
-    tokenizer_json = serialize_backend(load_tokenizer(args.tokenizer))
+    tokenizer_json = load_tokenizer(args.tokenizer).backend_tokenizer.to_str()
     spent: dict[str, list[Timed]] = {name: [] for name in (ALONE, ONE, TWO)}
     for _ in range(args.rounds):
         spent[ALONE].append(_common.in_fresh_process(time_alone, tokenizer_json, paragraphs))

@@ -165,11 +165,6 @@ def find_continuations(tokenizer: "PreTrainedTokenizerBase") -> np.ndarray:
     raise KinspanError("--whole_word_masking: this tokenizer's vocabulary does not say where words begin")
 
 
-def serialize_backend(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Serialises the tokenizer as JSON for worker processes, which then need no ``transformers``."""
-    return tokenizer.backend_tokenizer.to_str()
-
-
 def check_joins(encode: Callable[[str], list[int]], sentences: list[str], name: str) -> None:
     """Raises KinspanError if ids change when sentences are joined by a space.
 

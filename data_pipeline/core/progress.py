@@ -46,12 +46,8 @@ def show_progress(
     quiet: shows nothing, for work that is short or shown by another process
     options: any of tqdm's own settings
     """
-    settings: dict[str, Any] = {
-        "mininterval": 1.0,
-        "disable": quiet or not _is_first_rank(),
-        "unit": f" {unit}",
-        **options,
-    }
+    is_hidden = quiet or not _is_first_rank()
+    settings: dict[str, Any] = {"mininterval": 1.0, "disable": is_hidden, "unit": f" {unit}", **options}
     if sys.stderr.isatty():
         return tqdm(items, title, total, **settings)
     settings |= {"mininterval": LINE_SECONDS, "miniters": 1, "delay": LINE_SECONDS, "leave": False}

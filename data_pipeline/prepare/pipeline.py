@@ -122,7 +122,8 @@ def prepare(
             name, unknown_id = tokenizers.shorten_name(tokenizer.name_or_path), tokenizer.unk_token_id
             tokens = name, tokenizer_info["fingerprint"], len(tokenizer), unknown_id
             plan = PreparePlan(work, input_files.files, settings, rules, *tokens, objectives, decontaminate or [])
-            encoded = _encode(plan, tokenizers.serialize_backend(tokenizer), engine, input_files, max_rejected)
+            serialized = tokenizer.backend_tokenizer.to_str()  # for workers, which then need no transformers
+            encoded = _encode(plan, serialized, engine, input_files, max_rejected)
             dedup_status, removed, num_ranges = _find_duplicates(plan, engine, encoded)
             shards = _write_shards(plan, engine, encoded, dedup_status, removed, num_ranges)
             manifest = _make_manifest(shards, tokenizer_info, settings, encoded.tally, licence)

@@ -53,14 +53,9 @@ def group_questions(data: AnswerSet, documents: Sequence[str] = ()) -> np.ndarra
     known = np.flatnonzero(np.array(documents) != "") if len(documents) else np.zeros(0, int)
     first, second = pair_similar(data.questions, data.questions)
     first_answer, first_document = data.num_questions, data.num_questions + len(data.distinct.rows)
-    edges = np.concatenate(
-        [
-            [first, second],
-            [data.question_of[right], first_answer + data.distinct.which[right]],
-            [known, first_document + document_of[known]],
-        ],
-        axis=1,
-    )
+    answered = [data.question_of[right], first_answer + data.distinct.which[right]]
+    about = [known, first_document + document_of[known]]
+    edges = np.concatenate([[first, second], answered, about], axis=1)
     size = first_document + len(names)
     return connected_components(coo_matrix((np.ones(edges.shape[1]), edges), (size, size)))[1][: data.num_questions]
 

@@ -55,16 +55,12 @@ def _join(element: ElementTree.Element, *parts: str) -> str:
 
 def _make_data_set(year: int) -> DataSet:
     """Returns the data set of a year, with the training and dev questions of 2016. Most have ten related ones."""
-
-    def name_files(split: str) -> tuple[str, ...]:
-        name = {"train": PART_1, "dev": DEV, "test": TESTS[year]}[split]
-        return (name,) if split == "test" else (name, f"{split}/{name}")
-
+    files = {"train": (PART_1, f"train/{PART_1}"), "dev": (DEV, f"dev/{DEV}"), "test": (TESTS[year],)}
     return DataSet(
         name=f"semeval{year}",
         help=f"Task 3 B of SemEval {year}: {PART_1} and -part2.xml, and {DEV}, in the folder or in train and dev there "
         f"(as in version 3.2), and {TESTS[year]}, with labels. Texts are titles with bodies.",
-        file_names=name_files,
+        file_names=lambda split: files[split],
         read=read_semeval,
         unit="RelQuestion",
         measured_on=RAW,  # MultiCQA counts all 88 test questions of 2017

@@ -115,7 +115,12 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
         results["baselines"] = {measured.split: baseline_figures}
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
-        _draw_curves(config, output)
+        lines = [
+            {**line, "split": f"{line['split']}, seed {seed}"}
+            for seed in list_seeds(config)
+            for line in map(json.loads, complete_lines(output / f"seed-{seed}" / "metrics.jsonl"))
+        ]
+        draw_curve(lines, {"loss": "training loss", MAP: "MAP"}, output / CURVES)
     log_better_baselines(results)
     return results
 
@@ -237,16 +242,6 @@ def _gather_results(experiment: Experiment, runs: list[JsonObject]) -> JsonObjec
         "seeds": runs,
         **{split.split: summarize_seeds([run[split.split] for run in runs]) for split in data.measured},
     }
-
-
-def _draw_curves(config: FinetuneConfig, output: Path) -> None:
-    """Draws the training loss and the MAP of each seed over the updates."""
-    lines = [
-        {**line, "split": f"{line['split']}, seed {seed}"}
-        for seed in list_seeds(config)
-        for line in map(json.loads, complete_lines(output / f"seed-{seed}" / "metrics.jsonl"))
-    ]
-    draw_curve(lines, {"loss": "training loss", MAP: "MAP"}, output / CURVES)
 
 
 def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float | None]]:

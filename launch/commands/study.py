@@ -82,15 +82,8 @@ def main() -> str | None:
     names, content = read_names("where", config.where), path.read_text(encoding="utf-8")
     if missing := [name for name in names if f"${name}" not in content]:
         raise KinspanError(f"--where {missing[0]}: the study's file has no ${missing[0]}")
-    context = StudyContext(
-        study,
-        config.data,
-        Path(config.output_dir),
-        parse_overrides(config.set),
-        config.transfer,
-        prepare_pretraining,
-        names,
-    )
+    output, overrides = Path(config.output_dir), parse_overrides(config.set)
+    context = StudyContext(study, config.data, output, overrides, config.transfer, prepare_pretraining, names)
     results = run_study(context)
     if os.environ.get("RANK", "0") != "0":
         return None

@@ -120,8 +120,3 @@ def measure_content(content: Any) -> int:
     if isinstance(content, dict | list):
         return sum(map(measure_content, content.values() if isinstance(content, dict) else content))
     return 0 if content is None else len(str(content))
-
-
-def count_rest(file: IO[bytes]) -> int:
-    """Reads a file to its end; returns the number of bytes read."""
-    return sum(map(len, iter(lambda: file.read(1 << 20), b"")))

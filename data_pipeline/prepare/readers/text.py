@@ -14,7 +14,7 @@ from data_pipeline.prepare.document import Document, Rejected
 from . import reader
 from .compression import is_compressed, open_source
 from .lines import cut_lines, split_bytes
-from .reader import FilePart, Reader, Record, SourceFile, count_rest
+from .reader import FilePart, Reader, Record, SourceFile
 
 PIECE_BYTES = 1 << 20  # about a book
 PARAGRAPH_SENTENCES = 8  # about a paragraph of a novel
@@ -48,7 +48,7 @@ def read_whole(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
     """Yields a whole file as a record, or Rejected if it is larger than MAX_RECORD_BYTES."""
     with open_source(source) as file:
         content = file.read(reader.MAX_RECORD_BYTES + 1)
-        rest = count_rest(file) if len(content) > reader.MAX_RECORD_BYTES else 0
+        rest = sum(map(len, iter(lambda: file.read(1 << 20), b""))) if len(content) > reader.MAX_RECORD_BYTES else 0
     yield 1, reader.reject_too_long("file", len(content) + rest) if rest else content
 
 
