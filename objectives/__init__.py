@@ -78,10 +78,6 @@ def _parse_part(text: str, sampling: str) -> MixturePart:
         name, weight = text, "1"  # such as "ssp", or "my_module:my_objective"
     if not re.fullmatch("[0-9]{1,9}", weight) or not 1 <= int(weight) <= MAX_WEIGHT:
         raise KinspanError(f"--objective {text}: the weight must be a whole number from 1 to {MAX_WEIGHT}")
-    return MixturePart(_find_objective(name, sampling), int(weight))
-
-
-def _find_objective(name: str, sampling: str) -> Objective:
     if ":" not in name and name not in OBJECTIVES:
         raise KinspanError(
             f"--objective {name}: there is no such objective; choose from {', '.join(OBJECTIVES)}, a mixture such "
@@ -89,9 +85,8 @@ def _find_objective(name: str, sampling: str) -> Objective:
         )
     if sampling == "paper" and name not in PAPER_SAMPLING:
         raise KinspanError(f"--sampling paper is for {', '.join(PAPER_SAMPLING)} only, not for {name}")
-    if ":" in name:
-        return _import_objective(name)
-    return OBJECTIVES[name] if sampling == "matched" else PAPER_SAMPLING[name]
+    known = OBJECTIVES if sampling == "matched" else PAPER_SAMPLING
+    return MixturePart(_import_objective(name) if ":" in name else known[name], int(weight))
 
 
 def _import_objective(name: str) -> Objective:

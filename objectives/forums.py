@@ -53,16 +53,11 @@ make_forum_objective = partial(
 
 @dataclass(frozen=True)
 class _Others:
-    """Draws other questions than the anchor, uniformly. count: the number of questions;  hard: ``[n, 1]`` False"""
+    """Holds the anchors ``[n]``, the number of questions, and that no negative is hard, ``[n, 1]``."""
 
     anchors: np.ndarray
     count: int
     hard: np.ndarray
-
-    def draw(self, random_bits: np.ndarray) -> np.ndarray:
-        """Draws a question for each anchor, ``[n, 1]``; random_bits: ``[n]``"""
-        drawn = draw_below(random_bits, np.full_like(self.anchors, self.count - 1))
-        return (drawn + (drawn >= self.anchors))[:, None]
 
     def walk_outside(self, row: int) -> Iterator[int]:
         """Yields the questions after the anchor."""
@@ -89,7 +84,8 @@ def sample_questions(
     pool = _Others(anchors, len(block.paragraph), np.zeros((len(anchors), 1), dtype=bool))
 
     def draw(attempt: int) -> Spans:
-        return make_spans(pool.draw(random_bits[:, attempt]), *b)
+        drawn = draw_below(random_bits[:, attempt], np.full_like(anchors, pool.count - 1))
+        return make_spans((drawn + (drawn >= anchors))[:, None], *b)
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         wrong = find_equal_texts(block, positive[rows], texts)

@@ -77,17 +77,14 @@ class Pool:
             raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
         return replace(pool, hard=np.arange(slots) < np.minimum(others, max_hard)[:, None])
 
-    def count_inside(self) -> np.ndarray:
-        """Returns ``[n, K]``: the number of the document's paragraphs without the anchor, times their weight."""
-        return (self.inside - (self.place >= 0)) * self.weights
-
     def count_outside(self) -> np.ndarray:
         """Returns ``[n, K]``: the number of the other documents' paragraphs, times their weight."""
         return (self.index.total[self.classes] - self.inside) * self.weights
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
         """Draws a paragraph for each slot, ``[n, k]``, from one draw each, ``random_bits [n, k]``."""
-        others, outside = self.count_inside(), self.count_outside()
+        others = (self.inside - (self.place >= 0)) * self.weights  # of the document, without the anchor
+        outside = self.count_outside()
         inside = others.sum(axis=1)[:, None]
         drawn = draw_below(random_bits, np.where(self.hard, inside, outside.sum(axis=1)[:, None]))
         if self.hard.shape[1] > 1:
@@ -174,9 +171,17 @@ def assemble(
         cells = _add_other_hard(pool, cells)
         negative.put(cells, draw(attempt)[cells])
     kind = np.where(pool.hard, HARD, EASY).astype(np.int8)
-    for cell in zip(*(x.tolist() for x in cells), strict=True):
-        negative.put(cell, _search(block, pool, positive, cell[0], rejects, cut, complaint))
-        kind[cell] = EASY
+    for row, slot in zip(*(x.tolist() for x in cells), strict=True):  # all tries failed: search other documents
+        for paragraph in pool.walk_outside(row):
+            texts = cut(row, paragraph)
+            valid = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))
+            if len(valid):
+                break
+        else:
+            shard, document, _ = block.locate(positive.paragraph[row])
+            raise KinspanError(f"document {shard.document_id(document)}: {complaint}")
+        negative.put((row, slot), texts[valid[0]])
+        kind[row, slot] = EASY
     first = np.full((rows, 1), POSITIVE, dtype=np.int8)
     repeated = a.map(lambda x: np.repeat(x[:, None], 1 + slots, axis=1))
     return Pairs((repeated, join_columns(positive, negative)), np.concatenate([first, kind], axis=1))
@@ -222,26 +227,3 @@ def _add_other_hard(pool: SlotSource, cells: Cells) -> Cells:
     hard = pool.hard[:, :MAX_HARD]
     chosen[:, :MAX_HARD] |= (chosen[:, :MAX_HARD] & hard).any(axis=1, keepdims=True) & hard
     return np.nonzero(chosen)  # type: ignore[return-value]
-
-
-def _search(
-    block: Block,
-    pool: SlotSource,
-    positive: Spans,
-    row: int,
-    rejects: Callable[[np.ndarray, Spans], np.ndarray],
-    cut: Callable[[int, int], Spans],
-    complaint: str,
-) -> Spans:
-    """Returns the first text of another document that is a negative, searching on from the anchor's own document.
-
-    For corpora with so many equal texts that all tries failed. Raises KinspanError after MAX_WALKED paragraphs of each
-    class.
-    """
-    for paragraph in pool.walk_outside(row):
-        texts = cut(row, paragraph)
-        valid = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))
-        if len(valid):
-            return texts[valid[0]]
-    shard, document, _ = block.locate(positive.paragraph[row])
-    raise KinspanError(f"document {shard.document_id(document)}: {complaint}")

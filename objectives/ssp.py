@@ -52,7 +52,12 @@ def sample(
     tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 
     def draw(attempt: int) -> Spans:
-        return _draw_negative(block, pool.draw(tries[:, attempt, :, 0]), counts[:, None], tries[:, attempt])
+        paragraphs = pool.draw(tries[:, attempt, :, 0])
+        sentences = block.num_sentences[paragraphs].astype(np.int64)
+        free = np.minimum(1 + draw_below(tries[:, attempt, :, 2], MAX_B), sentences)
+        count = counts[:, None] if matched else free
+        start = draw_below(tries[:, attempt, :, 1], sentences - count + 1)
+        return Spans(paragraphs, start, start + count)
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         return find_equal_texts(block, positive[rows], texts)
@@ -93,16 +98,6 @@ def _get_max_negative(block: Block, anchors: np.ndarray) -> np.ndarray:
     fits = block.num_sentences[anchors] >= np.arange(MAX_B + 1)[:, None]
     possible = (index.total[:, None] > inside) & ((inside > fits) | (inside[1] == 1))
     return np.maximum(possible.sum(axis=0) - 1, 1)  # possible is true up to some count, then false
-
-
-def _draw_negative(block: Block, paragraphs: np.ndarray, counts: np.ndarray, random_bits: np.ndarray) -> Spans:
-    """Draws a span of ``counts`` sentences of each paragraph ``[n, 4]``; 0: the count is drawn. random_bits: ``[n, 4,
-    3]``"""
-    sentences = block.num_sentences[paragraphs].astype(np.int64)
-    free = np.minimum(1 + draw_below(random_bits[..., 2], MAX_B), sentences)
-    count = np.where(counts > 0, counts, free)
-    start = draw_below(random_bits[..., 1], sentences - count + 1)
-    return Spans(paragraphs, start, start + count)
 
 
 SSP = Objective(

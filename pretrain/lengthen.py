@@ -55,21 +55,17 @@ def change_length(folder: Path, facts: JsonObject, schedule: Schedule) -> None:
     old_total, step = int(read_object(folder / RUN, ADVICE)["total_steps"]), get_step(start)
     checkpoints = folder / CHECKPOINTS
     last = checkpoints / f"step-{old_total:08d}"
+    archive = folder / DECAYED / last.name
     if (folder / SUMMARY).exists() and last.exists() and old_total > step:
-        _keep_finished(folder, last)
+        shutil.rmtree(archive, ignore_errors=True)  # from an earlier time with this length
+        shutil.copytree(folder, archive, ignore=lambda path, names: NOT_COPIED if Path(path) == folder else ())
+        (archive / CHECKPOINTS).mkdir()
+        os.replace(last, archive / CHECKPOINTS / last.name)
     remove_later(checkpoints, step)
     cut_log(folder / "metrics.jsonl", step)
     (folder / WANDB_ID).unlink(missing_ok=True)  # W&B gets a new run, because it cannot replace figures
     (folder / SUMMARY).unlink(missing_ok=True)
     write_record(folder, facts)
     log.info("the run's length changes from %d to %d steps: it resumes from step %d", old_total, schedule.total, step)
-    if (archive := folder / DECAYED / last.name).exists():
+    if archive.exists():
         log.info("the model of %d steps is kept in %s", old_total, archive)
-
-
-def _keep_finished(folder: Path, last: Path) -> None:
-    archive = folder / DECAYED / last.name
-    shutil.rmtree(archive, ignore_errors=True)  # from an earlier time with this length
-    shutil.copytree(folder, archive, ignore=lambda path, names: NOT_COPIED if Path(path) == folder else ())
-    (archive / CHECKPOINTS).mkdir()
-    os.replace(last, archive / CHECKPOINTS / last.name)

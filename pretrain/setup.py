@@ -318,12 +318,15 @@ def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: PreTrain
     return make(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, continuations)
 
 
-def count_steps(config: PretrainConfig, train: PairStream) -> int:
-    """Returns the number of updates, from ``max_steps``, ``max_epochs`` or ``max_tokens``."""
+def count_steps(config: PretrainConfig, train: PairStream | None, pair_tokens: int = 0) -> int:
+    """Returns the number of updates. ``pair_tokens``: tokens of a pair, if a corpus is missing and so ``train`` too"""
     if config.max_epochs is not None:
+        if train is None:
+            raise KinspanError(f"--max_epochs {config.max_epochs}: the corpus is missing")
         return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
     if config.max_tokens is not None:
-        return math.ceil(config.max_tokens / (average_tokens(train) * config.global_batch_size))
+        tokens = pair_tokens if train is None else average_tokens(train)
+        return math.ceil(config.max_tokens / (tokens * config.global_batch_size))
     return config.max_steps or 1000
 
 

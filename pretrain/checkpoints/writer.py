@@ -66,9 +66,11 @@ class Writer:
     def save(self, engine: Engine, state: JsonObject) -> None:
         """Writes ``folder/step-N``, N = ``state["step"]``, on all ranks; returns when ``engine`` may train on."""
         self.join()
-        captured = capture(engine, copied=self.background)
+        base, copies = find_base(engine.module), dict[object, torch.Tensor]()
+        captured = capture_files(engine, TAG, without_frozen=base is not None)
+        if self.background:
+            captured = {name: _copy_to_host(state, copies) for name, state in captured.items()}
         weights = full_weights(engine)
-        base = find_base(engine.module)
         self.metadata = {"format": "pt", **({BASE: base} if base else {})}
         if not self.background:
             return self._write(captured, weights, state)
@@ -150,13 +152,6 @@ def _find_stale(folder: Path, step: int, keep: int, stays: Callable[[int], bool]
     earlier = [p for p in checkpoints if get_step(p) <= step]
     older = [p for p in earlier[keep:] if not stays(get_step(p))]
     return [p for p in checkpoints if p not in earlier] + older
-
-
-def capture(engine: Engine, copied: bool) -> JsonObject:
-    """Returns the files that this rank's engine would write, by name; ``copied`` to host memory, or as they are."""
-    states = capture_files(engine, TAG, without_frozen=find_base(engine.module) is not None)
-    copies: dict[object, torch.Tensor] = {}
-    return {name: _copy_to_host(state, copies) for name, state in states.items()} if copied else states
 
 
 def _copy_to_host(value: Any, copies: dict[object, torch.Tensor]) -> Any:

@@ -102,14 +102,6 @@ def release_engine(engine: Engine) -> None:
     optimizer.state.clear()
 
 
-def read_overflow(engine: Engine) -> bool:
-    """Returns whether ZeRO skipped the last update; drops its gradient, to which offload would add the next one."""
-    optimizer = engine.optimizer
-    if optimizer.overflow and getattr(optimizer, "cpu_offload", False):
-        optimizer.averaged_gradients = dict.fromkeys(optimizer.averaged_gradients)
-    return bool(optimizer.overflow)
-
-
 def measure_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
     """Returns the norm of all gradients, float64 ``[]``; on a CPU row by row, for the sake of precision."""
     if gradients[0].device.type != "cpu":
@@ -197,10 +189,12 @@ def read_outcome(engine: Engine, norm: torch.Tensor | None) -> tuple[torch.Tenso
     """
     if norm is None:
         norm = engine.get_global_grad_norm()
-    optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
-    if hasattr(optimizer, "found_inf"):
+    zero = engine.optimizer
+    if hasattr(getattr(zero, "optimizer", zero), "found_inf"):
         return ~norm.isfinite(), norm
-    return torch.full((), read_overflow(engine), device=engine.device), norm
+    if zero.overflow and getattr(zero, "cpu_offload", False):  # offload would add the next gradient to this one
+        zero.averaged_gradients = dict.fromkeys(zero.averaged_gradients)
+    return torch.full((), bool(zero.overflow), device=engine.device), norm
 
 
 @contextmanager

@@ -140,10 +140,7 @@ def _free_port() -> str:
 
 
 def _read_int(env: Mapping[str, str], name: str, default: int) -> int:
-    text = env.get(name)
-    if text is None:
-        return default
     try:
-        return int(text)
+        return int(env.get(name, default))
     except ValueError:
-        raise KinspanError(f"the variable {name} is {text!r}, and must be a number: unset it") from None
+        raise KinspanError(f"the variable {name} is {env[name]!r}, and must be a number: unset it") from None

@@ -1,6 +1,5 @@
 """Plans a run for ``--dry_run``: its length, memory and time, without training, loading weights or writing files."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,7 @@ def make_plan(config: PretrainConfig) -> RunPlan:
         lengths = np.diff(stream.batch(0, min(SAMPLE, epoch_pairs)).starts)
         maskable = 1 - stream.template.num_special / lengths.mean()
     sequences = mixture.parts[0].objective.num_texts if config.pair_loss else 1
-    steps = _count_steps(config, stream, max_length * sequences)
+    steps = count_steps(config, stream, max_length * sequences)
     masked = 0.0 if token_loss == "none" else config.mlm_probability * maskable
     counter = FlopCounter(model)
     flops = 6.0 * (counter.token_parameters + masked * counter.masked_parameters)  # per token
@@ -221,16 +220,6 @@ def _open_stream(
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
     return PairStream(mixture, template=template, seed=config.seed, max_length=max_length)
-
-
-def _count_steps(config: PretrainConfig, stream: PairStream | None, pair_tokens: int) -> int:
-    if stream is not None:
-        return count_steps(config, stream)
-    if config.max_epochs is not None:
-        raise KinspanError(f"--max_epochs {config.max_epochs}: the corpus is missing")
-    if config.max_tokens is not None:
-        return math.ceil(config.max_tokens / (pair_tokens * config.global_batch_size))
-    return config.max_steps or 1000
 
 
 def format_plan(plan: RunPlan) -> str:
