@@ -26,8 +26,7 @@ NUM_DRAWS = TRIES * PER_TRY
 
 
 def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
-    """Returns the two pairs of each anchor: in order, and swapped (a hard negative). Two equal texts have no order:
-    they are redrawn.
+    """Returns the two pairs of each anchor: in order, and swapped. Equal texts, which have no order, are drawn again.
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """

@@ -52,8 +52,10 @@ def sample(
     size = 1 + draw_below(random_bits[:, 0], max_size)
     a = _draw_span(block, anchors, size, random_bits[:, 1])
     positive = _cut_out(block, a)
-    classes = np.tile(np.arange(max_a), (len(anchors), 1))
-    pool = Pool.of(block, anchors, index, classes, _weigh_classes(size, max_a) if matched else None)
+    classes, max_sizes = np.tile(np.arange(max_a), (len(anchors), 1)), np.arange(1, max_a + 1)
+    # How likely a paragraph of each class gives an A of that size, as whole numbers
+    weights = np.where(size[:, None] <= max_sizes, np.lcm.reduce(max_sizes) // max_sizes, 0)
+    pool = Pool.of(block, anchors, index, classes, weights if matched else None)
     tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
     tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 
@@ -84,13 +86,6 @@ def _draw_span(block: Block, paragraphs: np.ndarray, size: np.ndarray, random_bi
 def _cut_out(block: Block, part: Spans) -> Spans:
     whole = block.take_whole(part.paragraph)
     return Spans(whole.paragraph, whole.start, whole.end, part.start, part.end)
-
-
-def _weigh_classes(size: np.ndarray, max_a: int) -> np.ndarray:
-    """Returns ``[n, max_a]``: how likely a paragraph of each class gives an A of that size, as whole numbers."""
-    max_sizes = np.arange(1, max_a + 1)
-    likely = np.lcm.reduce(max_sizes) // max_sizes
-    return np.where(size[:, None] <= max_sizes, likely, 0)
 
 
 def _get_max_removed(block: Block, anchors: np.ndarray, index: ClassIndex) -> np.ndarray:

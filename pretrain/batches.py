@@ -52,13 +52,7 @@ class Feeder:
     """
 
     def __init__(
-        self,
-        stream: PairStream,
-        layout: Layout,
-        rank: int,
-        first_step: int,
-        num_workers: int,
-        end: int | None = None,
+        self, stream: PairStream, layout: Layout, rank: int, first_step: int, num_workers: int, end: int | None = None
     ) -> None:
         self.stream, self.layout, self.rank = stream, layout, rank
         self.waited, self.end = 0.0, end

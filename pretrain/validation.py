@@ -41,12 +41,7 @@ def run_model(
 
 @torch.no_grad()
 def evaluate(
-    engine: Engine,
-    stream: PairStream,
-    num_pairs: int,
-    layout: Layout,
-    rank: int,
-    weights: LossWeights = PAPER_WEIGHTS,
+    engine: Engine, stream: PairStream, num_pairs: int, layout: Layout, rank: int, weights: LossWeights = PAPER_WEIGHTS
 ) -> dict[str, float]:
     """Returns losses, accuracies, F1 and areas under the ROC curve of the first ``num_pairs`` validation pairs.
 
@@ -90,12 +85,7 @@ def compute_auc(labels: np.ndarray, scores: np.ndarray) -> float:
 
 @torch.no_grad()
 def evaluate_retrieval(
-    engine: Engine,
-    stream: PairStream,
-    num_pairs: int,
-    layout: Layout,
-    rank: int,
-    weights: LossWeights,
+    engine: Engine, stream: PairStream, num_pairs: int, layout: Layout, rank: int, weights: LossWeights
 ) -> dict[str, float]:
     """Returns losses, MRR and R@1 of the first ``num_pairs`` validation pairs, among all of their texts."""
     num_pairs, per_pair = min(num_pairs, stream.epoch_pairs), stream.sequences_per_pair

@@ -63,11 +63,7 @@ def find_model(manifest: Manifest, folder: Path, model: str | None = None) -> st
 
 
 def build_index(
-    folder: Path,
-    embedder: Embedder,
-    answers: Sequence[Answer],
-    precision: str = "fp32",
-    approximate: bool = False,
+    folder: Path, embedder: Embedder, answers: Sequence[Answer], precision: str = "fp32", approximate: bool = False
 ) -> Manifest:
     """Encodes the answers into a new index; the same call resumes an interrupted one."""
     model = BiEncoderFacts(

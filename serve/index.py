@@ -17,7 +17,7 @@ import torch
 from data_pipeline.core.errors import KinspanError, quote_error
 from finetune.data.passages import RankedRows
 from finetune.evaluation.bm25 import index_words
-from finetune.ranking.retrieval import find_by_words, find_exactly, take_best
+from finetune.ranking.retrieval import find_exactly, take_best
 
 from .answers import Answer
 from .folder import MANIFEST, REBUILD, check_files, read_manifest
@@ -55,7 +55,7 @@ class Index:
         if self.matrix.shape != size or len(self.texts) != size[0]:
             raise KinspanError(f"{self.folder / MANIFEST} does not fit its files: {REBUILD}")
         self.graph = Graph(data / GRAPH, self.matrix) if self.manifest.settings["approximate"] else None
-        self.words = Words(data / WORDS)
+        self.words = map_words(data / WORDS)
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -68,17 +68,6 @@ class Index:
         if self.graph is None or exact:
             return find_exactly(self.matrix, queries, k)
         return [self.graph.find(query, k) for query in queries]
-
-
-class Words:
-    """Ranks answers by BM25; maps the index of bm25s into memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self._index = bm25s.BM25.load(str(folder), mmap=True, show_progress=False) if folder.is_dir() else None
-
-    def find(self, question: str, k: int) -> RankedRows:
-        """Returns up to k rows that share a word with the question, and their BM25 scores."""
-        return find_by_words(self._index, question, k)
 
 
 class Graph:
@@ -95,6 +84,11 @@ class Graph:
         scores = self._matrix[rows].astype(np.float32) @ query
         best = take_best(scores, k)
         return rows[best], scores[best]
+
+
+def map_words(folder: Path) -> bm25s.BM25 | None:
+    """Maps a BM25 index, for ``find_by_words``; None if no answer contains a word."""
+    return bm25s.BM25.load(str(folder), mmap=True, show_progress=False) if folder.is_dir() else None
 
 
 def map_matrix(path: Path) -> np.ndarray:

@@ -25,7 +25,7 @@ from finetune.evaluation.trec import append_below, read_run, write_run
 from finetune.ranking import kinds
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 from finetune.ranking.model import load_model, score_answers
-from finetune.ranking.retrieval import fuse
+from finetune.ranking.retrieval import find_by_words, fuse
 
 from .answers import stream_answers
 from .building import find_model
@@ -174,7 +174,7 @@ class Searcher:
                 rankings[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
         if first_stage in (BM25, FUSION):
             with _timed(answered, "words"):
-                rankings[BM25] = [self.index.words.find(question, candidates) for question in queries]
+                rankings[BM25] = [find_by_words(self.index.words, question, candidates) for question in queries]
         if first_stage == FUSION:
             pairs = zip(rankings[BI_ENCODER], rankings[BM25], strict=True)
             rankings[FUSION] = [fuse(pair, candidates) for pair in pairs]

@@ -8,6 +8,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.ranking.embedder import Embedder
+from finetune.ranking.retrieval import find_by_words
 from serve import building
 from serve import index as opening
 from serve.building import add_answers, build_index, remove_answers
@@ -21,7 +22,8 @@ QUESTIONS = ["a river of stone", "music in the garden", "number 41"]
 def read(folder, embedder, k=10):
     """Ids and scores that an index gives, by vectors and by words."""
     index = Index(folder)
-    ranked = index.find_nearest(embedder.embed_queries(QUESTIONS), k) + [index.words.find(q, k) for q in QUESTIONS]
+    ranked = index.find_nearest(embedder.embed_queries(QUESTIONS), k)
+    ranked += [find_by_words(index.words, q, k) for q in QUESTIONS]
     return [([index.answer(row).id for row in rows], np.round(scores, 4).tolist()) for rows, scores in ranked]
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from finetune.ranking.retrieval import find_exactly, take_best
-from serve.index import Graph, Words, write_graph, write_words
+from finetune.ranking.retrieval import find_by_words, find_exactly, take_best
+from serve.index import Graph, map_words, write_graph, write_words
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,14 @@ def test_words_are_bm25s(tmp_path):
 
     texts = ["the river rose", "a stone bridge over the river", "silver music", "river river stone"]
     write_words(tmp_path, texts)
-    words = Words(tmp_path)
-    rows, scores = words.find("Stones, rivers?", 10)
+    words = map_words(tmp_path)
+    rows, scores = find_by_words(words, "Stones, rivers?", 10)
     expected = score_bm25(make_candidates(["Stones, rivers?"], [texts]))
     assert dict(zip(rows.tolist(), scores.tolist(), strict=True)) == pytest.approx(
         {row: score for row, score in enumerate(expected) if score > 0}, rel=1e-5
     )
     assert rows[0] == 3
     for nothing in ("", "of any", "nonesuch", "?!"):
-        assert not len(words.find(nothing, 3)[0])
+        assert not len(find_by_words(words, nothing, 3)[0])
     write_words(tmp_path / "none", ["?", "!"])
-    assert not len(Words(tmp_path / "none").find("a question", 3)[0])
+    assert not len(find_by_words(map_words(tmp_path / "none"), "a question", 3)[0])

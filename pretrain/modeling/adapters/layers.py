@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from data_pipeline.core.errors import KinspanError
 
@@ -121,16 +121,10 @@ def add_layers(encoder: PreTrainedModel, part: AdapterPart) -> None:
     elif encoder.config.model_type not in FAMILIES_WITH_BOTTLENECKS:
         raise KinspanError(f"--adapter: layers of {encoder.config.model_type} take no bottlenecks: give --adapter lora")
     else:
-        attach(encoder, build_layers(encoder.config, part))
-
-
-def build_layers(config: PreTrainedConfig, part: AdapterPart) -> nn.ModuleList:
-    """Returns the new modules of each layer, for ``attach``."""
-    hidden = config.hidden_size
-    return nn.ModuleList(
-        nn.ModuleList([Fusion(hidden, [fused.size for fused in part.of]) if part.of else Bottleneck(hidden, part.size)])
-        for _ in range(config.num_hidden_layers)
-    )
+        hidden, sizes = encoder.config.hidden_size, [fused.size for fused in part.of]
+        layers = range(encoder.config.num_hidden_layers)
+        added = [Fusion(hidden, sizes) if sizes else Bottleneck(hidden, part.size) for _ in layers]
+        attach(encoder, nn.ModuleList(nn.ModuleList([module]) for module in added))
 
 
 def attach(encoder: nn.Module, layers: nn.ModuleList) -> None:

@@ -143,28 +143,18 @@ _current: Masks | None = None
 
 
 @contextmanager
-def use_masks(masks: Masks) -> Iterator[None]:
-    """Makes PairDropout use these masks inside the block."""
+def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) -> Iterator[None]:
+    """Seeds the dropout of the forward pass inside the block: on a GPU by ``micro_batch``, its index among those of all
+    ranks; on a CPU by ``pairs``, see Masks."""
     global _current
-    _current = masks
+    torch.manual_seed(hash_key(seed, "dropout", step, micro_batch) >> 1)
+    _current = None if torch.cuda.is_available() else Masks(seed, step, pairs)
     try:
         yield
     finally:
         _current = None
 
 
-@contextmanager
-def decide_dropout(seed: int, step: int, micro_batch: int, pairs: np.ndarray) -> Iterator[None]:
-    """Seeds the dropout of the forward pass inside the block: on a GPU by ``micro_batch``, its index among those of all
-    ranks; on a CPU by ``pairs``, see Masks."""
-    torch.manual_seed(hash_key(seed, "dropout", step, micro_batch) >> 1)
-    if torch.cuda.is_available():
-        yield
-        return
-    with use_masks(Masks(seed, step, pairs)):
-        yield
-
-
 def current_masks() -> Masks | None:
-    """Returns the masks of the current forward pass; None outside ``use_masks``."""
+    """Returns the masks of the current forward pass; None outside ``decide_dropout``."""
     return _current

@@ -28,10 +28,7 @@ class SiameseModel(nn.Module):
     token_heads = ()
 
     def __init__(
-        self,
-        masked_lm: PreTrainedModel,
-        objectives: tuple[str, ...] = ("ssp",),
-        temperature: float = TEMPERATURE,
+        self, masked_lm: PreTrainedModel, objectives: tuple[str, ...] = ("ssp",), temperature: float = TEMPERATURE
     ) -> None:
         super().__init__()
         self.objectives, self.temperature = objectives, temperature
@@ -45,8 +42,7 @@ class SiameseModel(nn.Module):
         prepare_encoder(self, self.encoder)
 
     def embed(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Returns hidden states ``[T, hidden]`` of a packed row, and normalised embeddings ``[n, m, hidden]`` of its n
-        pairs of m texts."""
+        """Returns hidden states ``[T, hidden]``, and normalised embeddings ``[n, m, hidden]`` of n pairs of m texts."""
         hidden = encode_packed(self.encoder, inputs)
         mean = pool_mean(hidden, inputs["starts"])
         return hidden, F.normalize(mean, dim=-1).view(len(inputs["labels"]), -1, hidden.shape[-1])
