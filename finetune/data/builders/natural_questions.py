@@ -178,7 +178,7 @@ def _split_sentences(block: list[int], example: Example) -> list[list[int]]:
 
 
 class BuiltQuestion(NamedTuple):
-    """What became of line ``number`` of an input file, of ``size`` bytes.
+    """Holds the outcome of line ``number`` of an input file, of ``size`` bytes.
 
     outcome: one of OUTCOMES, or why the line is not in the form of Natural Questions
     lines:   the question's lines for ASNQ's file, if it is kept
