@@ -72,7 +72,7 @@ def make_stage(training: Training, questions: Questions, train: AnswerSet, dev: 
     check(config)
     facts = {"train": fingerprint_answers(train), "dev": dev and fingerprint_answers(dev)}
     return TrainingStage(
-        what=f"fine-tuning {training.name}",
+        what=f"training {training.name}",
         config=config,
         model=training.model,
         train=train,

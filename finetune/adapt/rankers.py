@@ -176,7 +176,7 @@ def train_rankers(
     for training in trainings:
         role = BI_ENCODER if training.settings.get("loss") == CONTRASTIVE else CROSS_ENCODER
         cost = f"{training.num_folds} folds of at most {training.max_updates} updates"
-        log.info("fine-tuning %s: %s", training.name, cost)
+        log.info("training %s: %s", training.name, cost)
         start = starts.get(f"{role} {training.model}")
         scores, updates = train_in_folds(training, questions, folder, start.scores if start else None)
         yield Ranker(training.name, role, training.model, scores, training, updates)
