@@ -1,6 +1,7 @@
 """Whole runs: resume, ranks, refusals. What is not about processes runs in the test's own, which has imported all."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,9 @@ def killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks):
     run_here(whole) if ranks == 1 else run(whole, ranks)
     run(settings, ranks, KILL)
     assert not (settings["output_dir"] / "summary.json").exists()
+    deadline = time.monotonic() + 20  # a killed rank may take a moment to go
+    while read_status(settings["output_dir"])["state"] == "running" and time.monotonic() < deadline:
+        time.sleep(0.2)
     assert read_status(settings["output_dir"])["state"] == "not running"
     said = run(settings, ranks)
     assert "resuming from" in said
