@@ -5,6 +5,7 @@ import logging
 import os
 from pathlib import Path
 
+import psutil
 import torch
 
 from data_pipeline.core.errors import KinspanError
@@ -15,6 +16,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16} 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 DEVICES = Path("/dev")
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+MEASURED_SECONDS = 0.3  # of the processors' use
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "alloc_cpu")
 
 
@@ -43,18 +45,20 @@ def name_device() -> str:
 
 
 def set_threads(local_ranks: int = 1) -> None:
-    """Lets PyTorch use this rank's share of the processors: half of it on a busy machine, where more would be slower.
+    """Lets PyTorch use this rank's share of the processors; a single rank leaves those that other programs keep busy.
 
     OMP_NUM_THREADS and a GPU leave the number as it is.
     """
     if torch.cuda.is_available() or "OMP_NUM_THREADS" in os.environ:
         return
-    processors, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    threads = max(1, processors // local_ranks)
-    if load > processors + 0.5 and threads > 1:
-        threads //= 2
-    if threads < torch.get_num_threads() and threads < processors // local_ranks:
-        log.warning("%d thread(s): other programs keep %.1f of %d processors busy", threads, load, processors)
+    processors = sorted(os.sched_getaffinity(0))
+    threads = max(1, len(processors) // local_ranks)
+    if local_ranks == 1 and threads > 1:  # several ranks would see each other
+        used = psutil.cpu_times_percent(interval=MEASURED_SECONDS, percpu=True)
+        busy = sum((used[i].user + used[i].system) / 100 for i in processors)  # programs with a low priority give way
+        threads = max(1, threads - round(busy))
+        if threads < len(processors):
+            log.warning("%d thread(s): other programs keep %.1f of %d processors busy", threads, busy, len(processors))
     torch.set_num_threads(threads)
 
 

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -53,3 +55,15 @@ def test_bf16_is_chosen_where_it_is_faster(processor, capabilities, chosen):
     processor(**capabilities)
     assert choose_precision("auto", zero_stage=1) == chosen
     assert choose_precision("auto", zero_stage=0) == "fp32"
+
+
+@pytest.mark.parametrize(("busy", "expected"), [((0, 0, 0, 0), 4), ((100, 60, 0, 0), 2), ((100, 100, 100, 100), 1)])
+def test_a_rank_leaves_the_processors_that_other_programs_use(monkeypatch, busy, expected):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    used = [SimpleNamespace(user=percent, system=0) for percent in busy]
+    monkeypatch.setattr(device.psutil, "cpu_times_percent", lambda **_: used)
+    monkeypatch.setattr(device.os, "sched_getaffinity", lambda _: range(4))
+    before = torch.get_num_threads()
+    device.set_threads()
+    assert torch.get_num_threads() == expected
+    torch.set_num_threads(before)
