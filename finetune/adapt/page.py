@@ -14,7 +14,7 @@ def format_result(result: JsonObject) -> str:
     rows = result["sample"]["rows"] if "sample" in result else result["rankers"]
     width = max(len(row["name"]) for row in rows)
     if "sample" in result:
-        lines = [f"{'MAP on a hundred questions of SelQA':<{width}}  MAP    95% interval"]
+        lines = [f"{'MAP on questions of SelQA':<{width}}  MAP    95% interval"]
         lines += [f"{row['name']:<{width}}  {row['map']:.2f}   {row['low']:.2f} to {row['high']:.2f}" for row in rows]
         lines += ["", result["sample"]["sentence"]]
     else:

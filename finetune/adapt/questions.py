@@ -23,6 +23,7 @@ from finetune.training.groups import make_generator
 log = logging.getLogger(__name__)
 
 TRAIN, DEV, TEST = "train", "dev", "test"
+SAMPLE, SELQA = "selqa-sample", Path(__file__).with_name("selqa")  # questions that are shipped, and their folder
 # So that a first look takes minutes on a processor: questions and candidates to train on, to compare by, and to test on
 MAX_TRAINED, MAX_COMPARED, MAX_TESTED = (2000, 40_000), (300, 3000), (500, 5000)
 MIN_QUESTIONS = 10  # with a right and a wrong candidate; with fewer no comparison could show a gain
@@ -107,6 +108,7 @@ def locate_test(folder: Path) -> Path:
 
 def make_spec(given: str) -> str:
     """Returns ``--questions`` as NAME=PLACE: a plain path becomes ``files=PATH``."""
+    given = str(SELQA) if given == SAMPLE else given
     return given if "=" in given else f"{FILES}={given}"
 
 

@@ -61,6 +61,7 @@ FEW_PARAGRAPHS = 200  # with fewer, hardly anything is learned
 BATCH = 32  # pairs in an update
 MIN_UPDATES = 10
 MEASURED_UPDATES = 100  # what warm-up and decay need; their speed turns a time budget into updates
+WORTH_GOING_ON = 1.25  # times MEASURED_UPDATES: going on for less costs as much as it adds
 UNITS = {"s": 1, "m": 60, "h": 3600}
 SMALL = 384  # maximum hidden size of a small encoder, which takes the higher of these rates
 # A wsd schedule stays at its peak, and learns more at half the rate of the triangular recipes (benchmarks/RESULTS.md)
@@ -167,7 +168,7 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
         verdict = comparison.decide(pretrained, summary["steps"])
         result = {"questions": comparison.data.num_questions, **_list_results(comparison, verdict)}
     else:
-        log.info("measuring on a hundred questions of SelQA")
+        log.info("measuring on questions of SelQA")
         sample = judge_without_labels(options.model, pretrained, output / "scores")
         _copy_release(pretrained, output / RELEASE)
         result = {"verdict": UNJUDGED, "chosen": None, "rankers": [], "sample": sample}
@@ -258,7 +259,8 @@ def train_for(budget: Budget, train: Callable[[int], JsonObject], folder: Path) 
             plan["updates"][budget.text] = -(-budget.pairs // BATCH)
         else:
             plan["seconds"] = plan["seconds"] or _measure_update(train(MEASURED_UPDATES))
-            plan["updates"][budget.text] = max(MEASURED_UPDATES, round((budget.seconds or 0) / plan["seconds"]))
+            paid = round((budget.seconds or 0) / plan["seconds"])
+            plan["updates"][budget.text] = paid if paid > WORTH_GOING_ON * MEASURED_UPDATES else MEASURED_UPDATES
         write_atomically(path, json.dumps(plan, indent=1) + "\n")
     summary = train(plan["updates"][budget.text])
     write_atomically(path, json.dumps({**plan, "seconds": _measure_update(summary)}, indent=1) + "\n")

@@ -17,9 +17,8 @@ from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind
 from finetune.ranking.ranker import find_max_length, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 
+from .questions import SELQA
 from .rankers import PRETRAINED, Ranker, ScoreCache, list_untrained, name_base, name_model
-
-SELQA = Path(__file__).with_name("selqa")  # a hundred questions, for an adaptation without labels
 
 SHOWN = (
     "Use {name}: its MAP is {chosen:.3f} on {questions} questions that it had not seen, against {base:.3f} of "

@@ -28,7 +28,7 @@ bi-encoder and two cross-encoders by cross-validation, so that each question is 
 and compares them with BM25, the untrained model, and fusions. The best is released only if its gain over the untrained
 model is shown, on the test questions if there are some: at most one verdict in twenty is wrong where no ranker is
 better, and "keep your model" is a result too. Without --questions it cannot judge rankers for your documents; it shows
-how the model ranks a hundred questions of SelQA.
+how the model ranks questions of SelQA. --questions selqa-sample gives 60 and 300 of these, to try the command.
 
 Run it again to resume it, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan rank, evaluate,
 search and serve; report.html; and result.json."""
