@@ -50,7 +50,8 @@ KIT_MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # the tokenizer's co
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
 _DEBERTA = {"relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"], "share_att_key": True}
 _OF_FAMILY: dict[str, dict[str, Any]] = {  # what sets a small model of the family apart from BERT's
-    "roberta": {"max_position_embeddings": 514, "type_vocab_size": 2},
+    **{key: {"max_position_embeddings": 514, "type_vocab_size": 2} for key in ("roberta", "xlm-roberta", "camembert")},
+    "distilbert": {"hidden_dim": 128},
     "electra": {"embedding_size": 32},
     "albert": {"embedding_size": 32, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
     "mpnet": {"max_position_embeddings": 514},

@@ -61,19 +61,33 @@ def _modernbert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
     return classifier.classifier(classifier.drop(classifier.head(first)))[:, 0]
 
 
+def _distilbert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
+    return classifier.classifier(classifier.dropout(classifier.pre_classifier(first).relu()))[:, 0]
+
+
 def _first_token_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
     return classifier.classifier(first[:, None])[:, 0]
 
 
 FAMILIES: dict[str, Family] = {
-    "roberta": Family(
-        "RobertaForSequenceClassification",
-        "RobertaForMaskedLM",
-        ("lm_head",),
-        _first_token_pair,
-        first_position=lambda config: config.pad_token_id + 1,
-    ),
+    **{
+        model_type: Family(
+            f"{name}ForSequenceClassification",
+            f"{name}ForMaskedLM",
+            ("lm_head",),
+            _first_token_pair,
+            first_position=lambda config: config.pad_token_id + 1,
+        )
+        for model_type, name in (("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert"))
+    },
     "bert": Family("BertForSequenceClassification", "BertForMaskedLM", ("cls",), _bert_pair),
+    "distilbert": Family(
+        "DistilBertForSequenceClassification",
+        "DistilBertForMaskedLM",
+        ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
+        _distilbert_pair,
+        token_types=False,
+    ),
     "electra": Family(
         "ElectraForSequenceClassification",
         "ElectraForMaskedLM",

@@ -50,7 +50,8 @@ def estimate_activations(
     """
     size, per_token, vocabulary = BYTES[precision], 0.0, 0
     for config in encoders:
-        per_layer = (8 * config.hidden_size + 2 * config.intermediate_size) * size + 2 * config.hidden_size
+        inner = getattr(config, "hidden_dim", None) or config.intermediate_size  # DistilBERT's name for it
+        per_layer = (8 * config.hidden_size + 2 * inner) * size + 2 * config.hidden_size
         per_token += per_layer * config.num_hidden_layers * getattr(config, "inner_group_num", 1)  # for ALBERT
         vocabulary = config.vocab_size  # the same for all encoders
     return tokens * per_token + masked * vocabulary * (size + (SAMPLED if sampled else 0))

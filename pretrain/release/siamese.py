@@ -38,7 +38,7 @@ def fill_siamese_folder(folder: Path, config: ModelConfig, weights: Weights, max
     ]
     write_json(folder / "modules.json", modules)
     (folder / "1_Pooling").mkdir()  # none for Normalize, which has no settings: the hub drops empty folders
-    size = config["hidden_size"]
+    size = config.get("dim") or config["hidden_size"]  # DistilBERT's name for it
     write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True})
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
 

@@ -6,16 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedConfig
 
 from data_pipeline.tokenizers import load_tokenizer
 from tests.synthetic import short_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 BERT_IDS = {"cls_token_id": 101, "bos_token_id": 101, "sep_token_id": 102, "eos_token_id": 102, "pad_token_id": 0}
+ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 2, "pad_token_id": 1}
 OWN: dict[str, dict[str, Any]] = {
     "bert": {},
-    "roberta": {"max_position_embeddings": 514, "type_vocab_size": 2, "pad_token_id": 1},
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "distilbert": {},
     "electra": {"embedding_size": 16},
     "albert": {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
     "mpnet": {"max_position_embeddings": 514, "pad_token_id": 1},
@@ -34,6 +38,14 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
+def make_config(family: str, **options: Any) -> PreTrainedConfig:
+    """A small model's config, with what sets the family apart from BERT."""
+    shape = SMALL | OWN[family] | options
+    if family == "distilbert":
+        shape["hidden_dim"] = shape.pop("intermediate_size")
+    return AutoConfig.for_model(family, **shape)
+
+
 @pytest.fixture(scope="session")
 def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``make_model("bert", tokenizer=short, **config)``: a folder of a small model's config and tokenizer, no weights.
@@ -46,8 +58,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         folder = tmp_path_factory.mktemp(f"small-{family}")
         tokenizer = load_tokenizer(tokenizer or short_tokenizer())
         tokenizer.save_pretrained(str(folder))
-        config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer)} | SMALL | OWN[family] | options)
-        config.save_pretrained(str(folder))
+        make_config(family, **{"vocab_size": len(tokenizer)} | options).save_pretrained(str(folder))
         return folder
 
     return make

@@ -23,16 +23,16 @@ from data_pipeline.core.errors import KinspanError
 
 # The families whose layers end in a module LN(f + x). ALBERT's layers share one; ModernBERT normalises before its
 # blocks.
-FAMILIES_WITH_BOTTLENECKS = ("bert", "roberta", "electra", "mpnet", "deberta-v2")
-LAST_NORM = re.compile(r"(?:^|\.)layer\.(\d+)\.output\.LayerNorm(?:\.parts\.(.+))?$")
+FAMILIES_WITH_BOTTLENECKS = (
+    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "mpnet", "deberta-v2"),
+)
+LAST_NORM = re.compile(r"(?:^|\.)layer\.(\d+)\.output(?:\.LayerNorm|_layer_norm)(?:\.parts\.(.+))?$")
 INITIAL_DEVIATION = 0.02  # of new matrices, as in BERT
 LORA_NAME = "default"  # the adapter's name in the names of peft's parameters
 LORA_SCALE = 2.0  # alpha over rank, whatever the rank
 LORA_TARGETS = {  # the linear layers of each family that make queries and values
-    "bert": ("query", "value"),
-    "roberta": ("query", "value"),
-    "electra": ("query", "value"),
-    "albert": ("query", "value"),
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra", "albert"), ("query", "value")),
+    "distilbert": ("q_lin", "v_lin"),
     "mpnet": ("q", "v"),
     "deberta-v2": ("query_proj", "value_proj"),
     "modernbert": ("Wqkv",),

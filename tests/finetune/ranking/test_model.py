@@ -24,6 +24,8 @@ MAX_LENGTH = 24
 OWN = {
     "bert": {},
     "roberta": {"max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1},
+    "camembert": {"max_position_embeddings": 514, "pad_token_id": 1},
+    "ernie": {},
     "electra": {"embedding_size": 16},
     "modernbert": {"num_hidden_layers": 4, "local_attention": 8, "global_attn_every_n_layers": 2, "pad_token_id": 0},
     "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64},
@@ -75,7 +77,7 @@ def test_equal_to_the_models_own_forward(family, made, data):
     np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
+@pytest.mark.parametrize("family", ["bert", "ernie", "modernbert"])
 def test_a_classifier_of_two_labels(family, made, data):
     """Packed, by CrossEncoder as a family that is not known, and by CrossEncoder as its head reads all tokens."""
     folder = made(family, num_labels=2, **{"classifier_pooling": "mean"} if family == "modernbert" else {})

@@ -103,7 +103,7 @@ def test_dropout_keeps_the_mean(packing):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_attention_dropout_reaches_packed_attention(family, make_model, tiny_corpus, make_stream, monkeypatch):
-    rate = "attention_dropout" if family == "modernbert" else "attention_probs_dropout_prob"
+    rate = "attention_dropout" if family in ("distilbert", "modernbert") else "attention_probs_dropout_prob"
     model, _ = load_model(str(make_model(family, **{rate: 0.25})), seed=3)
     seen, begin = [], cpu_attention._start_dropout
     monkeypatch.setattr(cpu_attention, "_start_dropout", lambda *args: seen.append(args[-1]) or begin(*args))

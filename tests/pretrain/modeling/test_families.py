@@ -20,7 +20,7 @@ from tests.cases import mark_slow
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("family", mark_slow(FAMILIES, ("electra", "deberta-v2", "modernbert")))
+@pytest.mark.parametrize("family", mark_slow(FAMILIES, ("electra", "distilbert", "deberta-v2", "modernbert")))
 def test_trained_checkpointed_and_released(family, make_model, tiny_corpus, make_stream, tmp_path, monkeypatch):
     """A few steps through the engine; then the classes that a release names give the trained model's scores."""
     monkeypatch.setattr("pretrain.run.dist.destroy_process_group", lambda: None)  # DeepSpeed remembers its groups

@@ -20,7 +20,7 @@ SMALL = {"vocab_size": 31_000, "hidden_size": 32, "num_hidden_layers": 1, "num_a
         (XLNetConfig(vocab_size=31_000, d_model=32, n_layer=1, n_head=2, d_inner=64), None),
     ],
 )
-def test_positions_of_families_that_are_not_trained_here(config, positions):
+def test_positions_of_any_family(config, positions):
     model = AutoModelForSequenceClassification.from_config(config).eval()
     tokenizer = load_tokenizer(short_tokenizer())
     check_fits("it", model, tokenizer, positions or 100_000)

@@ -12,7 +12,7 @@ from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import fold_two_labels, load_model, redraw_head
-from tests.pretrain.conftest import OWN, SMALL
+from tests.pretrain.conftest import SMALL, make_config
 
 CPU = torch.device("cpu")
 
@@ -28,7 +28,7 @@ def unpacked(model, batch):
         "input_ids": pad(list(ids), batch_first=True, padding_value=filler),
         "attention_mask": pad([torch.ones(n, dtype=torch.long) for n in lengths.tolist()], batch_first=True),
     }
-    if model.config.model_type not in ("mpnet", "modernbert"):
+    if model.config.model_type not in ("distilbert", "mpnet", "modernbert"):
         inputs["token_type_ids"] = pad(list(types), batch_first=True)
     classifier = AutoModelForSequenceClassification.from_config(model.config, attn_implementation="eager")
     classifier.load_state_dict(model.classifier.state_dict())
@@ -176,7 +176,7 @@ def test_a_model_that_cannot_be_trained_is_refused_in_one_line(make, named, make
 
 def build_trained(family, **options):
     """A small classifier all of whose parameters differ from what any initialisation draws."""
-    config = AutoConfig.for_model(family, **{"vocab_size": 99, "num_labels": 1} | SMALL | OWN[family] | options)
+    config = make_config(family, **{"vocab_size": 99, "num_labels": 1} | options)
     if family == "modernbert":
         config.vocab_size = 103  # it has its own special tokens
     classifier = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
