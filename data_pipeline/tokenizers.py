@@ -7,6 +7,8 @@ tokenizer adds no special tokens and neither truncates nor pads.
 
 import hashlib
 import json
+import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import Unigram
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.hub import expect_hub
@@ -22,6 +26,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MIN_ENTRIES = 100
+LOWEST = -1e4  # a score that no cut of a text into pieces chooses
+MIN_MARKED = 0.01  # share of a vocabulary's tokens that have its mark of word boundaries
+# Scripts without spaces: Thai to Burmese, Khmer, kana, Chinese characters
+UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+BYTE_80 = "\u0122"  # what byte-level BPE writes for the lowest byte that continues a character
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")  # every tokenizer has at least one of these
 
 
@@ -55,7 +64,19 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: bool) -> "PreTrainedTok
     check_vocabulary(tokenizer, name_or_dir)
     if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
         raise KinspanError(f"tokenizer {name_or_dir} has no first and separator tokens: give that of an encoder")
+    _keep_special_tokens_out(tokenizer)
     return tokenizer
+
+
+def _keep_special_tokens_out(tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Lowers the scores of special tokens in a Unigram vocabulary, so that text which spells one is cut otherwise."""
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    names, backend = " ".join(tokenizer.all_special_tokens), tokenizer.backend_tokenizer
+    spelled = tokenizer(names, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    if isinstance(backend.model, Unigram) and not special.isdisjoint(spelled):
+        model = json.loads(backend.to_str())["model"]
+        vocab = [(piece, LOWEST if index in special else score) for index, (piece, score) in enumerate(model["vocab"])]
+        backend.model = Unigram(vocab, model["unk_id"], model["byte_fallback"])
 
 
 def check_vocabulary(tokenizer: "PreTrainedTokenizerBase", name_or_dir: str) -> None:
@@ -153,16 +174,26 @@ def find_continuations(tokenizer: "PreTrainedTokenizerBase") -> np.ndarray:
     """Returns which tokens continue a word, for whole-word masking: bools, ``[vocab]``.
 
     WordPiece marks the tokens that continue a word, with "##"; byte-level BPE and SentencePiece mark those that begin
-    one, with a sign for the space. Raises KinspanError if the vocabulary has neither mark.
+    one, with a sign for the space. In scripts without spaces a token that begins with a character begins a word.
+    Raises KinspanError if the vocabulary has neither mark.
     """
-    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    wordpiece = np.array([(t or "").startswith("##") for t in tokens])
-    begins = np.array([(t or "").startswith(("\u0120", "\u2581")) for t in tokens])
-    if wordpiece.mean() > 0.01:
-        return wordpiece
-    if begins.mean() > 0.01:
-        return ~begins
+    tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
+    for mark, read in (("##", lambda token: token.removeprefix("##")), ("\u0120", _decode_start), ("\u2581", str)):
+        marked = np.array([token.startswith(mark) for token in tokens])
+        if marked.mean() > MIN_MARKED:
+            unspaced = np.array([_is_unspaced(read(token)) for token in tokens])
+            return (marked if mark == "##" else ~marked) & ~unspaced
     raise KinspanError("--whole_word_masking: this tokenizer's vocabulary does not say where words begin")
+
+
+def _decode_start(token: str) -> str:
+    """Decodes a token of byte-level BPE. If it ends inside a character, the first that begins so stands for it."""
+    return ByteLevel().decode([token + 3 * BYTE_80])
+
+
+def _is_unspaced(text: str) -> bool:
+    """Returns whether a text begins with a letter of a script without spaces; a mark belongs to the letter before."""
+    return UNSPACED.match(text) is not None and not unicodedata.category(text[0]).startswith("M")
 
 
 def check_joins(encode: Callable[[str], list[int]], sentences: list[str], name: str) -> None:

@@ -2,6 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import XLMRobertaTokenizer
 
 from data_pipeline import tokenizers
 from data_pipeline.core.default_model import default_model
@@ -13,15 +15,22 @@ BERT, ROBERTA, MINILM = (
     "tokenizers/roberta-base-tokenizer",
     "models/all-MiniLM-L6-v2-fp16",
 )
+XLM_R = "XLM-R"
 SPECIAL = ["</s>", "<s>", "<mask>", "<pad>", "<unk>", "[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]"]
 WORD = st.one_of(st.text(max_size=12), st.sampled_from([*SPECIAL, "'s", "don't", "3.5"]))
 SENTENCE = st.lists(WORD, max_size=6)
 
 
-@pytest.fixture(scope="module", params=[None, BERT, ROBERTA], ids=["MiniLM", "BERT", "RoBERTa"])
-def tokenizer(request, helpers):
+@pytest.fixture(scope="module", params=[None, XLM_R, BERT, ROBERTA], ids=["MiniLM", "XLM-R", "BERT", "RoBERTa"])
+def tokenizer(request, helpers, tmp_path_factory):
     if request.param is None:
         return helpers.tokenizer(default_model())
+    if request.param == XLM_R:  # which holds its special tokens with the highest scores, as the real one does
+        folder = tmp_path_factory.mktemp("xlm-r")
+        pieces = ["▁", "▁the", "▁river", *map(chr, range(33, 127)), *"üéï", "<mask>"]
+        vocab = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")] + [(piece, -5.0) for piece in pieces]
+        XLMRobertaTokenizer(vocab=vocab).save_pretrained(str(folder))
+        return helpers.tokenizer(folder)
     return helpers.tokenizer(request.getfixturevalue("shared") / request.param)
 
 
@@ -95,8 +104,27 @@ class Vocabulary(list):
         return [self[k] for k in numbers]
 
 
-def test_word_continuations_of_sentencepiece_are_those_without_its_sign_for_a_space():
-    assert tokenizers.find_continuations(Vocabulary(["▁the", "▁riv", "er", "."])).tolist() == [False, False, True, True]
+def write_bytes(text):
+    """A text as byte-level BPE writes it."""
+    return "".join(part for part, _ in ByteLevel(add_prefix_space=False).pre_tokenize_str(text))
+
+
+HALF, REST = write_bytes("国")[:2], write_bytes("国")[2:]
+
+
+@pytest.mark.parametrize(
+    ("begin", "go_on"),
+    [
+        (["▁the", "▁riv", "▁中国", "中国", "のは", "ประ", "ཀ"], ["er", ".", "。", "\u0e34\u0e19", "ель", "र"]),
+        (["Ġriv", *map(write_bytes, (" 中", "中国", "ประ")), HALF], ["er", ".", REST, write_bytes("र")]),
+        (["the", "中", "##の", "##ประ"], ["##er", "##ель", "##र"]),
+    ],
+    ids=["SentencePiece", "bytes", "WordPiece"],
+)
+def test_where_words_begin(begin, go_on):
+    """At a space, or at any character of a script without spaces; not in the middle of a character."""
+    continues = tokenizers.find_continuations(Vocabulary([*begin, *go_on]))
+    assert continues.tolist() == [False] * len(begin) + [True] * len(go_on)
 
 
 def test_a_vocabulary_that_does_not_say_where_words_begin_is_an_error_of_one_line():
