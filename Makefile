@@ -24,8 +24,8 @@ quickstart: $(INSTALLED)  ## Install, pre-train for minutes on Python's document
 
 # Python's documentation, searched. The first time it is encoded, for minutes.
 demo: $(INSTALLED)  ## Install, index Python's documentation, and open a page that answers questions about Python.
-	$(BIN)/kinspan index --answers documents=python-docs --output_dir runs/demo
-	$(BIN)/kinspan serve --index runs/demo
+	$(BIN)/kinspan index --documents python-docs --output_dir runs/demo
+	$(BIN)/kinspan serve --index runs/demo --examples docs/questions.txt
 
 # Does SSP help ranking? Its checkpoint and one of MLM alone, on the same texts, are fine-tuned and compared.
 AS2_TEXT ?= ../shared/data/corpus/enwiki2015_AA.jsonl.xz

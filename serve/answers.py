@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,8 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG, read_input
-from data_pipeline.prepare.readers import parse_record
+from data_pipeline.prepare.readers import Record, expand_glob, is_url, parse_record, split_prefix
+from data_pipeline.sources import show_address
 from finetune.data.answers import fold_text
 from finetune.data.builders.forum import ForumQuestion, read_questions
 from finetune.data.dataset import MissingSplit
@@ -34,7 +36,6 @@ COLUMNS = {
     "title": ("title",),
 }
 FORUM = "forum"  # forum=Posts.xml
-DOCUMENTS = "documents"  # documents=FOLDER, in any form that kinspan prepare takes
 ID_BYTES = 8  # length of a hash that is used as an id
 
 
@@ -48,21 +49,27 @@ class Answer(NamedTuple):
     title: str = ""
 
 
-def read_answers(source: str, columns: dict[str, str], all_answers: bool = False) -> list[Answer]:
-    """Reads the answers that ``--answers`` names, without those that have no text."""
+def read_answers(
+    sources: list[str], documents: list[str], columns: dict[str, str] | None = None, all_answers: bool = False
+) -> list[Answer]:
+    """Reads what ``--answers`` and ``--documents`` name, without answers that have no text."""
     answers: dict[str, Answer] = {}
     num_empty = num_repeated = 0
-    for answer in stream_answers(source, columns, all_answers):
-        if not answer.text:
-            num_empty += 1
-        elif answers.setdefault(answer.id, answer) is not answer:
-            num_repeated += 1
-            if answers[answer.id] != answer:
-                raise KinspanError(f"{source}: the id {answer.id!r} has two different answers")
-    if not answers:
-        raise KinspanError(f"{source} has no answer")
+    streams = [(source, stream_answers(source, columns or {}, all_answers)) for source in sources]
+    for source, stream in [*streams, (" ".join(documents), _read_documents(documents) if documents else ())]:
+        has_text = not source
+        for answer in stream:
+            has_text |= bool(answer.text)
+            if not answer.text:
+                num_empty += 1
+            elif answers.setdefault(answer.id, answer) is not answer:
+                num_repeated += 1
+                if answers[answer.id] != answer:
+                    raise KinspanError(f"{source}: the id {answer.id!r} has two different answers")
+        if not has_text:
+            raise KinspanError(f"{source} has no answer")
     if num_empty or num_repeated:
-        logger.info(f"{source}: dropped {num_empty:,} answers without text and {num_repeated:,} repeated ones")
+        logger.info(f"dropped {num_empty:,} answers without text and {num_repeated:,} repeated ones")
     return list(answers.values())
 
 
@@ -74,19 +81,17 @@ def stream_answers(source: str, columns: dict[str, str], all_answers: bool) -> I
 
 def _open_source(source: str, columns: dict[str, str], all_answers: bool) -> Iterator[Answer]:
     name, _, path = source.partition("=")
-    if not path or name not in (FORUM, DOCUMENTS, *NAMES):
+    if not path or name not in (FORUM, *NAMES):
         name = ""
     beir = find_beir_file(Path(source), CORPUS)
     if columns and not beir and (name or Path(source).is_dir()):
         raise KinspanError(f"--columns names the columns of a table, which {source} is not: leave it out")
-    if name == DOCUMENTS:
-        return _read_documents([path])
     if name == FORUM:
         return _take_answers(read_questions([path], MAX_REJECTED_WITHOUT_FLAG), all_answers)
     if name:
         return _read_data_set(source)
     if Path(source).is_dir() and not beir:
-        raise KinspanError(f"{source}: this folder has no {CORPUS} of BEIR's form")
+        raise KinspanError(f"{source}: this folder has no {CORPUS} of BEIR's form; --documents reads documents")
     return _read_table(beir or Path(source), columns)
 
 
@@ -107,7 +112,7 @@ def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
     if table.fields and not any(name in table.fields for name in names["text"]):
         raise KinspanError(
             f"{path}: no column {' or '.join(names['text'])}; there are {', '.join(table.fields)}: give --columns "
-            f"text=NAME, or --answers {DOCUMENTS}={path}"
+            f"text=NAME, or --documents {path}"
         )
     is_beir = BEIR_ID in table.fields and not columns
     missing = set(columns.values())
@@ -161,41 +166,56 @@ def _read_data_set(source: str) -> Iterator[Answer]:
 
 
 def read_paragraphs(documents: list[str]) -> Paragraphs:
-    """Reads the paragraphs of documents as ``documents=`` does, or the answers of a forum, each text once."""
+    """Reads the paragraphs of documents as ``--documents`` does, or the answers of a forum, each text once."""
     answers: dict[str, Answer] = {}
     for answer in _read_documents(documents):
         if answer.text:
             answers.setdefault(fold_text(answer.text), answer)
-    places = [(answer.id.rpartition("#")[0], answer.title or answer.question) for answer in answers.values()]
+    names = [(answer.id.rpartition("#")[0], answer.title or answer.question) for answer in answers.values()]
+    places = [(name, Path(name).name, Path(name).stem, title) for name, title in names]
     return Paragraphs([answer.text for answer in answers.values()], places)
 
 
-def _read_documents(paths: list[str]) -> Iterator[Answer]:
+def _read_documents(sources: list[str]) -> Iterator[Answer]:
     """Yields the cleaned paragraphs of documents with the documents' titles, or the answers of a forum.
 
-    An id is the document's id and a number, with a hash appended if another text has the same.
+    An id is the document's id and a number, with a hash appended if another text has the same. A file's id is the
+    source's name and the path in it, so that neither other sources nor other files change it.
     """
+    tops = [Path(top) for source in sources for top in expand_glob(split_prefix(source)[1])]
+    names = Counter(top.resolve().name for top in tops)
+    labels = {top: name if names[name := top.resolve().name] == 1 else str(top).strip("./") for top in tops}
     tally, used_ids = Tally(), set[str]()
     ids: dict[tuple[str, str], str] = {}
 
+    def parse(record: Record) -> list[Document]:
+        path, _, inside = split_prefix(record.file)[1].partition("::")
+        top = next((parent for parent in (Path(path), *Path(path).parents) if parent in labels), None)
+        address = show_address(path).partition("?")[0]
+        called = address if top is None or is_url(path) else Path(labels[top], Path(path).relative_to(top), inside)
+        return parse_record(replace(record, called=str(called)))
+
     def make(document: Document) -> list[Answer]:
         if document.title_is_text:
-            texts, heading = list(map(normalise, document.answers)), {"question": document.title}
+            texts, heading = list(map(normalise, document.answers)), {"question": normalise(document.title)}
         else:
-            texts, heading = clean(document, Rules(min_document_chars=0), tally), {"title": document.title}
-        stem = "_".join(document.id.split())  # a TREC file cannot hold white space
+            texts = clean(document, Rules(min_document_chars=0), tally)
+            is_title = document.title not in (document.id, Path(document.id).stem)  # but the file's name
+            heading = {"title": normalise(document.title) if is_title else ""}
+        stem = normalise(document.id).replace(" ", "_")  # a TREC file cannot hold white space
+        url = document.url or (stem if is_url(stem) else "")
         answers = []
         for number, text in enumerate(texts, 1):
             key, name = (text, document.title), f"{stem}#{number}"
             if key not in ids:
                 ids[key] = f"{name}-{name_by_hash(*key)}" if name in used_ids else name
                 used_ids.add(name)
-            answers.append(Answer(ids[key], text, **heading))
+            answers.append(Answer(ids[key], text, url=url, **heading))
         return answers
 
-    answers = read_input(paths, parse_record, make, MAX_REJECTED_WITHOUT_FLAG)
+    answers = read_input(sources, parse, make, MAX_REJECTED_WITHOUT_FLAG)
     if not answers:
-        raise KinspanError(f"{DOCUMENTS}={' '.join(paths)} has no paragraph of running text and no answer of a forum")
+        raise KinspanError(f"--documents {' '.join(sources)}: no paragraph of running text and no answer of a forum")
     num_read, num_kept = tally.counts["paragraphs read"], sum(not answer.question for answer in answers)
     if num_read > num_kept:
         logger.info(f"dropped {num_read - num_kept:,} of {num_read:,} paragraphs: short, or no running text")

@@ -17,7 +17,7 @@ from typing import TypedDict
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import hash_file, lock_file, read_object, sync, verify_once, write_atomically
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST, LOCK = "index.json", "lock"
 DATA = re.compile(r"data-[0-9a-f]{16}")
 REBUILD = "build the index again, in another folder"
@@ -41,13 +41,12 @@ class IndexSettings(TypedDict):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Describes an index: a hash of its first answers, its data folder, and the bytes and SHA-256 of each file."""
+    """Describes an index: its data folder, number of answers, and the bytes and SHA-256 of each file."""
 
     model: BiEncoderFacts
     settings: IndexSettings
-    source: str
-    data: str = ""
-    rows: int = 0
+    data: str
+    rows: int
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
     format: int = FORMAT
 

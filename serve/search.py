@@ -21,7 +21,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.passages import RankedRows
 from finetune.evaluation.metrics import rank_run
-from finetune.evaluation.trec import append_below, read_run, write_run
+from finetune.evaluation.trec import rank_scores, read_run, write_run
 from finetune.ranking import kinds
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 from finetune.ranking.model import load_model, score_answers
@@ -261,9 +261,9 @@ def search_all(
 
 
 def list_scores(hits: Sequence[Hit]) -> dict[str, float]:
-    """Returns a question's scores for a run: hits that were not re-ranked get lower scores than the others."""
+    """Returns a question's scores for a run, in the order of the hits: those not re-ranked are below the others."""
     reranked = [hit for hit in hits if CROSS_ENCODER in hit.scores] or hits
-    return append_below({hit.id: hit.score for hit in reranked}, [hit.id for hit in hits[len(reranked) :]])
+    return rank_scores([(hit.id, hit.score) for hit in reranked], [hit.id for hit in hits[len(reranked) :]])
 
 
 def rerank_run(
@@ -303,8 +303,8 @@ def rerank_run(
     logger.info(f"{run}: {data.num_questions:,} questions, {data.num_pairs:,} candidates to re-rank")
     scores = np.split(score_answers(model, data, max_length, precision=precision), data.starts[1:-1])
     rankings = (
-        (question, append_below(dict(zip(ids, new_scores.tolist(), strict=True)), ranked[question][depth:]))
-        for (question, ids), new_scores in zip(heads.items(), scores, strict=True)
+        (question, rank_scores([(ids[n], new[n]) for n in np.argsort(-new, kind="stable")], ranked[question][depth:]))
+        for (question, ids), new in zip(heads.items(), scores, strict=True)
     )
     write_run(output / RUN, rankings, shorten_name(name_installed(model)))
 

@@ -14,6 +14,7 @@ class Document:
     title_is_text: whether the title is tokenised too, since it is a text, such as a question
     is_post:       whether it is a forum post, which is kept whatever its length and form
     is_part:       whether it was cut out of a text that is too long for one document
+    url:           its address, "" if that is unknown or is the id
     """
 
     id: str
@@ -27,6 +28,7 @@ class Document:
     title_is_text: bool = False
     is_post: bool = False
     is_part: bool = False
+    url: str = ""
 
 
 class Rejected(Exception):

@@ -106,13 +106,13 @@ def read_input(
     made: list[Made] = []
     omitted, tally = Counter[str](), ReadTally()
     tally.reject_unreadable(files)
-    for file in files.files:
-        for record in show_progress("reading", "records", read_records(file.name, None, file.called, file.size)):
-            parsed = parse_counted(record, tally, parse)
-            if isinstance(parsed, Omitted):
-                omitted[str(parsed)] += 1
-            elif not isinstance(parsed, Rejected):
-                made += [item for document in parsed for item in make(document)]
+    records = (r for file in files.files for r in read_records(file.name, None, file.called, file.size))
+    for record in show_progress("reading", "records", records):
+        parsed = parse_counted(record, tally, parse)
+        if isinstance(parsed, Omitted):
+            omitted[str(parsed)] += 1
+        elif not isinstance(parsed, Rejected):
+            made += [item for document in parsed for item in make(document)]
     refuse_rejected(tally, max_rejected)
     if tally.rejected:
         name, (_, reason) = next(iter(tally.losses.items()))

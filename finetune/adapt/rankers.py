@@ -16,8 +16,9 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
 from finetune.evaluation.metrics import MAP, compute_question_metrics
+from finetune.ranking.embedder import Embedder
 from finetune.ranking.fusion import combine, find_folder
-from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind, load_bi_encoder
+from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind
 from finetune.ranking.model import load_model, score_answers
 from finetune.training.config import CONTRASTIVE
 from finetune.training.stages import fingerprint_answers
@@ -252,7 +253,7 @@ class CostMeter:
         if ranker.role == BM25:
             return lambda: score_bm25_by(self.words, self.data)
         if ranker.role == BI_ENCODER:
-            encoder = load_bi_encoder(ranker.model)
-            return lambda: encoder.encode(self.data.questions, show_progress_bar=False)
+            embedder = Embedder(ranker.model)
+            return lambda: embedder.embed_queries(self.data.questions)
         model = load_model(ranker.model)
         return lambda: model.score(self.data)

@@ -373,11 +373,10 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     is_default = model is None or name_installed(model) == DEFAULT_MODEL_NAME
     embedding = ["--model", model] if model and not is_default and can_embed(model) else []
     ranking = ["--cross_encoder", model] if not is_default and kind != BI_ENCODER else []
-    index, (first, *more) = options.output / "index", options.documents
+    index = options.output / "index"
     question = questions.judging.questions[0] if questions else "your question"
     commands: list[list[object]] = [
-        ["index", "--answers", f"documents={first}", *embedding, "--output_dir", index],
-        *(["index", "--add", f"documents={path}", "--output_dir", index] for path in more),
+        ["index", "--documents", *options.documents, *embedding, "--output_dir", index],
         ["search", "--index", index, *ranking, question],
     ]
     if questions and questions.test and model:

@@ -39,11 +39,11 @@ class Paragraphs:
     """The P paragraphs of documents, in their order.
 
     texts:     ``[P]`` distinct when folded
-    documents: ``[P]`` the id and the title of each paragraph's document
+    documents: ``[P]`` the names of each paragraph's document: its id, parts of that, and its title
     """
 
     texts: list[str]
-    documents: list[tuple[str, str]]
+    documents: list[tuple[str, ...]]
 
 
 def load_passage_questions(spec: str, split: str, columns: dict[str, str] | None) -> tuple[AnswerSet, Documents]:

@@ -184,11 +184,17 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], t
     return count
 
 
-def append_below(scores: Mapping[str, float], rest: Iterable[str]) -> dict[str, float]:
-    """Returns the scores, and lower ones for the candidates of ``rest``, which rank below in their order.
+def rank_scores(ranked: Iterable[tuple[str, float]], rest: Iterable[str] = ()) -> dict[str, float]:
+    """Returns scores by which TREC tools rank the candidates in this order, since they fall strictly in 32 bits.
 
-    Two stages' scores are not comparable: candidates that only the first ranked get whole numbers, exact in 32 bits.
+    ranked: candidates and their scores, best first; of equal scores, the later are lowered by a bit
+    rest:   candidates below, whose scores are not comparable: they get whole numbers, exact in 32 bits
     """
+    scores: dict[str, float] = {}
+    for candidate, score in ranked:
+        above = np.float32(next(reversed(scores.values()), np.inf))
+        is_below = np.float32(score) < above or not scores
+        scores[candidate] = float(score if is_below else np.nextafter(above, np.float32(-np.inf)))
     lowest = math.floor(min(scores.values(), default=0))
     return {**scores, **{candidate: float(lowest - rank) for rank, candidate in enumerate(rest, 1)}}
 

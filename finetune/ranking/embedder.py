@@ -4,36 +4,28 @@ The vectors equal those of ``SentenceTransformer`` within 1e-5. Packing computes
 in training.
 """
 
-import hashlib
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import cached_file
-from transformers.utils.hub import extract_commit_hash
 
 from data_pipeline.core.default_model import name_installed
-from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import read_text_template, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
+from pretrain.release.folder import fingerprint_model
 
 from .encode import group_by_length, tokenise
-from .kinds import ABSENT, ANSWER, BESIDE, MODULES, QUERY, can_embed, find_prompt, load_bi_encoder
+from .kinds import ANSWER, BESIDE, DEFAULT_LENGTH, QUERY, UNLIMITED, can_embed, find_prompt, load_bi_encoder
 from .score import BATCH_TOKENS, run_batches
 from .siamese import EncodedTexts, SiameseRanker
 
 MAX_CHARS = 50  # per token: texts are truncated to max_length times this before they are tokenised
 COSINE, DOT = "cosine", "dot"
-DEFAULT_LENGTH = 512  # tokens, for a model that states no maximum
-# Files that determine a model's vectors, unlike its card, its training settings and what lies beside it in a fusion
-FINGERPRINTED_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
-IGNORED = {"data_config.json", "kinspan.json", "ranker.json", "train_script.json", *BESIDE}
 
 
 class Embedder:
@@ -56,8 +48,7 @@ class Embedder:
         self.similarity = str(self.model.similarity_fn_name or COSINE)
         if self.similarity not in (COSINE, DOT):
             raise KinspanError(f"--model {name_or_dir}: compares by {self.similarity}, where cosine or dot is needed")
-        length = self.model.max_seq_length
-        self.max_length = self.model.max_seq_length = int(length) if length else DEFAULT_LENGTH
+        self.max_length = int(min(self.model.max_seq_length or DEFAULT_LENGTH, UNLIMITED))
         names = _name_modules(self.model)
         self.normalised = self.similarity == COSINE or "Normalize" in names
         self.packed: SiameseRanker | None = None
@@ -98,23 +89,25 @@ class Embedder:
         if not texts or not isinstance(self.model.tokenizer, PreTrainedTokenizerBase):
             return np.zeros(len(texts), dtype=bool)
         options = {"truncation": True, "max_length": self.max_length + 1, "split_special_tokens": True}
-        ids = self.model.tokenizer(self._prepare(texts, prompts), return_attention_mask=False, **options)["input_ids"]
+        prompted = [find_prompt(self.model, prompts) + text for text in self._clean(texts)]
+        ids = self.model.tokenizer(prompted, return_attention_mask=False, **options)["input_ids"]
         return np.array([len(tokens) > self.max_length for tokens in ids])
 
-    def _prepare(self, texts: Sequence[str], prompts: tuple[str, ...]) -> list[str]:
-        """Adds the prompt, cuts texts to MAX_CHARS per token, and replaces characters that UTF-8 cannot encode."""
-        prompt, max_chars = find_prompt(self.model, prompts), MAX_CHARS * self.max_length
-        return [(prompt + text).encode("utf-8", "replace").decode()[:max_chars].strip() for text in texts]
+    def _clean(self, texts: Sequence[str]) -> list[str]:
+        """Cuts texts to MAX_CHARS per token, and replaces characters that UTF-8 cannot encode."""
+        return [text[: MAX_CHARS * self.max_length].encode("utf-8", "replace").decode() for text in texts]
 
     @torch.inference_mode()
     def _embed(self, texts: Sequence[str], prompts: tuple[str, ...], precision: str) -> np.ndarray:
         """Returns ``[n, dimension]`` float32. Raises KinspanError if memory is short, or a vector is not finite."""
-        prepared = self._prepare(texts, prompts)
+        cleaned = self._clean(texts)
         if self.packed:
-            vectors = self._embed_packed(self.packed, prepared, precision)
+            prompt = find_prompt(self.model, prompts)
+            vectors = self._embed_packed(self.packed, [prompt + text for text in cleaned], precision)
         else:
+            encode = self.model.encode_query if prompts == QUERY else self.model.encode_document
             options = {"show_progress_bar": False, "convert_to_tensor": True}
-            vectors = self.model.encode(prepared, prompt="", normalize_embeddings=self.normalised, **options)
+            vectors = encode(cleaned, normalize_embeddings=self.normalised, **options)
         array = vectors.float().cpu().numpy()
         if not np.isfinite(array).all():
             row = np.flatnonzero(~np.isfinite(array).all(axis=1))[0]
@@ -136,8 +129,10 @@ def _find_pooling(model: SentenceTransformer) -> str | None:
     """Returns "mean" or "cls" for a model whose texts can be packed, else None."""
     if _name_modules(model) not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         return None
-    pooling, config = model[1], model[0].auto_model.config
-    is_packable = config.model_type in FAMILIES and model.tokenizer.is_fast and model.truncate_dim is None
+    transformer, pooling, config = model[0], model[1], model[0].auto_model.config
+    special = (getattr(transformer, name, None) for name in ("query_length", "document_length", "query_expansion"))
+    is_plain = model.truncate_dim is None and not transformer.processing_kwargs and not any(special)
+    is_packable = is_plain and config.model_type in FAMILIES and model.tokenizer.is_fast
     if not is_packable or pooling.pooling_mode not in ("mean", "cls"):
         return None
     return str(pooling.pooling_mode) if pooling.include_prompt else None
@@ -148,34 +143,10 @@ def _name_modules(model: SentenceTransformer) -> list[str]:
 
 
 def fingerprint_bi_encoder(name_or_dir: str) -> str:
-    """Returns a hash of the files that determine the vectors: weights, tokenizer, pooling.
-
-    For a hub model it is the name and commit. Raises KinspanError if there is no such model.
-    """
-    folder = Path(name_or_dir)
-    if not folder.is_dir():
-        return f"{name_or_dir}@{_find_commit(name_or_dir)}"
-    digest = hashlib.sha256()
-    for path in sorted(Path(root) / name for root, _, names in os.walk(folder, followlinks=True) for name in names):
-        place = path.relative_to(folder)
-        if path.suffix in FINGERPRINTED_SUFFIXES and IGNORED.isdisjoint(place.parts):
-            digest.update(str(place).encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]
+    """Returns the fingerprint of a bi-encoder, which in a fusion's folder is its root."""
+    return fingerprint_model(name_or_dir, BESIDE)
 
 
 def is_hub_fingerprint(fingerprint: str) -> bool:
-    """Returns whether a fingerprint of ``fingerprint_bi_encoder`` is that of a hub model."""
+    """Returns whether a fingerprint of ``fingerprint_model`` is that of a hub model."""
     return "@" in fingerprint
-
-
-def _find_commit(name: str) -> str:
-    for file in (MODULES, "config.json"):
-        try:
-            commit = extract_commit_hash(cached_file(name, file, **ABSENT), None)
-        except (OSError, ValueError) as error:
-            raise KinspanError(f"no model at {name}: {quote_error(error)}") from error
-        if commit:
-            return commit
-    raise KinspanError(f"no model at {name}: neither a folder nor a name on the hub that answers")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers import AutoConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
@@ -13,6 +14,7 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.hub import expect_hub
 from data_pipeline.tokenizers import check_vocabulary
 from pretrain.modeling.adapters.folder import is_adapter
+from pretrain.modeling.limits import check_fits, count_positions
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +22,8 @@ ADAPTER, FUSION, BI_ENCODER, CROSS_ENCODER = "adapter", "fusion", "bi-encoder", 
 FUSION_FILE, WORDS = "fusion.json", "words.json"
 BESIDE = (FUSION_FILE, WORDS, CROSS_ENCODER)  # entries of a fusion's folder beside its bi-encoder
 MODULES = "modules.json"  # a file of a sentence-transformers model
+DEFAULT_LENGTH = 512  # tokens, for a model that states no maximum
+UNLIMITED = 10**9  # transformers gives a greater number if it knows no maximum
 CLASSIFIER = "ForSequenceClassification"
 QUERY, ANSWER = ("query",), ("document", "passage", "corpus")  # models' names for the prompts of these texts
 # Options of cached_file that make it return None for a missing file
@@ -78,16 +82,24 @@ def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> Sentence
         model = SentenceTransformer(name_or_dir, trust_remote_code=False, model_kwargs={"dtype": torch.float32})
     except Exception as error:
         raise KinspanError(f"{name_or_dir} cannot be loaded: {quote_error(error)}") from error
-    if isinstance(model.tokenizer, PreTrainedTokenizerBase):
-        check_vocabulary(model.tokenizer, name_or_dir)
-        if max_length is not None and max_length <= model.tokenizer.num_special_tokens_to_add():
-            raise KinspanError(f"--max_length {max_length} is too short for a text")
     default = model.max_seq_length
     if max_length and default and max_length > default:
         log.warning("%s: texts are truncated to its %s tokens, not --max_length %s", name_or_dir, default, max_length)
-    elif max_length:
-        model.max_seq_length = max_length
+    for module in model.modules():
+        if isinstance(module, Transformer) and isinstance(module.tokenizer, PreTrainedTokenizerBase):
+            _check_tokenizer(module, name_or_dir, max_length)
     return model
+
+
+def _check_tokenizer(module: Transformer, name_or_dir: str, max_length: int | None) -> None:
+    """Sets how many tokens a module reads. Raises KinspanError if its tokenizer does not fit its encoder."""
+    check_vocabulary(module.tokenizer, name_or_dir)
+    limits = (module.max_seq_length, count_positions(module.auto_model), max_length)
+    length = min((limit for limit in limits if limit and limit < UNLIMITED), default=DEFAULT_LENGTH)
+    check_fits(name_or_dir, module.auto_model, module.tokenizer, length, ("a",))
+    if length <= module.tokenizer.num_special_tokens_to_add():
+        raise KinspanError(f"--max_length {length} is too short for a text")
+    module.max_seq_length = length
 
 
 def load_cross_encoder(

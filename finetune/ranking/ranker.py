@@ -39,11 +39,10 @@ from pretrain.modeling.pair_model import (
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
 
-from .kinds import ABSENT, CLASSIFIER, silence_transformers
+from .kinds import ABSENT, CLASSIFIER, DEFAULT_LENGTH, UNLIMITED, silence_transformers
 
 log = logging.getLogger(__name__)
 
-UNLIMITED = 10**9  # transformers gives a greater number if it knows no maximum
 FRESH_SEED = 1_000_003  # added to the seed of fresh weights, see load_ranker
 
 
@@ -169,7 +168,7 @@ def find_max_length(name_or_dir: str) -> int:
     with torch.device("meta"):  # without weights
         model = AutoModel.from_config(read_config(place), trust_remote_code=False)
     limits = load_own_tokenizer(place).model_max_length, count_positions(model)
-    return min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=512)
+    return min((limit for limit in limits if limit is not None and limit < UNLIMITED), default=DEFAULT_LENGTH)
 
 
 def save_ranker(

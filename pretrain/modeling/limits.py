@@ -10,10 +10,17 @@ from data_pipeline.core.errors import KinspanError
 from .families import FAMILIES
 
 
-def check_fits(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, max_length: int) -> None:
+def check_fits(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    max_length: int,
+    texts: tuple[str, ...] = ("a", "b"),
+) -> None:
     """Raises KinspanError if a model has too few positions, too small a vocabulary or too few token types.
 
     tokenizer: None if it is unknown; then only the length is checked
+    texts:     as many as the model reads together
     """
     config, positions = model.config, count_positions(model)
     if positions is not None and max_length > positions:
@@ -23,7 +30,7 @@ def check_fits(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizer
     if len(tokenizer) > config.vocab_size:
         raise KinspanError(f"{name}: its tokenizer has {len(tokenizer)} entries, the model {config.vocab_size}")
     types = getattr(config, "type_vocab_size", None) or 0  # 0: the model ignores them
-    highest = max(tokenizer("a", "b", return_token_type_ids=True)["token_type_ids"])
+    highest = max(tokenizer(*texts, return_token_type_ids=True)["token_type_ids"])
     if "token_type_ids" in inspect.signature(model.forward).parameters and 0 < types <= highest:
         raise KinspanError(f"{name}: its tokenizer makes the token type {highest}, the model has {types}")
 

@@ -4,16 +4,20 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
+from transformers.utils import cached_file
+from transformers.utils.hub import extract_commit_hash
 
 from data_pipeline.core.errors import KinspanError, quote_error
 
 FACTS = "kinspan.json"  # the facts of a release; a folder without it is not a release
 CARD = "README.md"
+FINGERPRINTED_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
+IGNORED_FILES = {"data_config.json", FACTS, "ranker.json", "train_script.json"}  # say how a model was trained
 
 
 @contextmanager
@@ -36,20 +40,35 @@ def replace_release(output: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def fingerprint_model(name_or_dir: str) -> str:
-    """Returns a hash of a folder's weights and configs, or a hub name as it is."""
+def fingerprint_model(name_or_dir: str, ignored: Collection[str] = ()) -> str:
+    """Returns a hash of all files of a folder that determine a model's scores: weights, tokenizer, modules, configs.
+
+    For a hub model it is the name and commit. Raises KinspanError if there is no such model.
+    ignored: names of further files and folders that do not count
+    """
     folder = Path(name_or_dir)
     if not folder.is_dir():
-        return name_or_dir
+        return f"{name_or_dir}@{_find_commit(name_or_dir)}"
     digest = hashlib.sha256()
-    configs = [folder / name for name in ("adapter.json", "config.json", "fusion.json", "words.json")]
-    beside = folder / "cross-encoder"  # of a fusion
-    for path in sorted([*folder.glob("*.safetensors"), *configs, *beside.glob("*.safetensors")]):
-        if path.is_file():
-            digest.update(path.name.encode())
+    for path in sorted(Path(root) / name for root, _, names in os.walk(folder, followlinks=True) for name in names):
+        place = path.relative_to(folder)
+        if path.suffix in FINGERPRINTED_SUFFIXES and IGNORED_FILES.union(ignored).isdisjoint(place.parts):
+            digest.update(str(place).encode())
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+def _find_commit(name: str) -> str:
+    absent = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    for file in ("modules.json", "config.json"):
+        try:
+            commit = extract_commit_hash(cached_file(name, file, **absent), None)
+        except (OSError, ValueError) as error:
+            raise KinspanError(f"no model at {name}: {quote_error(error)}") from error
+        if commit:
+            return commit
+    raise KinspanError(f"no model at {name}: neither a folder nor a name on the hub that answers")
 
 
 def write_max_length(folder: Path, max_length: int) -> None:

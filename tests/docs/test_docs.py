@@ -167,7 +167,7 @@ def test_search(place, run_here, monkeypatch):
     assert "index: 6 answers" in run_here(build)
     whole = (place / "index").rename(place / "kept")
     shutil.copytree(whole, place / "index")
-    assert "index: 6 answers" in run_here(change)
+    assert "index: 7 answers" in run_here(change)
     shutil.rmtree(place / "index")
     whole.rename(place / "index")
     assert re.search(r" 1\. t1  \(bi-encoder .*cross-encoder ", run_here(ask), re.DOTALL)

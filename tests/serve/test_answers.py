@@ -10,7 +10,11 @@ from serve.answers import Answer, name_by_hash, read_answers, read_paragraphs
 
 
 def read(source, columns=None, all_answers=False):
-    return read_answers(str(source), columns or {}, all_answers)
+    return read_answers([str(source)], [], columns, all_answers)
+
+
+def read_documents(*sources):
+    return read_answers([], list(map(str, sources)))
 
 
 def write(path, rows):
@@ -45,7 +49,7 @@ REFUSED = [  # a file, its text, columns, what the message names
     ("a.jsonl", '{"id": "1", "text": "x"}\n{"id": "1", "text": "y"}\n', {}, "a.jsonl: the id '1'"),
     *[("a.jsonl", '{"text": ""}\n', {}, "a.jsonl"), ("a.jsonl", "", {}, "a.jsonl")],
     *[("a.jsonl", '{"text": ["x"]}\n', {}, "a.jsonl line 1"), ("a.jsonl", '{"text": "x"}\n{', {}, "a.jsonl line 2")],
-    *[("a.txt", "x", {}, "a.txt"), ("d.jsonl", '{"paragraphs": ["x"]}\n', {}, "--answers documents=")],
+    *[("a.txt", "x", {}, "a.txt"), ("d.jsonl", '{"paragraphs": ["x"]}\n', {}, "--documents")],
     ("a.jsonl", '{"text": "x"}\n', {"body": "x"}, "--columns"),
     ("a.tsv", "id\ttext\n1\tx\n", {"id": "number"}, "--columns"),
     *[("a.tsv", "0\tone\n1\ttwo\tthree\n", {}, "a.tsv line 2"), ("a.tsv", "number\tbody\n1\tone\n", {}, "a.tsv")],
@@ -61,13 +65,15 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path, name, text, columns, named
 
 
 def test_a_source_that_is_absent_or_no_table_is_refused(tmp_path):
-    for form in ("{}", "documents={}", "forum=questions:{}"):
+    for form in ("{}", "forum=questions:{}"):
         with pytest.raises(KinspanError, match=r"absent\.jsonl"):
             read(form.format(tmp_path / "absent.jsonl"))
+    with pytest.raises(KinspanError, match=r"absent\.jsonl"):
+        read_documents(tmp_path / "absent.jsonl")
     broken = write(tmp_path / "asked.jsonl", [{"id": 1, "title": "Why?"}])
     with pytest.raises(KinspanError, match=re.escape(str(broken))):
         read(f"forum=questions:{broken}")
-    for source in (f"documents={tmp_path}", f"forum={tmp_path}", f"files={tmp_path}", tmp_path):
+    for source in (f"forum={tmp_path}", f"files={tmp_path}", tmp_path):
         with pytest.raises(KinspanError, match="--columns"):
             read(source, {"text": "body"})
     with pytest.raises(KinspanError, match=r"corpus\.jsonl"):
@@ -146,33 +152,39 @@ def test_a_folder_in_the_form_of_beir(tmp_path):
 
 def test_documents_are_read_by_paragraphs_and_a_forum_by_its_answers(tmp_path, tiny_documents):
     path = tmp_path / "d.jsonl"
-    path.write_text("".join(json.dumps(document) + "\n" for document in [*tiny_documents, {"paragraphs": ["Short."]}]))
-    answers = read(f"documents={path}")
-    document = tiny_documents[0]
-    assert Answer(f"{document['id']}#1", document["paragraphs"][0], title=document["title"]) in answers
+    document = {**tiny_documents[0], "url": "https://x.org"}
+    write(path, [document, *tiny_documents[1:], {"paragraphs": ["Short."]}])
+    answers = read_documents(path)
+    assert Answer(f"{document['id']}#1", document["paragraphs"][0], "", "https://x.org", document["title"]) in answers
     assert "Short." not in {answer.text for answer in answers}
     asked = tmp_path / "asked.jsonl"
     asked.write_text(json.dumps({"title": "It hangs", "text": "Why?", "answers": ["Restart it.", ""], "accepted": 0}))
-    assert read(f"documents=questions:{asked}") == [Answer("asked.jsonl:1#1", "Restart it.", "It hangs")]
+    assert read_documents(f"questions:{asked}") == [Answer("asked.jsonl:1#1", "Restart it.", "It hangs")]
 
 
 def test_paragraphs_are_found_again_by_the_ids_of_their_documents(tmp_path, tiny_documents):
     """Those of an id that several documents have are told apart; one that comes twice comes once."""
     first, second, third = (document["paragraphs"][0] for document in tiny_documents[:3])
-    (tmp_path / "sub").mkdir()
+    for name in ("docs/sub", "old/docs"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "my notes.md").write_text(f"# Mine\n\n{first}\n\n{second}")
-    (tmp_path / "a.md").write_text(f"# A\n\n{first}")
-    (tmp_path / "sub/a.md").write_text(f"# A\n\n{second}")
+    (tmp_path / "docs/README.md").write_text(f"# A\n\n{first}")
+    (tmp_path / "docs/sub/README.md").write_text(f"# A\n\n{second}")
+    (tmp_path / "old/docs/README.md").write_text(third)
     lines = [{"id": "x", "paragraphs": [text]} for text in (first, second, third, second)]
     (tmp_path / "d.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    answers = read(f"documents={tmp_path}")
+    folders = [tmp_path / "docs", tmp_path / "old/docs"]
+    answers = read_documents(*folders, tmp_path / "my notes.md", tmp_path / "d.jsonl")
     ids = {(answer.id, answer.text, answer.title) for answer in answers}
-    assert {("my_notes.md#1", first, "Mine"), ("my_notes.md#2", second, "Mine")} < ids
-    assert {("a.md#1", first, "A"), ("sub/a.md#1", second, "A"), ("x#1", first, "")} < ids
+    names = [str(folder).strip("/") for folder in folders]  # two of one name
+    assert {(f"{names[0]}/README.md#1", first, "A"), (f"{names[0]}/sub/README.md#1", second, "A")} < ids
+    assert {("my_notes.md#1", first, "Mine"), ("my_notes.md#2", second, "Mine"), ("x#1", first, "")} < ids
     assert {(f"x#1-{name_by_hash(text, '')}", text, "") for text in (second, third)} < ids
-    assert len(answers) == 7
-    paragraphs = read_paragraphs([str(tmp_path / "my notes.md"), str(tmp_path / "sub"), str(tmp_path / "d.jsonl")])
+    assert (f"{names[1]}/README.md#1", third, "") in ids  # a file's name is no title
+    assert len(answers) == 8
+    assert ("docs/README.md#1", first) in {(answer.id, answer.text) for answer in read_documents(tmp_path / "docs")}
+    paragraphs = read_paragraphs([str(tmp_path / name) for name in ("my notes.md", "docs/sub", "d.jsonl")])
     assert dict(zip(paragraphs.texts, paragraphs.documents, strict=True)) == {
-        **dict.fromkeys((first, second), ("my_notes.md", "Mine")),
-        third: ("x", ""),
+        **dict.fromkeys((first, second), ("my_notes.md", "my_notes.md", "my_notes", "Mine")),
+        third: ("x", "x", "x", ""),
     }

@@ -11,7 +11,7 @@ from finetune.ranking.embedder import Embedder
 from finetune.ranking.retrieval import find_by_words
 from serve import building
 from serve import index as opening
-from serve.building import add_answers, build_index, remove_answers
+from serve.building import build_index
 from serve.folder import read_manifest
 from serve.index import Index, iterate_answers
 from serve.search import Searcher
@@ -36,26 +36,26 @@ def encoded(embedder, monkeypatch):
 
 
 @pytest.mark.parametrize("approximate", [False, True])
-def test_changes_give_what_building_at_once_gives(approximate, tmp_path, embedder, answers, encoded):
+def test_an_index_becomes_what_its_answers_are_now(approximate, tmp_path, embedder, answers, encoded, caplog):
     if approximate:
         pytest.importorskip("usearch")
+    caplog.set_level(logging.INFO)
     built, grown = tmp_path / "built", tmp_path / "grown"
-    first = [answers[0]._replace(text="an older text"), *answers[1:25], *answers[50:53]]
+    first = [*answers[30:50], answers[0]._replace(text="an older text"), answers[1]._replace(title="T"), *answers[2:20]]
     build_index(grown, embedder, first, approximate=approximate)
-    add_answers(grown, embedder, answers[20:30])
-    remove_answers(grown, ["a50", "a51", "a52"])
-    add_answers(grown, embedder, answers[30:])
-    add_answers(grown, embedder, answers[:1])
-    assert encoded == [28, 5, 30, 1]
-    ordered = [*answers[1:], answers[0]]
-    build_index(built, embedder, ordered, approximate=approximate)
+    moved = answers[2]._replace(id="elsewhere")
+    now = [*answers[:2], *answers[3:40], moved]
+    build_index(grown, embedder, now, approximate=approximate)
+    assert encoded == [40, 11]  # texts of a0 and a20 to a29: not those of other ids or titles
+    assert "11 answers added, 2 changed, 11 removed, 27 unchanged" in caplog.text
+    build_index(built, embedder, now, approximate=approximate)
     index = Index(grown)
-    assert list(iterate_answers(index.texts, range(len(index)))) == ordered
+    assert list(iterate_answers(index.texts, range(len(index)))) == now
     assert read(grown, embedder) == read(built, embedder)
     (grown / "evaluations").mkdir()
     before = read_manifest(grown)
-    assert add_answers(grown, embedder, answers) == before
-    remove_answers(grown, ["a1"])
+    assert build_index(grown, embedder, now, approximate=approximate) == before
+    build_index(grown, embedder, now[1:], approximate=approximate)
     assert {path.name for path in grown.iterdir() if path.is_dir()} == {read_manifest(grown).data, "evaluations"}
 
 
@@ -93,7 +93,7 @@ def test_a_killed_change_leaves_the_index_as_it_was(tmp_path, embedder, answers,
     folder = tmp_path / "index"
     build_index(folder, embedder, answers[:30])
     before = read(folder, embedder)
-    new = [answers[3]._replace(text="music in the garden"), *answers[30:50]]
+    new = [*answers[:3], answers[3]._replace(text="music in the garden"), *answers[5:50]]
     original = getattr(building, place)
 
     def die(*arguments):
@@ -103,13 +103,12 @@ def test_a_killed_change_leaves_the_index_as_it_was(tmp_path, embedder, answers,
 
     monkeypatch.setattr(building, place, die)
     with pytest.raises(KeyboardInterrupt):
-        add_answers(folder, embedder, new)
+        build_index(folder, embedder, new)
     monkeypatch.setattr(building, place, original)
     if not (after and place == "write_manifest"):
         assert read(folder, embedder) == before
-    add_answers(folder, embedder, new)
-    build_index(tmp_path / "other", embedder, answers[:30])
-    add_answers(tmp_path / "other", embedder, new)
+    build_index(folder, embedder, new)
+    build_index(tmp_path / "other", embedder, new)
     assert read(folder, embedder) == read(tmp_path / "other", embedder)
     assert [path.name for path in folder.iterdir() if path.is_dir()] == [read_manifest(folder).data]
 
@@ -128,7 +127,7 @@ def test_another_models_index_is_refused(tmp_path, other_bi_encoder, embedder, a
     other = Embedder(str(other_bi_encoder))
     for action in (
         lambda: build_index(tmp_path / "index", other, answers[:5]),
-        lambda: add_answers(tmp_path / "index", other, answers[5:6]),
+        lambda: build_index(tmp_path / "index", other, answers[5:6]),
         lambda: Searcher(tmp_path / "index", model=str(other_bi_encoder)),
     ):
         with pytest.raises(KinspanError, match=f"--model {other_bi_encoder}"):
@@ -138,9 +137,6 @@ def test_another_models_index_is_refused(tmp_path, other_bi_encoder, embedder, a
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda folder, *_: remove_answers(folder, ["a1", "a7"]), "--remove a7"),
-        (lambda folder, *_: remove_answers(folder, [f"a{n}" for n in range(5)]), "--remove"),
-        (lambda folder, embedder, answers: build_index(folder, embedder, answers[:6]), "--output_dir"),
         (lambda folder, embedder, answers: build_index(folder, embedder, answers[:5], "bf16"), "--output_dir"),
         (lambda folder, embedder, answers: build_index(folder.parent, embedder, answers), "--output_dir"),
         (lambda folder, embedder, answers: build_index(folder / "index.json/x", embedder, answers), "--output_dir"),
@@ -184,7 +180,7 @@ def test_an_index_that_changes_while_it_is_opened_is_opened_again(tmp_path, embe
         if not mapped:
             mapped.append(path)
             monkeypatch.setattr(opening, "map_texts", original)
-            add_answers(folder, embedder, [answers[0]._replace(text="another text"), *answers[10:40]])
+            build_index(folder, embedder, answers[:40])
             assert not path.exists()
         return original(path)
 

@@ -38,29 +38,21 @@ def test_from_answers_to_a_question(tmp_path, run, bi_encoder, cross_encoder, an
     build += ("--output_dir", folder)
     assert "20 answers" in run(*build)
     assert "20 answers" in run(*build)
-    assert "30 answers" in run(index, "--output_dir", folder, "--add", write(tmp_path / "b.jsonl", answers[15:30]))
+    write(tmp_path / "a.jsonl", answers[4:20])
+    assert "30 answers" in run(*build, "--answers", write(tmp_path / "b.jsonl", answers[20:34]))
     for flags, reason in (
-        (["--add", tmp_path / "b.jsonl", "--precision", "bf16"], "--precision bf16"),
-        (["--add", tmp_path / "b.jsonl", "--approximate"], "--approximate"),
-        (["--remove", "a0", "--max_length", "9"], "--max_length"),
-        (["--columns", "text=body"], "--columns"),
+        ([*build[1:], "--precision", "bf16"], "--output_dir"),
+        ([*build[1:], "--model", DEFAULT_MODEL_NAME], f"--model {DEFAULT_MODEL_NAME}"),
+        (["--output_dir", folder, "--max_length", "9"], "--max_length"),
+        ([*build[1:], "--answers", tmp_path / "none.jsonl"], r"none\.jsonl"),
+        (
+            [*build[1:], "--answers", write(tmp_path / "c.jsonl", [answers[5]._replace(text="x")])],
+            "c.jsonl: .*'a5'",
+        ),
     ):
         with pytest.raises(KinspanError, match=reason):
-            run(index, "--output_dir", folder, *flags)
-    with pytest.raises(KinspanError, match=r"none\.jsonl"):  # before anything is removed
-        run(index, "--output_dir", folder, "--remove", "a0", "--add", tmp_path / "none.jsonl")
-    (tmp_path / "ids.txt").write_bytes("a1\na2\n".encode("utf-16"))
-    with pytest.raises(KinspanError, match=r"ids\.txt"):
-        run(index, "--output_dir", folder, "--remove", tmp_path / "ids.txt")
-    (tmp_path / "ids.txt").write_bytes(b"\xef\xbb\xbfa1\r\na2\r\n")  # as Windows writes it
-    assert "27 answers" in run(index, "--output_dir", folder, "--remove", "a0", tmp_path / "ids.txt")
-    assert "27 answers" in run(index, "--output_dir", folder)
-
-    both = (index, "--output_dir", folder, "--remove", "a3", "a4", "--add", write(tmp_path / "c.jsonl", answers[4:31]))
-    with pytest.raises(KinspanError, match="--remove zz"):  # before anything is added
-        run(*both[:4], "zz", *both[4:])
-    assert "27 answers" in run(index, "--output_dir", folder)
-    assert "27 answers" in run(*both)  # without a3, with a30; a4 is replaced
+            run(index, *flags)
+    assert "30 answers" in run(index, "--output_dir", folder)
 
     said = run(search, "--index", folder, "--k", 2, "what of the river?", "number 7")
     assert len(re.findall(r"^ [12]\. a\d+  \(bi-encoder ", said, re.MULTILINE)) == 4
@@ -104,7 +96,7 @@ def test_from_a_benchmark_to_its_figures(tmp_path, run, built, cross_encoder):
 
 
 def test_lines_of_json(tmp_path, run, built):
-    flags = ("--index", tmp_path / "index", "--json", "--k", 2)
+    flags = ("--index", tmp_path / "index", "--k", 2, "--json")
     lines = [json.loads(line) for line in run(search, *flags, "--questions", built).splitlines()]
     assert [line["question_id"] for line in lines] == [f"q{number}" for number in range(10, 15)]
     (alone,) = (json.loads(line) for line in run(search, *flags, "number 13").splitlines())
@@ -119,7 +111,7 @@ def test_lines_of_json(tmp_path, run, built):
     [
         (search, ("--index", "{}/none", "q"), "{}/none"),
         (search, ("--index", "{}/none", "--max_length", "9", "q"), "--max_length"),
-        (index, ("--answers", "documents={}", "--output_dir", "{}/index"), "--output_dir"),
+        (index, ("--documents", "{}", "--output_dir", "{}/index"), "--output_dir"),
         (search, ("--index", "{}/none"), "--questions"),
         (search, ("--index", "{}/none", "--run", "r", "q"), "--run"),
         (search, ("--index", "{}/none", "--questions", "x.tsv", "q"), "--questions"),
@@ -127,9 +119,8 @@ def test_lines_of_json(tmp_path, run, built):
         (rank, ("--model", DEFAULT_MODEL_NAME, "--output_dir", "{}/o"), "--data"),
         (rank, ("--model", DEFAULT_MODEL_NAME, "--output_dir", "{}/o", "--run", "r", "--queries", "q"), "--run"),
         (rank, ("--model", DEFAULT_MODEL_NAME, "--output_dir", "{}/o", "--data", "d", "--depth", "5"), "--depth"),
-        (index, ("--output_dir", "{}/none", "--remove", "a"), "{}/none"),
+        (index, ("--output_dir", "{}/none"), "{}/none"),
         (index, ("--output_dir", "{}/none", "stray"), "stray"),
-        (index, ("--output_dir", "{}/none", "--answers", "x.jsonl", "--remove", "a"), "--answers"),
         (index, ("--output_dir", "{}/none", "--answers", "x.jsonl"), "x.jsonl"),
         (index, ("--output_dir", str(Path(__file__).parent), "--answers", "x.jsonl"), "--output_dir"),
     ],
@@ -151,7 +142,7 @@ def test_documents_are_searched_as_an_index_of_them(tmp_path, run, bi_encoder, c
     result = json.loads(run(evaluate, *flags, "--model", cross_encoder, bi_encoder).splitlines()[-1])
     assert result["questions"] == len(asked)
     systems = {row["name"]: row for row in result["systems"]}
-    run(index, "--answers", f"documents={documents}", "--model", bi_encoder, "--output_dir", tmp_path / "index")
+    run(index, "--documents", documents, "--model", bi_encoder, "--output_dir", tmp_path / "index")
     searcher = Searcher(tmp_path / "index")
     for (name, row), stage in zip(list(systems.items())[1:], (BI_ENCODER, FUSION, BM25), strict=True):
         hits = searcher.search(list(asked), 20, first_stage=stage, candidates=20).hits

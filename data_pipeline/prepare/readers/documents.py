@@ -1,4 +1,4 @@
-"""``.md``, ``.rst``, ``.docx``, ``.pptx`` and ``.pdf``: a file is a document, and its first heading the title.
+"""``.md``, ``.rst``, ``.docx``, ``.pptx`` and ``.pdf``: a file is a document, and its highest heading the title.
 
 Headings, titles, captions, code, tables, images and HTML are dropped; in reStructuredText also lists of parameters,
 footnotes and directives without text. markitdown is not used: in a Word file it drops the text of fields ("See table 3
@@ -37,7 +37,7 @@ _NO_TEXT = re.compile(  # directives whose content is not running text
 _TEXT_ARGUMENT = re.compile(r"version|deprecated|seealso|todo")  # directives whose argument may be text
 _VERSION = re.compile(r"^[\d.]+\s*")
 _NAMED_TARGET = re.compile(r"\s*<[^<>]+>$")  # in a role's text: ``print <print-function>``
-_DROPPED_STYLES = ("Heading", "Title", "Subtitle", "Caption", "TOC", "toc")
+_DROPPED_STYLES = ("Subtitle", "Caption", "TOC", "toc")
 # python-docx skips paragraphs and runs in content controls, fields and tracked insertions
 _PARAGRAPHS = ".//w:p[not(ancestor::w:tbl or ancestor::w:txbxContent)]"
 _RUNS = ".//w:r[not(ancestor::w:txbxContent or ancestor::w:moveFrom)]"
@@ -62,7 +62,7 @@ def _parse_markdown(record: Record) -> list[Document]:
     text = _FRONT_MATTER.sub("", decode(record.content).replace("\r\n", "\n"))
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     paragraphs: list[str] = []
-    heading, open_tags = "", []
+    headings, open_tags = dict[str, str](), list[str]()
     for token in tokens:
         if token.nesting == 1:
             open_tags.append(token.tag)
@@ -72,8 +72,9 @@ def _parse_markdown(record: Record) -> list[Document]:
             words = _join_words(token.children or [])
             if open_tags[-1] == "p":
                 paragraphs.append(words)
-            heading = heading or (words if open_tags[-1] == "h1" else "")
-    return _make_document(record, heading, paragraphs)
+            elif open_tags[-1].startswith("h"):
+                headings.setdefault(open_tags[-1], words)
+    return _make_document(record, headings.get(min(headings, default="")), paragraphs)
 
 
 def _join_words(tokens: "list[Token]") -> str:
@@ -165,12 +166,15 @@ def _parse_docx(record: Record) -> list[Document]:
     _open_zip(record).close()
     opened = docx.Document(io.BytesIO(record.content))
     paragraphs = [Paragraph(element, opened) for element in opened.element.body.xpath(_PARAGRAPHS)]
-    texts = [
-        "".join(run.text for run in paragraph._p.xpath(_RUNS))
-        for paragraph in paragraphs
-        if not ((paragraph.style and paragraph.style.name) or "").startswith(_DROPPED_STYLES)
-    ]
-    return _make_nonempty(record, opened.core_properties.title, texts)
+    texts, headings = list[str](), list[str]()
+    for paragraph in paragraphs:
+        style, runs = str(paragraph.style and paragraph.style.name), paragraph._p.xpath(_RUNS)
+        text = "".join(run.text for run in runs)
+        if style.startswith(("Title", "Heading")):
+            headings.append(text)
+        elif not style.startswith(_DROPPED_STYLES):
+            texts.append(text)
+    return _make_nonempty(record, opened.core_properties.title or next(iter(headings), ""), texts)
 
 
 def _parse_pptx(record: Record) -> list[Document]:

@@ -1,4 +1,4 @@
-"""``.jsonl``: a line is a document, ``{id?, title?, paragraphs: [str]}`` or ``{id?, title?, text: str}``."""
+"""``.jsonl``: a line is a document, ``{id?, title?, url?, paragraphs: [str]}`` or ``{..., text: str}``."""
 
 import json
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
         paragraphs = split_paragraphs(text)
     else:
         raise Rejected('neither "paragraphs" (a list of strings) nor "text" (a string)')
-    title = fields.get("title")
+    title, url = (str(fields.get(name) or "") for name in ("title", "url"))
     name = find_id(fields) or f"{record.name}:{record.line}"
-    return [Document(name, str(title or ""), paragraphs, record.source)]
+    return [Document(name, title, paragraphs, record.source, url=url)]
 
 
 def find_id(fields: dict[str, Any]) -> str:

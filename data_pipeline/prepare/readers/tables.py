@@ -25,7 +25,7 @@ from .jsonl import load_json, parse_fields
 from .reader import FilePart, Reader, Record, SourceFile, estimate_text, group_parts, measure_content
 from .text import read_whole
 
-COLUMNS = ("id", "title", "paragraphs", "text")
+COLUMNS = ("id", "title", "url", "paragraphs", "text")
 HUB = "hf"
 ROWS = 256  # rows in memory at a time
 _OTHER_VALUES = "\n"  # key, which no column has, of the other columns' values, kept so that their bytes are counted

@@ -5,11 +5,11 @@ import { describeOrigin, find, hideProblem, isTyping, make, makeTitle, nameAnswe
 const CHIPS = 8; // examples shown
 const COUNTS = [1, 3, 5, 10, 20]; // choices for the number of answers, up to the service's limit
 const SCORES = {
-  blend: "combined",
-  cross_encoder: "relevance",
-  fusion: "combined",
-  bi_encoder: "similarity",
-  bm25: "word score",
+  blend: "blend",
+  cross_encoder: "cross-encoder",
+  fusion: "fusion",
+  bi_encoder: "bi-encoder",
+  bm25: "BM25",
 };
 const STAGES = {
   wait: "waiting",
@@ -151,13 +151,12 @@ function renderHit(hit, place) {
   );
 }
 
-/** Shows the last stage's score, with all stages' in its tooltip. A cross-encoder's logit is shown as a probability. */
-function renderScore({ scores }) {
+/** Shows the score that the hit is ranked by, with all stages' in its tooltip. */
+function renderScore({ score, scores }) {
   const kind = Object.keys(SCORES).find((name) => name in scores);
-  const shown = kind === "cross_encoder" ? 1 / (1 + Math.exp(-scores[kind])) : scores[kind];
   const all = Object.entries(scores).map(([name, value]) => `${name}: ${value.toPrecision(4)}`);
   const name = make("span", { class: "muted" }, SCORES[kind]);
-  return make("span", { class: "score", title: all.join("\n") }, `${shown.toPrecision(2)} `, name);
+  return make("span", { class: "score", title: all.join("\n") }, `${score.toPrecision(3)} `, name);
 }
 
 document.addEventListener("keydown", (event) => {

@@ -31,7 +31,7 @@ export const isTyping = (event) =>
   event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName ?? "");
 
 /** Returns the heading of an answer: its question, the title of its document, or its id. */
-export const nameAnswer = ({ id, question, title }) => question || title || `Answer ${id}`;
+export const nameAnswer = ({ id, question, title }) => question || title || id;
 
 /** Says what the heading of an answer is, and gives its id. */
 export const describeOrigin = ({ id, question, title }) =>

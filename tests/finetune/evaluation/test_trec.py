@@ -130,10 +130,11 @@ def test_a_run_is_written_as_it_is_ranked(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("scores", [{"a": 12.5, "b": -11.3}, {"a": 1.0, "b": 1.0}, {"a": 0.03, "b": 0.02}])
-def test_what_is_appended_ranks_below_in_its_order(scores):
+@pytest.mark.parametrize("scores", [{"a": 12.5, "b": -11.3}, {"a": 1.0, "b": 1.0}, {"a": 0.3, "c": 0.3, "b": 0.3}])
+def test_candidates_rank_in_their_order_by_their_scores(scores):
     rest = [f"r{number}" for number in range(1000)]
-    both = trec.append_below(scores, rest)
-    assert scores.items() <= both.items()
-    assert rank_run({"q": both})["q"][len(scores) :] == rest  # as 32-bit numbers too
-    assert trec.append_below({}, ["x", "y"]) == {"x": -1.0, "y": -2.0}
+    both = trec.rank_scores(scores.items(), rest)
+    assert rank_run({"q": both})["q"] == [*scores, *rest]  # as 32-bit numbers too
+    assert {name: both[name] for name in scores} == pytest.approx(scores, rel=1e-6)
+    assert both["a"] == scores["a"]
+    assert trec.rank_scores([], ["x", "y"]) == {"x": -1.0, "y": -2.0}

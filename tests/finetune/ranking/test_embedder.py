@@ -1,15 +1,16 @@
 """Vectors of packed texts are those of sentence-transformers."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from sentence_transformers.base.modules import Router
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, Transformer
 
 from data_pipeline.core.errors import KinspanError
-from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_hub_fingerprint
+from finetune.ranking.embedder import Embedder, is_hub_fingerprint
+from pretrain.release.folder import fingerprint_model
 
 TEXTS = ["a river", "the green market in winter " * 40, "x", "stone bridge over silver water, and a garden", ""]
 
@@ -44,6 +45,25 @@ def test_they_are_those_of_sentence_transformers(saved, mode):
     assert np.abs(told - theirs.encode_document(TEXTS)).max() < 1e-5
     assert np.abs(asked - told).max() > 1e-3  # the prompts are different
     assert np.abs(np.linalg.norm(told, axis=1) - 1).max() < 1e-5
+
+
+def test_routes_and_prompts_outside_the_pooling_are_those_of_sentence_transformers(headless, make_model, tmp_path):
+    other = make_model(headless=True, max_position_embeddings=64)
+    parts = [[Transformer(str(path), max_seq_length=n), Pooling(32)] for path, n in ((headless, 24), (other, 32))]
+    instructed = [Transformer(str(headless)), Pooling(32, include_prompt=False)]
+    shortened = Transformer(str(headless))
+    shortened.query_length = 8
+    static = StaticEmbedding(shortened.tokenizer.backend_tokenizer, embedding_dim=16)
+    for number, modules in enumerate(
+        ([Router.for_query_document(*parts)], instructed, [shortened, Pooling(32)], [static])
+    ):
+        folder = str(tmp_path / str(number))
+        SentenceTransformer(modules=modules, prompts={"query": "green market: "}).save(folder)
+        theirs = SentenceTransformer(folder)
+        for embedder in (Embedder(folder), Embedder(folder, max_length=Embedder(folder).max_length)):  # as in an index
+            asked, told = embedder.embed_queries(TEXTS), embedder.embed_answers(TEXTS)
+            assert np.abs(asked - theirs.encode_query(TEXTS, normalize_embeddings=True)).max() < 1e-5
+            assert np.abs(told - theirs.encode_document(TEXTS, normalize_embeddings=True)).max() < 1e-5
 
 
 def test_a_model_that_normalises_and_is_compared_by_product_gives_normalised_vectors(saved):
@@ -84,6 +104,14 @@ def test_what_reads_both_texts_together_is_refused(model):
         Embedder(str(model))
 
 
+def test_a_tokenizer_that_does_not_fit_is_refused_and_positions_are_never_exceeded(make_model):
+    with pytest.raises(KinspanError, match="tokenizer"):
+        Embedder(str(make_model(headless=True, vocab_size=500)))
+    embedder = Embedder(str(make_model("roberta", headless=True, max_position_embeddings=34)))
+    assert embedder.max_length == 32
+    assert np.isfinite(embedder.embed_answers(TEXTS)).all()
+
+
 def test_more_tokens_than_the_models_own_leave_that(headless, caplog):
     assert Embedder(str(headless), max_length=65).max_length == 64
     assert "--max_length 65" in caplog.text
@@ -91,17 +119,25 @@ def test_more_tokens_than_the_models_own_leave_that(headless, caplog):
 
 def test_a_fingerprint_names_all_that_decides_the_vectors(saved, tmp_path):
     first = saved("mean")
-    own = fingerprint_bi_encoder(str(first))
-    assert own == fingerprint_bi_encoder(str(shutil.copytree(first, tmp_path / "copy")))
+    own = fingerprint_model(str(first))
+    assert own == fingerprint_model(str(shutil.copytree(first, tmp_path / "copy")))
     (tmp_path / "copy/README.md").write_text("a card says nothing")
-    assert own == fingerprint_bi_encoder(str(tmp_path / "copy"))
-    pooling = next((tmp_path / "copy").glob("*Pooling/config.json"))
-    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"pooling_mode": "cls"}))
-    assert own != fingerprint_bi_encoder(str(tmp_path / "copy"))
+    assert own == fingerprint_model(str(tmp_path / "copy"))
+    for name in (
+        "1_Pooling/config.json",
+        "sentence_bert_config.json",
+        "tokenizer.json",
+        "2_Normalize/pytorch_model.bin",
+    ):
+        changed = tmp_path / name / "changed"
+        shutil.copytree(first, changed)
+        (changed / name).parent.mkdir(exist_ok=True)
+        (changed / name).write_text("another")
+        assert own != fingerprint_model(str(changed)), name
     (tmp_path / "linked").mkdir()
     for path in first.iterdir():
         (tmp_path / "linked" / path.name).symlink_to(path, target_is_directory=path.is_dir())
-    assert own == fingerprint_bi_encoder(str(tmp_path / "linked"))
+    assert own == fingerprint_model(str(tmp_path / "linked"))
 
 
 def test_a_model_of_the_hub_is_named_by_its_commit(tmp_path, monkeypatch):
@@ -115,7 +151,7 @@ def test_a_model_of_the_hub_is_named_by_its_commit(tmp_path, monkeypatch):
         (cached / "snapshots" / commit).mkdir(parents=True)
         (cached / "snapshots" / commit / "modules.json").write_text("[]")
         (cached / "refs/main").write_text(commit)
-        assert fingerprint_bi_encoder("me/finder") == f"me/finder@{commit}"
-    assert is_hub_fingerprint(fingerprint_bi_encoder("me/finder"))
+        assert fingerprint_model("me/finder") == f"me/finder@{commit}"
+    assert is_hub_fingerprint(fingerprint_model("me/finder"))
     with pytest.raises(KinspanError, match="no model at me/absent"):
-        fingerprint_bi_encoder("me/absent")
+        fingerprint_model("me/absent")

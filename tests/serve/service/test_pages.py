@@ -57,7 +57,7 @@ class Shelf:
             {BI_ENCODER: 0.9 - n / 10} | ({CROSS_ENCODER: 2.0 - n} if rerank_k else {}) for n in range(len(found))
         ]
         return [
-            Hit(*a, score=min(of_stage.values()), scores=of_stage) for a, of_stage in zip(found, scores, strict=True)
+            Hit(*a, score=[*of_stage.values()][-1], scores=of_stage) for a, of_stage in zip(found, scores, strict=True)
         ][:k]
 
 
@@ -136,12 +136,12 @@ def test_a_question_is_typed_and_answered(page, site):
     assert titles(page)[0] == "The printer is offline"
     assert page.get_attribute("article h3 a", "href") == "https://example.org/t0"
     assert page.locator("article").first.locator("mark").all_inner_texts() == ["printer", "printer"]  # past an emoji
-    assert page.inner_text("article .score").split() == ["0.88", "relevance"]  # of a logit of 2
+    assert page.inner_text("article .score").split() == ["2.00", "cross-encoder"]  # as in the API
     assert "re-ranking 8.0 ms" in page.inner_text(".timings")
     assert "3 answers" in page.inner_text("#status")
     # the address leads back to it, with its settings
     page.uncheck("#rerank")
-    expect(page.locator(".score").first).to_contain_text("similarity")
+    expect(page.locator(".score").first).to_contain_text("bi-encoder")
     page.select_option("#k", "1")
     expect(page.locator("article")).to_have_count(1)
     page.goto(page.url)

@@ -65,9 +65,9 @@ def test_markup_within_markdown_is_taken_off(tmp_path, read):
     text += "- One.\n- Two.\n\n> Quoted.<br>Again.\n"
     (document,), _, _ = read(write_file(tmp_path / "notes.md", text))
     assert document.paragraphs == ["A b c d e and [g] & https://h.example.", "One.", "Two.", "Quoted. Again."]
-    (second,), _, _ = read(write_file(tmp_path / "hugo.md", text.replace("---", "+++")))
+    (second,), _, _ = read(write_file(tmp_path / "hugo.md", f"{text.replace('---', '+++')}\n### Low\n## High\n## Next"))
     assert second.paragraphs == document.paragraphs
-    assert document.title == "notes"
+    assert (document.title, second.title) == ("notes", "High")
 
 
 def test_the_pages_of_a_book_and_the_slides_of_a_talk(tmp_path, read):
@@ -118,7 +118,7 @@ def test_fields_and_tracked_changes_of_a_word_file_are_part_of_its_sentences(tmp
     made.element.body.insert(0, parse_xml(block))
     made.save(tmp_path / "a.docx")
     (document,), _, _ = read(tmp_path / "a.docx")
-    assert document.paragraphs == [FIRST, SECOND, "See table 3 on page 7, Ann."]
+    assert (document.title, document.paragraphs) == ("Heading", [FIRST, SECOND, "See table 3 on page 7, Ann."])
 
 
 def make_pdf(lines):
