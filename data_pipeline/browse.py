@@ -1,5 +1,6 @@
 """Decodes random documents of a corpus, and the pairs of a stream."""
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,7 +15,6 @@ from data_pipeline.core.errors import KinspanError
 from .corpus import Corpus, Shard
 from .sampling.block import Block, Spans
 from .sampling.pairs import KINDS, POSITIVE
-from .sampling.random_bits import draw_below, draw_random_bits
 from .sampling.stream import CHUNK, PairStream
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ def _decode(decoder: Tokenizer, texts: list[list[int]]) -> list[str]:
 
 
 def sample_documents(corpus: Corpus, count: int, seed: int) -> Iterator[tuple[Shard, int]]:
-    """Yields ``count`` random documents of all splits (at most as many as there are), drawn with replacement."""
+    """Yields ``count`` different random documents of all splits, or all if there are fewer."""
     ends = np.cumsum([s.documents for s in corpus.manifest.shards])
-    bits = draw_random_bits(seed, "documents to look at", 0, min(count, int(ends[-1])), 4)[:, 0]
-    for index in draw_below(bits, int(ends[-1])).tolist():
+    total = int(ends[-1])
+    for index in random.Random(seed).sample(range(total), min(count, total)):
         shard = int(np.searchsorted(ends, index, side="right"))
         yield corpus.shard(shard), index - int(ends[shard - 1] if shard else 0)
 

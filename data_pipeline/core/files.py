@@ -159,8 +159,11 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
         sync(partial)
         partial.replace(path)
         sync(path.parent)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # the error of a full disk names no file
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink()
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)  # the error of a full disk names no file
         raise
 
 

@@ -6,8 +6,6 @@ shorter one if a paragraph, an answer, all of a post or its id is just that, but
 
 import hashlib
 import json
-import lzma
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -83,7 +81,7 @@ def read_benchmark(name: str) -> list[str]:
             for text in (content.decode("utf-8-sig").strip() for content in file):
                 cells = text.split("\t" if suffix == ".tsv" else "\n")
                 sentences += _list_texts(json.loads(text) if suffix == ".jsonl" and text else cells)
-    except (OSError, ValueError, RecursionError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except (OSError, ValueError, RecursionError, EOFError) as error:
         raise KinspanError(f"--decontaminate {name} cannot be read: {quote_error(error)}") from error
     if not (long := [sentence for sentence in sentences if len(split_words(undo_treebank(sentence))) >= NGRAM]):
         raise KinspanError(f"--decontaminate {name}: it has no sentence of 8 words or more")

@@ -88,7 +88,7 @@ def prepare(
     """
     start_time, folder, rules = time.monotonic(), Path(output).absolute(), rules or Rules()
     if boilerplate == 1:
-        raise KinspanError("--boilerplate 1: must be 2 or more, or 0 to keep such paragraphs")
+        raise KinspanError("--boilerplate 1: must be 0, or 2 or more")
     check_rules(rules)
     refuse_own_output(inputs, folder)
     engine = Engine(executor, num_workers, sbatch or [], quiet)

@@ -11,6 +11,7 @@ are flock's and end with their process, so what a killed process held can be evi
 """
 
 import fcntl
+import math
 import os
 import resource
 import time
@@ -54,7 +55,8 @@ class NodeCache:
         self._needs[user] = num_bytes
         needed = sum(self._needs.values()) / GIGABYTE
         if needed > self.limit / GIGABYTE:
-            raise KinspanError(f"--cache_gb {self.limit / GIGABYTE:g} is too small for {what}: give {needed:.3g}")
+            enough = math.ceil(1000 * needed) / 1000
+            raise KinspanError(f"--cache_gb {self.limit / GIGABYTE:g} is too small for {what}: give {enough:.12g}")
 
     def pin(self, path: Path, size: int, fetch: Callable[[Path], None]) -> tuple[int, bool]:
         """Opens a shard; returns a file descriptor that keeps it in the cache until closed, and whether it was fetched.

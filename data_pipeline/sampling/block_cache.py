@@ -33,8 +33,9 @@ class BlockCache:
 
         A block whose build failed is not tried again here: otherwise every batch would try.
         """
-        if key in self._failed:
-            return
+        with self._lock:
+            if key in self._failed:
+                return
         future, is_mine = self._claim(key)
         if is_mine:
             thread = threading.Thread(target=self._fill, args=(key, future, build), name="block ahead", daemon=True)
@@ -57,7 +58,8 @@ class BlockCache:
     def _fill(self, key: Hashable, future: Future[Block], build: Callable[[], Block]) -> None:
         try:
             future.set_result(build())
-            self._failed.discard(key)
+            with self._lock:
+                self._failed.discard(key)
         except BaseException as error:  # otherwise waiting callers would wait for ever
             with self._lock:
                 self._failed.add(key)

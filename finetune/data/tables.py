@@ -6,9 +6,7 @@ beginning of a block, so that a message could not name the line.
 
 import csv
 import json
-import lzma
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,7 +59,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise KinspanError(f"{path} line {number}: not UTF-8 (byte {error.start + 1} of the line)") from error
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise KinspanError(f"{path} line {number + 1}: cannot read on: {quote_error(error)}") from error
 
 

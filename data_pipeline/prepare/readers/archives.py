@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from .compression import check_ratio, open_source
+from .compression import count_bytes, open_source
 from .reader import SourceFile
 
 MAX_DEPTH = 4  # of nested archives
@@ -32,12 +32,11 @@ def unpack_zip(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
                 return make_source(sibling) if sibling else None
 
             def open_member() -> IO[bytes]:
-                check_ratio(info.file_size, info.compress_size)  # zipfile never reads beyond file_size
-                return archive.open(info)
+                return count_bytes(archive.open(info), source.meter.count_unpacked)
 
             is_link = stat.S_ISLNK(info.external_attr >> 16)
             name = f"{source.name}::{info.filename}"
-            return SourceFile(name, open_member, find_beside, info.compress_size, is_link)
+            return SourceFile(name, open_member, find_beside, info.file_size, is_link, source.meter)
 
         yield from (make_source(info) for info in archive.infolist() if not info.is_dir())
 
@@ -54,11 +53,11 @@ def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
             if is_link or (info.isfile() and not is_wanted(name)):
                 yield SourceFile(name, io.BytesIO, size=info.size, is_link=is_link)
             elif member := archive.extractfile(info):
-                with member, path.open("wb") as copy:
-                    shutil.copyfileobj(member, copy, 1 << 20)
+                with count_bytes(member, source.meter.count_unpacked) as unpacked, path.open("wb") as copy:
+                    shutil.copyfileobj(unpacked, copy, 1 << 20)
                 if path.stat().st_size < info.size:
                     raise EOFError(f"{info.name} ends too early")
-                yield SourceFile(name, lambda: path.open("rb"), size=info.size)
+                yield SourceFile(name, lambda: path.open("rb"), size=info.size, meter=source.meter, path=str(path))
 
 
 class _Header(tarfile.TarInfo):
@@ -83,7 +82,8 @@ def unpack_7z(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator[
         opened.seek(0)
         with py7zr.SevenZipFile(opened) as archive:
             members = [info for info in archive.list() if not info.is_directory]
-            check_ratio(sum(info.uncompressed for info in members if not info.is_symlink), size)
+            source.meter.count_read(0 if "::" in source.name else size)  # which py7zr is about to read
+            source.meter.count_unpacked(sum(info.uncompressed for info in members if not info.is_symlink))
             names = [info.filename for info in members if not info.is_symlink]
             if targets := [name for name in names if is_wanted(f"{source.name}::{name}")]:
                 archive.extract(folder, targets=targets)
@@ -95,7 +95,8 @@ def unpack_7z(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator[
                 return make_source(str(Path(name).with_name(beside))) if path.with_name(beside).is_file() else None
 
             open_member = (lambda: path.open("rb")) if path.is_file() else io.BytesIO
-            return SourceFile(f"{source.name}::{name}", open_member, find_beside, size, is_link)
+            full_name = f"{source.name}::{name}"
+            return SourceFile(full_name, open_member, find_beside, size, is_link, source.meter, str(path))
 
         for info in sorted(members, key=lambda info: info.filename):
             yield make_source(info.filename, info.uncompressed or 0, info.is_symlink)

@@ -2,25 +2,25 @@
 
 import bz2
 import gzip
+import importlib
 import io
 import lzma
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import pyarrow as pa
 
-from .reader import SourceFile
+from data_pipeline.core.errors import quote_error
+
+from .reader import Meter, SourceFile
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _TARS = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz"}
-MIN_BOMB_BYTES = 1 << 30  # less does no harm, however small the compressed file is
-MAX_RATIO = 250  # xz compresses text about 5-fold, and repetitive text 100-fold
-
-
-class _Decompressing(Protocol):
-    def read1(self, size: int, /) -> bytes: ...
-    def close(self) -> None: ...
+ZSTD_WINDOW = 31  # a window of 2 GB, the largest that zstd --long writes
+File = IO[bytes] | io.RawIOBase | io.BufferedIOBase
 
 
 def is_url(name: str) -> bool:
@@ -44,7 +44,8 @@ def open_file(name: str | Path) -> IO[bytes]:
 
 def open_decompressed(name: str | Path) -> IO[bytes]:
     """Opens a file for reading bytes, decompressed as its suffix says."""
-    return open_source(SourceFile(str(name), lambda: open_file(name)))
+    meter = Meter()
+    return open_source(SourceFile(str(name), lambda: count_bytes(open_file(name), meter.count_read), meter=meter))
 
 
 def open_source(source: SourceFile) -> IO[bytes]:
@@ -53,18 +54,28 @@ def open_source(source: SourceFile) -> IO[bytes]:
     suffix = _TARS.get(suffix, suffix)
     if suffix not in COMPRESSED_SUFFIXES:
         return file
-    inner: _Decompressing
+    inner: File
     if suffix == ".gz":
         inner = gzip.GzipFile(fileobj=file)
     elif suffix == ".zst":
-        inner = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
+        make = _find_zstd()
+        inner = _Streams(file, make) if make else pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
     else:
         inner = _Streams(file, bz2.BZ2Decompressor if suffix == ".bz2" else lzma.LZMADecompressor)
-    return io.BufferedReader(_Guarded(inner, file), 1 << 16)
+    return count_bytes(inner, source.meter.count_unpacked, file)
 
 
-class _Streams:
-    """Decompresses the streams of a .bz2 or .xz file. Python's own classes take a damaged stream for the end."""
+def _find_zstd() -> Callable[[], bz2.BZ2Decompressor] | None:
+    """Returns a maker of zstd's decompressors; None if it is not installed. Arrow's reads no windows above 128 MB."""
+    try:
+        zstd = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    except ImportError:
+        return None
+    return partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW})
+
+
+class _Streams(io.RawIOBase):
+    """Decompresses the streams of a .bz2, .xz or .zst file. Python's own classes take a damaged one for the end."""
 
     def __init__(self, packed: IO[bytes], make: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> None:
         self.packed, self.make, self.stream = packed, make, make()
@@ -84,33 +95,38 @@ class _Streams:
             if data := self.stream.decompress(chunk, size):
                 return data
 
-    def close(self) -> None:
-        """Leaves ``packed`` open."""
+
+def count_bytes(file: File, count: Callable[[int], None], *held: IO[bytes]) -> io.BufferedReader:
+    """Returns a file whose bytes are counted as they are read; closing it also closes the files ``held``."""
+    return io.BufferedReader(_Counted(file, count, held), 1 << 16)
 
 
-class _Guarded(io.RawIOBase):
-    """Limits how far a file may expand, so that a small one cannot take hours to read or fill the disk."""
-
-    def __init__(self, inner: _Decompressing, packed: IO[bytes]) -> None:
-        self.inner, self.packed, self.count = inner, packed, 0
+class _Counted(io.RawIOBase):
+    def __init__(self, inner: File, count: Callable[[int], None], held: tuple[File, ...]) -> None:
+        self.inner, self.count, self.files = inner, count, (inner, *held)
+        self.read_some = getattr(inner, "read1", None) or inner.read  # not read(): bytes before damage are returned
 
     def readable(self) -> bool:
         return True
 
+    def seekable(self) -> bool:
+        return self.inner.seekable()
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self.inner.seek(offset, whence)
+
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self.inner.read1(len(buffer))  # not read(): bytes before a damaged place are returned
+        try:
+            data = self.read_some(len(buffer))
+        except (EOFError, MemoryError, OSError):
+            raise
+        except Exception as error:  # lzma, zlib, zstd and zipfile raise their own
+            raise OSError(quote_error(error)) from error
         buffer[: len(data)] = data
-        self.count += len(data)
-        check_ratio(self.count, self.packed.tell())
+        self.count(len(data))
         return len(data)
 
     def close(self) -> None:
-        self.inner.close()
-        self.packed.close()
+        for file in self.files:
+            file.close()
         super().close()
-
-
-def check_ratio(unpacked: int, packed: int) -> None:
-    """Raises OSError if a compressed file expands more than text can."""
-    if unpacked > MIN_BOMB_BYTES and unpacked > MAX_RATIO * packed:
-        raise OSError(f"it grows {unpacked // max(1, packed):,}-fold when it is decompressed, which no text does")

@@ -13,11 +13,8 @@ the same file that it duplicates).
 """
 
 import contextlib
-import io
-import lzma
 import re
 import tempfile
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +42,7 @@ _LINKS_END = re.compile(rb"</postlinks>|<postlinks\s*/>")
 _BLOCKS = {"p", "li", "blockquote", "div", "ul", "ol", "hr", "pre", "dd", "dt", "td", "th"}
 _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 _DROPPED = {"table", "script", "style", "iframe"} | _HEADINGS
-_DAMAGE = (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error)
+_DAMAGE = (OSError, EOFError, ValueError)
 _FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!)")  # lines before and after the rows
 _CONTROLS = re.compile(rb"&#x(?:[0-8BCEF]|1[0-9A-F]|FFF[EF]);", re.I)  # invalid in XML, but found in dumps
 
@@ -71,8 +68,7 @@ def _read_threads(source: SourceFile, part: FilePart | None) -> Iterator[tuple[i
     except OSError as error:
         damage.append(error)
     with contextlib.ExitStack() as stack:
-        with source.open() as opened:
-            size = opened.seek(0, io.SEEK_END) * (MAX_EXPANSION if is_compressed(source.name) else 1)
+        size = source.size * (MAX_EXPANSION if is_compressed(source.name) else 1)
         count = min(MAX_BUCKETS, 1 + size // BUCKET_BYTES)
         buckets = [stack.enter_context(tempfile.TemporaryFile(prefix="kinspan-")) for _ in range(count)]
         try:

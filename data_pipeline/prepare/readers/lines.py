@@ -1,5 +1,6 @@
 """Cuts files into lines, in bounded memory and in parts."""
 
+import codecs
 from collections.abc import Iterator
 from typing import IO
 
@@ -8,6 +9,8 @@ from data_pipeline.prepare.document import Rejected
 from . import reader
 from .compression import is_compressed, open_source
 from .reader import PART_BYTES, FilePart, SourceFile
+
+UTF_16 = "it is not UTF-8 but UTF-16: convert it, such as with iconv"
 
 
 def split_bytes(name: str, size: int, may_be_cut: bool = False) -> list[FilePart]:
@@ -33,6 +36,8 @@ def cut_lines(file: IO[bytes], begin: int, end: int | None) -> Iterator[tuple[in
         begin += _skip_line(file) - 1
     offset = begin
     while (end is None or offset < end) and (line := file.readline(limit + 1)):
+        if not offset and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise ValueError(UTF_16)
         first, offset = offset, offset + len(line)
         if len(line) > limit and not line.endswith(b"\n"):
             offset += _skip_line(file)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 from data_pipeline.prepare.document import Document, Rejected
@@ -11,6 +11,23 @@ MAX_RECORD_BYTES = 64 << 20  # a longer line, row, page or file is rejected, to 
 PART_BYTES = 64 << 20  # approximate size of a part of a large file
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".7z", ".zip", ".parquet", ".docx", ".pdf")  # suffixes of such formats
 EXPANSION = 4  # estimated bytes of text per byte of a compressed file
+MIN_BOMB_BYTES = 1 << 30  # less does no harm, however small the compressed file is
+MAX_RATIO = 250  # xz compresses text about 5-fold, and repetitive text 100-fold
+
+
+class Meter:
+    """Counts the bytes that are read from an input file, and those that are unpacked from it, at any depth."""
+
+    read = unpacked = 0
+
+    def count_read(self, count: int) -> None:
+        self.read += count
+
+    def count_unpacked(self, count: int) -> None:
+        """Raises ValueError if the file expands more than text can, so that it cannot fill the disk or take hours."""
+        self.unpacked += count
+        if self.unpacked > MIN_BOMB_BYTES and self.unpacked > MAX_RATIO * self.read:
+            raise ValueError(f"it grows {self.unpacked // max(1, self.read):,}-fold when unpacked, which no text does")
 
 
 @dataclass(frozen=True)
@@ -49,7 +66,10 @@ class Record:
 class SourceFile:
     """A file to read: on a disk, behind a URL, or inside an archive. A link in an archive is not followed.
 
-    ``find_beside`` finds another file in the same folder by its name; ``size`` is 0 if it is unknown.
+    find_beside: finds another file in the same folder by its name
+    size:        in bytes; 0 if it is unknown
+    meter:       that of the input file that it is, or lies in
+    path:        the path of a file on a disk, else ""
     """
 
     name: str
@@ -57,6 +77,8 @@ class SourceFile:
     find_beside: Callable[[str], "SourceFile | None"] = lambda name: None
     size: int = 0
     is_link: bool = False
+    meter: Meter = field(default_factory=Meter)
+    path: str = ""
 
 
 @dataclass(frozen=True)

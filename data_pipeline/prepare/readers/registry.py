@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from errno import EDQUOT, ENOSPC
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import IO
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import load_python
@@ -18,8 +19,8 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadab
 
 from . import documents, forums, jsonl, python_docs, tables, text, web, wikipedia
 from .archives import MAX_DEPTH, Unpack, unpack_7z, unpack_tar, unpack_zip
-from .compression import COMPRESSED_SUFFIXES, is_compressed, is_url, open_file
-from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
+from .compression import COMPRESSED_SUFFIXES, count_bytes, is_compressed, is_url, open_file
+from .reader import FilePart, Meter, Reader, Record, SourceFile, estimate_text, name_file
 
 PYTHON_DOCS = python_docs.SOURCE  # the --input of the built-in default corpus
 
@@ -174,8 +175,13 @@ def open_input(name: str, size: int = 0) -> SourceFile:
         return open_input(path_beside) if Path(path_beside).is_file() else None
 
     _, path = split_prefix(name)
-    size = size or (Path(path).stat().st_size if Path(path).is_file() else 0)
-    return SourceFile(name, lambda: open_file(path), find_beside, size)
+    is_local = Path(path).is_file()
+    size, meter = size or (Path(path).stat().st_size if is_local else 0), Meter()
+
+    def open_counted() -> IO[bytes]:
+        return count_bytes(open_file(path), meter.count_read)
+
+    return SourceFile(name, open_counted, find_beside, size, meter=meter, path=path if is_local else "")
 
 
 def read_records(name: str | Path, part: FilePart | None = None, called: str = "", size: int = 0) -> Iterator[Record]:
@@ -204,7 +210,8 @@ def _read_source(source: SourceFile, part: FilePart | None, called: str) -> Iter
             folder = Path(tempfile.gettempdir())
             raise KinspanError(f"TMPDIR: {folder} cannot be written: {quote_error(error)}") from error
         reason = f"cannot read on: {type(error).__name__}: {quote_error(error)}"
-        yield Record(source.name, line + 1, Unreadable(reason, estimate_text(source.name, source.size)))
+        size = source.size or (0 if "::" in source.name else source.meter.read)  # a URL may not tell its length
+        yield Record(source.name, line + 1, Unreadable(reason, estimate_text(source.name, size)))
 
 
 def _read_member(member: SourceFile, number: int) -> Iterator[Record]:

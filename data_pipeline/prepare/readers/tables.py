@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,12 +22,16 @@ from data_pipeline.prepare.document import Document, Rejected, Unreadable
 from . import reader
 from .compression import is_compressed, open_file, open_source
 from .jsonl import load_json, parse_fields
+from .lines import UTF_16
 from .reader import FilePart, Reader, Record, SourceFile, estimate_text, group_parts, measure_content
 from .text import read_whole
 
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
 COLUMNS = ("id", "title", "url", "paragraphs", "text")
 HUB = "hf"
-ROWS = 256  # rows in memory at a time
+ROWS = 16  # rows in memory at a time, or a single one if they are longer than a record may be
 _OTHER_VALUES = "\n"  # key, which no column has, of the other columns' values, kept so that their bytes are counted
 _WHOLE = FilePart(0, sys.maxsize)
 Rows = Iterator[tuple[int, dict | Rejected]]
@@ -46,6 +50,8 @@ def _read_text_rows(source: SourceFile, part: FilePart | None) -> Rows:
     with open_source(source) as file:
         lines = _read_lines(io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline=""))
         first = next(lines, "")
+        if first.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+            raise ValueError(UTF_16)
         is_semicolon = "text" in next(csv.reader([first], delimiter=";"), [])
         delimiter = "\t" if name.lower().endswith(".tsv") else ";" if is_semicolon else ","
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
@@ -120,17 +126,24 @@ def _read_row_groups(source: SourceFile, part: FilePart | None) -> Rows:
     import pyarrow.parquet as pq
 
     part = part or _WHOLE
-    with source.open() as opened, pq.ParquetFile(opened) as file:
+    with source.open() as opened, pq.ParquetFile(opened, buffer_size=1 << 20, pre_buffer=False) as file:
         names = [name for name in COLUMNS if name in file.schema_arrow.names]
         groups = range(file.metadata.num_row_groups)
         num_before = sum(file.metadata.row_group(k).num_rows for k in groups[: part.begin])
-        batches = file.iter_batches(batch_size=ROWS, row_groups=list(groups[part.begin : part.end]), columns=names)
+        batches = chain.from_iterable(_read_group(file, group, names) for group in groups[part.begin : part.end])
         yield from _list_rows(source, file.schema_arrow, batches, num_before)
+
+
+def _read_group(file: "ParquetFile", group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Reads a row group in batches of ROWS rows, or fewer if its rows are long."""
+    state = file.metadata.row_group(group)
+    rows = reader.MAX_RECORD_BYTES * state.num_rows // max(1, state.total_byte_size)
+    return file.iter_batches(batch_size=max(1, min(ROWS, rows)), row_groups=[group], columns=names)
 
 
 def _read_batches(source: SourceFile, part: FilePart | None) -> Rows:
     """Reads Arrow's file format, or its stream format, in which Hugging Face data sets are saved."""
-    with source.open() as opened:
+    with pa.memory_map(source.path) if source.path else source.open() as opened:
         magic = opened.read(6)
         opened.seek(0)
         if magic == b"ARROW1":
@@ -151,11 +164,19 @@ def _list_rows(source: SourceFile, schema: pa.Schema, batches: Iterator[pa.Recor
         return
     number = num_before
     for batch in batches:
-        batch = batch.select([name for name in COLUMNS if name in batch.schema.names])
-        for begin in range(0, batch.num_rows, ROWS):
-            for row in batch.slice(begin, ROWS).to_pylist():
+        for rows in _cut_batch(batch.select([name for name in COLUMNS if name in batch.schema.names])):
+            is_long = rows.nbytes > reader.MAX_RECORD_BYTES
+            for row in [reader.reject_too_long("row", rows.nbytes)] if is_long else rows.to_pylist():
                 number += 1
                 yield number, row
+
+
+def _cut_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cuts a batch into slices of ROWS rows, and into single rows where those are long."""
+    for begin in range(0, batch.num_rows, ROWS):
+        rows = batch.slice(begin, ROWS)
+        is_long = rows.nbytes > reader.MAX_RECORD_BYTES
+        yield from (rows.slice(index, 1) for index in range(rows.num_rows)) if is_long else [rows]
 
 
 def _is_text(kind: pa.DataType) -> bool:

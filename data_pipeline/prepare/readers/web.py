@@ -7,10 +7,11 @@ counted, but are not documents. The id of a crawled page is its URL, so that equ
 import contextlib
 import io
 import re
-import zlib
 from collections.abc import Iterator, Set
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
+from data_pipeline.core.errors import quote_error
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
 from . import reader
@@ -70,10 +71,23 @@ def _parse_html(record: Record) -> list[Document]:
 # Crawls ---------------------------------------------------------------------------------------------------
 
 
+class _Brotli:
+    """Adapts brotli to warcio, whose own adapter sets an attribute that brotli's decompressor does not have."""
+
+    unused_data = b""
+
+    def __init__(self) -> None:
+        from brotli import Decompressor  # type: ignore[import-untyped]
+
+        self.decompress = partial(Decompressor().process, output_buffer_limit=reader.MAX_RECORD_BYTES + 1)
+
+
 def _read_responses(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
     """Yields the URL and content of each page. Raises OSError at a record that is broken or cut off."""
     from warcio.archiveiterator import ArchiveIterator
+    from warcio.bufferedreaders import BufferedReader
 
+    BufferedReader.DECOMPRESSORS["br"] = _Brotli
     with open_source(source) as file:
         first = file.peek(16)  # type: ignore[attr-defined]  # open_source returns a BufferedReader
         if first and not first.lstrip().startswith((b"WARC/", b"filedesc:")):
@@ -130,8 +144,8 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
     stated_size = max(0, int(record.length or 0))  # bytes
     try:
         content = record.content_stream().read(reader.MAX_RECORD_BYTES + 1)
-    except (OSError, ValueError, zlib.error) as error:
-        return Rejected(f"the page cannot be unpacked: {error}", stated_size)
+    except Exception as error:  # each decompressor raises its own
+        return Rejected(f"the page cannot be unpacked: {quote_error(error)}", stated_size)
     if len(content) > reader.MAX_RECORD_BYTES:
         return reader.reject_too_long("page", max(len(content), stated_size))
     url = (record.rec_headers.get_header("WARC-Target-URI") or record.rec_headers.get_header("uri") or "").strip("<>")

@@ -18,7 +18,7 @@ from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadab
 from . import reader
 from .compression import is_compressed, open_source
 from .jsonl import check_end, load_json
-from .lines import cut_lines, split_bytes
+from .lines import UTF_16, cut_lines, split_bytes
 from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
 from .text import decode
 from .wiki_markup import drop_lead_in, extract_paragraphs
@@ -86,7 +86,8 @@ def _read_pages(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int
         start = file.read(4096)
     if b"<mediawiki" not in start:
         if not begin:
-            yield 1, Unreadable("it is XML, but not a MediaWiki dump", estimate_text(source.name, source.size))
+            reason = UTF_16 if b"\0" in start else "it is XML, but not a MediaWiki dump"
+            yield 1, Unreadable(reason, estimate_text(source.name, source.size))
         return
     if part and _is_multistream(source.name):
         streams = (io.BufferedReader(io.BytesIO(stream)) for stream in _read_streams(source, part))
@@ -114,7 +115,8 @@ def _read_streams(source: SourceFile, part: FilePart) -> Iterator[bytes]:
             while not decompressor.eof:
                 if not (chunk := file.read(_CHUNK)):
                     raise EOFError("the dump is cut off")
-                stream += decompressor.decompress(chunk, reader.MAX_RECORD_BYTES)
+                stream += (data := decompressor.decompress(chunk, reader.MAX_RECORD_BYTES))
+                source.meter.count_unpacked(len(data))
                 if len(stream) >= reader.MAX_RECORD_BYTES:
                     raise OSError(f"a stream of the dump is larger than {reader.MAX_RECORD_BYTES >> 20} MB")
             yield stream
@@ -128,15 +130,16 @@ def _cut_pages(file: IO[bytes], begin: int, end: int | None) -> Iterator[bytes |
 
     end: None for a bz2 stream: the dump's end tag is only in the last one
     """
-    last = b""
+    has_end = begin > 0  # a part in which only blank lines begin, or none, says nothing of the dump's end
     for _, offset, content, is_page in _cut_blocks(file, begin, (b"<page>",), b"</page>"):
         if end is not None and offset >= end:
             return
         if is_page or isinstance(content, Rejected):
             yield content
-        else:
-            last = content if content.strip() else last
-    if end is not None and _END_TAG not in last:
+            has_end = False
+        elif content.strip():
+            has_end = _END_TAG in content
+    if end is not None and not has_end:
         raise EOFError("the dump is cut off")
 
 

@@ -25,6 +25,9 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
     with pytest.raises(OSError, match="No space left on device") as caught:
         write_atomically(tmp_path / "latest", "step-00000004")
     assert caught.value.filename == str(tmp_path / "latest")
+    with pytest.raises(TypeError):
+        write_atomically(tmp_path / "latest", [3])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lock_keeps_others_out(tmp_path, capsys):

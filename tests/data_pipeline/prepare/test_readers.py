@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.document import Rejected
-from data_pipeline.prepare.readers import parse_record, read_records
+from data_pipeline.prepare.readers import parse_record, read_records, reader
 from data_pipeline.prepare.summary import check_trainable, list_notes
 from tests.synthetic import short_tokenizer, write_file
 
@@ -123,6 +123,20 @@ def test_a_parquet_file_without_text_is_skipped_as_a_whole(tmp_path, table):
     ((line, reason),) = rejected
     assert line == 1
     assert f"{next(iter(table))} (" in reason
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_long_rows_are_read_one_by_one_and_those_above_the_limit_rejected(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 1 << 20)
+    table, path = pa.table({"text": [str(k) * (2 << k) for k in range(10)] + ["x" * (2 << 20), "y"]}), tmp_path / "a"
+    if suffix == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table)
+    documents, ((number, reason),) = read(path.rename(tmp_path / f"a.{suffix}"))
+    assert [len(d.paragraphs[0]) for d in documents] == [*(2 << k for k in range(10)), 1]
+    assert (number, "row is larger than 1 MB" in reason) == (11, True)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import subprocess
 import tarfile
 import zipfile
 
@@ -11,7 +12,7 @@ import py7zr
 import pytest
 
 from data_pipeline.prepare.document import Unreadable
-from data_pipeline.prepare.readers import archives, compression, read_records
+from data_pipeline.prepare.readers import archives, read_records, reader
 from tests.synthetic import write_file
 
 TEXT = b"A first paragraph.\n\nAnd a second one."
@@ -106,23 +107,32 @@ def test_archives_in_archives_end_somewhere(tmp_path):
     assert isinstance(record.content, Unreadable)
 
 
-@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.bz2", "a.txt.xz", "a.jsonl.zst", "a.zip", "a.7z", "a.tar.gz"])
+BOMBS = ["a.txt.gz", "a.jsonl.bz2", "a.txt.xz", "a.jsonl.zst", "a.zip", "a.7z", "a.tar.gz", "sparse.tar", "nested.zip"]
+
+
+@pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_bounded(tmp_path, monkeypatch, name):
     """A small file that would grow to gigabytes is not read to its end; the real bound is lowered for the test."""
     import zstandard
 
-    monkeypatch.setattr(compression, "MIN_BOMB_BYTES", 1 << 20)
+    with (tmp_path / "zeros.txt").open("wb") as file:
+        file.truncate(8 << 20)
+    subprocess.run(["tar", "--sparse", "-cf", "sparse", "zeros.txt"], cwd=tmp_path, check=True)
+    monkeypatch.setattr(reader, "MIN_BOMB_BYTES", 1 << 20)
     zeros = b"0" * (8 << 20)
     pack = {
         "a.txt.gz": gzip.compress,
         "a.jsonl.bz2": bz2.compress,
         "a.txt.xz": lzma.compress,
         "a.jsonl.zst": zstandard.ZstdCompressor().compress,
+        "sparse.tar": lambda _: (tmp_path / "sparse").read_bytes(),
+        "nested.zip": lambda _: zipped({f"{k}.zip": zipped({"a.txt": zeros[: 900 << 10]}) for k in range(8)}),
     }
     content = pack[name](zeros) if name in pack else PACKED[name]({"a.txt": zeros})
-    (record,) = read_records(write_file(tmp_path / name, content))
-    assert isinstance(record.content, Unreadable)
-    assert "when it is decompressed" in str(record.content)
+    *records, last = read_records(write_file(tmp_path / name, content))
+    assert isinstance(last.content, Unreadable)
+    assert "when unpacked" in str(last.content)
+    assert sum(len(record.content) for record in records if isinstance(record.content, bytes)) < 2 << 20
 
 
 def test_links_in_archives_are_not_followed_and_are_named(tmp_path, read):

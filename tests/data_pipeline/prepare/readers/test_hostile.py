@@ -82,6 +82,13 @@ def test_lines_that_are_cut_off_are_no_whole_file(tmp_path, read, given):
         assert [reason.startswith("cannot read on") for reason in rejected] == [True] * is_cut
 
 
+@pytest.mark.parametrize("name", ["a.xml", "a.jsonl", "a.csv", "Posts.xml", "wiki_00"])
+def test_a_file_in_utf_16_is_refused_for_that(tmp_path, read, name):
+    (tmp_path / name).write_bytes("<mediawiki>\ntext\n</mediawiki>\n".encode("utf-16"))
+    _, (reason,), _ = read(tmp_path / name)
+    assert "UTF-16" in reason
+
+
 @pytest.mark.parametrize("start", ["%PDF-1.4\n", "{\\rtf1\\ansi "])
 def test_a_pdf_or_rtf_under_another_name_is_no_text(tmp_path, read, start):
     (tmp_path / "a.txt").write_text(start + "A sentence of it. " * 9)

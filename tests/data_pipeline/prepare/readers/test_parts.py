@@ -66,7 +66,7 @@ def test_row_groups_of_parquet_are_parts(tmp_path, monkeypatch, read, read_in_pa
     assert documents == read(path)[0]
 
 
-@pytest.mark.parametrize("size", [50, 777, 10**6])
+@pytest.mark.parametrize("size", [1, 50, 777, 10**6])
 @pytest.mark.parametrize("level", [None, 1, 9], ids=["plain", "fast", "best"])
 def test_pages_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_in_parts, size, level):
     """Compressed, a dump has streams of ten pages."""

@@ -1,6 +1,7 @@
 """Pages of the web, and archives of crawls: every sample is read, and what is broken is counted."""
 
 import gzip
+import sys
 
 import pytest
 
@@ -71,6 +72,21 @@ def test_other_answers_are_counted_by_what_they_are(tmp_path, read):
         "an answer with another status than 200",
         "not HTML but of no stated type",
     ]
+
+
+@pytest.mark.parametrize(("name", "count"), [("one-brotli.warc.gz", 3), ("longwindow.jsonl.zst", 60)])
+def test_pages_packed_by_brotli_and_zstd_with_a_window_of_2_gb_are_read(shared, read, name, count):
+    documents, rejected, _ = read(shared / "data/field" / name)
+    assert (len(documents), rejected) == (count, [])
+
+
+def test_of_a_crawl_only_a_page_that_cannot_be_unpacked_is_lost(tmp_path, read, monkeypatch):
+    monkeypatch.setitem(sys.modules, "brotli", None)
+    head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: br\r\n\r\n"
+    records = crawl([PAGE]) + crawl([b"x"], head=head) + crawl([PAGE])
+    documents, (reason,), _ = read(write_file(tmp_path / "a.warc", b"".join(records)))
+    assert len(documents) == 2
+    assert "brotli" in reason
 
 
 @pytest.mark.parametrize(
