@@ -22,7 +22,7 @@ from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind
 from finetune.ranking.model import load_model, score_answers
 from finetune.training.config import CONTRASTIVE
 from finetune.training.stages import fingerprint_answers
-from pretrain.modeling.pair_model import holds_no_weights
+from pretrain.modeling.pair_model import holds_no_weights, list_weights
 from pretrain.release.folder import fingerprint_model
 
 from .folds import EPOCHS, MIN_FOLDS, VALIDATIONS, Training, count_epoch, train_in_folds, train_on_all
@@ -244,7 +244,7 @@ class CostMeter:
             began = time.perf_counter()
             score()
             ms = 1000 * (time.perf_counter() - began) / self.data.num_questions
-            weights = () if ranker.role == BM25 else Path(find_folder(ranker.model)).glob("*.safetensors")
+            weights = [] if ranker.role == BM25 else list_weights(Path(find_folder(ranker.model)))
             self.measured[ranker.role] = Cost(ms, sum(file.stat().st_size for file in weights) / 1e6)
         return self.measured[ranker.role]
 

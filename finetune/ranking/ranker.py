@@ -91,12 +91,11 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
         start_at_base_rate(classifier, positive_share)
         log.info("%s holds no weights: the model starts from scratch", name_or_dir)
         return Ranker(classifier)
-    num_labels = 1 if fresh_head else _count_labels(name_or_dir)
-    if num_labels == 2:
+    has_two_labels = not fresh_head and _has_two_labels(name_or_dir)
+    if has_two_labels:
         config.num_labels = 2
-    options["ignore_mismatched_sizes"] = fresh_head  # a head of several labels
     classifier, missing = load_part(AutoModelForSequenceClassification, name_or_dir, options)
-    if num_labels == 2:
+    if has_two_labels:
         fold_two_labels(classifier)
         log.info("the two labels of the head are folded into one logit: label 1 less label 0")
     if fresh_head:
@@ -136,15 +135,10 @@ def check_no_bottlenecks(ranker: Ranker, name_or_dir: str) -> None:
         raise KinspanError(f"--model {name_or_dir}: bottlenecks cannot be fine-tuned: give their base, or LoRA")
 
 
-def _count_labels(name_or_dir: str) -> int:
-    """Returns the head's number of labels, 1 or 2; 1 without a head. Raises KinspanError for a head of more labels."""
+def _has_two_labels(name_or_dir: str) -> bool:
+    """Returns whether this is a sequence classifier of two labels; a head of any other number starts fresh."""
     config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
-    architecture = next(iter(config.architectures or []), "")
-    if not architecture.endswith(CLASSIFIER):
-        return 1
-    if config.num_labels > 2:
-        raise KinspanError(f"--model {name_or_dir} has {config.num_labels} labels: --fresh_head replaces its head")
-    return int(config.num_labels)
+    return next(iter(config.architectures or []), "").endswith(CLASSIFIER) and config.num_labels == 2
 
 
 def load_own_tokenizer(name_or_dir: str) -> PreTrainedTokenizerBase:

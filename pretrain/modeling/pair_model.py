@@ -99,13 +99,13 @@ def load_or_build(
     if config is not None:
         return build_fresh(auto, config, name_or_dir, flag), []
     config, short = load_config(name_or_dir, flag), shorten_name(name_installed(name_or_dir))
-    if holds_no_weights(name_or_dir, flag):
+    if holds_no_weights(name_or_dir):
         return build_fresh(auto, config, name_or_dir, flag), [f"{short} holds no weights: training starts from scratch"]
     subfolder = Path(name_or_dir) / FAMILIES[config.model_type].masked_lm_folder  # where both heads share names
     where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
     options = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
     model, missing = load_part(auto, where, options, flag)
-    return model, [f"the {head} head starts fresh ({len(missing)} tensors are not in {short})"] if missing else []
+    return model, [f"the {head} head starts fresh: {short} lacks {len(missing)} tensors of it"] if missing else []
 
 
 def build_fresh(auto: Any, config: PreTrainedConfig, name_or_dir: str, flag: str = "--model") -> PreTrainedModel:
@@ -143,22 +143,24 @@ def load_model(
 def load_part(
     model_class: Any, name_or_dir: str, options: dict[str, Any], flag: str = "--model"
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Loads a model, and returns it with the names of the head's tensors that the weights lack."""
+    """Loads a model, and returns it with the names of the head's fresh tensors: not stored, or in another shape."""
     try:
         model, info = model_class.from_pretrained(
             name_or_dir,
             output_loading_info=True,
             trust_remote_code=False,
-            **options | {"ignore_mismatched_sizes": True},
+            weights_only=True,
+            ignore_mismatched_sizes=True,
+            **options,
         )
     except Exception as error:  # a damaged or missing file, or the hub's error
         raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {quote_error(error)}") from error
-    mismatched = sorted(info["mismatched_keys"])
-    if mismatched and not options.get("ignore_mismatched_sizes"):
-        key, stored, expected = mismatched[0]
-        raise KinspanError(f"{flag} {name_or_dir}: {key} is {list(stored)}, but {list(expected)} in its config.json")
-    missing = sorted(info["missing_keys"])
-    lost = [key for key in missing if key.startswith(f"{model.base_model_prefix}.") and ".pooler" not in key]
+    prefix = f"{model.base_model_prefix}."
+    for key, stored, wanted in sorted(info["mismatched_keys"]):
+        if key.startswith(prefix):
+            raise KinspanError(f"{flag} {name_or_dir}: {key} is {list(stored)}, but {list(wanted)} in its config.json")
+    missing = sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
+    lost = [key for key in missing if key.startswith(prefix) and ".pooler" not in key]
     if lost:
         raise KinspanError(f"{flag} {name_or_dir} lacks weights of the encoder, such as {lost[0]}")
     broken = next((name for name, tensor in model.named_parameters() if not torch.isfinite(tensor).all()), None)
@@ -167,13 +169,14 @@ def load_part(
     return model, missing
 
 
-def holds_no_weights(name_or_dir: str, flag: str = "--model") -> bool:
-    """Returns whether this is a folder without weights. Raises KinspanError if its weights are pickled."""
-    folder = Path(name_or_dir)
-    safe, pickled = list(folder.glob("*.safetensors")), list(folder.glob("pytorch_model*.bin"))
-    if pickled and not safe:
-        raise KinspanError(f"{flag} {name_or_dir} holds pickled weights only: convert them to safetensors first")
-    return folder.is_dir() and not safe
+def holds_no_weights(name_or_dir: str) -> bool:
+    """Returns whether this is a folder without weights."""
+    return Path(name_or_dir).is_dir() and not list_weights(Path(name_or_dir))
+
+
+def list_weights(folder: Path) -> list[Path]:
+    """Returns the files of a folder's weights."""
+    return [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(pattern)]
 
 
 def read_config(name_or_dir: str) -> PreTrainedConfig:

@@ -175,7 +175,7 @@ def load_adapted(folder: str, **options: Any) -> PreTrainedModel:
     adapter = read_adapter(folder)
     place = find_base(adapter.folder, adapter.base)
     # The adapter's head replaces the base's, whatever its shape
-    classifier, _ = load_base(place, f"adapter {folder}: base", ignore_mismatched_sizes=True, **options)
+    classifier, _ = load_base(place, f"adapter {folder}: base", **options)
     check_base(adapter, fingerprint_encoder(classifier.base_model), place)
     wear(classifier, adapter)
     if adapter.part.kind == "lora":
@@ -186,7 +186,7 @@ def load_adapted(folder: str, **options: Any) -> PreTrainedModel:
 def load_base(name_or_dir: str, flag: str = "--model", **options: Any) -> tuple[PreTrainedModel, list[str]]:
     """Returns a plain sequence classifier of one logit in fp32, and the names of its head's fresh tensors."""
     config = load_config(name_or_dir, flag)
-    if holds_no_weights(name_or_dir, flag):
+    if holds_no_weights(name_or_dir):
         raise KinspanError(f"{flag} {name_or_dir} holds no weights: an adapter needs a base with weights")
     arguments = {"config": config, "dtype": torch.float32, **options}
     return load_part(AutoModelForSequenceClassification, name_or_dir, arguments, flag)

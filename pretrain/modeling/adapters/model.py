@@ -97,7 +97,7 @@ def load_adapter_model(
     notes = [f"{shorten_name(base)} is frozen; training the pair head and {part}"]
     if missing:
         start_at_base_rate(classifier, positive_share)
-        notes.append(f"the pair head starts fresh ({len(missing)} tensors are not in {shorten_name(base)})")
+        notes.append(f"the pair head starts fresh: {shorten_name(base)} lacks {len(missing)} tensors of it")
     model = AdapterModel(classifier, part, fingerprint, objectives)
     if adapters:
         tensors = {

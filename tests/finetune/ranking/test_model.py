@@ -180,6 +180,12 @@ def test_two_labels_fine_tune_and_save_as_one_logit(family, made, data, tmp_path
     np.testing.assert_allclose(score_answers(str(tmp_path / "one"), data, MAX_LENGTH), expected, atol=1e-5)
 
 
+def test_a_head_of_three_labels_starts_fresh(made, caplog):
+    caplog.set_level("INFO")
+    assert load_ranker(str(made("bert", num_labels=3))).classifier.classifier.out_features == 1
+    assert "starts fresh" in caplog.text
+
+
 def test_a_ranker_states_the_length_that_it_was_trained_on(made, data, tmp_path):
     """Whoever loads the folder cuts where training did: CrossEncoder, and every command that is not told otherwise."""
     length, start = 16, str(made("bert"))

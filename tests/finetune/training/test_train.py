@@ -93,7 +93,6 @@ def test_a_run_that_is_done_is_not_run_again(job, monkeypatch):
 def test_what_cannot_start_leaves_the_folder_free(job, make_model, tmp_path):
     for start, message in (
         ("nowhere/at-all", "no model at nowhere/at-all"),
-        (make_model(num_labels=3), "--fresh_head"),
         (make_model(max_position_embeddings=16), "--max_length"),
     ):
         with pytest.raises(KinspanError, match=message):

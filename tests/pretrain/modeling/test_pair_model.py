@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    BertForMaskedLM,
+)
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
@@ -130,6 +136,21 @@ def test_a_model_of_a_config_alone_starts_fresh_by_the_seed_and_with_dropout(mak
     )
     assert all(same)
     assert not all(differs)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_another_tasks_head_is_left_and_the_encoder_loaded(file, make_model):
+    folder = make_model("distilbert", num_labels=35)
+    tagger = AutoModelForTokenClassification.from_config(AutoConfig.from_pretrained(folder))
+    tagger.save_pretrained(folder)
+    if file == "pytorch_model.bin":
+        (folder / "model.safetensors").unlink()
+        torch.save(tagger.state_dict(), folder / file)
+    model, notes = load_model(str(folder), seed=1)
+    assert sum("pair head starts fresh" in note for note in notes) == 1
+    assert model.classifier.classifier.weight.shape == (1, SMALL["hidden_size"])
+    for name, tensor in tagger.distilbert.state_dict().items():
+        assert torch.equal(model.classifier.distilbert.state_dict()[name], tensor), name
 
 
 def poison_weights(make_model):
