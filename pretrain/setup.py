@@ -22,7 +22,7 @@ from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
-from pretrain.engine.device import choose_precision
+from pretrain.engine.device import DTYPES, choose_precision
 from pretrain.engine.engine import HIGH_RATE, complete_settings, read_deepspeed_config, start_distributed, zero_stage
 from pretrain.engine.layout import Layout
 from pretrain.engine.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
@@ -41,6 +41,7 @@ from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
 from pretrain.modeling.compilation import check_can_compile
 from pretrain.modeling.electra import ReplacedTokenModel, load_replaced_token_model
+from pretrain.modeling.encoder import pads_sequences
 from pretrain.modeling.limits import check_fits
 from pretrain.modeling.pair_model import (
     Load,
@@ -139,8 +140,7 @@ def set_up(config: PretrainConfig) -> Setup:
         except TooFewDocuments as error:
             notes.append(f"no validation: held-out documents give no pairs ({error})")
     schedule = plan_schedule(config, count_steps(config, train), train.epoch_pairs)
-    # On a GPU sequences are padded inside attention in fp32, and in families with a special encode function.
-    padded = torch.cuda.is_available() and (model.family.encode is not None or precision == "fp32")
+    padded = any(pads_sequences(encoder, DTYPES[precision]) for encoder in model.encoders)
     micro = _find_micro_batch(config, model, train, precision, stage, world_size)
     config, masked_config = (replace(settings, micro_batch_size=micro) for settings in (config, masked_config))
     layout = Layout(config.global_batch_size, micro, world_size, padded)
@@ -313,6 +313,8 @@ def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: PreTrain
     """Returns the masking for the token loss, if any. Raises KinspanError if the tokenizer cannot mask whole words."""
     if token_loss == "none":
         return None
+    if tokenizer.mask_token_id is None and config.mlm_probability:
+        raise KinspanError("--model: its tokenizer has no mask token: give --mlm_weight 0")
     continuations = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
     make = mask_for_generator if token_loss == "rtd" else MaskedLM
     return make(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, continuations)

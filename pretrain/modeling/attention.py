@@ -28,6 +28,12 @@ def find_flash() -> None:
     _has_flash = not torch.cuda.is_available() or torch.cuda.get_device_capability() >= MIN_FLASH_CAPABILITY
 
 
+def has_flash(width: int, dtype: torch.dtype) -> bool:
+    """Returns whether this GPU has flash attention for heads of this width; without it, sequences are padded."""
+    half = dtype in (torch.bfloat16, torch.float16)
+    return half and _has_flash and width % 8 == 0 and width <= MAX_FLASH_WIDTH
+
+
 _calls: list[str] | None = None  # filled while list_calls runs
 
 
@@ -70,8 +76,7 @@ def attend_packed(
     window = sliding_window if sliding_window is not None and packing.max_length > sliding_window else None
     if packing.bounds is not None:  # on a CPU
         return attend_each(q, k, v, packing, scale, dropout, window, bias)[None], None
-    half = query.dtype in (torch.bfloat16, torch.float16)
-    if half and _has_flash and bias is None and q.shape[-1] % 8 == 0 and q.shape[-1] <= MAX_FLASH_WIDTH:
+    if bias is None and has_flash(q.shape[-1], query.dtype):
         return _flash(q, k, v, packing, scale, dropout, window)[None], None
     return _padded(q, k, v, packing, scale, dropout, window, bias)[None], None
 

@@ -55,6 +55,15 @@ def prepare_encoder(model: nn.Module, backbone: PreTrainedModel) -> None:
         )
 
 
+def pads_sequences(encoder: PreTrainedModel, dtype: torch.dtype) -> bool:
+    """Returns whether attention pads each sequence to the longest, so that its memory depends on that one's length."""
+    config = encoder.config
+    width = config.hidden_size // config.num_attention_heads
+    return torch.cuda.is_available() and not (
+        FAMILIES[config.model_type].encode is None and attention.has_flash(width, dtype)
+    )
+
+
 def encode_packed(backbone: PreTrainedModel, inputs: Inputs, round_to: int = ROUND_TO) -> Tensor:
     """Returns the hidden states ``[T, hidden]`` of the T tokens of a packed row; pairs do not attend to each other.
 

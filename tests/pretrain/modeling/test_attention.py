@@ -1,6 +1,7 @@
 """Packed attention: each way of computing it against each sequence by itself."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ from pretrain.modeling import attention
 from pretrain.modeling.attention import attend_packed
 from pretrain.modeling.cpu import attention as cpu_attention
 from pretrain.modeling.cpu.dropout import current_masks, decide_dropout
-from pretrain.modeling.encoder import prepare_encoder
+from pretrain.modeling.encoder import pads_sequences, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.packing import Packing
 from pretrain.modeling.pair_model import load_model
 from tests.flash_on_cpu import flash_on_cpu
+from tests.pretrain.conftest import make_config
 
 CPU = torch.device("cpu")
 LENGTHS = [5, 1, 12, 7]
@@ -75,6 +77,23 @@ def test_each_sequence_attends_to_itself_alone(packing, how, window, scale, monk
     (expected * weights).sum().backward()
     for ours, theirs in zip(inputs, others, strict=True):
         assert torch.allclose(ours.grad, theirs.grad, atol=near * 5)
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [WIDTH, WIDTH + 4])
+def test_the_layout_knows_what_attention_pads(packing, capability, dtype, width, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(attention, "_has_flash", None)
+    attention.find_flash()
+    used = []
+    for name in ("_flash", "_padded"):
+        monkeypatch.setattr(attention, name, lambda q, *_, name=name: used.append(name) or q)
+    states = [torch.zeros(1, HEADS, 5, width, dtype=dtype)] * 3
+    attend_packed(torch.nn.Module(), *states, None, packing=replace(packing, bounds=None))
+    config = make_config("bert", hidden_size=HEADS * width, num_attention_heads=HEADS)
+    assert pads_sequences(SimpleNamespace(config=config), dtype) == (used == ["_padded"])
 
 
 def test_with_dropout_the_gradient_is_that_of_what_was_computed(packing):
