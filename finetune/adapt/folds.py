@@ -1,7 +1,7 @@
 """Fine-tunes rankers in folds, so that every labelled question is scored by a ranker that has not seen it."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +110,7 @@ def train_in_folds(
         dev = questions.train.take(held_out & questions.compared)
         stage = make_stage(training, questions, questions.select(trained), dev)
         run = folder / f"fold-{fold}-{fingerprint_identity({**stage.identity, 'updates': training.max_updates})}"
-        log.debug("fold %d of %d: %s", fold + 1, training.num_folds, training.name)
+        stage = replace(stage, what=f"fold {fold + 1} of {training.num_folds}")
         train_ranker(stage, SEED, run, join_ranks(stage.config))
         scores[1:, fold_of_row == fold] = [np.load(run / name_scores(step)) for step in steps[1:]]
     tried = slice(0 if start is not None else 1, None)

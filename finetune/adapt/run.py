@@ -352,7 +352,7 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
         p = verdict.p.get(ranker.name)
         rows.append({"name": ranker.name, **figures, "p": p, **costs, **training, "weights": dict(ranker.weights)})
     return {
-        "rankers": rows,
+        "rankers": sorted(rows, key=lambda row: -row["map"]),
         "verdict": verdict.sentence,
         "chosen": verdict.chosen.name,
         "base": verdict.base.name,
