@@ -65,11 +65,9 @@ def test_a_bad_table_is_refused_in_one_line(tmp_path, name, text, columns, named
 
 
 def test_a_source_that_is_absent_or_no_table_is_refused(tmp_path):
-    for form in ("{}", "forum=questions:{}"):
+    for read_source in (read, read_documents, lambda path: read(f"forum=questions:{path}")):
         with pytest.raises(KinspanError, match=r"absent\.jsonl"):
-            read(form.format(tmp_path / "absent.jsonl"))
-    with pytest.raises(KinspanError, match=r"absent\.jsonl"):
-        read_documents(tmp_path / "absent.jsonl")
+            read_source(tmp_path / "absent.jsonl")
     broken = write(tmp_path / "asked.jsonl", [{"id": 1, "title": "Why?"}])
     with pytest.raises(KinspanError, match=re.escape(str(broken))):
         read(f"forum=questions:{broken}")

@@ -33,9 +33,9 @@ export const isTyping = (event) =>
 /** Returns the heading of an answer: its question, the title of its document, or its id. */
 export const nameAnswer = ({ id, question, title }) => question || title || id;
 
-/** Says what the heading of an answer is, and gives its id. */
+/** Says what the heading of an answer is, and gives its id unless that is the heading. */
 export const describeOrigin = ({ id, question, title }) =>
-  [question ? "the question it answered" : title ? "title of the document" : null, title && question ? `document: ${title}` : null, `id: ${id}`]
+  [question ? "the question it answered" : title ? "title of the document" : null, title && question ? `document: ${title}` : null, question || title ? `id: ${id}` : null]
     .filter(Boolean)
     .join(" · ");
 

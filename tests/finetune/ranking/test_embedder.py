@@ -24,11 +24,11 @@ def headless(make_model):
 def saved(headless, tmp_path_factory):
     """``saved(mode, prompts)``: a folder of sentence-transformers."""
 
-    def save(mode, prompts=None, similarity="cosine"):
+    def save(mode, prompts=None):
         folder = tmp_path_factory.mktemp(mode)
         encoder = Transformer(str(headless), max_seq_length=32)
         modules = [encoder, Pooling(encoder.get_embedding_dimension(), mode), Normalize()]
-        SentenceTransformer(modules=modules, prompts=prompts, similarity_fn_name=similarity).save(str(folder))
+        SentenceTransformer(modules=modules, prompts=prompts).save(str(folder))
         return folder
 
     return save
@@ -54,23 +54,16 @@ def test_routes_and_prompts_outside_the_pooling_are_those_of_sentence_transforme
     shortened = Transformer(str(headless))
     shortened.query_length = 8
     static = StaticEmbedding(shortened.tokenizer.backend_tokenizer, embedding_dim=16)
-    for number, modules in enumerate(
-        ([Router.for_query_document(*parts)], instructed, [shortened, Pooling(32)], [static])
-    ):
-        folder = str(tmp_path / str(number))
-        SentenceTransformer(modules=modules, prompts={"query": "green market: "}).save(folder)
+    routed, dot = [Router.for_query_document(*parts)], [*parts[0], Normalize()]
+    for number, modules in enumerate((routed, instructed, [shortened, Pooling(32)], [static], dot)):
+        folder, similarity = str(tmp_path / str(number)), "dot" if modules is dot else "cosine"
+        made = SentenceTransformer(modules=modules, prompts={"query": "green: "}, similarity_fn_name=similarity)
+        made.save(folder)
         theirs = SentenceTransformer(folder)
         for embedder in (Embedder(folder), Embedder(folder, max_length=Embedder(folder).max_length)):  # as in an index
             asked, told = embedder.embed_queries(TEXTS), embedder.embed_answers(TEXTS)
             assert np.abs(asked - theirs.encode_query(TEXTS, normalize_embeddings=True)).max() < 1e-5
             assert np.abs(told - theirs.encode_document(TEXTS, normalize_embeddings=True)).max() < 1e-5
-
-
-def test_a_model_that_normalises_and_is_compared_by_product_gives_normalised_vectors(saved):
-    folder = str(saved("mean", similarity="dot"))
-    embedder = Embedder(folder)
-    assert (embedder.packed is not None, embedder.similarity) == (True, "dot")
-    assert np.abs(embedder.embed_answers(TEXTS) - SentenceTransformer(folder).encode_document(TEXTS)).max() < 1e-5
 
 
 def test_it_counts_what_it_does_not_read_to_the_end(saved):
@@ -104,17 +97,14 @@ def test_what_reads_both_texts_together_is_refused(model):
         Embedder(str(model))
 
 
-def test_a_tokenizer_that_does_not_fit_is_refused_and_positions_are_never_exceeded(make_model):
+def test_a_tokenizer_that_does_not_fit_is_refused_and_positions_are_never_exceeded(make_model, headless, caplog):
+    assert Embedder(str(headless), max_length=65).max_length == 64
+    assert "--max_length 65" in caplog.text
     with pytest.raises(KinspanError, match="tokenizer"):
         Embedder(str(make_model(headless=True, vocab_size=500)))
     embedder = Embedder(str(make_model("roberta", headless=True, max_position_embeddings=34)))
     assert embedder.max_length == 32
     assert np.isfinite(embedder.embed_answers(TEXTS)).all()
-
-
-def test_more_tokens_than_the_models_own_leave_that(headless, caplog):
-    assert Embedder(str(headless), max_length=65).max_length == 64
-    assert "--max_length 65" in caplog.text
 
 
 def test_a_fingerprint_names_all_that_decides_the_vectors(saved, tmp_path):
