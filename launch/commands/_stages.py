@@ -15,6 +15,7 @@ from data_pipeline.core.settings import cache_settings, make_config
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.config import PretrainConfig, as_dict
 from pretrain.engine.ranks import barrier
+from pretrain.modeling.electra import parse_size_factor
 from pretrain.planning.checks import check
 from pretrain.planning.corpora import list_sources, open_corpora
 from pretrain.release.folder import FACTS, fingerprint_model
@@ -57,7 +58,8 @@ def _fingerprint_inputs(config: PretrainConfig) -> dict[str, list[str]]:
     """Returns fingerprints of the corpora and models that a stage reads."""
     model = config.model or default_model()
     corpora = open_corpora(list_sources(config), cache_settings(config), lambda: load_tokenizer(model), verify=False)
-    models = [model, *config.adapters, *filter(None, [config.generator])]
+    generators = [config.generator] if parse_size_factor(config.generator) is None else []
+    models = [model, *config.adapters, *generators]
     return {
         "corpora": [corpus.manifest.fingerprint for corpus in corpora],
         "models": [fingerprint_model(name) for name in models],
