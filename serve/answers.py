@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
-from data_pipeline.prepare.document import Document
+from data_pipeline.prepare.document import DOCUMENT_IDS, Document, note_unread_ids
 from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG, read_input
 from data_pipeline.prepare.readers import Record, expand_glob, is_url, parse_record, split_prefix
 from data_pipeline.sources import show_address
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 # The names that a field's column may have in a table; --columns gives others
 COLUMNS = {
     "text": ("text", "answer", "passage"),
-    "id": ("id", "answer_id", "aid", BEIR_ID),
+    "id": DOCUMENT_IDS,
     "question": ("question",),
     "url": ("url", "link"),
     "title": ("title",),
@@ -114,6 +114,8 @@ def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
             f"{path}: no column {' or '.join(names['text'])}; there are {', '.join(table.fields)}: give --columns "
             f"text=NAME, or --documents {path}"
         )
+    if not columns and not set(names["id"]) & set(table.fields):
+        note_unread_ids(f"{path}: ids are made up", tuple(table.fields), tuple(chain(*names.values())))
     is_beir = BEIR_ID in table.fields and not columns
     missing = set(columns.values())
     for number, record in table.records([name for name in table.fields if name in chain(*names.values())]):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
+from data_pipeline.prepare.document import QUESTION_IDS
 from finetune.data.tables import lacks_names, read_nameless_tsv, read_table
 from finetune.evaluation.trec import QRELS, QUERIES, find_beir_file, is_trec_id, read_beir_qrels
 
@@ -18,7 +19,7 @@ CANDIDATES = 100  # number of candidates from the first stage
 RERANKED = 30  # number of candidates that the cross-encoder re-ranks
 MAX_QUESTION = 4000  # characters; longer questions are truncated
 BEIR_ID = "_id"
-IDS, TEXTS = ("id", BEIR_ID, "question_id", "query_id", "qid"), ("question", "query", "text")
+TEXTS = ("question", "query", "text")
 
 
 @dataclass
@@ -56,15 +57,16 @@ def clean_question(question: str) -> str:
 def read_questions(source: str) -> dict[str, str]:
     """Returns the cleaned questions by id, in the order of the file.
 
-    source: a table with columns of IDS and TEXTS; a .tsv file with only ids and texts; or a folder in BEIR's form
+    source: a table with columns of QUESTION_IDS and TEXTS; a .tsv file of ids and texts; or a folder in BEIR's form
     """
     path = find_beir_file(Path(source), QUERIES) or Path(source)
     if path.is_dir():
         raise KinspanError(f"{path}: this folder has no {QUERIES}")
     table = read_table(path)
-    if lacks_names(path, table, (*IDS, *TEXTS)):
+    if lacks_names(path, table, (*QUESTION_IDS, *TEXTS)):
         table = read_nameless_tsv(path, ["id", "text"])
-    id_column, text_column = (next((name for name in names if name in table.fields), "") for names in (IDS, TEXTS))
+    known = QUESTION_IDS, TEXTS
+    id_column, text_column = (next((name for name in names if name in table.fields), "") for names in known)
     if table.fields and not (id_column and text_column):
         raise KinspanError(f"{path}: columns {', '.join(table.fields)}: an id or a question is missing")
     questions: dict[str, str] = {}

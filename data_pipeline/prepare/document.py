@@ -1,6 +1,28 @@
-"""Documents, and the exceptions for records that are not one."""
+"""Documents, the names of their ids, and the exceptions for records that are no document."""
 
+import logging
+import re
 from dataclasses import dataclass, field
+from functools import lru_cache
+
+log = logging.getLogger(__name__)
+# The names that a field or a column of ids may have, in every file that is read; the first that is there counts
+ROW_IDS = ("id", "_id")
+DOCUMENT_IDS = (*ROW_IDS, "answer_id", "aid", "passage_id", "pid", "docid", "doc_id", "docno", "corpus-id")
+QUESTION_IDS = (*ROW_IDS, "question_id", "query_id", "query-id", "qid")
+_LOOKS_LIKE_ID = re.compile(r"(?:.*[\W_])?(?i:u?u?id|key|no|nr|number)|.*I[Dd]")
+
+
+def may_hold_ids(name: str) -> bool:
+    """Tells whether a column may hold ids, by its name."""
+    return name in DOCUMENT_IDS or bool(_LOOKS_LIKE_ID.fullmatch(name))
+
+
+@lru_cache(256)
+def note_unread_ids(place: str, names: tuple[str, ...], read: tuple[str, ...]) -> None:
+    """Logs, once, the names that look like ids and are not read."""
+    if unread := [name for name in names if name not in read and may_hold_ids(name)]:
+        log.warning("%s; %s is not read, known are %s", place, ", ".join(unread), ", ".join(read))
 
 
 @dataclass(frozen=True)

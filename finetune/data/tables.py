@@ -17,12 +17,14 @@ from typing import TypeVar
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import JsonObject
+from data_pipeline.prepare.document import DOCUMENT_IDS, QUESTION_IDS, ROW_IDS, note_unread_ids
 from data_pipeline.prepare.encode import normalise
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 
 from .collect import SourceRow
 
 REQUIRED, OPTIONAL = ("question", "answer", "label"), ("question_id", "answer_id")
+IDS = {"question_id": QUESTION_IDS, "answer_id": DOCUMENT_IDS}  # but for ROW_IDS, which may be of either
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
 MAX_FIELD = 2**31 - 1  # characters: texts may be as long as in the other formats; the csv module's default is 131,072
 _SURROGATES = re.compile("[\ud800-\udfff]")  # which JSON can escape
@@ -194,7 +196,7 @@ def _read_separated(path: Path, rows: Callable[[Path], Iterator[tuple[int, list[
 def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True) -> Iterator[SourceRow]:
     """Yields the rows of a table.
 
-    columns:  the table's names for columns of REQUIRED and OPTIONAL, if they differ
+    columns:  the table's names for columns of REQUIRED and OPTIONAL, if they differ; those of IDS are known
     labelled: whether the table must have labels; else they are not read, and all are 0
     """
     names = _name_columns(table, columns, labelled)
@@ -225,11 +227,14 @@ def _name_columns(table: Table, columns: dict[str, str], labelled: bool) -> dict
         raise KinspanError(f"--columns: there is no field {min(unknown)!r}; known are {', '.join(known)}")
     if not table.fields:
         raise KinspanError(f"{file}: no rows in this file")
-    names = {c: columns.get(c, c) for c in known}
+    ids = {c: [name for name in IDS[c] if name in table.fields and name not in ROW_IDS] for c in OPTIONAL}
+    names = {c: columns.get(c) or next(iter(ids.get(c, ())), c) for c in known}
     for column in (*required, *columns):
         if names[column] not in table.fields:
             fields = ", ".join(table.fields)
             raise KinspanError(f"{file}: no column {names[column]!r}; there are {fields}: name it by --columns")
+    if not columns and not all(ids.values()):
+        note_unread_ids(f"{file}: ids are made up", tuple(table.fields), tuple(names.values()))
     return names
 
 

@@ -65,6 +65,7 @@ TECHQA = DataSet(
     "the prefix techqa-. The candidates of an answerable question are all distinct answers of its split.",
     file_names=lambda split: (SPLITS[split], f"techqa-{SPLITS[split]}"),
     read=read_techqa,
+    unit="question",
 )
 
 
@@ -78,7 +79,7 @@ class PooledTechQA(DataSet):
         paths = {part: find_split(place, folder, split, TECHQA.file_names(part)) for part in ("train", "dev")}
         (train, train_left_out), (dev, dev_left_out) = map(read_answerable, paths.values())
         left_out, asked = dev_left_out if split == "test" else train_left_out, pool_questions(train, dev, split)
-        return collect_answers(self.name, split, f"{paths[source]} line", chain(left_out, asked))
+        return collect_answers(self.name, split, f"{paths[source]} question", chain(left_out, asked))
 
 
 def pool_questions(train: list[SourceRow], dev: list[SourceRow], split: str) -> Iterator[SourceRow]:

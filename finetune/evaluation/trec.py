@@ -8,22 +8,25 @@ A folder in BEIR's form holds corpus.jsonl (``{"_id": ..., "title": ..., "text":
 """
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import make_folder, write_atomically
+from data_pipeline.prepare.document import QUESTION_IDS
 from finetune.data.answers import AnswerSet
 from finetune.data.dataset import find_files
-from finetune.data.tables import read_quoted_tsv
+from finetune.data.tables import read_lines, read_quoted_tsv
 
 from .metrics import Qrels, Run, rank_rows, rank_run
 
+log = logging.getLogger(__name__)
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"  # of BEIR's form
 COLUMNS = ("query-id", "corpus-id", "score")
 
@@ -32,9 +35,7 @@ Number = TypeVar("Number", int, float)
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
     """Returns the scores by question and candidate, in the order of the file."""
-    import ir_measures
-
-    return _gather(path, lambda file: ((r.query_id, r.doc_id, r.score) for r in ir_measures.read_trec_run(file)))
+    return _gather(path, 6, 4, float)
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
@@ -42,32 +43,36 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
     path: a TREC file, a file of BEIR's judgements (recognised by its first line), or a folder in BEIR's form
     """
-    import ir_measures
-
     if beir := find_beir_file(path, QRELS):
         return read_beir_qrels(beir)
-    if path.is_file() and path.read_bytes()[:100].partition(b"\n")[0].replace(b'"', b"").split()[2:] == [b"score"]:
+    first = next((text for _, text in read_lines(path)), "")
+    if first.replace('"', "").partition("\t")[0] in QUESTION_IDS:
         return read_beir_qrels(path)
-    return _gather(path, lambda file: ((r.query_id, r.doc_id, r.relevance) for r in ir_measures.read_trec_qrels(file)))
+    return _gather(path, 4, 3, int)
 
 
-def _gather(path: Path, read: Callable[[TextIO], Iterable[tuple[str, str, Number]]]) -> dict[str, dict[str, Number]]:
-    """Returns the numbers that ``read`` yields by question and candidate."""
+def _gather(path: Path, size: int, column: int, parse: Callable[[str], Number]) -> dict[str, dict[str, Number]]:
+    """Returns the numbers in a column of ``size`` columns, by question and candidate; lines that begin with "#" are
+    comments."""
     values: dict[str, dict[str, Number]] = {}
-    row = 0
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for row, (question, candidate, value) in enumerate(read(file), 1):
-                scores_of = values.setdefault(question, {})
-                if candidate in scores_of:
-                    raise KinspanError(f"{path} row {row}: candidate {candidate} of question {question} comes twice")
-                scores_of[candidate] = value
-    except OSError as error:
-        raise KinspanError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise KinspanError(f"{path} row {row + 1}: {quote_error(error)}") from error
+    num_comments = 0
+    for line, text in read_lines(path):
+        fields = text.split()
+        if not fields or text.startswith("#"):
+            num_comments += bool(fields)
+            continue
+        try:
+            if len(fields) != size:
+                raise ValueError(f"{len(fields)} fields, not {size}")
+            if fields[2] in (scores_of := values.setdefault(fields[0], {})):
+                raise ValueError(f"candidate {fields[2]} of question {fields[0]} comes twice")
+            scores_of[fields[2]] = parse(fields[column])
+        except ValueError as error:
+            raise KinspanError(f"{path} line {line}: {quote_error(error)}") from error
     if not values:
         raise KinspanError(f"{path}: no row in it")
+    if num_comments:
+        log.info("%s: passed over %d comment lines", path, num_comments)
     return values
 
 
@@ -82,7 +87,7 @@ def read_beir_qrels(path: Path) -> dict[str, dict[str, int]]:
     Repeated lines count once; a pair with two scores is refused.
     """
     table = read_quoted_tsv(path)
-    if len(table.fields) != len(COLUMNS) or table.fields[-1] != COLUMNS[-1]:
+    if len(table.fields) != len(COLUMNS) or table.fields[0] not in QUESTION_IDS:
         raise KinspanError(f"{path} line 1: not the column names of BEIR's judgements: {' '.join(COLUMNS)}")
     judged: dict[str, dict[str, int]] = {}
     for number, record in table.records(table.fields):

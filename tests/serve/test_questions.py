@@ -16,7 +16,7 @@ QUESTIONS = {"q1": "why so", "7": 'what is "it"'}
     [
         ("q.tsv", 'q1\twhy so\nq1\twhy so\n7\twhat is "it"\n'),
         ("q.tsv", 'qid\tquery\nq1\twhy so\n7\twhat is "it"\n'),
-        ("q.csv", 'query,id\nwhy so,q1\n"what is ""it""",7\n'),
+        ("q.csv", 'query,query_id\nwhy so,q1\n"what is ""it""",7\n'),
         ("q.jsonl", '{"_id": "q1", "text": " why\\n so"}\n{"_id": 7, "text": "what is \\"it\\"", "metadata": {}}\n'),
     ],
 )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from data_pipeline.prepare.document import Document, Rejected
+from data_pipeline.prepare.document import DOCUMENT_IDS, Document, Rejected, note_unread_ids
 
 from .lines import read_lines, split_bytes
 from .reader import FilePart, Reader, Record, SourceFile
@@ -24,16 +24,19 @@ def parse_fields(fields: Any, record: Record) -> list[Document]:
     else:
         raise Rejected('neither "paragraphs" (a list of strings) nor "text" (a string)')
     title, url = (str(fields.get(name) or "") for name in ("title", "url"))
-    name = find_id(fields) or f"{record.name}:{record.line}"
-    return [Document(name, title, paragraphs, record.source, url=url)]
+    if not (name := find_id(fields)):
+        note_unread_ids("documents are named by file and line", tuple(fields), DOCUMENT_IDS)
+    return [Document(name or f"{record.name}:{record.line}", title, paragraphs, record.source, url=url)]
 
 
 def find_id(fields: dict[str, Any]) -> str:
     """Returns the id of a document; "" if it has none."""
-    document_id = fields.get("id")
-    if isinstance(document_id, float) and document_id.is_integer():  # pandas writes 12.0 if some ids are missing
-        document_id = int(document_id)
-    return str(document_id) if isinstance(document_id, str | int) else ""
+    for value in (fields[name] for name in DOCUMENT_IDS if name in fields):
+        if isinstance(value, float) and value.is_integer():  # pandas writes 12.0 if some ids are missing
+            value = int(value)
+        if isinstance(value, str | int) and value != "":
+            return str(value)
+    return ""
 
 
 def load_json(content: bytes) -> Any:

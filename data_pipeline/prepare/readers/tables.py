@@ -10,14 +10,14 @@ import csv
 import hashlib
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from data_pipeline.prepare.document import Document, Rejected, Unreadable
+from data_pipeline.prepare.document import DOCUMENT_IDS, Document, Rejected, Unreadable, may_hold_ids
 
 from . import reader
 from .compression import is_compressed, open_file, open_source
@@ -29,12 +29,17 @@ from .text import read_whole
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-COLUMNS = ("id", "title", "url", "paragraphs", "text")
+COLUMNS = ("title", "url", "paragraphs", "text")  # and those of ids
 HUB = "hf"
 ROWS = 16  # rows in memory at a time, or a single one if they are longer than a record may be
 _OTHER_VALUES = "\n"  # key, which no column has, of the other columns' values, kept so that their bytes are counted
 _WHOLE = FilePart(0, sys.maxsize)
 Rows = Iterator[tuple[int, dict | Rejected]]
+
+
+def _select(names: Iterable[str]) -> list[str]:
+    """Returns the columns to read."""
+    return [name for name in names if name in COLUMNS or may_hold_ids(name)]
 
 
 def _parse_row(record: Record) -> list[Document]:
@@ -56,7 +61,7 @@ def _read_text_rows(source: SourceFile, part: FilePart | None) -> Rows:
         delimiter = "\t" if name.lower().endswith(".tsv") else ";" if is_semicolon else ","
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         header = next(rows, None) or []
-        counts = [header.count(name) for name in ("text", "id", "title")]
+        counts = [header.count(name) for name in ("text", "title", *DOCUMENT_IDS)]
         if first and (not counts[0] or max(counts) > 1):
             reason = f'no column "text", or two of one name, in its first row: {", ".join(header)[:100]}'
             yield 1, Unreadable(reason, estimate_text(source.name, source.size))
@@ -91,7 +96,7 @@ def _name_fields(header: list[str], row: list[str]) -> dict[str, Any] | Rejected
     if any("\udc80" <= character <= "\udcff" for value in row for character in value):
         return Rejected("not UTF-8", measure_content(row))
     values = dict(zip(header, row, strict=True))
-    fields: dict[str, Any] = {name: values.pop(name) for name in ("id", "title", "text") if name in values}
+    fields: dict[str, Any] = {name: values.pop(name) for name in _select(values) if name != "paragraphs"}
     return fields | {_OTHER_VALUES: list(values.values())}
 
 
@@ -127,7 +132,7 @@ def _read_row_groups(source: SourceFile, part: FilePart | None) -> Rows:
 
     part = part or _WHOLE
     with source.open() as opened, pq.ParquetFile(opened, buffer_size=1 << 20, pre_buffer=False) as file:
-        names = [name for name in COLUMNS if name in file.schema_arrow.names]
+        names = _select(file.schema_arrow.names)
         groups = range(file.metadata.num_row_groups)
         num_before = sum(file.metadata.row_group(k).num_rows for k in groups[: part.begin])
         batches = chain.from_iterable(_read_group(file, group, names) for group in groups[part.begin : part.end])
@@ -164,7 +169,7 @@ def _list_rows(source: SourceFile, schema: pa.Schema, batches: Iterator[pa.Recor
         return
     number = num_before
     for batch in batches:
-        for rows in _cut_batch(batch.select([name for name in COLUMNS if name in batch.schema.names])):
+        for rows in _cut_batch(batch.select(_select(batch.schema.names))):
             is_long = rows.nbytes > reader.MAX_RECORD_BYTES
             for row in [reader.reject_too_long("row", rows.nbytes)] if is_long else rows.to_pylist():
                 number += 1
@@ -193,7 +198,7 @@ def _read_stream(source: SourceFile, part: FilePart | None) -> Rows:
     name, config, split = [*source.name.partition(":")[2].split(":"), "", ""][:3]
     rows = load_dataset(name, config or None, split=split or "train", streaming=True)
     for number, row in enumerate(rows, 1):
-        yield number, {key: row[key] for key in COLUMNS if key in row}
+        yield number, {key: row[key] for key in _select(row)}
 
 
 def fingerprint_folder(name: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.prepare.document import Rejected
+from data_pipeline.prepare.document import DOCUMENT_IDS, Rejected, note_unread_ids
 from data_pipeline.prepare.readers import parse_record, read_records, reader
 from data_pipeline.prepare.summary import check_trainable, list_notes
 from tests.synthetic import short_tokenizer, write_file
@@ -54,6 +54,20 @@ def test_jsonl_is_read_compressed_or_not(tmp_path, suffix, parts):
         (line["id"], line["title"], line["paragraphs"]) for k in range(parts) for line in LINES[k::parts]
     ]
     assert {d.source for d in documents} == {path.name}
+
+
+@pytest.mark.parametrize("name", DOCUMENT_IDS)
+def test_ids_have_many_names(tmp_path, name, caplog):
+    write_file(tmp_path / "a.jsonl", json.dumps({name: "d7", "text": "One."}).encode())
+    write_file(tmp_path / "a.csv", f"{name},text\nd7,One.\n".encode())
+    pq.write_table(pa.table({name: ["d7"], "text": ["One."]}), tmp_path / "a.parquet")
+    files = [tmp_path / f"a.{suffix}" for suffix in ("jsonl", "csv", "parquet")]
+    assert [read(path)[0][0].id for path in files] == ["d7"] * 3
+    assert not caplog.text
+    pq.write_table(pa.table({"page_uuid": ["d7"], "video": ["v"], "text": ["One."]}), tmp_path / "a.parquet")
+    assert [document.id for _ in range(2) for document in read(tmp_path / "a.parquet")[0]] == ["a.parquet:1"] * 2
+    note_unread_ids.cache_clear()
+    assert [record.args[1] for record in caplog.records] == ["page_uuid"]
 
 
 def test_a_json_line_with_an_empty_list_is_read_by_its_text_and_a_whole_number_of_pandas_is_an_id(tmp_path):

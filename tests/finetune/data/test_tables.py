@@ -44,6 +44,16 @@ def test_every_format_gives_the_same(tmp_path, suffix):
     assert (data.labels.tolist(), data.starts.tolist()) == ([0, 1, 1], [0, 2, 3])
 
 
+def test_ids_have_many_names(tmp_path, caplog):
+    known = {"question_id": "qid", "query": "question", "answer_id": "docid"}
+    write(tmp_path / "dev.csv", [{known.get(name, name): value for name, value in row.items()} for row in ROWS])
+    data = load_split(f"files={tmp_path}", "dev")
+    assert (data.question_ids, data.answer_ids.to_pylist()) == (["5", "6"], ["a", "b", "a"])
+    write(tmp_path / "test.csv", [{"id": 1, "question": "why", "answer": "so", "label": 1}])
+    assert load_split(f"files={tmp_path}", "test").question_ids == ["q1"]
+    assert [record.args[1] for record in caplog.records if record.levelname == "WARNING"] == ["id"]
+
+
 def test_ids_are_optional(tmp_path):
     write(tmp_path / "train.jsonl", [{k: v for k, v in row.items() if not k.endswith("_id")} for row in ROWS])
     data = load_split(f"files={tmp_path}", "train", COLUMNS)

@@ -31,7 +31,7 @@ def test_a_folder_and_its_file_are_read(folder):
 
 
 def test_quoted_names_and_ids_and_windows_line_ends(folder):
-    for head in (HEAD, '"query-id"\t"corpus-id"\t"score"\n'):
+    for head in (HEAD, '"query-id"\t"corpus-id"\t"score"\n', "qid\tdocno\trelevance\n"):
         write(folder, head.replace("\n", "\r\n") + '1\t"<dbpedia:""Weird_Al""_Yankovic>"\t1\r\n')
         for place in (folder, folder / "qrels/test.tsv"):
             assert read_qrels(place) == {"1": {'<dbpedia:"Weird_Al"_Yankovic>': 1}}

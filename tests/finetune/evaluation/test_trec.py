@@ -91,8 +91,10 @@ def test_bad_scores_and_ids_write_nothing(data, tmp_path):
 )
 def test_bad_lines_are_named(read, first, line, tmp_path):
     path = tmp_path / "file.txt"
-    path.write_text(f"{first}\n{line}\n")
-    with pytest.raises(KinspanError, match=f"{path} row 2"):
+    path.write_text(f"# made by hand\n{first}\n")
+    assert list(read(path)) == ["q1"]
+    path.write_text(f"# made by hand\n{first}\n{line}\n")
+    with pytest.raises(KinspanError, match=f"{path} line 3"):
         read(path)
     path.write_bytes(first.encode() + b"\n\xff\n")
     with pytest.raises(KinspanError, match=str(path)):
