@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import chain, count
 from pathlib import Path
 
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, redact
 
 MAX_WEIGHT = 1000  # of a corpus or an objective
 MAX_WEIGHT_CHARS = 12  # of a written weight: Python refuses to parse thousands of digits
@@ -46,11 +46,6 @@ def is_remote(path: str | Path) -> bool:
     return "://" in str(path)
 
 
-def show_address(url: str) -> str:
-    """Returns the address as messages show it: without user name and password."""
-    return re.sub(r"(?<=://)[^/@]*@", "", url)
-
-
 def list_paths(sources: Sequence[Source]) -> list[str]:
     """Returns the paths of the corpora, each once."""
     return list(dict.fromkeys(source.path for source in sources))
@@ -60,7 +55,7 @@ def name_corpora(paths: Sequence[str]) -> list[str]:
     """Returns a name for each corpus: the last part of its path, with a number if an earlier corpus has the same."""
     names: list[str] = []
     for path in paths:
-        last = re.split(r"[/\\]", show_address(path).rstrip("/\\"))[-1] or "corpus"
+        last = re.split(r"[/\\]", redact(path).rstrip("/\\"))[-1] or "corpus"
         numbered = (f"{last}-{number}" for number in count(2))
         names.append(next(name for name in chain([last], numbered) if name not in names))
     return names

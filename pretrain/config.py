@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from data_pipeline.core.errors import redact
 from data_pipeline.core.files import JsonObject
 from data_pipeline.core.settings import (
     ABOVE_0,
@@ -255,6 +256,7 @@ def identity(config: PretrainConfig, **facts: object) -> JsonObject:
 
 
 def as_dict(config: PretrainConfig) -> JsonObject:
-    """Returns the settings for config.yaml and the summary, without those that hold for one start only."""
+    """Returns the settings for config.yaml and the summary, without those of one start only and without secrets."""
     transient = ("local_rank", "dry_run", "tokens_per_second", "network_gb_per_s", "profile")
-    return {name: value for name, value in asdict(config).items() if name not in transient}
+    settings = asdict(config) | {"corpus": list(map(redact, config.corpus))}
+    return {name: value for name, value in settings.items() if name not in transient}

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from data_pipeline.core.default_model import list_versions
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, redact
 from data_pipeline.core.files import PROJECT_ROOT
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
-from data_pipeline.sources import is_remote, list_paths, show_address
+from data_pipeline.sources import is_remote, list_paths
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
 from pretrain.engine import ranks
@@ -104,7 +104,7 @@ def _collect_facts(config: PretrainConfig) -> HostFacts:
     for path in list_paths(list_sources(config)):
         try:
             corpus = Corpus(path, verify=False, cache=cache_settings(config))
-            shared[f"corpus {show_address(path)}"] = corpus.manifest.fingerprint
+            shared[f"corpus {redact(path)}"] = corpus.manifest.fingerprint
             for number in range(0 if is_remote(path) else len(corpus.manifest.shards)):
                 corpus.shard(number)
         except (KinspanError, OSError) as error:

@@ -8,6 +8,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from data_pipeline.core.errors import redact
+
 PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks", "__main__")
 LINE_SECONDS = 30.0  # between two lines of progress, and before the first
 
@@ -18,7 +20,7 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR or _is_first_rank():
             prefix = "warning: " if record.levelno == logging.WARNING else ""
-            tqdm.write(prefix + self.format(record), file=sys.stderr)
+            tqdm.write(prefix + redact(self.format(record)), file=sys.stderr)
 
 
 def set_up_logging() -> None:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from data_pipeline import tokenizers
-from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error, redact
 from data_pipeline.core.files import lock_file, write_atomically
 from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus
 from data_pipeline.sampling.pairs import Objective
@@ -148,7 +148,8 @@ def prepare(
 
 def _identify_inputs(files: list[InputFile]) -> list[list]:
     """Returns ``[path, size, time of change]`` of each file, by which two inputs are compared."""
-    return [[str(Path(f.name).resolve()) if Path(f.name).exists() else f.name, f.size, f.modified] for f in files]
+    names = [str(Path(f.name).resolve()) if Path(f.name).exists() else redact(f.name) for f in files]
+    return [[name, f.size, f.modified] for name, f in zip(names, files, strict=True)]
 
 
 def _find_finished(folder: Path, request: dict, max_rejected: float) -> Manifest | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, redact
 from data_pipeline.core.progress import show_progress
 
 from .document import Document, Omitted, Rejected, Unreadable
@@ -52,7 +52,7 @@ class ReadTally:
         self.count(max(1, size))
         self.rejected += 1
         self.rejected_bytes += max(1, size)
-        self._add_losses({file: (max(1, size), reason)})
+        self._add_losses({redact(file): (max(1, size), reason)})
 
     def reject_unreadable(self, files: InputFiles) -> None:
         """Counts the files that cannot be read as rejected."""

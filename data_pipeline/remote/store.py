@@ -9,8 +9,7 @@ from pathlib import Path
 
 import fsspec
 
-from data_pipeline.core.errors import DamagedFile, KinspanError, quote_error
-from data_pipeline.sources import show_address
+from data_pipeline.core.errors import DamagedFile, KinspanError, quote_error, redact
 
 log = logging.getLogger(__name__)
 STALL_SECONDS = 60.0  # without a byte: then the attempt has failed
@@ -23,7 +22,7 @@ class Store:
     """Reads a remote folder. Endpoints and credentials come from the environment, as fsspec reads them."""
 
     def __init__(self, url: str) -> None:
-        self.name = show_address(url.rstrip("/"))
+        self.name = redact(url.rstrip("/"))
         if "?" in url or "#" in url:
             raise KinspanError(f"{self.name}: the address of a corpus is that of a folder, without ? and #")
         try:
@@ -47,7 +46,7 @@ class Store:
                 check(target)
                 return
             except Exception as error:
-                reason = f"{type(error).__name__}: {show_address(quote_error(error))}"  # the error may quote a password
+                reason = f"{type(error).__name__}: {quote_error(error)}"
                 is_refusal = isinstance(error, KinspanError) and not isinstance(error, DamagedFile)
                 if is_refusal or getattr(error, "errno", None) in LOCAL_DISK:
                     raise

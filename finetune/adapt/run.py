@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, name_installed
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, redact
 from data_pipeline.core.files import JsonObject, make_folder, read_object, write_atomically
 from finetune.data.answers import AnswerSet
 from finetune.data.passages import Paragraphs
@@ -376,7 +376,7 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     index = options.output / "index"
     question = questions.judging.questions[0] if questions else "your question"
     commands: list[list[object]] = [
-        ["index", "--documents", *options.documents, *embedding, "--output_dir", index],
+        ["index", "--documents", *map(redact, options.documents), *embedding, "--output_dir", index],
         ["search", "--index", index, *ranking, question],
     ]
     if questions and questions.test and model:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.core.command_line import parse
-from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error, redact
 from data_pipeline.core.settings import REQUIRED, setting
-from data_pipeline.sources import parse_sources, show_address
+from data_pipeline.sources import parse_sources
 from pretrain import config as pretraining
 from pretrain.engine.stop import listen_for_stop
 from pretrain.engine.world import read_launcher_variables
@@ -49,7 +49,7 @@ def main() -> None:
 
 def name_runs(corpora: list[str]) -> dict[str, str]:
     """Returns the corpus of each run by the name of its folder, the last part of the corpus's path."""
-    names = [Path(show_address(source.path).rstrip("/")).name for source in parse_sources(corpora)]
+    names = [Path(redact(source.path).rstrip("/")).name for source in parse_sources(corpora)]
     for name, count in Counter(names).items():
         if count > 1 or name in ("", ".."):
             raise KinspanError(f"--corpus: {name!r} cannot name a run: give each corpus a name")

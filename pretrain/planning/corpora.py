@@ -23,7 +23,7 @@ from data_pipeline.sampling.anchors import get_usable_counts, open_block
 from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources, show_address
+from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources
 from objectives import OBJECTIVES, parse_mixture
 from objectives.contrastive import as_contrastive
 from objectives.negatives import MAX_WALKED
@@ -73,7 +73,7 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
     keys = Counter((part.source, part.objective.name) for part in parts)
     (source_index, name), count = keys.most_common(1)[0]
     if count > 1:
-        raise KinspanError(f"--corpus {show_address(paths[source_index])}: {name} is named twice")
+        raise KinspanError(f"--corpus {paths[source_index]}: {name} is named twice")
     if len(parts) > MAX_PARTS:
         raise KinspanError(f"--corpus: {len(parts)} parts of corpora and objectives, at most {MAX_PARTS} can be mixed")
     common = math.lcm(*(share.denominator for share in shares))

@@ -13,7 +13,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from data_pipeline.core.errors import quote_error
+from data_pipeline.core.errors import quote_error, redact
 
 from .reader import Meter, SourceFile
 
@@ -29,7 +29,7 @@ def is_url(name: str) -> bool:
 
 
 def is_compressed(name: str) -> bool:
-    return Path(name).suffix.lower() in COMPRESSED_SUFFIXES
+    return Path(redact(name)).suffix.lower() in COMPRESSED_SUFFIXES
 
 
 def open_file(name: str | Path) -> IO[bytes]:
@@ -45,7 +45,8 @@ def open_file(name: str | Path) -> IO[bytes]:
 def open_decompressed(name: str | Path) -> IO[bytes]:
     """Opens a file for reading bytes, decompressed as its suffix says."""
     meter = Meter()
-    return open_source(SourceFile(str(name), lambda: count_bytes(open_file(name), meter.count_read), meter=meter))
+    shown = redact(str(name))
+    return open_source(SourceFile(shown, lambda: count_bytes(open_file(name), meter.count_read), meter=meter))
 
 
 def open_source(source: SourceFile) -> IO[bytes]:

@@ -1,6 +1,7 @@
 """Finds the files of ``--input``: paths, globs, folders and URLs."""
 
 import glob
+import hashlib
 import logging
 import os
 import re
@@ -12,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error, redact
 
 from . import python_docs, tables
 from .compression import is_compressed, is_url
@@ -101,7 +102,7 @@ def refuse_own_output(inputs: list[str], folder: Path) -> None:
 
 def _disambiguate(files: list[InputFile]) -> list[InputFile]:
     """Sets ``called`` for files with equal base names: their paths below the folder that they share."""
-    paths = [split_prefix(file.name)[1].split("/") for file in files]
+    paths = [split_prefix(redact(file.name))[1].split("/") for file in files]
     by_name: dict[str, list[list[str]]] = defaultdict(list)
     for path in paths:
         by_name[path[-1]].append(path)
@@ -229,8 +230,10 @@ class _Urls:
     def stat(self, prefix: str, url: str) -> InputFile:
         with self._report_unreachable():
             info = self.filesystem.info(url)
-        stamp = next((stamp for key in _STAMPS if (stamp := info.get(key))), "")
-        return InputFile(prefix + url, int(info.get("size") or 0), str(stamp))
+        size, query = int(info.get("size") or 0), url.partition("?")[2].encode()
+        # Files of unknown size and time may differ by their query alone, which is not stored
+        stamps = [info.get(key) for key in _STAMPS] + ([] if size else [hashlib.sha256(query).hexdigest()])
+        return InputFile(prefix + url, size, str(next(filter(None, stamps), "")))
 
 
 def _name_suffix(name: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from data_pipeline.core.errors import redact
 from data_pipeline.prepare.document import Document, Rejected
 
 MAX_RECORD_BYTES = 64 << 20  # a longer line, row, page or file is rejected, to bound memory
@@ -66,6 +67,7 @@ class Record:
 class SourceFile:
     """A file to read: on a disk, behind a URL, or inside an archive. A link in an archive is not followed.
 
+    name:        as messages and corpora show it; ``open`` knows the whole address
     find_beside: finds another file in the same folder by its name
     size:        in bytes; 0 if it is unknown
     meter:       that of the input file that it is, or lies in
@@ -107,7 +109,7 @@ class Reader:
 
 def estimate_text(name: str, size: int) -> int:
     """Estimates how many bytes of text a file of this name and size holds."""
-    return size * (EXPANSION if name.lower().endswith(COMPRESSED) else 1)
+    return size * (EXPANSION if redact(name).lower().endswith(COMPRESSED) else 1)
 
 
 def group_parts(sizes: Sequence[int]) -> list[FilePart]:
@@ -122,7 +124,7 @@ def group_parts(sizes: Sequence[int]) -> list[FilePart]:
 
 
 def name_file(name: str) -> str:
-    return os.path.basename(name.rpartition("::")[2])
+    return os.path.basename(redact(name).rpartition("::")[2])
 
 
 def reject_too_long(kind: str, size: int) -> Rejected:

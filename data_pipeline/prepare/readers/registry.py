@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO
 
-from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.errors import KinspanError, quote_error, redact
 from data_pipeline.core.files import load_python
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
@@ -165,8 +165,9 @@ def open_input(name: str, size: int = 0) -> SourceFile:
     """Returns the SourceFile of a path or URL; ``size`` is only needed for a URL."""
 
     def find_beside(beside: str) -> SourceFile | None:
-        folder, slash, _ = path.rpartition("/")
-        path_beside = folder + slash + beside
+        address, mark, query = path.partition("?") if is_url(path) else (path, "", "")
+        folder, slash, _ = address.rpartition("/")
+        path_beside = folder + slash + beside + mark + query
         if is_url(path_beside):
             import fsspec
 
@@ -181,7 +182,7 @@ def open_input(name: str, size: int = 0) -> SourceFile:
     def open_counted() -> IO[bytes]:
         return count_bytes(open_file(path), meter.count_read)
 
-    return SourceFile(name, open_counted, find_beside, size, meter=meter, path=path if is_local else "")
+    return SourceFile(redact(name), open_counted, find_beside, size, meter=meter, path=path if is_local else "")
 
 
 def read_records(name: str | Path, part: FilePart | None = None, called: str = "", size: int = 0) -> Iterator[Record]:

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 from collections import Counter, deque
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.tokenizers import fingerprint_tokenizer, load_tokenizer
+from pretrain.config import PretrainConfig, as_dict
+from tests.synthetic import short_tokenizer
 
 FAULTS = ("500 Internal Server Error", "truncate", "short", "corrupt", "stall")
 
@@ -113,7 +116,7 @@ def test_what_is_missing_or_refused_is_named_at_once(served, tiny_corpus, make_s
     ("url", "named"),
     [
         ("nonsense://place/corpus", "nonsense://place/corpus"),
-        ("http://127.0.0.1/corpus?version=2", r"http://127.0.0.1/corpus\?version=2"),
+        ("http://127.0.0.1/corpus?version=secret", "http://127.0.0.1/corpus: "),
         ("http://[127.0.0.1/corpus", r"http://\[127.0.0.1/corpus"),
         ("s3://not a bucket/corpus", "s3://not a bucket/corpus"),
         ("http://user:secret@127.0.0.1:1/corpus", "http://127.0.0.1:1/corpus/manifest.json"),
@@ -123,6 +126,23 @@ def test_an_address_that_cannot_be_read_is_named_without_its_password(url, named
     with refused(named) as error:
         Corpus(url, cache=cache)
     assert "secret" not in str(error.value)
+
+
+def test_no_secret_of_an_address_is_stored(http, tiny_documents, helpers, tmp_path):
+    helpers.write_jsonl(tmp_path / "docs.jsonl", [{**document, "id": None} for document in tiny_documents])
+    (tmp_path / "docs.jsonl").write_bytes((tmp_path / "docs.jsonl").read_bytes() + b"{broken\n")
+    address = f"{http.put(tmp_path)}/docs.jsonl".replace("://", "://me:s3cr3t@")
+    prepare = partial(helpers.prepare, tokenizer=short_tokenizer(), output=tmp_path / "corpus", max_rejected=0.5)
+    first = prepare([f"{address}?sig=s3cr3t"])
+    assert first.read_tally.rejected == 1
+    written = {path: path.read_bytes() for path in (tmp_path / "corpus").rglob("*") if path.is_file()}
+    assert [path for path, content in written.items() if b"s3cr3t" in content] == []
+    assert any(b"docs.jsonl:1" in content for content in written.values())
+    assert prepare([f"{address}?sig=s3cr3t2"]).reused
+    with refused(r"/none.jsonl: no such file") as error:
+        prepare([address.replace("docs", "none") + "?sig=s3cr3t"])
+    assert "s3cr3t" not in str(error.value)
+    assert "s3cr3t" not in str(as_dict(PretrainConfig(corpus=[f"{address}=2,ssp"])))
 
 
 def test_a_shard_that_was_damaged_in_the_cache_is_fetched_again(http, tiny_corpus, make_stream, cache):
