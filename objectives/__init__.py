@@ -43,7 +43,7 @@ def parse_mixture(text: str, sampling: str = "matched") -> Mixture:
     sampling: "matched" draws negatives as long as positives; "paper" draws negatives of any length, as Di Liello
               et al. do: on real text the lengths then give the label away
     """
-    parts = [_parse_part(part.strip(), sampling) for part in (ALL if text == "all" else text).split("+")]
+    parts = [_parse_part(part.strip(), text, sampling) for part in (ALL if text == "all" else text).split("+")]
     names = [part.objective.name for part in parts]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
@@ -72,15 +72,15 @@ def _hash_source(module: ModuleType) -> str:
     return digest.hexdigest()
 
 
-def _parse_part(text: str, sampling: str) -> MixturePart:
-    name, colon, weight = text.rpartition(":")
+def _parse_part(part: str, text: str, sampling: str) -> MixturePart:
+    name, colon, weight = part.rpartition(":")
     if not colon or (name not in OBJECTIVES and not re.fullmatch("[0-9]+", weight)):
-        name, weight = text, "1"  # such as "ssp", or "my_module:my_objective"
+        name, weight = part, "1"  # such as "ssp", or "my_module:my_objective"
     if not re.fullmatch("[0-9]{1,9}", weight) or not 1 <= int(weight) <= MAX_WEIGHT:
         raise KinspanError(f"--objective {text}: the weight must be a whole number from 1 to {MAX_WEIGHT}")
     if ":" not in name and name not in OBJECTIVES:
         raise KinspanError(
-            f"--objective {name}: there is no such objective; choose from {', '.join(OBJECTIVES)}, a mixture such "
+            f"--objective {text}: there is no objective {name!r}; choose from {', '.join(OBJECTIVES)}, a mixture such "
             "as ssp:2+sp:1, all by itself, or your own as my_module:my_objective"
         )
     if sampling == "paper" and name not in PAPER_SAMPLING:

@@ -339,7 +339,7 @@ def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> S
         warmup = round(total * config.warmup_epochs / config.max_epochs)
         if config.lr_schedule in OPEN_ENDED:  # it must not depend on ``total``, which is rounded up
             warmup = round(config.warmup_epochs * epoch_pairs / config.global_batch_size)
-        flag = f"--warmup_epochs {config.warmup_epochs:g} ({warmup} steps)"
+        flag = f"--warmup_epochs {config.warmup_epochs:g}"
     return make_schedule(config, config.learning_rate, total, warmup, flag=flag)
 
 

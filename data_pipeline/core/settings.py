@@ -256,6 +256,8 @@ def _to_number(kind: type, value: float | str) -> float:
 
 
 def suggest(config_class: type[Settings], name: str, prefix: str = "") -> str:
-    """Returns advice for a name that is no setting."""
-    near = get_close_matches(str(name), get_value_types(config_class), n=2)
+    """Returns advice for a name that is no setting: those with its letters, or with its initials, such as lr."""
+    names = get_value_types(config_class)
+    near = [known for known in names if "".join(word[0] for word in known.split("_")) == name][:1]
+    near = near or get_close_matches(str(name), names, n=2)
     return f"did you mean {' or '.join(prefix + match for match in near)}?" if near else "see --help"

@@ -85,12 +85,14 @@ def make_schedule(
     config: OptimizerSettings, peak: float, total: int, warmup: int | None, what: str = "run", flag: str | None = None
 ) -> Schedule:
     """Returns the schedule; ``flag``: the flag and value that ``warmup`` follows from, if it is not --warmup_steps."""
+    flag = flag or f"--warmup_steps {warmup}"
     if warmup is None:
         warmup = OPEN_ENDED_WARMUP if config.lr_schedule in OPEN_ENDED else total // 10
+        flag = f"--lr_schedule {config.lr_schedule}"
     schedule = Schedule(config.lr_schedule, peak, warmup, total, config.decay_share)
-    flag = flag or f"--warmup_steps {warmup}"
     if total and warmup >= total:
-        raise KinspanError(f"{flag} is not below the {total} steps of the {what}")
+        raise KinspanError(f"{flag}: {warmup} steps of warm-up are not below the {total} steps of the {what}")
     if total and warmup >= schedule.decay_start:
-        raise KinspanError(f"{flag}: --decay_share begins the decay at step {schedule.decay_start} of the {what}")
+        begin = f"--decay_share begins the decay at step {schedule.decay_start} of the {what}"
+        raise KinspanError(f"{flag}: {warmup} steps of warm-up, but {begin}")
     return schedule

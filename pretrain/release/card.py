@@ -132,11 +132,12 @@ def find_warnings(facts: Facts) -> list[str]:
     """Returns reasons not to trust the figures, as clauses without a full stop."""
     warnings = []
     for last in facts["last_validation"]:
-        if facts["settings"]["pair_weight"] and last.get("pair_accuracy_positive") == 0:
+        if facts["settings"]["pair_weight"] and last.get("pair_accuracy_positive") == 0 and last["share_positive"] < 1:
             warnings.append("the pair head calls no held-out pair positive: its accuracy is the share of negatives")
         documents = facts.get("validation_documents")
         if documents is not None and documents < MIN_DOCUMENTS:
-            warnings.append(f"the figures rest on {documents} held-out documents, below {MIN_DOCUMENTS}")
+            unit = "pairs (--eval_pairs)" if documents == facts["eval_pairs"] else "documents"
+            warnings.append(f"the figures rest on {documents} held-out {unit}, below {MIN_DOCUMENTS}")
     return warnings
 
 

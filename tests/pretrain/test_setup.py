@@ -49,7 +49,7 @@ REFUSALS = [  # family, changed settings, flag
     ("bert", {"warmup_steps": 4}, "--warmup_steps 4"),
     ("bert", {"warmup_epochs": 1.0}, "--warmup_epochs 1"),
     ("bert", {"max_epochs": 1.0, "max_steps": None, "warmup_epochs": 1.0, "warmup_steps": None}, "--warmup_epochs 1"),
-    ("bert", {"objective": "ssq"}, "ssq"),
+    ("bert", {"objective": "ssp+"}, "--objective ssp+"),
     ("bert", {"deepspeed_config": "ds_configs/zero9.json"}, "--deepspeed_config"),
     ("bert", {"precision": "fp16"}, "--precision fp16"),
     ("bert", {"precision": "bf16", "deepspeed_config": "ds_configs/zero0.json"}, "--precision bf16"),

@@ -71,6 +71,7 @@ def test_flags(argv, config):
     [
         *[(["--size", "x"], "--size x"), (["--size", "0"], "--size 0"), (["--size"], "--size")],
         *[(["--dry_run", "maybe", "no"], "maybe"), (["--siz", "3"], "--siz; .*--size")],
+        (["--od", "x"], "--od; .*--output_dir"),
         *[(["--dry-rum=yes"], "--dry_rum; .*--dry_run"), (["--zzz", "x"], "--zzz")],
         (["--config", "absent.yaml"], "--config absent.yaml"),
     ],

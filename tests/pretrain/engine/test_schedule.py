@@ -70,6 +70,12 @@ def test_a_default_warmup_of_an_open_ended_run_does_not_depend_on_its_length():
     assert make_schedule(config("triangular"), 1e-4, 10_000, None).warmup == 1000
 
 
+def test_a_warmup_that_is_too_long_names_the_flag_that_was_given():
+    for warmup, flag, named in ((None, None, "--lr_schedule wsd"), (50, None, "--warmup_steps 50"), (50, "--x", "--x")):
+        with pytest.raises(KinspanError, match=f"^{named}: "):
+            make_schedule(config("wsd"), 1e-4, 40, warmup, flag=flag)
+
+
 def test_no_update_between_warmup_and_decay():
     with pytest.raises(KinspanError, match="--decay_share"):
         make_schedule(config("wsd", 0.5), 1e-4, 100, None)
