@@ -14,7 +14,6 @@ from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import DOCUMENT_IDS, Document, note_unread_ids
 from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG, read_input
 from data_pipeline.prepare.readers import Record, expand_glob, is_url, parse_record, split_prefix
-from data_pipeline.sources import show_address
 from finetune.data.answers import fold_text
 from finetune.data.builders.forum import ForumQuestion, read_questions
 from finetune.data.dataset import MissingSplit
@@ -193,8 +192,7 @@ def _read_documents(sources: list[str]) -> Iterator[Answer]:
     def parse(record: Record) -> list[Document]:
         path, _, inside = split_prefix(record.file)[1].partition("::")
         top = next((parent for parent in (Path(path), *Path(path).parents) if parent in labels), None)
-        address = show_address(path).partition("?")[0]
-        called = address if top is None or is_url(path) else Path(labels[top], Path(path).relative_to(top), inside)
+        called = path if top is None or is_url(path) else Path(labels[top], Path(path).relative_to(top), inside)
         return parse_record(replace(record, called=str(called)))
 
     def make(document: Document) -> list[Answer]:
