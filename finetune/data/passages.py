@@ -43,7 +43,7 @@ class Paragraphs:
     """
 
     texts: list[str]
-    documents: list[tuple[str, ...]]
+    documents: Sequence[tuple[str, ...]]
 
 
 def load_passage_questions(spec: str, split: str, columns: dict[str, str] | None) -> tuple[AnswerSet, Documents]:
