@@ -1,7 +1,7 @@
-"""Finds known sentences in running text by hashes of their n-grams of words.
+"""Compares texts as readers see them, and finds known sentences in running text by hashes of their n-grams of words.
 
-Both sides are compared in lower case (Unicode NFKC) without punctuation, so that it does not matter how either was
-tokenised ("5,000" or "5 , 000"). Sentences of fewer than NGRAM words are not looked for: "He was born in London."
+Both sides are compared in lower case (``fold_characters``) without punctuation, so that it does not matter how either
+was tokenised ("5,000" or "5 , 000"). Sentences of fewer than NGRAM words are not looked for: "He was born in London."
 occurs by chance, not because test data leaked.
 """
 
@@ -15,22 +15,34 @@ import numpy as np
 
 NGRAM = 8  # words
 MIN_LETTERS = 16  # of a sentence that is looked for
+CJK_CHARS = 3  # what ``count_chars`` counts for one
 THRESHOLD = 0.7  # the share of its n-grams that makes a sentence known (Chowdhery et al., 2022, "PaLM", section 8)
 
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese put no spaces between words: there each character counts as a word.
-_UNSPACED = (
+UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-    "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff"
+    "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U000323af"
 )
-# Combining accents, Hebrew and Arabic points, and Indic scripts without their full stops: ``\w`` does not match marks,
-# and would cut a Hindi word at each vowel sign.
+_PAIRED = f"{UNSPACED}\uac00-\ud7a3"  # also Hangul, whose words end with particles
+# Combining accents, Hebrew and Arabic points, and the scripts from Hindi to Khmer without their full stops: ``\w`` does
+# not match marks, and would cut a Hindi word at each vowel sign.
 MARKS = (
     "\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
-    "\u0900-\u0963\u0966-\u0dff"
+    "\u0900-\u0963\u0966-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84"
+    "\u0f8d-\u0fbc\u102b-\u103e\u1056-\u1059\u105e-\u1064\u1071-\u1074\u1082-\u108d\u17b4-\u17d3"
 )
-_UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
-_RUN_OR_WORD = re.compile(rf"([{_UNSPACED}]+)|[^\W{_UNSPACED}]+(?:[{MARKS}]+[^\W{_UNSPACED}]*)*")
-_WORD_OR_END = re.compile(rf"[^\W_{_UNSPACED}]+(?:[{MARKS}]+[^\W_{_UNSPACED}]*)*|[{_UNSPACED}]|\n")
+# Soft hyphens, zero-width characters, marks of the direction of writing, and selectors of a variant
+_INVISIBLE = "\u00ad\u034f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
+_INVISIBLE_CHARACTER, _UNSPACED_CHARACTER = re.compile(f"[{_INVISIBLE}]"), re.compile(f"[{UNSPACED}]")
+_NEVER_READ = re.compile(rf"(?![\u200c\u200d])[{_INVISIBLE}]|(?<![^\0-\u05ff])[\u200c\u200d]")
+# Radicals, ligatures, forms of Arabic letters by their place in a word, wide and narrow letters, letters of formulas
+_VARIANTS = re.compile(
+    "[\u2e80-\u2fdf\ufb00-\ufdf9\ufe70-\ufefc\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc\U0001d400-\U0001d7ff]+"
+)
+_PAIRED_CHARACTER = re.compile(f"[{_PAIRED}]")
+_WIDE_CHARACTER = re.compile("[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
+_RUN_OR_WORD = re.compile(rf"([{_PAIRED}]+)|[^\W{_PAIRED}]+(?:[{MARKS}{_INVISIBLE}]+[^\W{_PAIRED}]*)*")
+_WORD_OR_END = re.compile(rf"[^\W_{UNSPACED}]+(?:[{MARKS}]+[^\W_{UNSPACED}]*)*|[{UNSPACED}]|\n")
 _BRACKETS = re.compile(r"-[LR][RCS]B-")  # the Penn Treebank's ( ) { } [ ]
 _END = 1  # the word id of a paragraph's end; 0 is that of any word that is in no sentence
 
@@ -38,9 +50,29 @@ _END = 1  # the word id of a paragraph's end; 0 is that of any word that is in n
 _MULTIPLIERS = np.random.default_rng(13).integers(2**62, 2**63, NGRAM, dtype=np.uint64) | np.uint64(1)
 
 
+def fold_characters(text: str, for_reading: bool = False) -> str:
+    """Returns the text in Unicode NFKC, without invisible characters, so that texts which look alike are equal.
+
+    for_reading: fold only what leaves the meaning and the spelling: 10² is not 102, ！ ends a Chinese sentence, and
+                 joiners are part of Persian and Hindi words
+    """
+    if text.isascii():
+        return text
+    if not for_reading:
+        return _INVISIBLE_CHARACTER.sub("", unicodedata.normalize("NFKC", text))
+    visible = _NEVER_READ.sub("", text)
+    return unicodedata.normalize("NFC", _VARIANTS.sub(lambda run: unicodedata.normalize("NFKC", run[0]), visible))
+
+
+def count_chars(text: str) -> int:
+    """Returns the length of a text in characters. A Chinese, Japanese or Korean one counts as CJK_CHARS, since it says
+    about as much as so many letters."""
+    return len(text) if text.isascii() else len(text) + (CJK_CHARS - 1) * len(_WIDE_CHARACTER.findall(text))
+
+
 def split_words(text: str) -> list[str]:
     """Splits into runs of letters and digits in lower case, characters of scripts without spaces, and line ends."""
-    return _WORD_OR_END.findall(unicodedata.normalize("NFKC", text).lower())
+    return _WORD_OR_END.findall(fold_characters(text).lower())
 
 
 def space_out(text: str) -> str:
@@ -49,14 +81,14 @@ def space_out(text: str) -> str:
 
 
 def write_bigrams(text: str) -> str:
-    """Writes scripts without spaces as overlapping pairs of characters, which BM25 then compares like words."""
-    if text.isascii() or not _UNSPACED_CHARACTER.search(text):
+    """Writes scripts without spaces, and Korean, as overlapping pairs of characters, which BM25 compares like words."""
+    if text.isascii() or not _PAIRED_CHARACTER.search(text):
         return text
     return " ".join(text[start:end] for start, end in locate_words(text))
 
 
 def locate_words(text: str) -> Iterator[tuple[int, int]]:
-    """Yields the start and end of each word; in scripts without spaces, of each pair of neighbouring characters."""
+    """Yields the start and end of each word; of each pair of neighbouring characters where BM25 compares those."""
     for match in _RUN_OR_WORD.finditer(text):
         start, end = match.span()
         if match[1] and end - start > 2:

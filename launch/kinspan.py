@@ -43,7 +43,7 @@ COMMANDS = {
 }
 # extra of pyproject.toml -> the import names of its packages
 EXTRAS = {
-    "rank": "Stemmer bm25s ir_measures scipy sentence_transformers sklearn",
+    "rank": "Stemmer bm25s ir_measures py3langid scipy sentence_transformers sklearn",
     "prepare": "datatrove docx ftfy lxml markdown_it mwparserfromhell py3langid py7zr pypdf trafilatura warcio",
     "plots": "matplotlib",
     "serve": "fastapi prometheus_client prometheus_fastapi_instrumentator pydantic starlette usearch uvicorn",

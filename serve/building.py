@@ -17,6 +17,7 @@ from data_pipeline.core.default_model import name_installed, resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
 from data_pipeline.core.progress import show_progress
+from finetune.evaluation.bm25 import choose_language
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_hub_fingerprint
 
 from .answers import Answer
@@ -62,7 +63,12 @@ def find_model(manifest: Manifest, folder: Path, model: str | None = None) -> st
 
 
 def build_index(
-    folder: Path, embedder: Embedder, answers: Sequence[Answer], precision: str = "fp32", approximate: bool = False
+    folder: Path,
+    embedder: Embedder,
+    answers: Sequence[Answer],
+    precision: str = "fp32",
+    approximate: bool = False,
+    language: str | None = None,
 ) -> Manifest:
     """Makes an index hold these answers and no others; only texts that it lacks are encoded.
 
@@ -75,7 +81,10 @@ def build_index(
         dimension=embedder.embed_queries(["a"]).shape[1],
         similarity=embedder.similarity,
     )
-    settings = IndexSettings(max_length=embedder.max_length, precision=precision, approximate=approximate)
+    stems = choose_language(language, [answer.text for answer in answers])
+    settings = IndexSettings(
+        max_length=embedder.max_length, precision=precision, approximate=approximate, language=stems
+    )
     wanted = Manifest(model, settings, _name_data(model, settings, answers), len(answers))
     if approximate:
         make_graph(1)  # raises before the encoding if usearch is not installed
@@ -133,7 +142,7 @@ def _write(
         with show_progress("linking", "vectors", total=len(answers)) as bar:
             write_graph(data / GRAPH, map_matrix(data / MATRIX), bar.update)
     shutil.rmtree(data / WORDS, ignore_errors=True)
-    write_words(data / WORDS, texts.to_pylist())
+    write_words(data / WORDS, texts.to_pylist(), manifest.settings["language"])
     manifest = replace(manifest, files=list_files(data, PROGRESS))
     write_manifest(folder, manifest)
     return manifest

@@ -37,6 +37,7 @@ class IndexSettings(TypedDict):
     max_length: int
     precision: str
     approximate: bool
+    language: str
 
 
 @dataclass(frozen=True)

@@ -122,9 +122,9 @@ def write_graph(path: Path, matrix: np.ndarray, advance: Callable[[int], object]
         raise KinspanError(f"{path} cannot be written: {quote_error(error)}") from error
 
 
-def write_words(folder: Path, texts: list[str]) -> None:
+def write_words(folder: Path, texts: list[str], language: str) -> None:
     """Writes the BM25 index of the texts; no folder if they contain no words."""
-    index = index_words(texts)
+    index = index_words(texts, language)
     if index is not None:
         index.save(str(folder), show_progress=False)
 

@@ -134,6 +134,7 @@ class Searcher:
     ) -> None:
         self.index = Index(index)
         location = find_model(self.index.manifest, Path(index), model)
+        self.language = self.index.manifest.settings["language"]
         self.embedder = Embedder(location, self.index.manifest.settings["max_length"])
         own = self.index.manifest.model["fingerprint"]
         self.cross_encoder = ReRanker(cross_encoder, max_length, precision, own) if cross_encoder else None
@@ -174,7 +175,7 @@ class Searcher:
                 rankings[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
         if first_stage in (BM25, FUSION):
             with _timed(answered, "words"):
-                rankings[BM25] = [find_by_words(self.index.words, question, candidates) for question in queries]
+                rankings[BM25] = [find_by_words(self.index.words, text, candidates, self.language) for text in queries]
         if first_stage == FUSION:
             pairs = zip(rankings[BI_ENCODER], rankings[BM25], strict=True)
             rankings[FUSION] = [fuse(pair, candidates) for pair in pairs]

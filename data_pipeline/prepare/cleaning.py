@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import load_python
+from data_pipeline.matching import count_chars, fold_characters
 
 from .document import Document
 
@@ -82,13 +83,17 @@ class Tally:
 # Text ---------------------------------------------------------------------------------------------------
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
-# blingfire splits only at European full stops. Chinese and Japanese ones have no space after them. Text that follows
-# a Japanese quotation mostly belongs to the same sentence: 「...。」と言った。
-_WIDE_STOPS = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’)\]])|(?<=[。！？｡][”’])(?![。！？｡」』）”’)\]])")
-_CLOSING = ("」", "』", "）", "”", "’")
-STOPS = "。！？｡।॥؟۔።။។"
-_SPACED_STOPS = re.compile(r"(?<=[।॥؟۔።။។])\s+")  # of Indian languages, Arabic, Urdu, Amharic, Burmese and Khmer
-_HAS_NON_EUROPEAN_STOP = re.compile(f"[{STOPS}]")
+# blingfire splits only at European full stops. Chinese and Japanese ones have no space after them. A particle or a
+# comma that follows a quotation goes on with its sentence: 「...。」と言った。
+_STOP, _CLOSING = "[。！？｡…]", "」』）”’)\\]》】"
+_WIDE_STOPS = re.compile(
+    rf"(?:(?<=[。！？｡])|(?<=……))(?!{_STOP}|[、，{_CLOSING}])|(?<={_STOP}[」』”’])(?!{_STOP}|[、，ぁ-ん{_CLOSING}])"
+)
+# Of Armenian, Arabic, Urdu, Indian languages, Amharic, Burmese, Khmer, Tibetan, Mongolian and Santali
+_SPACED = "։؟۔।॥።፧။។៕།༎᠃᱾᱿"
+STOPS = f"。！？｡{_SPACED}"
+_SPACED_STOPS = re.compile(rf"(?<=[{_SPACED}])\s+")
+_HAS_NON_EUROPEAN_STOP = re.compile(f"[{STOPS}]|……")
 
 
 def normalise(text: str) -> str:
@@ -110,8 +115,8 @@ def split_sentences(paragraph: str) -> list[str]:
     sentences = blingfire.text_to_sentences(paragraph).split("\n")
     if not paragraph.isascii() and _HAS_NON_EUROPEAN_STOP.search(paragraph):
         joined: list[str] = []
-        for part in sentences:  # blingfire splits before a closing bracket
-            if joined and part.startswith(_CLOSING):
+        for part in sentences:  # blingfire splits before a closing bracket and a second stop
+            if joined and part.startswith(tuple(f"{_CLOSING}。！？")):
                 joined[-1] += part
             else:
                 joined.append(part)
@@ -140,15 +145,16 @@ _ELEMENTS = (  # anything else, such as <command> or List<String>, is text
     "a|abbr|address|article|aside|audio|b|bdi|bdo|big|blockquote|body|br|button|canvas|caption|center|cite|code|col"
     "|colgroup|dd|del|details|dfn|dialog|div|dl|dt|em|embed|fieldset|figcaption|figure|font|footer|form|frame|frameset"
     "|h[1-6]|head|header|hr|html|i|iframe|img|input|ins|kbd|label|legend|li|link|main|mark|meta|nav|noscript|object|ol"
-    "|optgroup|option|p|param|picture|pre|q|rp|rt|ruby|s|samp|script|section|select|small|source|span|strike|strong"
-    "|style|sub|summary|sup|svg|table|tbody|td|template|textarea|tfoot|th|thead|time|title|tr|tt|u|ul|var|video|wbr"
+    "|optgroup|option|p|param|picture|pre|q|rp|rt|ruby|s|samp|section|select|small|source|span|strike|strong"
+    "|sub|summary|sup|svg|table|tbody|td|template|textarea|tfoot|th|thead|time|title|tr|tt|u|ul|var|video|wbr"
 )
-_TAG = re.compile(rf"</?(?:{_ELEMENTS})(?:\s[^<>]{{0,500}})?/?>", re.I)
+TAG = re.compile(rf"</?(?:{_ELEMENTS})(?:\s[^<>]{{0,500}})?/?>", re.I)
 _HIDDEN = [  # (closing tag, whole element)
     (re.compile(rf"</{tag}\s*>", re.I), re.compile(rf"<{tag}\b[^<>]{{0,500}}>.*?</{tag}\s*>", re.I | re.S))
     for tag in ("script", "style")
 ] + [(re.compile("-->"), re.compile("<!--.*?-->", re.S))]
-_CUT = "<\0>"  # replaces removed elements until tags are stripped: its "<" keeps _TAG from matching across it
+_CUT = "<\0>"  # replaces removed elements until tags are stripped: its "<" keeps TAG from matching across it
+_CODE = re.compile(r"[{}=]|\w\(|\A\s*</")
 MAX_HIDDEN = 50_000  # characters; a longer element is kept as text
 _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{2,6}|#x[0-9A-Fa-f]{2,5});")
 _CELL_GAP = re.compile(r"\t| \| |\|\|| {3,}")
@@ -171,20 +177,34 @@ def _repair(paragraph: str) -> str:
     return ftfy.fix_encoding(paragraph)
 
 
+def fold_unicode(document: Document, paragraphs: list[str]) -> list[str]:
+    """Composes characters, writes ligatures and wide letters as usual ones, and removes invisible characters."""
+    return [fold_characters(p, for_reading=True) for p in paragraphs]
+
+
 def strip_html(document: Document, paragraphs: list[str]) -> list[str]:
-    """Removes HTML tags and entities that the source left in its text."""
-    return [_strip_tags(p) if "<" in p or "&" in p else p for p in paragraphs]
+    """Removes HTML tags and entities that the source left in its text, unless the reader has parsed them."""
+    return paragraphs if document.is_parsed else [_strip_html(p) if "<" in p or "&" in p else p for p in paragraphs]
+
+
+def _strip_html(text: str) -> str:
+    stripped = _strip_tags(text)
+    unescaped = html.unescape(stripped) if _ENTITY.search(stripped) else stripped
+    return unescaped if stripped != text else _strip_tags(unescaped)  # beside tags, "&lt;b&gt;" is text
 
 
 def _strip_tags(text: str) -> str:
-    text = html.unescape(text) if _ENTITY.search(text) else text
-    if "<" not in text:
-        return text
-    for closing, element in _HIDDEN:
+    for closing, element in _HIDDEN if "<" in text else ():
         if ends := list(closing.finditer(text)):  # up to the last closing tag every element ends: linear time
             last = ends[-1].end()
-            text = element.sub(lambda m: _CUT if len(m[0]) <= MAX_HIDDEN else m[0], text[:last]) + text[last:]
-    return _TAG.sub(" ", text).replace(_CUT, " ")
+            text = element.sub(_hide, text[:last]) + text[last:]
+    return TAG.sub(" ", text).replace(_CUT, " ")
+
+
+def _hide(element: re.Match[str]) -> str:
+    """Cuts out a comment, or a script or style with code; words between mentions of their tags are text."""
+    is_code = element[0][1] == "!" or _CODE.search(element[0].partition(">")[2])
+    return _CUT if is_code and len(element[0]) <= MAX_HIDDEN else element[0]
 
 
 def drop_tables(document: Document, paragraphs: list[str]) -> list[str]:
@@ -200,8 +220,7 @@ def _is_table(paragraph: str) -> bool:
     if _PROSE.search(paragraph):
         return False
     text = "".join(paragraph.split())
-    letters = sum(character.isalpha() or character.isidentifier() for character in text)
-    return letters < MIN_LETTERS * len(text)
+    return sum(map(str.isalpha, text)) < MIN_LETTERS * len(text)
 
 
 def drop_title(document: Document, paragraphs: list[str]) -> list[str]:
@@ -215,11 +234,12 @@ def drop_title(document: Document, paragraphs: list[str]) -> list[str]:
 
 def drop_headers(document: Document, paragraphs: list[str]) -> list[str]:
     """Drops short paragraphs in which no sentence ends."""
-    return [p for p in paragraphs if len(p) > MAX_HEADING or _SENTENCE_MARK.search(p)]
+    return [p for p in paragraphs if _SENTENCE_MARK.search(p) or count_chars(p) > MAX_HEADING]
 
 
 STEPS = [
     Step("unicode", "repairs text that was decoded with the wrong encoding", repair_unicode, for_posts=True),
+    Step("characters", "composes letters, and removes invisible characters", fold_unicode, for_posts=True),
     Step("html", "takes off tags and entities of HTML", strip_html),
     Step("tables", "drops rows of tables and lists of numbers", drop_tables),
     Step("titles", "drops paragraphs that are the document's title", drop_title),
@@ -319,7 +339,7 @@ def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: 
     min_chars, min_total = (1, 1) if document.is_post else (rules.min_paragraph_chars, rules.min_document_chars)
     kept = []
     for paragraph in paragraphs:
-        if paragraph and len(paragraph) >= min_chars:
+        if paragraph and count_chars(paragraph) >= min_chars:
             kept.append(paragraph)
         else:
             tally.counts["paragraphs too short"] += 1
@@ -328,7 +348,7 @@ def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: 
         needed = (document.title, document.answers[document.accepted])
         if all(map(normalise, needed)):
             return []
-    if sum(map(len, kept)) < min_total or not kept:
+    if sum(map(count_chars, kept)) < min_total or not kept:
         name = "documents too short" if kept else "documents without a long enough paragraph"
         tally.counts[name] += 1
         tally.counts["paragraphs of dropped documents"] += len(kept)

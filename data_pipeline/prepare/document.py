@@ -37,6 +37,7 @@ class Document:
     is_post:       whether it is a forum post, which is kept whatever its length and form
     is_part:       whether it was cut out of a text that is too long for one document
     url:           its address, "" if that is unknown or is the id
+    is_parsed:     whether its reader took off all markup, so that "<b>" in it is text
     """
 
     id: str
@@ -51,6 +52,7 @@ class Document:
     is_post: bool = False
     is_part: bool = False
     url: str = ""
+    is_parsed: bool = False
 
 
 class Rejected(Exception):

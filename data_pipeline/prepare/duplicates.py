@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_pipeline.matching import space_out
+from data_pipeline.matching import fold_characters, space_out
 
 from .spill import DOCUMENT, PARAGRAPH, Buckets, Spills, hash_string, save_atomically
 
@@ -132,7 +132,7 @@ def write_signatures(texts: Iterator[str], folder: Path) -> None:
         """Computes the signature of a document of any length in bounded memory."""
 
         def get_shingles(self, text: str) -> np.ndarray:
-            words = space_out(simplify_text(text, self.config.norm_config)).split()
+            words = space_out(simplify_text(fold_characters(text), self.config.norm_config)).split()
             return hash_shingles(words, self.config.n_grams)
 
         def get_signature(self, shingles: np.ndarray) -> list[list[int]]:

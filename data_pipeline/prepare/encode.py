@@ -15,6 +15,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 from xxhash import xxh3_64_intdigest
 
+from data_pipeline.matching import count_chars
 from data_pipeline.tokenizers import check_joins
 
 from .benchmark import Benchmark
@@ -152,7 +153,7 @@ class Encoder:
         columns += [pa.array(held_out).cast(pa.uint8()), *self._make_optional(documents)]
         columns.append(pa.ListArray.from_arrays(starts, self._tokenise(sentences)))
         keys = list(map(make_key, documents, text_hashes))
-        chars = pa.array(np.fromiter(map(len, paragraphs), dtype=np.uint32))
+        chars = pa.array(np.fromiter(map(count_chars, paragraphs), dtype=np.uint32))
         columns += [pa.array(keys, pa.binary(KEY_BYTES)), pa.ListArray.from_arrays(starts, chars)]
         min_chars = [1 if d.is_post else self.rules.min_document_chars for d in documents]
         columns.append(pa.array(min_chars, pa.uint32()))

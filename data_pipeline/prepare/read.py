@@ -7,11 +7,13 @@ estimated text of the whole file.
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from data_pipeline.core.errors import KinspanError, redact
 from data_pipeline.core.progress import show_progress
+from data_pipeline.matching import fold_characters
 
 from .document import Document, Omitted, Rejected, Unreadable
 from .readers.files import InputFiles, find_input_files
@@ -94,7 +96,8 @@ def parse_counted(record: Record, tally: ReadTally, parse: Parse = parse_record)
         tally.unread |= isinstance(reason, Unreadable)
         return reason
     tally.count(size)
-    return documents
+    fold = partial(fold_characters, for_reading=True)  # of paragraphs this is a cleaning step
+    return [replace(d, title=fold(d.title), answers=list(map(fold, d.answers))) for d in documents]
 
 
 def read_input(

@@ -24,6 +24,7 @@ from xxhash import xxh3_64_intdigest
 
 from data_pipeline.core.files import sync, write_atomically
 from data_pipeline.corpus import OPTIONAL_COLUMNS, make_schema
+from data_pipeline.matching import fold_characters
 
 KEY_BYTES = 16
 SEGMENT_BYTES = 1 << 26  # documents in memory that are sorted and written as a record batch
@@ -161,7 +162,7 @@ def save_atomically(path: Path, values: np.ndarray) -> None:
 
 
 def hash_string(text: str) -> int:
-    return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
+    return xxh3_64_intdigest(fold_characters(text).encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True)

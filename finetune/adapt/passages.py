@@ -33,13 +33,14 @@ def has_labels(path: Path, columns: dict[str, str] | None) -> bool:
 
 
 def search_candidates(
-    path: Path, columns: dict[str, str], paragraphs: Paragraphs, model: str, folder: Path
+    path: Path, columns: dict[str, str], paragraphs: Paragraphs, model: str, folder: Path, language: str | None
 ) -> Questions:
     """Returns the questions with the paragraphs that BM25 and the model find for them as candidates.
 
     path:   a table of questions and right passages, see ``read_passage_questions``
     model:  the base model, which searches if it is a bi-encoder
     folder: that of the adaptation
+    language: of BM25, see ``choose_language``
     """
     asked, documents = read_passage_questions(path, columns)
     if asked.num_questions < MIN_QUESTIONS:
@@ -47,7 +48,7 @@ def search_candidates(
     asked = asked.take(np.arange(min(asked.num_questions, MAX_QUESTIONS)))
     paragraphs, right = locate_answers(asked, documents, paragraphs)
     texts = paragraphs.texts
-    rankings = [rank_by_words(texts, asked.questions, DEPTH)]
+    rankings = [rank_by_words(texts, asked.questions, DEPTH, language)]
     if find_kind(model) == BI_ENCODER and not holds_no_weights(model):
         rankings.insert(0, search_by_model(model, texts, list(asked.questions), folder / VECTORS))
     data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)

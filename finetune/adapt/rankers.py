@@ -12,6 +12,7 @@ import numpy as np
 
 from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.matching import count_chars
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
@@ -163,7 +164,7 @@ def plan_trainings(model: str, pretrained: str, questions: Questions, updates: i
 
 def count_tokens(texts: Sequence[str]) -> float:
     """Returns about the mean number of tokens of texts."""
-    return float(np.mean([len(text) for text in texts])) / CHARS_PER_TOKEN
+    return float(np.mean([count_chars(text) for text in texts])) / CHARS_PER_TOKEN
 
 
 def train_rankers(

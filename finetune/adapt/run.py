@@ -88,6 +88,7 @@ class AdaptOptions:
     budget: Budget
     output: Path
     quality_first: bool = False
+    language: str | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,8 @@ def _load(options: AdaptOptions, hooks: PipelineHooks) -> Questions:
     given, columns = str(options.questions), parse_columns(options.columns)
     path = Path(given.removeprefix("files="))
     if path.is_file() and not has_labels(path, columns):
-        return search_candidates(path, columns or {}, hooks.read(options.documents), options.model, options.output)
+        paragraphs = hooks.read(options.documents)
+        return search_candidates(path, columns or {}, paragraphs, options.model, options.output, options.language)
     return load_questions(given, options.columns, options.output)
 
 
@@ -289,7 +291,7 @@ class Comparison:
 
     def __init__(self, options: AdaptOptions, questions: Questions) -> None:
         self.options, self.questions, self.data = options, questions, questions.judging
-        self.cache = ScoreCache(count_words(questions.texts), options.output / "scores")
+        self.cache = ScoreCache(count_words(questions.texts, options.language), options.output / "scores")
         self.meter = CostMeter(self.data, self.cache.words)
         self.rankers: list[Ranker] = []
         self.costs: dict[str, Cost] = {}

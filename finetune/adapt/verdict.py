@@ -10,7 +10,7 @@ import torch
 from data_pipeline.core.files import JsonObject
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
-from finetune.evaluation.bm25 import BM25, count_words
+from finetune.evaluation.bm25 import BM25, ENGLISH, count_words
 from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval, correct_choice
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind
@@ -164,7 +164,7 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> JsonObjec
     folder: cache of the scores
     """
     data = load_split(f"files={SELQA}", "test")
-    cache = ScoreCache(count_words(data.answers.unique().to_pylist()), folder)
+    cache = ScoreCache(count_words(data.answers.unique().to_pylist(), ENGLISH), folder)
     rankers = {ranker.name: ranker for ranker in list_untrained(model, data, cache)}
     after = cache.rank(PRETRAINED, CROSS_ENCODER, pretrained, data)
     if name_base(model) in rankers and find_kind(model) != BI_ENCODER:

@@ -1,11 +1,12 @@
 """BM25, the baseline that compares words only, and its tokenisation."""
 
+import logging
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from threading import Lock
 
@@ -13,36 +14,67 @@ import bm25s
 import numpy as np
 import Stemmer
 
-from data_pipeline.matching import MARKS, write_bigrams
+from data_pipeline.core.errors import KinspanError
+from data_pipeline.matching import MARKS, count_chars, fold_characters, write_bigrams
+from data_pipeline.prepare.cleaning import LANGUAGE_CHARS, detect_language
 from finetune.data.answers import AnswerSet
 
+log = logging.getLogger(__name__)
+
 BM25 = "BM25"
-WORDS = "all words, in lower case, stemmed by Snowball's English stemmer"  # what ``cut_words`` keeps
-ABOUT = f"{BM25} compares {WORDS}"  # for tables
+ABOUT = f"{BM25} compares all words, in lower case, by their Snowball stems"  # for tables
 WORD = re.compile(rf"[\w{MARKS}]+")
 K1, B = 1.5, 0.75  # the defaults of bm25s
-_stemmer, _lock = Stemmer.Stemmer("english"), Lock()  # threads must not use it at once
+ENGLISH, UNSTEMMED = "en", "none"
+SAMPLE, MIN_SAMPLE = 20, 100  # texts of which the language is guessed, and characters below which it is English
+_lock = Lock()  # threads must not use a stemmer at once
+
+
+@cache
+def load_stemmer(language: str) -> Stemmer.Stemmer | None:
+    """Returns Snowball's stemmer of a language; None for UNSTEMMED. Raises KeyError if there is none."""
+    return None if language == UNSTEMMED else Stemmer.Stemmer(language)
+
+
+def choose_language(given: str | None, texts: Sequence[str]) -> str:
+    """Returns the language whose stems BM25 compares: the given one, or that of the texts, which is logged."""
+    sample = texts[:: max(1, len(texts) // SAMPLE)][:SAMPLE]
+    sample = [text[: LANGUAGE_CHARS // len(sample)] for text in sample]
+    language = given or (detect_language(sample) if sum(map(count_chars, sample)) >= MIN_SAMPLE else ENGLISH)
+    try:
+        load_stemmer(language)
+    except KeyError:
+        if given:
+            raise KinspanError(f"--language {given}: must be {UNSTEMMED}, or of {Stemmer.algorithms()}") from None
+        language = UNSTEMMED
+    if not given:
+        log.info("%s compares stems of the language %s, guessed from the texts (--language)", BM25, language)
+    return language
 
 
 @lru_cache(100_000)
-def stem_word(word: str) -> str:
-    """Returns the stem of a word in lower case, by which BM25 compares it."""
+def stem_word(word: str, language: str) -> str:
+    """Returns the stem of a word, by which BM25 compares it."""
+    word = fold_characters(word).lower()
+    if (stemmer := load_stemmer(language)) is None:
+        return word
     with _lock:
-        return _stemmer.stemWord(word)
+        return stemmer.stemWord(word)
 
 
-def cut_words(texts: Iterable[str]) -> list[list[str]]:
-    """Returns the words of each text as BM25 compares them, see ``WORDS`` and matching.write_bigrams."""
-    return [list(map(stem_word, WORD.findall(write_bigrams(text).lower()))) for text in texts]
+def cut_words(texts: Iterable[str], language: str) -> list[list[str]]:
+    """Returns the words of each text as BM25 compares them, see matching.write_bigrams."""
+    words = (WORD.findall(write_bigrams(fold_characters(text)).lower()) for text in texts)
+    return [[stem_word(word, language) for word in words_of_text] for words_of_text in words]
 
 
-def index_words(texts: Sequence[str]) -> bm25s.BM25 | None:
+def index_words(texts: Sequence[str], language: str) -> bm25s.BM25 | None:
     """Returns a BM25 index of these texts, or None if no text has a word.
 
     k1 is 1.5, b is .75, and the inverse document frequency is Lucene's: the defaults of bm25s (Robertson and Zaragoza,
     2009, "The probabilistic relevance framework: BM25 and beyond").
     """
-    words = cut_words(texts)
+    words = cut_words(texts, language)
     if not any(words):
         return None
     index = bm25s.BM25()
@@ -50,21 +82,12 @@ def index_words(texts: Sequence[str]) -> bm25s.BM25 | None:
     return index
 
 
-def score_bm25(data: AnswerSet) -> np.ndarray:
+def score_bm25(data: AnswerSet, language: str | None = None) -> np.ndarray:
     """Returns the scores ``[N]`` of the candidates by BM25; 0 if a candidate shares no word with its question.
 
     Word frequencies are those of the distinct candidates of ``data``.
     """
-    distinct = data.answers.dictionary_encode()
-    document_of = distinct.indices.to_numpy()  # [N]
-    scores = np.zeros(data.num_pairs)
-    index = index_words(distinct.dictionary.to_pylist())
-    if index is None:
-        return scores
-    for words, rows in zip(cut_words(data.questions), data.question_slices(), strict=True):
-        if words:
-            scores[rows] = index.get_scores(words)[document_of[rows]]
-    return scores
+    return score_bm25_by(count_words(data.answers.unique().to_pylist(), language), data)
 
 
 @dataclass(frozen=True)
@@ -72,18 +95,20 @@ class WordCounts:
     """The word counts of a collection, by which BM25 scores texts that need not be in it.
 
     frequency: number of texts with each word; a missing word counts as if it occurred in one text
+    language:  see ``choose_language``
     """
 
     num_texts: int
     mean_words: float
     frequency: dict[str, int]
+    language: str
 
 
-def count_words(texts: Sequence[str]) -> WordCounts:
-    words = cut_words(texts)
+def count_words(texts: Sequence[str], language: str | None = None) -> WordCounts:
+    words = cut_words(texts, language := choose_language(language, texts))
     frequency = Counter(chain.from_iterable(map(set, words)))
     mean = sum(map(len, words)) / max(1, len(texts))
-    return WordCounts(len(texts), mean, {word: n for word, n in frequency.items() if n > 1})
+    return WordCounts(len(texts), mean, {word: n for word, n in frequency.items() if n > 1}, language)
 
 
 def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
@@ -93,11 +118,11 @@ def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
     ``data`` itself, the scores are those of ``score_bm25``.
     """
     distinct = data.answers.dictionary_encode()
-    texts = cut_words(distinct.dictionary.to_pylist())
+    texts = cut_words(distinct.dictionary.to_pylist(), counts.language)
     term_counts = [Counter(words) for words in texts]
     norms = [K1 * (1 - B + B * len(words) / max(counts.mean_words, 1e-9)) for words in texts]
     scores = np.zeros(data.num_pairs)
-    for words, rows in zip(cut_words(data.questions), data.question_slices(), strict=True):
+    for words, rows in zip(cut_words(data.questions, counts.language), data.question_slices(), strict=True):
         weights = {word: n * _compute_idf(counts, word) for word, n in Counter(words).items()}
         for row, index in enumerate(distinct.indices[rows.start : rows.stop].to_pylist(), rows.start):
             tf, norm = term_counts[index], norms[index]

@@ -6,6 +6,11 @@ from typing import Literal
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, get_default, setting
 
+LANGUAGE_HELP = (
+    "Language of the Snowball stems that BM25 compares, such as de or german; none: whole words. Without it: guessed "
+    "from the texts. Of Chinese, Japanese, Korean and Thai, it always compares pairs of characters."
+)
+
 
 @dataclass
 class FileFlags:
@@ -41,6 +46,7 @@ class DataFlags:
     model's own."""
     precision: Literal["fp32", "bf16"] = setting("fp32")
     """bf16 is faster, but rounds scores."""
+    language: str | None = setting(None, help=LANGUAGE_HELP)
     output_dir: str | None = setting(None)
     """Folder for the predictions and the metrics of every question."""
     documents: list[str] = setting([])
@@ -61,11 +67,12 @@ class EvaluateConfig(DataFlags, FileFlags):
     """Also print the figures as JSON, in the last line."""
 
 
+_OF_MODELS = ("data", "columns", "split", "max_length", "precision", "language")
 # For each flag that selects a mode: the flags that go with it; the first of them is required.
 MODES = {
     "run": ("qrels", "metrics"),
-    "documents": ("data", "model", "columns", "split", "depth", "max_length", "precision"),
-    "model": ("data", "columns", "split", "eval_filter", "max_length", "precision", "metrics", "output_dir"),
+    "documents": (*_OF_MODELS, "model", "depth"),
+    "model": (*_OF_MODELS, "eval_filter", "metrics", "output_dir"),
 }
 
 

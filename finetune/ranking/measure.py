@@ -65,6 +65,7 @@ def measure_models(
     max_length: int | None = None,
     precision: str = "fp32",
     metrics: Sequence[str] = METRICS,
+    language: str | None = None,
     as_json: bool = False,
     output_dir: str | None = None,
 ) -> Iterator[str]:
@@ -85,7 +86,7 @@ def measure_models(
     names = [*model_of, BM25]
     systems: dict[str, Figures] = {}
     for name, folder in zip(names, name_folders(names), strict=True):
-        scores = score_bm25(data) if name == BM25 else _score(model_of[name], data, max_length, precision)
+        scores = score_bm25(data, language) if name == BM25 else _score(model_of[name], data, max_length, precision)
         with _prefix_errors(name):
             systems[name] = measure_answers(data, scores, metrics)
             if output:
@@ -108,6 +109,7 @@ def measure_search(
     depth: int,
     max_length: int | None = None,
     precision: str = "fp32",
+    language: str | None = None,
     as_json: bool = False,
 ) -> Iterator[str]:
     """Measures models by a search of all paragraphs, beside BM25 and its rank fusion with the first bi-encoder.
@@ -125,7 +127,7 @@ def measure_search(
     paragraphs, right = locate_answers(questions, documents, paragraphs)
     texts, asked = paragraphs.texts, questions.questions
     finders = [model for model in models if find_kind(model) == BI_ENCODER] or [default_model()]
-    found: dict[str, Sequence[RankedRows]] = {BM25: rank_by_words(texts, asked, depth)}
+    found: dict[str, Sequence[RankedRows]] = {BM25: rank_by_words(texts, asked, depth, language)}
     for model in finders:
         embedder = Embedder(model, max_length)
         found[model] = find_exactly(embedder.embed_answers(texts), embedder.embed_queries(asked), depth)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from finetune.data.passages import RankedRows
-from finetune.evaluation.bm25 import cut_words, index_words
+from finetune.evaluation.bm25 import choose_language, cut_words, index_words
 
 from .fusion import RANK_OFFSET
 
@@ -15,15 +15,16 @@ BLOCK_BYTES = 4 * 1024**2  # float32 rows that are converted and multiplied at o
 QUERIES = 64  # questions whose scores of all texts are in memory at once
 
 
-def rank_by_words(texts: Sequence[str], questions: Sequence[str], k: int) -> list[RankedRows]:
-    """Returns the k texts that BM25 ranks highest for each question."""
-    index = index_words(texts)
-    return [find_by_words(index, question, k) for question in questions]
+def rank_by_words(texts: Sequence[str], questions: Sequence[str], k: int, language: str | None) -> list[RankedRows]:
+    """Returns the k texts that BM25 ranks highest for each question; ``language``: see ``choose_language``."""
+    language = choose_language(language, texts)
+    index = index_words(texts, language)
+    return [find_by_words(index, question, k, language) for question in questions]
 
 
-def find_by_words(index: bm25s.BM25 | None, question: str, k: int) -> RankedRows:
+def find_by_words(index: bm25s.BM25 | None, question: str, k: int, language: str) -> RankedRows:
     """Returns up to k rows that share a word with the question, and their BM25 scores."""
-    words = cut_words([question])[0]
+    words = cut_words([question], language)[0]
     ids = index.get_tokens_ids(words) if index and words else []
     if not (index and ids):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)

@@ -16,6 +16,7 @@ from data_pipeline.core.settings import REQUIRED, setting
 from data_pipeline.prepare.readers.files import find_input_files
 from finetune.adapt.questions import make_spec
 from finetune.data.registry import PUBLIC, expect_data
+from finetune.evaluation.config import LANGUAGE_HELP
 from objectives import OBJECTIVES
 from serve.answers import read_paragraphs
 
@@ -65,6 +66,7 @@ class AdaptConfig:
     fine-tuning takes about as long again."""
     quality_first: bool = setting(False, needs="questions")
     """Choose a ranker that is up to .01 better even if it takes ten times as long for a question."""
+    language: str | None = setting(None, needs="questions", help=LANGUAGE_HELP)
 
 
 def main() -> str:
@@ -80,7 +82,7 @@ def main() -> str:
 
     budget, model = parse_budget(config.budget), config.model or default_model()
     options = AdaptOptions(config.documents, config.questions, config.columns, model, budget, Path(config.output_dir))
-    options = replace(options, quality_first=config.quality_first)
+    options = replace(options, quality_first=config.quality_first, language=config.language)
     return format_result(adapt(options, PipelineHooks(prepare_documents, choose_objective, pretrain, read_paragraphs)))
 
 

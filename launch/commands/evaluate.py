@@ -43,7 +43,7 @@ def main() -> Iterator[str]:
     if mode == "run":
         return measure.measure_files(config.run, str(config.qrels), metrics=metrics, as_json=config.json)
     chosen = {name: getattr(config, name) for name in ("split", "eval_filter", "columns")} | {"as_json": config.json}
-    of_models = {name: getattr(config, name) for name in ("max_length", "precision")}
+    of_models = {name: getattr(config, name) for name in ("max_length", "precision", "language")}
     if mode == "documents":
         questions, documents = load_passage_questions(str(config.data), config.split, parse_columns(config.columns))
         options = {"depth": config.depth, "as_json": config.json, **of_models}

@@ -10,6 +10,7 @@ from data_pipeline.core.default_model import default_model, name_installed
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from data_pipeline.prepare.readers import refuse_own_output
 from finetune.data.registry import parse_columns
+from finetune.evaluation.config import LANGUAGE_HELP
 from serve.answers import FORUM, read_answers
 from serve.folder import expect_index_or_nothing, read_manifest
 
@@ -49,6 +50,7 @@ class IndexConfig:
     """Names of the table's columns, as text=passage,id=number."""
     max_length: int | None = setting(None, ABOVE_0, needs="documents|answers")
     """Texts are truncated to this many tokens. Without it: the model's maximum."""
+    language: str | None = setting(None, needs="documents|answers", help=LANGUAGE_HELP)
     precision: Literal["fp32", "bf16"] = setting("fp32", needs="documents|answers")
     """Precision of the encoder; bf16 is faster and less exact. Vectors are stored as float16."""
     approximate: bool = setting(False, needs="documents|answers")
@@ -71,7 +73,7 @@ def main() -> str:
         from serve.building import build_index
 
         embedder = Embedder(model, config.max_length)
-        manifest = build_index(folder, embedder, answers, config.precision, config.approximate)
+        manifest = build_index(folder, embedder, answers, config.precision, config.approximate, config.language)
     else:
         manifest = read_manifest(folder)
     size = sum(size for size, _ in manifest.files.values()) / 1e6

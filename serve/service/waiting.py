@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
-from bm25s.stopwords import STOPWORDS_EN
+from bm25s.tokenization import Tokenizer
 from starlette.exceptions import HTTPException
 
 from data_pipeline.matching import locate_words
@@ -124,9 +125,10 @@ class SearchQueue:
                 rerank_k=self._settings.rerank_k if mode.rerank else 0,
                 first_stage=mode.first_stage,
             )
-            stems = [stem_question(pending.question) for pending in batch]
+            language = self.searcher.language
+            stems = [stem_question(pending.question, language) for pending in batch]
             marked = [
-                [MarkedHit(**vars(hit), marks=mark_words(hit.text, words)) for hit in hits[: pending.k]]
+                [MarkedHit(**vars(hit), marks=mark_words(hit.text, words, language)) for hit in hits[: pending.k]]
                 for pending, hits, words in zip(batch, answered.hits, stems, strict=True)
             ]
         except Exception as error:
@@ -142,17 +144,26 @@ class SearchQueue:
         ]
 
 
-def stem_question(question: str) -> set[str]:
-    """Returns the stems of the question's words, except English stop words, which would mark every line."""
-    words = [question[start:end].lower() for start, end in locate_words(question)]
-    return {stem_word(word) for word in words if word not in STOPWORDS_EN}
+def stem_question(question: str, language: str) -> set[str]:
+    """Returns the stems of the question's words, except stop words, which would mark every line."""
+    words = [question[start:end] for start, end in locate_words(question)]
+    stop_words = _load_stop_words(language)
+    return {stem_word(word, language) for word in words if word.lower() not in stop_words}
 
 
-def mark_words(text: str, stems: set[str]) -> list[tuple[int, int]]:
+@cache
+def _load_stop_words(language: str) -> Collection[str]:
+    try:
+        return Tokenizer(stopwords=language).stopwords
+    except ValueError:  # bm25s has none for this language
+        return ()
+
+
+def mark_words(text: str, stems: set[str], language: str) -> list[tuple[int, int]]:
     """Returns [start, end) of each word of the text with one of the stems; overlapping words are joined."""
     marks: list[tuple[int, int]] = []
     for start, end in locate_words(text):
-        if stem_word(text[start:end].lower()) in stems:
+        if stem_word(text[start:end], language) in stems:
             begin = marks.pop()[0] if marks and start < marks[-1][1] else start
             marks.append((begin, end))
     return marks

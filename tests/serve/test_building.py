@@ -23,7 +23,7 @@ def read(folder, embedder, k=10):
     """Ids and scores that an index gives, by vectors and by words."""
     index = Index(folder)
     ranked = index.find_nearest(embedder.embed_queries(QUESTIONS), k)
-    ranked += [find_by_words(index.words, q, k) for q in QUESTIONS]
+    ranked += [find_by_words(index.words, q, k, "en") for q in QUESTIONS]
     return [([index.answer(row).id for row in rows], np.round(scores, 4).tolist()) for rows, scores in ranked]
 
 

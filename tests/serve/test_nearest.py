@@ -57,15 +57,15 @@ def test_words_are_bm25s(tmp_path):
     from serve.search import make_candidates
 
     texts = ["the river rose", "a stone bridge over the river", "silver music", "river river stone"]
-    write_words(tmp_path, texts)
+    write_words(tmp_path, texts, "en")
     words = map_words(tmp_path)
-    rows, scores = find_by_words(words, "Stones, rivers?", 10)
+    rows, scores = find_by_words(words, "Stones, rivers?", 10, "en")
     expected = score_bm25(make_candidates(["Stones, rivers?"], [texts]))
     assert dict(zip(rows.tolist(), scores.tolist(), strict=True)) == pytest.approx(
         {row: score for row, score in enumerate(expected) if score > 0}, rel=1e-5
     )
     assert rows[0] == 3
     for nothing in ("", "of any", "nonesuch", "?!"):
-        assert not len(find_by_words(words, nothing, 3)[0])
-    write_words(tmp_path / "none", ["?", "!"])
-    assert not len(find_by_words(map_words(tmp_path / "none"), "a question", 3)[0])
+        assert not len(find_by_words(words, nothing, 3, "en")[0])
+    write_words(tmp_path / "none", ["?", "!"], "en")
+    assert not len(find_by_words(map_words(tmp_path / "none"), "a question", 3, "en")[0])

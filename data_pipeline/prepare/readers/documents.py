@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from data_pipeline.prepare.cleaning import STOPS
 from data_pipeline.prepare.document import Document, Rejected
 
 from . import reader
@@ -44,13 +45,13 @@ _RUNS = ".//w:r[not(ancestor::w:txbxContent or ancestor::w:moveFrom)]"
 _SLIDE = re.compile(r"ppt/slides/slide(\d+)\.xml")
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 FULL_LINE = 0.8  # share of a long line's length; a shorter line that ends a sentence ends a paragraph
-_SENTENCE_END = re.compile(r"[.!?…:]['\"”’)\]]*$")
+_SENTENCE_END = re.compile(rf"[.!?…:{STOPS}]['\"”’)\]」』）]*$")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad]$")
 
 
 def _make_document(record: Record, title: str | None, paragraphs: list[str]) -> list[Document]:
     name, name_as_title = name_title(record)
-    return [Document(name, title or name_as_title, [p for p in paragraphs if p], record.source)]
+    return [Document(name, title or name_as_title, [p for p in paragraphs if p], record.source, is_parsed=True)]
 
 
 # Markup ---------------------------------------------------------------------------------------------------

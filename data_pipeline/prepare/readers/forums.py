@@ -21,7 +21,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
-from xml.etree import ElementTree
 
 from data_pipeline.core.errors import quote_error
 from data_pipeline.prepare.document import Document, Omitted, Rejected
@@ -30,6 +29,7 @@ from .compression import COMPRESSED_SUFFIXES, is_compressed
 from .jsonl import find_id, load_json, parse_fields, read_json_lines
 from .lines import read_lines
 from .reader import FilePart, Reader, Record, SourceFile, name_file
+from .text import parse_xml
 from .web import collect_paragraphs
 
 BUCKET_BYTES = 128 << 20  # approximate bytes of rows per temporary file, which is sorted in memory
@@ -44,7 +44,6 @@ _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 _DROPPED = {"table", "script", "style", "iframe"} | _HEADINGS
 _DAMAGE = (OSError, EOFError, ValueError)
 _FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!)")  # lines before and after the rows
-_CONTROLS = re.compile(rb"&#x(?:[0-8BCEF]|1[0-9A-F]|FFF[EF]);", re.I)  # invalid in XML, but found in dumps
 
 # Until 2013 the site wrote this above a question that was closed as a duplicate, with the title of the original, which
 # would give away the answer to objectives and test sets about duplicates.
@@ -156,8 +155,8 @@ def _distribute(source: SourceFile, buckets: Sequence[IO[bytes]]) -> Iterator[tu
 
 
 def _parse_thread(record: Record, keep_code: bool) -> list[Document]:
-    question = _parse_row(record.content["question"])
-    rows = [_parse_row(row) for row in record.content["answers"]]
+    question = parse_xml(record.content["question"]).attrib
+    rows = [parse_xml(row).attrib for row in record.content["answers"]]
     rows.sort(key=lambda row: int(row["Id"]))
     forum = name_forum(record.file)
     title = question.get("Title", "")
@@ -186,13 +185,6 @@ def extract_paragraphs(html: str, keep_code: bool) -> list[str]:
         return []
     body = document_fromstring(f"<div>{html}</div>".encode(), parser=HTMLParser(encoding="utf-8", huge_tree=True))
     return collect_paragraphs(body, _BLOCKS, _DROPPED if keep_code else _DROPPED | {"pre"}, "br")
-
-
-def _parse_row(row: bytes) -> dict[str, str]:
-    try:
-        return ElementTree.fromstring(_CONTROLS.sub(b" ", row)).attrib
-    except ElementTree.ParseError as error:
-        raise Rejected(f"not XML: {error}") from error
 
 
 def name_forum(file: str) -> str:

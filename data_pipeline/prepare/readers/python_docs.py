@@ -256,7 +256,7 @@ def make_documents(parsed: dict[str, list[str]], seen: set[bytes]) -> Iterator[D
     for title, texts in parsed.items():
         paragraphs = [paragraph for text in texts for paragraph in extract_paragraphs(text, seen)]
         if paragraphs:
-            yield Document(title, title, paragraphs, SOURCE)
+            yield Document(title, title, paragraphs, SOURCE, is_parsed=True)
 
 
 def _read(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, Document]]:

@@ -8,6 +8,7 @@ chapter, or MAX_SENTENCES of one, a document.
 
 import re
 from collections.abc import Iterator
+from xml.etree import ElementTree
 
 from data_pipeline.prepare.document import Document, Rejected
 
@@ -20,6 +21,11 @@ PIECE_BYTES = 1 << 20  # about a book
 PARAGRAPH_SENTENCES = 8  # about a paragraph of a novel
 MAX_SENTENCES = 2000  # about four chapters
 _CHAPTER = re.compile(rb"\s*(?:chapter|prologue|epilogue|part)\b[\s\w.:-]{0,20}$", re.I)
+_FORBIDDEN = re.compile(  # in XML: control characters, and halves of characters of UTF-16
+    r"&#(?:x0*(?:[0-8bcef]|1[0-9a-f]|d[89a-f][0-9a-f]{2}|fff[ef])|0*(?:[0-8]|1[124-9]|2\d|3[01]|6553[45]|5529[6-9]"
+    r"|55[3-9]\d\d|56\d{3}|57[0-2]\d\d|573[0-3]\d|5734[0-3]));|[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]",
+    re.I,
+)
 _SPACES = [  # undo the tokenisation of that corpus
     (re.compile(r"\s+([.,;:!?%)\]]|n't\b|'(?:s|re|ve|ll|d|m)\b)"), r"\1"),
     (re.compile(r"([(\[$])\s+"), r"\1"),
@@ -34,6 +40,14 @@ def decode(content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Rejected(f"not UTF-8 (byte {error.start}): convert it, such as with iconv") from error
+
+
+def parse_xml(content: bytes) -> ElementTree.Element:
+    """Parses XML of UTF-8, with spaces for characters that XML forbids. Raises Rejected if it is broken."""
+    try:
+        return ElementTree.fromstring(_FORBIDDEN.sub(" ", content.decode("utf-8", "replace")))
+    except ElementTree.ParseError as error:
+        raise Rejected(f"not XML: {error}") from error
 
 
 def split_paragraphs(text: str) -> list[str]:

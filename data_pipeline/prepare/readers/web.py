@@ -65,7 +65,7 @@ def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str
 
 def _parse_html(record: Record) -> list[Document]:
     title, paragraphs = extract_page(record.content)
-    return [Document(record.name, title, paragraphs, record.source)]
+    return [Document(record.name, title, paragraphs, record.source, is_parsed=True)]
 
 
 # Crawls ---------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
 def _parse_page(record: Record) -> list[Document]:
     url = record.content["url"]
     title, paragraphs = extract_page(record.content["page"], url or None)
-    return [Document(url or f"{record.name}:{record.line}", title, paragraphs, record.source)]
+    return [Document(url or f"{record.name}:{record.line}", title, paragraphs, record.source, is_parsed=True)]
 
 
 HTML = Reader(read_whole, _parse_html, may_be_compressed=True, modules=("trafilatura",))

@@ -1,12 +1,15 @@
 """Extracts paragraphs of running text from wiki markup.
 
-Headings, lists, tables, references, galleries, files, categories and templates are dropped, except templates that
-stand for words. Paragraphs with a formula are dropped too, since their sentences would be incomplete.
+Headings, lists, tables, references, galleries, files, categories and templates are dropped. Some templates that stand
+for words are replaced by them; a sentence with any other is dropped, and so is a paragraph with a formula.
 """
 
+import html
 import re
 from typing import TYPE_CHECKING
 
+from data_pipeline.matching import UNSPACED
+from data_pipeline.prepare.cleaning import STOPS, TAG, split_sentences
 from data_pipeline.prepare.document import Rejected
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ _OPENINGS = (
     re.compile(r"(\{\|)|\|\}"),
     re.compile(r"(<!--)|-->"),
 )
-_BREAK, _FORMULA_MARK = "\n\n", "\ufffc"
+_BREAK, _FORMULA_MARK, _HOLE = "\n\n", "\ufffc", "\ufff9"
 _DROPPED_TAGS = {
     "ref", "references", "table", "gallery", "timeline", "syntaxhighlight", "source", "pre", "score", "imagemap",
     "hiero", "templatedata", "graph", "mapframe", "maplink", "inputbox", "categorytree", "templatestyles", "section",
@@ -42,7 +45,20 @@ _NOT_TEXT = re.compile(  # links to files and categories, and to the same page i
     re.I,
 )
 _LINE = re.compile(r"^[*#:;].*$|^-{4,}|^\|.*$|^!.*$|^\{\|.*$|__[A-Z]+__", re.M)
-_SENTENCE_END = re.compile(r"(?<=\w\w)[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]?[^\W\d_a-z])")
+_SENTENCE_END = re.compile(rf"(?<=\w\w)[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]?[^\W\d_a-z])|[{STOPS}][」』”’）]*")
+# Chinese and other wikis write a word in all variants of their language: -{zh-hans:计算机;zh-hant:電腦}-
+_VARIANTS = re.compile(r"-\{(?!\{)((?:[^{}]|\{\{[^{}]*\}\})*)\}-")
+_VARIANT_FLAGS = re.compile(r"\s*([A-Z;-]*|[a-z][a-z;-]*)\s*\|")
+_VARIANT = re.compile(r"\s*(?:[^;:]*=>\s*)?[a-z]{2,3}(?:-[a-z]+)?\s*:\s*([^;]*)")
+_LONE_HOLE = re.compile(rf"^[ \t]*(?:{_HOLE}[ \t]*)+$", re.M)
+_NO_WORD = re.compile(  # holes of notes behind a word, in brackets of their own, between sentences, before a text
+    rf"(?<=[^\s(\[{{\"“„«{STOPS}{_HOLE}{UNSPACED}]){_HOLE}+|(?<=[{STOPS}]){_HOLE}+\s*$|(?<=[(\[])\s*{_HOLE}+\s*(?=[)\],;:])"
+    rf"|(?<=[(\[,;:–—-])\s*{_HOLE}+\s*(?=[)\]])|(?<=[.!?…]\s){_HOLE}+(?=\s*(?:$|[^\W\d_a-z{UNSPACED}]))"
+    rf"|^{_HOLE}+(?=[^\s{UNSPACED}])"
+)
+_NOTE = re.compile(
+    r"r|rp|refn?|refnest|[se]fnm?p?|harv\w*|cite .*|citation needed|cn|fact|anchors?|要出典|来源请求|來源請求"
+)
 _EMPTY = re.compile(r"\(\s*(?:(?:[,;:/–—-]|or|and|pronounced|listen)\s*)*\)|\[\s*\]|«\s*»|\"\s*\"")
 _SPACES = [
     (re.compile(r"([(\[])[\s,;:]+"), r"\1"),
@@ -52,16 +68,15 @@ _SPACES = [
     (re.compile(r"[,;]\s*\."), "."),
     (re.compile(r"[ \t\xa0]+"), " "),
 ]
-# For templates that stand for words, the indices of the values that are shown. Other templates are dropped.
-_SHOWN = {
-    **dict.fromkeys(("nowrap", "nobr", "small", "smaller", "big", "abbr", "sc", "smallcaps", "tooltip", "em"), (0,)),
-    **dict.fromkeys(
-        ("strong", "noitalic", "nihongo", "lang-en", "visible anchor", "vanchor", "ill", "formatnum"), (0,)
-    ),
-    **dict.fromkeys(("interlanguage link", "ship", "uss", "hms", "not a typo", "sic", "text", "mvar", "var"), (0,)),
-    **dict.fromkeys(("num", "val", "as of", "sup", "sub", "circa", "c.", "born in", "start date", "gaps"), (0,)),
-    **dict.fromkeys(("lang", "langx", "transl", "transliteration", "color", "font color", "colored link"), (1,)),
-}
+# For templates that stand for words, the indices of the values that are shown. A sentence with another is dropped.
+_FIRST_SHOWN = (
+    "nowrap", "nobr", "small", "smaller", "big", "abbr", "sc", "smallcaps", "tooltip", "em", "strong", "noitalic",
+    "ill", "nihongo", "visible anchor", "vanchor", "interlanguage link", "ship", "uss", "hms", "not a typo", "sic",
+    "text", "mvar", "var", "num", "val", "as of", "sup", "sub", "circa", "c.", "born in", "start date", "gaps",
+    "formatnum", "link-en", "仮リンク", "lien", "nombre", "число",
+)  # fmt: skip
+_SECOND_SHOWN = ("lang", "langx", "transl", "transliteration", "color", "font color", "colored link")
+_SHOWN = dict.fromkeys(_FIRST_SHOWN, (0,)) | dict.fromkeys(_SECOND_SHOWN, (1,))
 _LITERAL = {
     "ndash": "–", "mdash": "—", "snd": " – ", "spaced ndash": " – ", "spnd": " – ", "spaced en dash": " – ",
     "nbsp": " ", "'": "’", "'s": "’s", "' \"": "' \"", "=": "=", "!": "|", "dash": "–", "en dash": "–", "em dash": "—",
@@ -79,16 +94,39 @@ def extract_paragraphs(markup: str) -> list[str]:
         raise Rejected(f"its markup is longer than {MAX_MARKUP >> 20} MB, which no article is")
     if _is_deeper(_BRACKETS, markup, MAX_BRACKET_DEPTH) or any(_is_deeper(p, markup, MAX_OPEN_TAGS) for p in _OPENINGS):
         raise Rejected("its markup is nested too deeply")  # parsing would take forever
-    code = mwparserfromhell.parse(markup, skip_style_tags=True)
-    text = _render(code, 0).replace("'''", "").replace("''", "")
-    paragraphs = (_tidy(part) for part in re.split(r"\n\s*\n", _LINE.sub("", text)))
+    code = mwparserfromhell.parse(choose_variants(markup), skip_style_tags=True)
+    text = _LONE_HOLE.sub("", _LINE.sub("", _render(code, 0).replace("'''", "").replace("''", "")))
+    paragraphs = (_tidy(_drop_incomplete(" ".join(part.split()))) for part in re.split(r"\n\s*\n", text))
     kept = (drop_lead_in(paragraph) for paragraph in paragraphs if _FORMULA_MARK not in paragraph)
     return [paragraph for paragraph in kept if paragraph]
 
 
+def choose_variants(markup: str) -> str:
+    """Replaces words that are written in several variants of a language by the first of them."""
+
+    def choose(match: re.Match[str]) -> str:
+        flags = _VARIANT_FLAGS.match(match[1])
+        rules = match[1][flags.end() :] if flags else match[1]
+        if not rules.strip("- ") or (flags and flags[1] in ("H", "D", "T", "-")):  # a rule for the rest of the page
+            return ""
+        first = _VARIANT.match(rules)
+        return first[1].strip() if first else rules
+
+    return _VARIANTS.sub(choose, markup) if "-{" in markup else markup
+
+
+def _drop_incomplete(paragraph: str) -> str:
+    """Drops the sentences in which a template stood for words."""
+    paragraph = _NO_WORD.sub("", paragraph)
+    for sentence in split_sentences(paragraph) if _HOLE in paragraph else ():
+        if _HOLE in sentence:
+            paragraph = paragraph.replace(sentence, "", 1)
+    return "" if _HOLE in paragraph else paragraph
+
+
 def drop_lead_in(paragraph: str) -> str:
     """Drops a last sentence that ends with a colon, since the list or quotation that it announces was dropped."""
-    if not paragraph.endswith(":"):
+    if not paragraph.endswith((":", "：")):
         return paragraph
     ends = [match.end() for match in _SENTENCE_END.finditer(paragraph)]
     return paragraph[: ends[-1]].rstrip() if ends else ""
@@ -106,8 +144,7 @@ def _is_deeper(pattern: re.Pattern[str], markup: str, max_depth: int) -> bool:
 
 def _tidy(paragraph: str) -> str:
     """Repairs what the removal of markup left, such as empty brackets and spaces before commas."""
-    text = " ".join(paragraph.split())
-    text = _EMPTY.sub("", text)
+    text = _EMPTY.sub("", html.unescape(paragraph))
     for pattern, replacement in _SPACES:
         text = pattern.sub(replacement, text)
     return text.strip()
@@ -121,7 +158,7 @@ def _render(code: "Wikicode", depth: int) -> str:
     in_list = False
     for node in code.nodes if depth < MAX_DEPTH else ():
         if isinstance(node, nodes.Text):
-            text = str(node.value)
+            text = TAG.sub(" ", str(node.value))  # the parser leaves tags without their end
             if in_list:
                 _, line_end, text = text.partition("\n")
                 in_list = not line_end
@@ -168,17 +205,22 @@ def _render_other(node: "Node", depth: int) -> str:
 
 
 def _render_template(node: "Template", depth: int) -> str:
-    name = " ".join(str(node.name).replace("_", " ").split()).casefold()
+    name, colon, argument = str(node.name).partition(":")
+    name = " ".join(name.replace("_", " ").split()).casefold()
     if name in _LITERAL:
         return _LITERAL[name]
     if name in ("math", "chem", "chem2") or name.startswith("frac"):
         return _FORMULA_MARK
     shown: tuple[int, ...] = _SHOWN.get(name, (0,) if name.startswith("lang-") else ())
+    if colon:
+        return argument.strip() if name in _SHOWN and "{" not in argument else _HOLE
     values = [p.value for p in node.params if not p.showkey]
     if name in ("convert", "cvt"):
         shown = tuple(range(_count_measures(values)))
     words = [_render(values[k], depth + 1).strip() for k in shown if k < len(values)]
-    return _BEFORE.get(name, "") + " ".join(words) if words else ""
+    if not any(words):
+        return "" if shown or _NOTE.fullmatch(name) else _HOLE
+    return _BEFORE.get(name, "") + " ".join(words)
 
 
 def _count_measures(values: "list[Wikicode]") -> int:

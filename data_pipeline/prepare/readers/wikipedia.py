@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator
 from typing import IO
-from xml.etree import ElementTree
 
 from data_pipeline.prepare.document import Document, Omitted, Rejected, Unreadable
 
@@ -20,8 +19,8 @@ from .compression import is_compressed, open_source
 from .jsonl import check_end, load_json
 from .lines import UTF_16, cut_lines, split_bytes
 from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
-from .text import decode
-from .wiki_markup import drop_lead_in, extract_paragraphs
+from .text import decode, parse_xml
+from .wiki_markup import choose_variants, drop_lead_in, extract_paragraphs
 
 _END_TAG = b"</mediawiki>"
 _CHUNK = 1 << 16
@@ -59,7 +58,7 @@ def _cut_blocks(
         size += line.size if isinstance(line, Rejected) else len(line)
         if isinstance(line, bytes) and size <= reader.MAX_RECORD_BYTES:
             block.append(line)
-        if tag.startswith(stop):
+        if tag.startswith(stop) or tag.rstrip().endswith(stop):
             is_long = size > reader.MAX_RECORD_BYTES
             yield number, offset, reader.reject_too_long("page", size) if is_long else b"".join(block), True
             block = []
@@ -144,10 +143,7 @@ def _cut_pages(file: IO[bytes], begin: int, end: int | None) -> Iterator[bytes |
 
 
 def _parse_page(record: Record) -> list[Document]:
-    try:
-        page = ElementTree.fromstring(record.content)
-    except ElementTree.ParseError as error:
-        raise Rejected(f"not XML: {error}") from error
+    page = parse_xml(record.content)
     title = page.findtext("title") or ""
     namespace = page.findtext("ns") or "0"
     text = page.findtext("revision[last()]/text") or ""  # a dump of all revisions begins with the oldest
@@ -158,7 +154,7 @@ def _parse_page(record: Record) -> list[Document]:
     if title.endswith("(disambiguation)") or _DISAMBIGUATION.search(text):
         raise Omitted("a disambiguation")
     document_id = page.findtext("id") or f"{record.name}:{record.line}"
-    return [Document(document_id, title, extract_paragraphs(text), record.source)]
+    return [Document(document_id, title, extract_paragraphs(text), record.source, is_parsed=True)]
 
 
 # WikiExtractor --------------------------------------------------------------------------------------------
@@ -190,7 +186,7 @@ def _parse_block(record: Record) -> list[Document]:
             raise Rejected("<doc ...> has no id")
         document_id, title = head[1], html.unescape(head[2] or "")
         text = block[head.end() :].rpartition("</doc>")[0]
-    lines = [line for line in text.splitlines() if line.strip() and not _NOT_TEXT.search(line)]
+    lines = [line for line in choose_variants(text).splitlines() if line.strip() and not _NOT_TEXT.search(line)]
     if lines and (lines[0].strip() == title or not title):  # the first line is the title
         title = lines.pop(0).strip()
     paragraphs = [paragraph for paragraph in map(drop_lead_in, lines) if paragraph]

@@ -13,7 +13,7 @@ DROPPED = {  # what a step drops
         "1990\t12\t13\t15",
         "12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78",
         "||a||b||c||d",
-        "* * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * *",
+        *["* * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * *", "_ " * 40],
     ],
     "titles": ["The Title of It All", "the title  of it all."],
     "headers": ["Early life and education", "A heading that is rather long, but in which no sentence comes to its end"],
@@ -24,6 +24,12 @@ CHANGED = {  # what a step mends
         ("<p>A <b class='x'>bold</b> claim.</p>", "A bold claim."),
         ("Fish &amp; chips &#8212; and more.", "Fish & chips — and more."),
         ("<style>p {}</style>Text.", "Text."),
+        ("<p>Write &lt;b&gt; for bold.</p>", "Write <b> for bold."),
+    ],
+    "characters": [
+        ("Die Donau\u00addampf\u00adschiff\u00adfahrt\ufeff.", "Die Donaudampfschifffahrt."),
+        ("The of\ufb01ce: para\u200bgraph, \uff26\uff55\uff4c\uff4c\uff17.", "The office: paragraph, Full7."),
+        ("Cafe\u0301 Mu\u0308ller, \u2f00.", "Caf\u00e9 M\u00fcller, \u4e00."),
     ],
     "unicode": [
         ("The cafÃ© was full.", "The café was full."),
@@ -37,6 +43,7 @@ KEPT = [
     *["In 1999 it rose by 3.5% to $1,200; in 2000 it fell to $900.", "الكتاب على الطاولة.", "这是一本书。"],
     *["यह एक किताब है।", "یہ ایک کتاب ہے۔", "A column of text in which there is one | of them."],
     "Run it with <command> as its argument; Option<T> and List<String> are types.",
+    *["Code is between <script> and </script>.", "10² is not 102… don´t，！ می\u200cخواهم น้ำ և."],
 ]
 
 
@@ -70,6 +77,16 @@ def test_what_no_step_touches(text):
     kept, tally = cleaned([text])
     assert kept == [text]
     assert set(tally.counts) == {"documents read", "characters read", "paragraphs read"}
+
+
+def test_text_of_parsed_markup_is_not_read_as_html():
+    text = "The <b> of R&amp;D, and <script>f()</script>, are text."
+    assert clean(Document("id", "", [text], "s", is_parsed=True), Rules(0, 0), Tally()) == [text]
+
+
+def test_a_chinese_character_counts_as_three():
+    texts = ["这是一个足够长的中文段落，它会被保留下来的。", "太短的段落。", "没有句号的标题" * 6]
+    assert clean(Document("id", "", texts, "s"), Rules(60, 100), Tally()) == texts[::2]
 
 
 def test_posts_keep_their_form_and_length():

@@ -2,8 +2,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import AnswerSet
-from finetune.evaluation.bm25 import count_words, cut_words, score_bm25, score_bm25_by
+from finetune.evaluation.bm25 import choose_language, count_words, cut_words, score_bm25, score_bm25_by
 
 
 def make(questions, candidates):
@@ -36,9 +37,32 @@ def test_shared_words_score_rare_ones_most(capfd):
 
 
 def test_words_are_stemmed_and_none_is_left_out():
-    assert " ".join(cut_words(["Who was it that RUNS 2 running dogs?"])[0]) == "who was it that run 2 run dog"
+    assert " ".join(cut_words(["Who was it that RUNS 2 running dogs?"], "en")[0]) == "who was it that run 2 run dog"
     scores = score_bm25(make(["is he running"], [["is he", "a runner runs", "none"]]))
     assert (scores > 0).tolist() == [True, True, False]
+
+
+def test_letters_that_look_alike_are_equal():
+    texts = ["Donau\u00addampf", "of\ufb01ce", "para\u200bgraph", "\uff26\uff55\uff4c\uff4c", "Cafe\u0301", "Büro"]
+    plain = ["Donaudampf", "office", "paragraph", "Full", "Café", "Bu\u0308ro"]
+    assert cut_words(texts, "none") == cut_words(plain, "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Die Häuser standen in den Gärten, und die Kinder spielten mit den Bällen auf den grünen Wiesen. " * 2, "de"),
+        ("The houses stood in the gardens, and the children played with the balls on the green lawns. " * 2, "en"),
+        ("房子在花园里，孩子们在绿色的草地上玩球，老师坐在旁边看着他们。" * 3, "none"),
+        ("Tür", "en"),
+    ],
+)
+def test_the_language_is_that_of_the_texts(text, language):
+    assert choose_language(None, [text] * 3) == count_words([text]).language == language
+    assert choose_language("german", [text]) == "german"
+    assert cut_words(["Häuser"], "german") == cut_words(["Haus"], "de") == [["haus"]]
+    with pytest.raises(KinspanError, match="--language x"):
+        choose_language("x", [text])
 
 
 def test_scripts_without_spaces_share_pairs_of_characters():
@@ -48,7 +72,7 @@ def test_scripts_without_spaces_share_pairs_of_characters():
 
 
 def test_vowel_signs_and_points_are_of_a_word():
-    assert cut_words(["हिन्दी में शब्द।", "Стрела\u0301 שָׁלוֹם"]) == [["हिन्दी", "में", "शब्द"], ["стрела\u0301", "שָׁלוֹם"]]
+    assert cut_words(["हिन्दी में शब्द।", "Стрела\u0301 שָׁלוֹם"], "none") == [["हिन्दी", "में", "शब्द"], ["стрела\u0301", "שָׁלוֹם"]]
 
 
 def test_the_collection_is_the_distinct_candidates():

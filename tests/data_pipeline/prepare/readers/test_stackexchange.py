@@ -152,12 +152,20 @@ def test_a_broken_row_costs_its_question(tmp_path, monkeypatch, read):
         question(1).replace("/>", ">"),
         question(2),
         question(3, "x" * 6000),
-        question(4, "a&#x1F;b\x0b"),
         row(PostTypeId=1),
     ]
     documents, rejected, _ = read(forum(tmp_path / "f", *rows))
     assert [d.id for d in documents] == ["f:2"]
-    assert len(rejected) == 4
+    assert len(rejected) == 3
+
+
+@pytest.mark.parametrize(
+    "bad", ["&#x0E;", "&#x8;", "&#14;", "&#xFFFE;", "&#xD83D;&#xDE00;", "&#55357;", "\x0b", "\x00"]
+)
+def test_a_character_that_xml_forbids_costs_itself(tmp_path, read, bad):
+    rows = [question(1, AcceptedAnswerId=2), answer(2, 1, "<p>So@it &#60; is.</p>").replace("@", bad)]
+    (document,), rejected, _ = read(forum(tmp_path / "f", *rows))
+    assert (document.answers, document.accepted, rejected) == (["So it < is."], 0, [])
 
 
 DAMAGED = {

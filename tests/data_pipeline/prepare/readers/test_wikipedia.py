@@ -65,15 +65,33 @@ def test_what_is_no_prose_goes(markup):
         ("1940{{ndash}}45 and {{circa|1950}}.", "1940–45 and c. 1950."),
         ("<div>In a box.</div>", "In a box."),
         ("<nowiki>[[not a link]]</nowiki>.", "[[not a link]]."),
+        (
+            "-{zh-hans:计算机;zh-hant:電腦}-是-{A|zh-tw:軟體; zh-cn:软件}--{H|zh-cn:软件}--{-}-，-{電腦}-。",
+            "计算机是軟體，電腦。",
+        ),
+        ("It has {{formatnum:1234567}} rivets.", "It has 1234567 rivets."),
     ],
 )
 def test_markup_within_a_sentence_is_taken_off(markup, text):
     assert extract_paragraphs(markup) == [text]
 
 
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("Lyon est là. Elle compte {{unité|460000}} et va. Elle est belle{{refnec}}.", "Lyon est là. Elle est belle."),
+        ("試合は{{R|a}}長い。{{ルビ|蹴|しゅう}}とも。至{{CURRENTYEAR}}年。終わる。{{Sfn|B}}", "試合は長い。終わる。"),
+        ("{{Infobox|a}}\n'''It''' ({{IPA|b}}; X) is here. {{Zitat|Ja.}} The town is.", "It (X) is here. The town is."),
+    ],
+)
+def test_a_sentence_with_a_hole_goes(markup, text):
+    assert extract_paragraphs(markup) == [text]
+
+
 def test_a_sentence_that_leads_in_to_a_list_goes_with_it():
     assert extract_paragraphs(f"{PROSE} There are three:\n* one\n* two") == [PROSE]
     assert extract_paragraphs("These are they:\n* one") == []
+    assert extract_paragraphs("甲是乙。它們有三：\n* 一") == ["甲是乙。"]
     assert drop_lead_in("Dr. A. Smith says: no.") == "Dr. A. Smith says: no."
 
 
