@@ -83,17 +83,17 @@ class Tally:
 # Text ---------------------------------------------------------------------------------------------------
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
-# blingfire splits only at European full stops. Chinese and Japanese ones have no space after them. A particle or a
-# comma that follows a quotation goes on with its sentence: 「...。」と言った。
 _STOP, _CLOSING = "[。！？｡…]", "」』）”’)\\]》】"
-_WIDE_STOPS = re.compile(
-    rf"(?:(?<=[。！？｡])|(?<=……))(?!{_STOP}|[、，{_CLOSING}])|(?<={_STOP}[」』”’])(?!{_STOP}|[、，ぁ-ん{_CLOSING}])"
-)
 # Of Armenian, Arabic, Urdu, Indian languages, Amharic, Burmese, Khmer, Tibetan, Mongolian and Santali
 _SPACED = "։؟۔।॥።፧။។៕།༎᠃᱾᱿"
 STOPS = f"。！？｡{_SPACED}"
-_SPACED_STOPS = re.compile(rf"(?<=[{_SPACED}])\s+")
-_HAS_NON_EUROPEAN_STOP = re.compile(f"[{STOPS}]|……")
+# blingfire splits only at European full stops, and before a closing bracket or a second stop. Wide stops have no space
+# after them. A particle or a comma after a quotation goes on with its sentence: 「...。」と言った。
+_HAS_NON_EUROPEAN_STOP, _TOO_EARLY = re.compile(f"[{STOPS}]|……"), re.compile(rf"\n(?=[{_CLOSING}。！？])")
+_NON_EUROPEAN_STOPS = re.compile(
+    rf"(?:(?<=[。！？｡])|(?<=……))(?!{_STOP}|[、，{_CLOSING}])|(?<={_STOP}[」』”’])(?!{_STOP}|[、，ぁ-ん{_CLOSING}])"
+    rf"|(?<=[{_SPACED}])\s+"
+)
 
 
 def normalise(text: str) -> str:
@@ -112,16 +112,10 @@ def split_sentences(paragraph: str) -> list[str]:
     """
     import blingfire  # not at the top: training and ranking import this module without blingfire
 
-    sentences = blingfire.text_to_sentences(paragraph).split("\n")
+    text = blingfire.text_to_sentences(paragraph)
     if not paragraph.isascii() and _HAS_NON_EUROPEAN_STOP.search(paragraph):
-        joined: list[str] = []
-        for part in sentences:  # blingfire splits before a closing bracket and a second stop
-            if joined and part.startswith(tuple(f"{_CLOSING}。！？")):
-                joined[-1] += part
-            else:
-                joined.append(part)
-        sentences = [s for part in joined for wide in _WIDE_STOPS.split(part) for s in _SPACED_STOPS.split(wide)]
-    return [s for s in map(str.strip, sentences) if s] or [paragraph]
+        text = _NON_EUROPEAN_STOPS.sub("\n", _TOO_EARLY.sub("", text))
+    return [s for s in map(str.strip, text.split("\n")) if s] or [paragraph]
 
 
 # Steps --------------------------------------------------------------------------------------------------

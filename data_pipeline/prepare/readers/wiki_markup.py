@@ -50,11 +50,11 @@ _SENTENCE_END = re.compile(rf"(?<=\w\w)[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]?
 _VARIANTS = re.compile(r"-\{(?!\{)((?:[^{}]|\{\{[^{}]*\}\})*)\}-")
 _VARIANT_FLAGS = re.compile(r"\s*([A-Z;-]*|[a-z][a-z;-]*)\s*\|")
 _VARIANT = re.compile(r"\s*(?:[^;:]*=>\s*)?[a-z]{2,3}(?:-[a-z]+)?\s*:\s*([^;]*)")
-_LONE_HOLE = re.compile(rf"^[ \t]*(?:{_HOLE}[ \t]*)+$", re.M)
-_NO_WORD = re.compile(  # holes of notes behind a word, in brackets of their own, between sentences, before a text
-    rf"(?<=[^\s(\[{{\"“„«{STOPS}{_HOLE}{UNSPACED}]){_HOLE}+|(?<=[{STOPS}]){_HOLE}+\s*$|(?<=[(\[])\s*{_HOLE}+\s*(?=[)\],;:])"
-    rf"|(?<=[(\[,;:–—-])\s*{_HOLE}+\s*(?=[)\]])|(?<=[.!?…]\s){_HOLE}+(?=\s*(?:$|[^\W\d_a-z{UNSPACED}]))"
-    rf"|^{_HOLE}+(?=[^\s{UNSPACED}])"
+_NO_WORD = re.compile(  # holes alone on a line, behind a word, in brackets, between sentences, and before a text
+    rf"^[ \t]*(?:{_HOLE}[ \t]*)+$|(?<=[^\s(\[{{\"“„«{STOPS}{_HOLE}{UNSPACED}]){_HOLE}+|(?<=[{STOPS}]){_HOLE}+\s*$"
+    rf"|(?<=[(\[])\s*{_HOLE}+\s*(?=[)\],;:])|(?<=[(\[,;:–—-])\s*{_HOLE}+\s*(?=[)\]])"
+    rf"|(?<=[.!?…]\s){_HOLE}+(?=\s*(?:$|[^\W\d_a-z{UNSPACED}]))|^{_HOLE}+(?=[^\s{UNSPACED}])",
+    re.M,
 )
 _NOTE = re.compile(
     r"r|rp|refn?|refnest|[se]fnm?p?|harv\w*|cite .*|citation needed|cn|fact|anchors?|要出典|来源请求|來源請求"
@@ -95,7 +95,7 @@ def extract_paragraphs(markup: str) -> list[str]:
     if _is_deeper(_BRACKETS, markup, MAX_BRACKET_DEPTH) or any(_is_deeper(p, markup, MAX_OPEN_TAGS) for p in _OPENINGS):
         raise Rejected("its markup is nested too deeply")  # parsing would take forever
     code = mwparserfromhell.parse(choose_variants(markup), skip_style_tags=True)
-    text = _LONE_HOLE.sub("", _LINE.sub("", _render(code, 0).replace("'''", "").replace("''", "")))
+    text = _NO_WORD.sub("", _LINE.sub("", _render(code, 0).replace("'''", "").replace("''", "")))
     paragraphs = (_tidy(_drop_incomplete(" ".join(part.split()))) for part in re.split(r"\n\s*\n", text))
     kept = (drop_lead_in(paragraph) for paragraph in paragraphs if _FORMULA_MARK not in paragraph)
     return [paragraph for paragraph in kept if paragraph]
@@ -117,7 +117,6 @@ def choose_variants(markup: str) -> str:
 
 def _drop_incomplete(paragraph: str) -> str:
     """Drops the sentences in which a template stood for words."""
-    paragraph = _NO_WORD.sub("", paragraph)
     for sentence in split_sentences(paragraph) if _HOLE in paragraph else ():
         if _HOLE in sentence:
             paragraph = paragraph.replace(sentence, "", 1)
