@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from unicodedata import normalize
 
 import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
+
+from data_pipeline.matching import fold_characters
 
 # ASNQ's labels. 4: the sentence is in the long answer and holds the short answer, which makes it the right one
 POSITIVE_GRADE, NEGATIVE_GRADES = 4, (1, 2, 3)
@@ -161,8 +162,8 @@ def _number_texts(texts: pa.LargeStringArray) -> np.ndarray:
 
 
 def fold_text(text: str) -> str:
-    """Returns the text without case, composed (NFC) and with single spaces: equal ones count as the same text."""
-    return " ".join(normalize("NFC", text.casefold()).split())
+    """Returns the text without case, invisible characters and more than single spaces: equal ones are the same text."""
+    return " ".join(fold_characters(text).casefold().split())
 
 
 def number_pairs(data: AnswerSet, questions: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""BM25, the baseline that compares words only, and its tokenisation."""
+"""BM25, the baseline that compares words only (Robertson and Zaragoza, 2009), and its tokenisation."""
 
 import logging
 import math
@@ -69,11 +69,7 @@ def cut_words(texts: Iterable[str], language: str) -> list[list[str]]:
 
 
 def index_words(texts: Sequence[str], language: str) -> bm25s.BM25 | None:
-    """Returns a BM25 index of these texts, or None if no text has a word.
-
-    k1 is 1.5, b is .75, and the inverse document frequency is Lucene's: the defaults of bm25s (Robertson and Zaragoza,
-    2009, "The probabilistic relevance framework: BM25 and beyond").
-    """
+    """Returns a BM25 index of these texts, with the defaults of bm25s, or None if no text has a word."""
     words = cut_words(texts, language)
     if not any(words):
         return None
@@ -83,10 +79,7 @@ def index_words(texts: Sequence[str], language: str) -> bm25s.BM25 | None:
 
 
 def score_bm25(data: AnswerSet, language: str | None = None) -> np.ndarray:
-    """Returns the scores ``[N]`` of the candidates by BM25; 0 if a candidate shares no word with its question.
-
-    Word frequencies are those of the distinct candidates of ``data``.
-    """
+    """Returns the scores ``[N]`` of the candidates by BM25, with the word counts of the distinct candidates."""
     return score_bm25_by(count_words(data.answers.unique().to_pylist(), language), data)
 
 
@@ -114,8 +107,7 @@ def count_words(texts: Sequence[str], language: str | None = None) -> WordCounts
 def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
     """Returns the scores ``[N]`` of the candidates by BM25 with the word counts of another collection.
 
-    A candidate's score then depends only on its question and its text, not on the other candidates. With the counts of
-    ``data`` itself, the scores are those of ``score_bm25``.
+    A candidate's score depends only on its question and its text; it is 0 if they share no word.
     """
     distinct = data.answers.dictionary_encode()
     texts = cut_words(distinct.dictionary.to_pylist(), counts.language)

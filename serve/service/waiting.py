@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from typing import NamedTuple
 
 from bm25s.tokenization import Tokenizer
@@ -146,17 +146,10 @@ class SearchQueue:
 
 def stem_question(question: str, language: str) -> set[str]:
     """Returns the stems of the question's words, except stop words, which would mark every line."""
-    words = [question[start:end] for start, end in locate_words(question)]
-    stop_words = _load_stop_words(language)
+    words, stop_words = [question[start:end] for start, end in locate_words(question)], list[str]()
+    with suppress(ValueError):  # bm25s has no stop words of some languages
+        stop_words = Tokenizer(stopwords=language).stopwords
     return {stem_word(word, language) for word in words if word.lower() not in stop_words}
-
-
-@cache
-def _load_stop_words(language: str) -> Collection[str]:
-    try:
-        return Tokenizer(stopwords=language).stopwords
-    except ValueError:  # bm25s has none for this language
-        return ()
 
 
 def mark_words(text: str, stems: set[str], language: str) -> list[tuple[int, int]]:

@@ -47,9 +47,8 @@ _NOT_TEXT = re.compile(  # links to files and categories, and to the same page i
 _LINE = re.compile(r"^[*#:;].*$|^-{4,}|^\|.*$|^!.*$|^\{\|.*$|__[A-Z]+__", re.M)
 _SENTENCE_END = re.compile(rf"(?<=\w\w)[.!?][\"'”’)\]]*\s+(?=[\"'“‘(\[]?[^\W\d_a-z])|[{STOPS}][」』”’）]*")
 # Chinese and other wikis write a word in all variants of their language: -{zh-hans:计算机;zh-hant:電腦}-
-_VARIANTS = re.compile(r"-\{(?!\{)((?:[^{}]|\{\{[^{}]*\}\})*)\}-")
-_VARIANT_FLAGS = re.compile(r"\s*([A-Z;-]*|[a-z][a-z;-]*)\s*\|")
-_VARIANT = re.compile(r"\s*(?:[^;:]*=>\s*)?[a-z]{2,3}(?:-[a-z]+)?\s*:\s*([^;]*)")
+_VARIANTS = re.compile(r"-\{(?!\{)\s*(?:([HDT-])\||[A-Z;]*\||[a-z][a-z;-]*\|)?((?:[^{}]|\{\{[^{}]*\}\})*)\}-")
+_VARIANT = re.compile(r"(?:[^;:]*=>\s*)?[a-z]{2,3}(?:-[a-z]+)?\s*:\s*([^;]*)")
 _NO_WORD = re.compile(  # holes alone on a line, behind a word, in brackets, between sentences, and before a text
     rf"^[ \t]*(?:{_HOLE}[ \t]*)+$|(?<=[^\s(\[{{\"“„«{STOPS}{_HOLE}{UNSPACED}]){_HOLE}+|(?<=[{STOPS}]){_HOLE}+\s*$"
     rf"|(?<=[(\[])\s*{_HOLE}+\s*(?=[)\],;:])|(?<=[(\[,;:–—-])\s*{_HOLE}+\s*(?=[)\]])"
@@ -105,12 +104,9 @@ def choose_variants(markup: str) -> str:
     """Replaces words that are written in several variants of a language by the first of them."""
 
     def choose(match: re.Match[str]) -> str:
-        flags = _VARIANT_FLAGS.match(match[1])
-        rules = match[1][flags.end() :] if flags else match[1]
-        if not rules.strip("- ") or (flags and flags[1] in ("H", "D", "T", "-")):  # a rule for the rest of the page
-            return ""
-        first = _VARIANT.match(rules)
-        return first[1].strip() if first else rules
+        words = match[2].strip("- ")  # a match[1] makes a rule for the rest of the page
+        first = _VARIANT.match(words)
+        return "" if match[1] else first[1].strip() if first else words
 
     return _VARIANTS.sub(choose, markup) if "-{" in markup else markup
 
