@@ -69,7 +69,7 @@ class PrepareConfig:
     sbatch: list[str] = setting([])
     """Options of sbatch for Slurm's jobs, each NAME=VALUE, such as partition=cpu time=08:00:00."""
     min_paragraph_chars: int = setting(60, NOT_BELOW_0)
-    """Paragraphs with fewer characters are dropped."""
+    """Paragraphs with fewer characters are dropped; Chinese, Japanese and Korean ones count as 3."""
     min_document_chars: int = setting(200, NOT_BELOW_0)
     """Documents with fewer characters after cleaning are dropped."""
     languages: list[str] = setting([])
