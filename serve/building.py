@@ -28,6 +28,7 @@ from .folder import (
     Manifest,
     list_files,
     lock_index,
+    read_manifest,
     write_manifest,
 )
 from .index import (
@@ -81,6 +82,8 @@ def build_index(
         dimension=embedder.embed_queries(["a"]).shape[1],
         similarity=embedder.similarity,
     )
+    if not language and (folder / MANIFEST).is_file():
+        language = read_manifest(folder).settings["language"]
     stems = choose_language(language, [answer.text for answer in answers])
     settings = IndexSettings(
         max_length=embedder.max_length, precision=precision, approximate=approximate, language=stems
