@@ -29,16 +29,16 @@ _PAIRED = f"{UNSPACED}\uac00-\ud7a3"  # also Hangul, whose words end with partic
 MARKS = (
     "\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
     "\u0900-\u0963\u0966-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84"
-    "\u0f8d-\u0fbc\u102b-\u103e\u1056-\u1059\u105e-\u1064\u1071-\u1074\u1082-\u108d\u17b4-\u17d3"
+    "\u0f8d-\u0fbc\u102b-\u103e\u1056-\u1059\u105e-\u1064\u1071-\u1074\u1082-\u108d\u17b4-\u17d3\u200d"
 )
-# Soft hyphens, zero-width characters, marks of the direction of writing, and selectors of a variant
-_INVISIBLE = "\u00ad\u034f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
-_INVISIBLE_CHARACTER, _UNSPACED_CHARACTER = re.compile(f"[{_INVISIBLE}]"), re.compile(f"[{UNSPACED}]")
-_NEVER_READ = re.compile(rf"(?![\u200c\u200d])[{_INVISIBLE}]|(?<![^\0-\u05ff])[\u200c\u200d]")
+# Soft hyphens, zero-width characters, marks of the direction of writing, selectors; joiners only beside Latin letters
+_INVISIBLE = "\u00ad\u034f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
+_INVISIBLE_CHARACTER = re.compile(rf"[{_INVISIBLE}]|(?<![^\0-\u05ff])[\u200c\u200d]")
 # Radicals, ligatures, forms of Arabic letters by their place in a word, wide and narrow letters, letters of formulas
-_VARIANTS = re.compile(
+_FORMS = re.compile(
     "[\u2e80-\u2fdf\ufb00-\ufdf9\ufe70-\ufefc\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc\U0001d400-\U0001d7ff]+"
 )
+_UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 _PAIRED_CHARACTER = re.compile(f"[{_PAIRED}]")
 _WIDE_CHARACTER = re.compile("[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
 _RUN_OR_WORD = re.compile(rf"([{_PAIRED}]+)|[^\W{_PAIRED}]+(?:[{MARKS}{_INVISIBLE}]+[^\W{_PAIRED}]*)*")
@@ -50,18 +50,15 @@ _END = 1  # the word id of a paragraph's end; 0 is that of any word that is in n
 _MULTIPLIERS = np.random.default_rng(13).integers(2**62, 2**63, NGRAM, dtype=np.uint64) | np.uint64(1)
 
 
-def fold_characters(text: str, for_reading: bool = False) -> str:
-    """Returns the text in Unicode NFKC, without invisible characters, so that texts which look alike are equal.
+def fold_characters(text: str) -> str:
+    """Returns the text without invisible characters, with each letter in one form, so that equal texts look equal.
 
-    for_reading: fold only what leaves the meaning and the spelling: 10² is not 102, ！ ends a Chinese sentence, and
-                 joiners are part of Persian and Hindi words
+    It is Unicode's NFKC but for signs that mean something else there: 10² is not 102, ！ ends a Chinese sentence.
     """
     if text.isascii():
         return text
-    if not for_reading:
-        return _INVISIBLE_CHARACTER.sub("", unicodedata.normalize("NFKC", text))
-    visible = _NEVER_READ.sub("", text)
-    return unicodedata.normalize("NFC", _VARIANTS.sub(lambda run: unicodedata.normalize("NFKC", run[0]), visible))
+    visible = _INVISIBLE_CHARACTER.sub("", text)
+    return unicodedata.normalize("NFC", _FORMS.sub(lambda run: unicodedata.normalize("NFKC", run[0]), visible))
 
 
 def count_chars(text: str) -> int:
@@ -72,7 +69,7 @@ def count_chars(text: str) -> int:
 
 def split_words(text: str) -> list[str]:
     """Splits into runs of letters and digits in lower case, characters of scripts without spaces, and line ends."""
-    return _WORD_OR_END.findall(fold_characters(text).lower())
+    return _WORD_OR_END.findall(unicodedata.normalize("NFKC", fold_characters(text)).lower())
 
 
 def space_out(text: str) -> str:

@@ -197,10 +197,9 @@ def _is_unspaced(text: str) -> bool:
 
 
 def check_joins(encode: Callable[[str], list[int]], sentences: list[str], name: str) -> None:
-    """Raises KinspanError if ids change when sentences are joined by a space.
+    """Raises KinspanError if ids change when sentences of the corpus are joined by a space; ``encode`` returns ids.
 
-    ``encode`` maps a text to its ids. The check uses the first sentences of the corpus itself, because the normaliser
-    and the pre-tokeniser decide whether it holds, and not the tokenizer's name: SentencePiece ones differ.
+    That depends on the normaliser and the pre-tokeniser, and not on the tokenizer's name.
     """
     for first, second in pairwise(sentences):
         if encode(f"{first} {second}") != encode(first) + encode(second):

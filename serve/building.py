@@ -82,9 +82,8 @@ def build_index(
         dimension=embedder.embed_queries(["a"]).shape[1],
         similarity=embedder.similarity,
     )
-    if not language and (folder / MANIFEST).is_file():
-        language = read_manifest(folder).settings["language"]
-    stems = choose_language(language, [answer.text for answer in answers])
+    known = read_manifest(folder).settings["language"] if (folder / MANIFEST).is_file() else None
+    stems = choose_language(language or known, [answer.text for answer in answers])
     settings = IndexSettings(
         max_length=embedder.max_length, precision=precision, approximate=approximate, language=stems
     )

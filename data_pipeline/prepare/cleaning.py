@@ -173,7 +173,7 @@ def _repair(paragraph: str) -> str:
 
 def fold_unicode(document: Document, paragraphs: list[str]) -> list[str]:
     """Composes characters, writes ligatures and wide letters as usual ones, and removes invisible characters."""
-    return [fold_characters(p, for_reading=True) for p in paragraphs]
+    return list(map(fold_characters, paragraphs))
 
 
 def strip_html(document: Document, paragraphs: list[str]) -> list[str]:

@@ -8,7 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TypeVar
 
 from data_pipeline.core.errors import KinspanError, redact
@@ -96,7 +95,7 @@ def parse_counted(record: Record, tally: ReadTally, parse: Parse = parse_record)
         tally.unread |= isinstance(reason, Unreadable)
         return reason
     tally.count(size)
-    fold = partial(fold_characters, for_reading=True)  # of paragraphs this is a cleaning step
+    fold = fold_characters  # of paragraphs this is a cleaning step
     return [replace(d, title=fold(d.title), answers=list(map(fold, d.answers))) for d in documents]
 
 

@@ -27,10 +27,9 @@ def draw_random_bits(seed: int, purpose: str, first: int, count: int, num_draws:
 
 
 def draw_below(random_bits: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
-    """Draws integers uniform in ``[0, bound)``, one from each draw, by multiply-shift (Lemire, 2019).
+    """Draws integers uniform in ``[0, bound)``, bound up to 2^31, one from each draw, by multiply-shift (Lemire, 2019).
 
-    It takes the upper 32 bits of each draw, so ``bound`` must be at most 2^31; the bias is below bound / 2^32.
-    Unlike ``Generator.integers`` it uses exactly one draw whatever the bound is, which keeps their number fixed.
+    Unlike ``Generator.integers`` it uses exactly one draw whatever the bound is. The bias is below bound / 2^32.
     """
     return (((random_bits >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)) >> np.uint64(32)).astype(np.int64)
 

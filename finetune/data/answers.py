@@ -167,10 +167,7 @@ def fold_text(text: str) -> str:
 
 
 def number_pairs(data: AnswerSet, questions: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns the pair numbers of these questions with the candidates of these rows, which may be another question's.
-
-    They begin at N, after the rows, which are the numbers of questions with their own candidates.
-    """
+    """Returns numbers, from N on, of the pairs of these questions with these rows, which may be another question's."""
     return data.num_pairs + questions.astype(np.int64) * data.num_pairs + rows
 
 

@@ -105,24 +105,18 @@ def count_words(texts: Sequence[str], language: str | None = None) -> WordCounts
 
 
 def score_bm25_by(counts: WordCounts, data: AnswerSet) -> np.ndarray:
-    """Returns the scores ``[N]`` of the candidates by BM25 with the word counts of another collection.
-
-    A candidate's score depends only on its question and its text; it is 0 if they share no word.
-    """
+    """Returns the scores ``[N]`` by BM25 with the word counts of another collection; 0 if a pair shares no word."""
     distinct = data.answers.dictionary_encode()
     texts = cut_words(distinct.dictionary.to_pylist(), counts.language)
     term_counts = [Counter(words) for words in texts]
     norms = [K1 * (1 - B + B * len(words) / max(counts.mean_words, 1e-9)) for words in texts]
     scores = np.zeros(data.num_pairs)
     for words, rows in zip(cut_words(data.questions, counts.language), data.question_slices(), strict=True):
-        weights = {word: n * _compute_idf(counts, word) for word, n in Counter(words).items()}
+        weights = {  # with the inverse document frequency of Lucene and bm25s
+            word: n * math.log(1 + (counts.num_texts - (f := counts.frequency.get(word, 1)) + 0.5) / (f + 0.5))
+            for word, n in Counter(words).items()
+        }
         for row, index in enumerate(distinct.indices[rows.start : rows.stop].to_pylist(), rows.start):
             tf, norm = term_counts[index], norms[index]
             scores[row] = sum(weight * tf[w] / (tf[w] + norm) for w, weight in weights.items() if w in tf)
     return scores
-
-
-def _compute_idf(counts: WordCounts, word: str) -> float:
-    """Returns the inverse document frequency, as Lucene and bm25s compute it."""
-    frequency = counts.frequency.get(word, 1)
-    return math.log(1 + (counts.num_texts - frequency + 0.5) / (frequency + 0.5))

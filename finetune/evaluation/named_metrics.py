@@ -74,10 +74,8 @@ def measure_answers(data: AnswerSet, scores: np.ndarray, metrics: Sequence[str])
 def measure_retrieval(
     ranked: Sequence[Sequence[str]], right: Sequence[Collection[str]], metrics: Sequence[str] = RETRIEVAL_METRICS
 ) -> Figures:
-    """Returns these metrics of every question, ``[Q]``; a question without a right answer counts 0.
-
-    ranked: the answer ids that a search returned for each question, best first; right: each question's right answer ids
-    """
+    """Returns these metrics of every question, ``[Q]``, from the answer ids that a search returned, best first, and the
+    right ones; a question without a right answer counts 0."""
     run = {str(q): {name: -float(rank) for rank, name in enumerate(ids)} for q, ids in enumerate(ranked)}
     return compute_run_metrics({str(q): dict.fromkeys(ids, 1) for q, ids in enumerate(right)}, run, metrics)
 

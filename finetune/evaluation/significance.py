@@ -22,14 +22,9 @@ class Comparison:
 
 
 def compare(a: np.ndarray, b: np.ndarray, seed: int = 0, draws: int = DRAWS) -> Comparison:
-    """Compares two systems by one metric on the same questions.
+    """Compares two systems on the same questions by the randomisation test (Smucker et al., 2007).
 
-    a, b: ``[Q]``, or ``[S, Q]`` for S runs with different seeds, which are averaged first, so that each question
-          stays one observation
-
-    The randomisation test assumes no distribution: if the systems were the same, each question's difference could as
-    well have the opposite sign, and p is the share of random signs that give as large a mean (Smucker et al., 2007, "A
-    comparison of statistical significance tests for information retrieval evaluation").
+    a, b: ``[Q]``, or ``[S, Q]`` for S runs, which are averaged first, so that each question stays one observation
     """
     a, b = np.atleast_2d(a).mean(axis=0), np.atleast_2d(b).mean(axis=0)
     difference = a - b
@@ -39,12 +34,10 @@ def compare(a: np.ndarray, b: np.ndarray, seed: int = 0, draws: int = DRAWS) -> 
 def correct_choice(differences: np.ndarray, draws: int = DRAWS) -> np.ndarray:
     """Returns p of each system's gain over one baseline, ``[R]``, corrected for the choice among the systems.
 
-    differences: ``[R, Q]``, the systems' metric less the baseline's on each question
+    It is the share of random signs of the questions' differences under which the largest of the R t statistics is as
+    large as the system's (Westfall and Young, 1993, "Resampling-based multiple testing", the single-step method).
 
-    Were a system no better, each question's differences could as well have the opposite sign, those of all systems at
-    once. p is the share of random signs under which the largest of the R t statistics is as large as the system's:
-    whichever is chosen, a gain is seen by chance no more often than the level says (Westfall and Young, 1993,
-    "Resampling-based multiple testing", the single-step method).
+    differences: ``[R, Q]``, the systems' metric less the baseline's on each question
     """
     size = differences.shape[1]
     squares = (differences**2).mean(axis=1)
@@ -63,11 +56,7 @@ def correct_choice(differences: np.ndarray, draws: int = DRAWS) -> np.ndarray:
 
 
 def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
-    """Returns the two-sided p of Welch's t-test between the means of S runs of a, ``[S]``, and T runs of b, ``[T]``.
-
-    It asks whether other seeds would give the same result; ``compare`` asks whether other questions would. It needs two
-    runs of each.
-    """
+    """Returns the two-sided p of Welch's t-test between S runs of a, ``[S]``, and T of b: would other seeds differ?"""
     from scipy.stats import ttest_ind
 
     if np.ptp(np.concatenate([a, b])) == 0:
@@ -79,11 +68,7 @@ def compare_seeds(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def correct_holm(p: Sequence[float]) -> list[float]:
-    """Returns each p corrected for their number, so that the chance of any false finding stays below the level.
-
-    The smallest of m is multiplied by m, the next one by m - 1, and so on; none becomes smaller than the one before it
-    (Holm, 1979, "A simple sequentially rejective multiple test procedure").
-    """
+    """Returns each p, corrected so that any false finding stays below the level (Holm, 1979)."""
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values, kind="stable")
     corrected = np.empty(len(values))
@@ -92,21 +77,12 @@ def correct_holm(p: Sequence[float]) -> list[float]:
 
 
 def correct_greater(tests: Sequence[Sequence[float]]) -> list[float]:
-    """Returns the corrected p of comparisons, each of which must be significant in all of its tests.
-
-    tests: for each comparison, p over questions and p over seeds, each of which ignores the other's variance
-
-    The greatest p of each is valid for that, and Holm's method corrects these. To correct each kind of test separately
-    and then take the greater p would find a difference where there is none twice as often as the level says.
-    """
+    """Returns the corrected p of comparisons, each of which must be significant in all of its tests."""
     return correct_holm([max(p) for p in tests])
 
 
 def drop_equal_seeds(row: np.ndarray) -> np.ndarray:
-    """Returns one run ``[1, Q]`` of a row whose runs ``[S, Q]`` are all equal, and any other row as it is.
-
-    The runs are equal if no seed improved on a transferred ranker: copies of it say nothing about other seeds.
-    """
+    """Returns one run ``[1, Q]`` of a row whose runs ``[S, Q]`` are all equal, since no seed improved on its start."""
     return row[:1] if (row == row[0]).all() else row
 
 

@@ -63,10 +63,7 @@ class Embedder:
         return self._embed(texts, QUERY, precision)
 
     def embed_answers(self, texts: Sequence[str], precision: str = "fp32") -> np.ndarray:
-        """Returns ``[n, dimension]`` float32 of answers, with the model's prompt for them.
-
-        precision: "bf16" is faster, but rounds
-        """
+        """Returns ``[n, dimension]`` float32 of answers, with the model's prompt; bf16 is faster, but rounds."""
         return self._embed(texts, ANSWER, precision)
 
     def score(self, data: AnswerSet) -> tuple[np.ndarray, np.ndarray]:

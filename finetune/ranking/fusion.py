@@ -46,11 +46,8 @@ def standardise(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def reciprocal_ranks(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Returns 1 / (RANK_OFFSET + rank) of each score ``[N]`` within its question.
-
-    Equal scores share the last of their ranks: the order of rows, in which labelled files often have the right answer
-    first, never counts.
-    """
+    """Returns 1 / (RANK_OFFSET + rank) of each score ``[N]`` within its question. Equal scores share the last of their
+    ranks, so that the order of rows never counts."""
     parts = np.split(scores, starts[1:-1])
     return np.concatenate([1 / (RANK_OFFSET + rankdata(-part, method="max")) for part in parts])
 
@@ -58,11 +55,7 @@ def reciprocal_ranks(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
 def combine(
     scores: Mapping[str, np.ndarray], weights: Mapping[str, float], starts: np.ndarray, by_rank: bool
 ) -> np.ndarray:
-    """Returns the weighted sum ``[N]`` of the parts' standardised scores, or of their reciprocal ranks.
-
-    scores: ``[N]`` for each name of ``weights``
-    starts: ``[Q + 1]``, see AnswerSet
-    """
+    """Returns the weighted sum ``[N]`` of the parts' standardised scores, or of their reciprocal ranks."""
     scale = reciprocal_ranks if by_rank else standardise
     return np.sum([weight * scale(scores[name], starts) for name, weight in weights.items()], axis=0)
 

@@ -33,11 +33,7 @@ class EncodedExamples(Protocol):
 
 
 def score_pairs(
-    ranker: PackedForward,
-    pairs: EncodedPairs,
-    device: torch.device,
-    what: str = "scoring",
-    precision: str = "fp32",
+    ranker: PackedForward, pairs: EncodedPairs, device: torch.device, what: str = "scoring", precision: str = "fp32"
 ) -> np.ndarray:
     """Returns ``ranker``'s score of every pair, ``[N]`` float64. Arguments and errors are those of ``run_batches``."""
     batches = list(group_by_length(pairs.lengths, BATCH_TOKENS[device.type], np.arange(len(pairs.lengths))))

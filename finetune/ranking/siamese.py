@@ -136,12 +136,7 @@ def encode_answers(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_leng
 
 
 def score_texts(
-    ranker: PackedForward,
-    data: AnswerSet,
-    texts: EncodedAnswers,
-    width: int,
-    device: torch.device,
-    what: str,
+    ranker: PackedForward, data: AnswerSet, texts: EncodedAnswers, width: int, device: torch.device, what: str
 ) -> np.ndarray:
     """Returns the cosine of every row's candidate to its question, ``[N]`` float64; each text is embedded once.
 

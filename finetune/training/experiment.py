@@ -85,8 +85,7 @@ class Experiment:
 def run_experiment(config: FinetuneConfig, baselines: bool = True) -> JsonObject:
     """Fine-tunes with every seed, measures the best ranker of each, and writes ``results.json`` and ``curves.png``.
 
-    Run by every rank. The same call again resumes. Raises Stopped (a SystemExit of status 75) if a signal or
-    ``max_hours`` ended a run with a checkpoint. A study has rows of its own for the ``baselines``.
+    Run by every rank. The same call resumes. Raises Stopped (SystemExit, status 75) after a signal or ``max_hours``.
     """
     check(config)
     with listen_for_stop(config.max_hours):

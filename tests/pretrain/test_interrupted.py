@@ -157,10 +157,7 @@ def test_an_update_that_is_not_finite_is_skipped_whole(kind, stage, precision, c
     assert same(with_poison, trained([0, 1, 3])[1])
 
 
-@pytest.mark.parametrize(
-    ("stage", "precision"),
-    [("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp32")],
-)
+@pytest.mark.parametrize(("stage", "precision"), [("zero0", "fp32"), ("zero1", "bf16"), ("zero2", "fp32")])
 def test_a_largest_batch_that_is_not_finite_leaves_no_trace(stage, precision, config):
     setup, engine = start_engine(config(deepspeed_config=f"ds_configs/{stage}.json", precision=precision))
     remove = poison("gradient")(engine)

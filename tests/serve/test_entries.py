@@ -45,10 +45,7 @@ def test_from_answers_to_a_question(tmp_path, run, bi_encoder, cross_encoder, an
         ([*build[1:], "--model", DEFAULT_MODEL_NAME], f"--model {DEFAULT_MODEL_NAME}"),
         (["--output_dir", folder, "--max_length", "9"], "--max_length"),
         ([*build[1:], "--answers", tmp_path / "none.jsonl"], r"none\.jsonl"),
-        (
-            [*build[1:], "--answers", write(tmp_path / "c.jsonl", [answers[5]._replace(text="x")])],
-            "c.jsonl: .*'a5'",
-        ),
+        ([*build[1:], "--answers", write(tmp_path / "c.jsonl", [answers[5]._replace(text="x")])], "c.jsonl: .*'a5'"),
     ):
         with pytest.raises(KinspanError, match=reason):
             run(index, *flags)

@@ -63,11 +63,6 @@ def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str
     return [text for text in (" ".join("".join(parts).split()) for parts in paragraphs) if text]
 
 
-def _parse_html(record: Record) -> list[Document]:
-    title, paragraphs = extract_page(record.content)
-    return [Document(record.name, title, paragraphs, record.source, is_parsed=True)]
-
-
 # Crawls ---------------------------------------------------------------------------------------------------
 
 
@@ -160,5 +155,10 @@ def _parse_page(record: Record) -> list[Document]:
     return [Document(url or f"{record.name}:{record.line}", title, paragraphs, record.source, is_parsed=True)]
 
 
-HTML = Reader(read_whole, _parse_html, may_be_compressed=True, modules=("trafilatura",))
+HTML = Reader(
+    read_whole,
+    lambda record: [Document(record.name, *extract_page(record.content), record.source, is_parsed=True)],
+    may_be_compressed=True,
+    modules=("trafilatura",),
+)
 WARC = Reader(_read_responses, _parse_page, may_be_compressed=True, modules=("warcio", "trafilatura"))

@@ -14,15 +14,7 @@ from finetune.adapt import questions, rankers, run
 from finetune.adapt.page import format_result
 from finetune.adapt.questions import load_questions
 from finetune.adapt.rankers import name_model
-from finetune.adapt.run import (
-    MEASURED_UPDATES,
-    PLANNED,
-    AdaptOptions,
-    PipelineHooks,
-    adapt,
-    parse_budget,
-    train_for,
-)
+from finetune.adapt.run import MEASURED_UPDATES, PLANNED, AdaptOptions, PipelineHooks, adapt, parse_budget, train_for
 from finetune.data.passages import Paragraphs
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25

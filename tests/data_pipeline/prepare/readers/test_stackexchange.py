@@ -148,12 +148,7 @@ def test_a_large_file_is_put_in_order_in_groups(tmp_path, monkeypatch, read):
 
 def test_a_broken_row_costs_its_question(tmp_path, monkeypatch, read):
     monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 5000)
-    rows = [
-        question(1).replace("/>", ">"),
-        question(2),
-        question(3, "x" * 6000),
-        row(PostTypeId=1),
-    ]
+    rows = [question(1).replace("/>", ">"), question(2), question(3, "x" * 6000), row(PostTypeId=1)]
     documents, rejected, _ = read(forum(tmp_path / "f", *rows))
     assert [d.id for d in documents] == ["f:2"]
     assert len(rejected) == 3
