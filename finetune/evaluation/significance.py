@@ -81,11 +81,6 @@ def correct_greater(tests: Sequence[Sequence[float]]) -> list[float]:
     return correct_holm([max(p) for p in tests])
 
 
-def drop_equal_seeds(row: np.ndarray) -> np.ndarray:
-    """Returns one run ``[1, Q]`` of a row whose runs ``[S, Q]`` are all equal, since no seed improved on its start."""
-    return row[:1] if (row == row[0]).all() else row
-
-
 def compare_rows(rows: Sequence[np.ndarray], seed: int = 0) -> list[dict[str, Any] | None]:
     """Compares each row of a table with the first, by one metric, and corrects p for the number of rows.
 
@@ -95,7 +90,8 @@ def compare_rows(rows: Sequence[np.ndarray], seed: int = 0) -> list[dict[str, An
     ``over_seeds`` if both rows have two runs or more that are not all equal), and ``corrected``, the p of
     ``correct_greater`` over the rows.
     """
-    first, *others = map(drop_equal_seeds, rows)
+    # Runs are equal if no seed improved on a transferred ranker: copies of it say nothing about other seeds
+    first, *others = (row[:1] if (row == row[0]).all() else row for row in rows)
     tests: list[dict[str, Any]] = []
     for row in others:
         test: dict[str, Any] = asdict(compare(row, first, seed))
