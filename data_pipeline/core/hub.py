@@ -5,6 +5,8 @@ from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
 
+# Options of transformers' cached_file that make it return None for a missing file
+ABSENT = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
 ADVICE = "give a model's folder, a name on the hub such as roberta-base, or all-MiniLM-L6-v2, which is installed"
 
 

@@ -11,7 +11,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.hub import expect_hub
+from data_pipeline.core.hub import ABSENT, expect_hub
 from data_pipeline.tokenizers import check_vocabulary
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.limits import check_fits, count_positions
@@ -26,8 +26,6 @@ DEFAULT_LENGTH = 512  # tokens, for a model that states no maximum
 UNLIMITED = 10**9  # transformers gives a greater number if it knows no maximum
 CLASSIFIER = "ForSequenceClassification"
 QUERY, ANSWER = ("query",), ("document", "passage", "corpus")  # models' names for the prompts of these texts
-# Options of cached_file that make it return None for a missing file
-ABSENT = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
 
 
 def find_kind(name_or_dir: str) -> str:

@@ -20,6 +20,7 @@ from transformers.utils import cached_file
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
+from data_pipeline.core.hub import ABSENT
 from data_pipeline.tokenizers import load_tokenizer_as_it_is
 from pretrain.modeling import attention
 from pretrain.modeling.adapters.folder import find_model, is_adapter, load_adapted
@@ -39,7 +40,7 @@ from pretrain.modeling.pair_model import (
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
 
-from .kinds import ABSENT, CLASSIFIER, DEFAULT_LENGTH, UNLIMITED, silence_transformers
+from .kinds import CLASSIFIER, DEFAULT_LENGTH, UNLIMITED, silence_transformers
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ def load_trained_ranker(name_or_dir: str) -> Ranker:
 
     A head of two labels is folded into one logit.
     """
+    silence_transformers()
     if is_adapter(name_or_dir):
         return Ranker(load_adapted(name_or_dir, attn_implementation=attention.NAME))
     options = {"attn_implementation": attention.NAME, "dtype": torch.float32}

@@ -9,9 +9,9 @@ from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curves and a model card.
 
-AutoModelForSequenceClassification, AutoModelForMaskedLM, AutoTokenizer and sentence-transformers' CrossEncoder
-load the folder without kinspan. After replaced-token detection ElectraForPreTraining loads it too, and the generator is
-in generator/. --push_to_hub tags the upload with its checkpoint, such as step-00000240."""
+AutoModelForSequenceClassification, AutoTokenizer and sentence-transformers' CrossEncoder load the folder without
+kinspan; AutoModelForMaskedLM with variant="token_head". After replaced-token detection ElectraForPreTraining loads it
+so, and the generator is in generator/. --push_to_hub tags the upload with its checkpoint, such as step-00000240."""
 
 EPILOG = """examples:
   kinspan release --run_dir runs/docs --output_dir releases/docs

@@ -16,11 +16,11 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.utils import logging
+from transformers.utils import cached_file, logging
 
 from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.hub import expect_hub
+from data_pipeline.core.hub import ABSENT, expect_hub
 from data_pipeline.tokenizers import shorten_name
 from pretrain.modeling import attention
 
@@ -29,6 +29,8 @@ from .families import FAMILIES
 from .losses import MLM, MLM_SUMS, PAIR, compute_mlm_loss, compute_pair_loss, name_sums
 
 Load = Callable[..., tuple[PreTrainedModel, list[str]]]  # with the signature of load_or_build
+TOKEN_HEAD = "token_head"  # the variant of a release with the head of masked LM or of replaced-token detection
+TOKEN_HEAD_INDEX = f"model.safetensors.index.{TOKEN_HEAD}.json"
 POOLER = "pooler"  # part of the encoder's module, but only the pair head uses it
 
 
@@ -104,6 +106,8 @@ def load_or_build(
     subfolder = Path(name_or_dir) / FAMILIES[config.model_type].masked_lm_folder  # where both heads share names
     where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
     options = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
+    if auto is not AutoModelForSequenceClassification and cached_file(where, TOKEN_HEAD_INDEX, **ABSENT):
+        options["variant"] = TOKEN_HEAD
     model, missing = load_part(auto, where, options, flag)
     return model, [f"the {head} head starts fresh: {short} lacks {len(missing)} tensors of it"] if missing else []
 

@@ -13,6 +13,7 @@ from transformers.utils import cached_file
 from transformers.utils.hub import extract_commit_hash
 
 from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.hub import ABSENT
 
 FACTS = "kinspan.json"  # the facts of a release; a folder without it is not a release
 CARD = "README.md"
@@ -60,10 +61,9 @@ def fingerprint_model(name_or_dir: str, ignored: Collection[str] = ()) -> str:
 
 
 def _find_commit(name: str) -> str:
-    absent = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     for file in ("modules.json", "config.json"):
         try:
-            commit = extract_commit_hash(cached_file(name, file, **absent), None)
+            commit = extract_commit_hash(cached_file(name, file, **ABSENT), None)
         except (OSError, ValueError) as error:
             raise KinspanError(f"no model at {name}: {quote_error(error)}") from error
         if commit:

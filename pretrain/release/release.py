@@ -17,6 +17,7 @@ from pretrain.checkpoints.manifest import find_damage
 from pretrain.checkpoints.reader import get_step, list_checkpoints
 from pretrain.engine.log import read_metrics
 from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.pair_model import TOKEN_HEAD, TOKEN_HEAD_INDEX
 
 from .adapter import fill_adapter_release
 from .card import CardOverrides, Facts, Kind, find_warnings, format_card
@@ -145,15 +146,21 @@ def _fill_release(run: Path, weights: Weights, facts: Facts, partial: Path) -> s
         fill_siamese_folder(partial, config, weights, facts["max_length"])
         return config["model_type"]
     if facts["token_loss"] == "rtd":
-        models = split_electra_models(config, _read_config(run, GENERATOR_FOLDER), weights)
+        models, head = split_electra_models(config, _read_config(run, GENERATOR_FOLDER), weights)
     else:
-        models = split_models(config, weights)
+        models, head = split_models(config, weights)
     for subfolder, (model_config, model_weights) in models.items():
         folder = partial / subfolder
         if subfolder:
             shutil.copytree(run / MODEL_FOLDER, folder)  # with the tokenizer, so that each folder loads by itself
         save_file(model_weights, str(folder / "model.safetensors"), {"format": "pt"})
         write_json(folder / "config.json", model_config)
+    if head:
+        _, classifier = models[""]
+        save_file(head, str(partial / f"{TOKEN_HEAD}.safetensors"), {"format": "pt"})
+        files = dict.fromkeys(classifier, "model.safetensors") | dict.fromkeys(head, f"{TOKEN_HEAD}.safetensors")
+        size = sum(tensor.nbytes for tensor in (*classifier.values(), *head.values()))
+        write_json(partial / TOKEN_HEAD_INDEX, {"metadata": {"total_size": size}, "weight_map": files})
     return config["model_type"]
 
 
@@ -161,26 +168,27 @@ def _read_config(run: Path, folder: str) -> ModelConfig:
     return read_object(run / folder / "config.json", f"{run} cannot be released without it")
 
 
-def split_models(config: ModelConfig, weights: Weights) -> dict[str, tuple[ModelConfig, Weights]]:
-    """Returns config and weights for each subfolder of a release, with the names of transformers' classes.
+def split_models(config: ModelConfig, weights: Weights) -> tuple[dict[str, tuple[ModelConfig, Weights]], Weights]:
+    """Returns config and weights for each subfolder of a release, and the token head that is stored beside them.
 
     weights: by the names of PairModel's parameters; tied tensors occur once, under the encoder
     """
     family = FAMILIES[config["model_type"]]
     classifier, head = strip_prefix(weights, "classifier."), strip_prefix(weights, "mlm_head.")
     if not family.masked_lm_folder:
-        return {"": (make_release_config(config, family.classifier), classifier | head)}
+        return {"": (make_release_config(config, family.classifier), classifier)}, head
     encoder = {k: v for k, v in classifier.items() if k.startswith("model.")}
-    return {
+    models = {
         "": (make_release_config(config, family.classifier), classifier),
         family.masked_lm_folder: (make_config(config, family.masked_lm), encoder | head),
     }
+    return models, {}
 
 
 def split_electra_models(
     config: ModelConfig, generator_config: ModelConfig, weights: Weights
-) -> dict[str, tuple[ModelConfig, Weights]]:
-    """Returns the same for replaced-token detection: the discriminator with its two heads, and the generator.
+) -> tuple[dict[str, tuple[ModelConfig, Weights]], Weights]:
+    """Returns the same for replaced-token detection: the discriminator, the generator and the detection head.
 
     Tensors that both models share are written to both files. A disentangled word table is released as the sum that the
     discriminator uses.
@@ -188,15 +196,16 @@ def split_electra_models(
     generator = strip_prefix(weights, "generator.")
     shared = {name: tensor for name, tensor in generator.items() if name.startswith("electra.embeddings.")}
     head = {name: tensor for name, tensor in weights.items() if name.startswith("discriminator_predictions.")}
-    discriminator = shared | strip_prefix(weights, "classifier.") | head
+    discriminator = shared | strip_prefix(weights, "classifier.")
     delta = discriminator.pop(f"{WORD_TABLE}.delta", None)
     if delta is not None:
         discriminator[f"{WORD_TABLE}.weight"] = shared[f"{WORD_TABLE}.weight"] + delta
     family = FAMILIES[config["model_type"]]
-    return {
+    models = {
         "": (make_release_config(config, family.classifier), discriminator),
         GENERATOR_FOLDER: (make_config(generator_config, family.masked_lm), generator),
     }
+    return models, head
 
 
 def make_release_config(config: ModelConfig, architecture: str) -> ModelConfig:

@@ -64,12 +64,12 @@ def discriminate(model, inputs):
 
 def _check_scores(model, released, batch):
     loaded = {}
-    for auto, place in (
-        (AutoModelForSequenceClassification, released),
-        (AutoModelForPreTraining, released),
-        (AutoModelForMaskedLM, released / "generator"),
+    for auto, place, variant in (
+        (AutoModelForSequenceClassification, released, None),
+        (AutoModelForPreTraining, released, "token_head"),
+        (AutoModelForMaskedLM, released / "generator", None),
     ):
-        loaded[auto], info = auto.from_pretrained(str(place), output_loading_info=True)
+        loaded[auto], info = auto.from_pretrained(str(place), variant=variant, output_loading_info=True)
         assert not info["missing_keys"]
         assert not info["mismatched_keys"]
     again, notes = load_replaced_token_model(str(released), str(released / "generator"), "none", seed=9)
