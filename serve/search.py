@@ -23,7 +23,7 @@ from finetune.data.passages import RankedRows
 from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import rank_scores, read_run, write_run
 from finetune.ranking import kinds
-from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
+from finetune.ranking.embedder import MAX_CHARS, Embedder, fingerprint_bi_encoder
 from finetune.ranking.model import load_model, score_answers
 from finetune.ranking.retrieval import find_by_words, fuse
 
@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 BATCH = 16  # questions per call of the models
 RUN = "run.txt"
-MAX_CHARS = 50  # per token: texts are truncated to this many times the maximum length before they are tokenised
 
 
 @dataclass(frozen=True)

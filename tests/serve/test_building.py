@@ -127,7 +127,6 @@ def test_another_models_index_is_refused(tmp_path, other_bi_encoder, embedder, a
     other = Embedder(str(other_bi_encoder))
     for action in (
         lambda: build_index(tmp_path / "index", other, answers[:5]),
-        lambda: build_index(tmp_path / "index", other, answers[5:6]),
         lambda: Searcher(tmp_path / "index", model=str(other_bi_encoder)),
     ):
         with pytest.raises(KinspanError, match=f"--model {other_bi_encoder}"):

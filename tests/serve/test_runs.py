@@ -13,7 +13,7 @@ from finetune.evaluation.metrics import compute_run_metrics, rank_run
 from finetune.evaluation.trec import read_run, write_run
 from finetune.ranking.model import score_answers
 from serve.building import build_index
-from serve.questions import BI_ENCODER, FUSION
+from serve.questions import FUSION
 from serve.search import Searcher, list_scores, make_candidates, rerank_run, search_all
 
 QUESTIONS = {f"q{number}": f"what of number {number}" for number in range(0, 60, 3)}
@@ -53,27 +53,20 @@ def write_collection(path, answers):
     return path
 
 
-def test_a_run_holds_what_the_search_finds_and_measures_as_it(searched, index):
-    for stage in (BI_ENCODER, FUSION):  # many hits of a fusion tie
-        search = partial(Searcher(index).search, first_stage=stage)
-        served = [(name, [hit.id for hit in hits], hits) for name, hits in search_all(search, QUESTIONS, 20, False)]
-        write_run(searched, ((name, list_scores(hits)) for name, _, hits in served), "tag")
-        qrels = {name: {ids[n % 7]: 1} for n, (name, ids, _) in enumerate(served)}
-        with searched.open() as file:
+def test_a_run_holds_what_the_search_finds_and_measures_as_it(tmp_path, index, cross_encoder):
+    plain, reranked = Searcher(index).search, Searcher(index, str(cross_encoder), max_length=32).search
+    fused = partial(plain, first_stage=FUSION)  # many of whose hits tie
+    for search in (plain, fused, partial(reranked, rerank_k=5)):  # what is re-ranked stays above the rest
+        served = list(search_all(search, QUESTIONS, 20, False))
+        write_run(tmp_path / "run.txt", ((name, list_scores(hits)) for name, hits in served), "tag")
+        qrels = {name: {hits[n % 7].id: 1} for n, (name, hits) in enumerate(served)}
+        with (tmp_path / "run.txt").open() as file:
             theirs = ir_measures.calc_aggregate([ir_measures.RR], qrels, ir_measures.read_trec_run(file))
-        expected = np.mean([1 / (1 + n % 7) for n in range(len(served))])
-        assert theirs[ir_measures.RR] == pytest.approx(expected), stage
-        run = read_run(searched)
+        expected, run = np.mean([1 / (1 + n % 7) for n in range(len(served))]), read_run(tmp_path / "run.txt")
+        assert theirs[ir_measures.RR] == pytest.approx(expected)
         assert compute_run_metrics(qrels, run, ["mrr"])["mrr"].mean() == pytest.approx(expected)
-        assert all(run[name] == pytest.approx({hit.id: hit.score for hit in hits}) for name, _, hits in served)
-
-
-def test_what_was_re_ranked_stays_above_the_rest(index, cross_encoder):
-    searcher = Searcher(index, str(cross_encoder), max_length=32)
-    for _, hits in search_all(partial(searcher.search, rerank_k=5), QUESTIONS, 20, False):
-        ranked = rank_run({"q": list_scores(hits)})["q"]
-        assert set(ranked[:5]) == {hit.id for hit in hits[:5]}
-        assert ranked[5:] == [hit.id for hit in hits[5:]]
+        assert rank_run(run) == {name: [hit.id for hit in hits] for name, hits in served}
+        assert all(run[name][hit.id] == pytest.approx(hit.score) for name, hits in served for hit in hits[:5])
 
 
 def test_an_answer_with_the_id_of_its_question_is_left_out(index):
