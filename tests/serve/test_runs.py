@@ -110,7 +110,7 @@ def test_bad_runs_and_missing_texts_are_named_by_line(rerank, searched, index, t
         (tmp_path / "index", line, {"depth": 20}),
         (twice, "twice.jsonl", {"depth": 20}),
         (some, "run.txt: question q3", {"queries": few}),
-        (index, "bad.txt row 1", {"run": tmp_path / "bad.txt"}),
+        (index, "bad.txt line 1", {"run": tmp_path / "bad.txt"}),
         (index, "--output_dir", {"run": tmp_path / "out/run.txt"}),
     ):
         with pytest.raises(KinspanError, match=re.escape(named)):
