@@ -12,6 +12,7 @@ from data_pipeline.core.files import hash_file, sync, write_atomically
 
 MANIFEST = "manifest.json"
 TAG = "engine"  # the folder of DeepSpeed's files in a checkpoint
+STATES = f"{TAG}/[!.]*_states.pt"  # all that DeepSpeed reads there
 BASE = "base"  # metadata key in an adapter's weights: the fingerprint of the frozen base
 # Errors that a damaged folder causes. All others come from the storage, and the folder may be undamaged
 DAMAGE_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
@@ -41,6 +42,7 @@ def write_manifest(folder: Path, files: Files) -> None:
 def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | None:
     """Returns how a folder differs from its manifest; None if all files, or those ``needed``, are as written.
 
+    Other files, such as .DS_Store, are ignored, unless DeepSpeed would read them.
     Raises OSError if the storage cannot be read, because the folder may be undamaged nevertheless.
     """
     try:
@@ -57,9 +59,6 @@ def find_damage(folder: Path, needed: Collection[str] | None = None) -> str | No
         return f"{os.path.relpath(error.filename or folder / MANIFEST, folder)} is missing or damaged"
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is damaged"
-    if needed is not None:
-        return None
-    known = {folder / MANIFEST, *(folder / name for name in files)}
-    if extra := [path.name for path in folder.rglob("*") if path.is_file() and path not in known]:
-        return f"{min(extra)} is not in {MANIFEST}"
-    return None if files else f"{MANIFEST} names no file"
+    if needed is None and (strays := {*folder.glob(STATES)} - {folder / name for name in files}):
+        return f"{min(strays).name} is not in {MANIFEST}"
+    return None if files or needed is not None else f"{MANIFEST} names no file"

@@ -14,24 +14,29 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object, write_atomically
-from pretrain.engine import ranks
 
 LOCK, RUN = "lock", "run.json"
 SUMMARY, CHECKPOINTS = "summary.json", "checkpoints"
 SHARED = ".shared-"  # prefix of the files by which ranks check that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
-FORMAT = 3  # version of the folder; raised when a resumed run would draw or count differently
+# The flags behind the facts that identify a run
+FLAGS = {"model_weights": "model", "start": "model", "corpus_content": "corpus", "train": "data", "dev": "data"}
+FLAGS |= {"deepspeed": "deepspeed_config", "precision_used": "precision", "own_objectives": "objective"}
+FORMAT = 4  # version of the folder; raised when a resumed run would draw or count differently
 
 
 def open_folder(name: str | Path) -> Path:
-    """Makes the output folder if it is missing, and returns it. Raises KinspanError if it is not writable."""
+    """Makes the output folder if it is missing, and returns it.
+
+    Raises KinspanError if it is not writable, or holds files but no run.
+    """
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,11 +45,16 @@ def open_folder(name: str | Path) -> Path:
                 pass
     except OSError as error:
         raise KinspanError(f"--output_dir {error.filename or folder} cannot be written: {error.strerror}") from error
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    if names - {RUN + ".tmp", LOCK} and not (folder / RUN).exists():
+        raise KinspanError(f"--output_dir {folder} is not empty and holds no run: choose another folder")
     return folder
 
 
 def check_shared(folder: Path) -> None:
     """Raises KinspanError on all ranks if one of them does not see what rank 0 writes into the folder."""
+    from pretrain.engine import ranks  # torch takes seconds to import
+
     name = ranks.broadcast_from_rank_0(lambda: f"{SHARED}{secrets.token_hex(8)}")
     ranks.broadcast_from_rank_0(lambda: (folder / name).touch())
     visible = ranks.gather((folder / name).exists())
@@ -53,24 +63,22 @@ def check_shared(folder: Path) -> None:
         raise KinspanError(f"--output_dir {folder}: rank {visible.index(False)} does not see there what rank 0 wrote")
 
 
-def holds_this_run(folder: Path, record: JsonObject) -> bool:
+def holds_this_run(folder: Path, record: JsonObject, changed: Collection[str] = ()) -> bool:
     """Returns whether the folder holds this run, complete or with a checkpoint. Raises KinspanError if it holds others.
 
-    record: the content of run.json: the run's identity, or facts with the identity under the key "identity"
+    record:  the content of run.json: the run's identity, or facts with the identity under the key "identity"
+    changed: entries of the identity that may differ
     """
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
-        _check_same_run(path, record)
+        _check_same_run(path, record, changed)
         return True
-    names = {p.name for p in folder.iterdir() if not p.name.startswith(SHARED)} if folder.is_dir() else set()
-    if not path.exists() and names - {RUN + ".tmp", LOCK}:
-        raise KinspanError(f"--output_dir {folder} is not empty and holds no run: choose another folder")
     return False
 
 
-def claim_folder(folder: Path, record: JsonObject) -> bool:
+def claim_folder(folder: Path, record: JsonObject, changed: Collection[str] = ()) -> bool:
     """Claims the folder if it is free, by writing ``record`` to run.json; returns whether it was free."""
-    if holds_this_run(folder, record):
+    if holds_this_run(folder, record, changed):
         return False
     write_record(folder, record)
     return True
@@ -81,7 +89,7 @@ def write_record(folder: Path, record: JsonObject) -> None:
     write_atomically(folder / RUN, json.dumps(record | {"format": FORMAT}, indent=1) + "\n")
 
 
-def _check_same_run(path: Path, record: JsonObject) -> None:
+def _check_same_run(path: Path, record: JsonObject, changed: Collection[str]) -> None:
     stored = read_object(path, ADVICE)
     if stored.pop("format", None) != FORMAT:
         raise KinspanError(f"{path} is damaged or of another version of kinspan: {ADVICE}")
@@ -89,9 +97,9 @@ def _check_same_run(path: Path, record: JsonObject) -> None:
     if not isinstance(theirs, dict):
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
     ours = json.loads(json.dumps(record.get("identity", record)))  # with the types that JSON gives back
-    for key in ours | theirs:
+    for key in (ours | theirs).keys() - set(changed):
         if theirs.get(key) != ours.get(key):
-            change = f"its {key} is {str(theirs.get(key))[:200]}, not {str(ours.get(key))[:200]}"
+            change = f"--{FLAGS.get(key, key)}: {str(theirs.get(key))[:200]}, not {str(ours.get(key))[:200]}"
             raise KinspanError(f"--output_dir {path.parent} holds a different run ({change}): {ADVICE}")
 
 
@@ -102,6 +110,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
     The system releases the lock of a process that has died. If the folder holds no run at the end, the lock file is
     removed, and then the folder if it is empty. Raises KinspanError if a live run holds the lock.
     """
+    from pretrain.engine import ranks  # torch takes seconds to import
+
     lock_files: list[IO[str]] = []
     ranks.broadcast_from_rank_0(lambda: lock_files.append(_lock_file(folder / LOCK)))
     try:
