@@ -20,8 +20,9 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from benchmarks import _common
 from data_pipeline.core.default_model import default_model
+from finetune.adapt.budget import parse_budget
 from finetune.adapt.questions import list_lines, thin
-from finetune.adapt.run import RESULT, AdaptOptions, PipelineHooks, adapt, parse_budget
+from finetune.adapt.run import RESULT, AdaptOptions, PipelineHooks, adapt
 from finetune.data.answers import AnswerSet, concatenate
 from finetune.data.filters import find_kept
 from finetune.data.folds import group_questions

@@ -19,6 +19,7 @@ import numpy as np
 from tokenizers.decoders import ByteLevel
 from tokenizers.models import Unigram
 
+from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.hub import expect_hub
 
@@ -106,6 +107,7 @@ def fingerprint_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:
 
 def shorten_name(name_or_dir: str) -> str:
     """Shortens a name for display: a hub name stays, ``path/to/wikiqa/seed-1/best`` becomes ``wikiqa/seed-1``."""
+    name_or_dir = name_installed(name_or_dir)
     path = Path(name_or_dir)
     if not path.is_dir():
         return name_or_dir

@@ -9,9 +9,10 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.settings import list_unused
-from finetune.data.registry import expect_data
-from finetune.training.config import FinetuneConfig, check
+from finetune.data.registry import expect_data, parse_columns
+from finetune.training.config import DEFAULT_DEEPSPEED_CONFIG, FinetuneConfig, check
 from launch.kinspan import run
+from pretrain.engine.deepspeed_config import read_deepspeed_config
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ def main() -> str:
     config = parse(FinetuneConfig, DESCRIPTION, EPILOG)
     check(config)
     expect_data(config.data, config.train_data, config.transfer)
+    parse_columns(config.columns), read_deepspeed_config(config.deepspeed_config or DEFAULT_DEEPSPEED_CONFIG)
     for note in list_unused(config):
         log.warning(note)
     from finetune.training.experiment import format_results, run_experiment  # after the flags: torch takes seconds

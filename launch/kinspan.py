@@ -85,7 +85,7 @@ def find_command(words: list[str]) -> tuple[str, list[str]]:
 
 def run_command() -> str | Iterable[str] | None:
     """Runs the command that the arguments name and returns its results."""
-    words = sys.argv[1:]
+    words = [word for word in sys.argv[1:] if not word.startswith("--local_rank=")]  # put first by deepspeed --module
     if not words or words[0] in ("-h", "--help"):
         return format_help(COMMANDS if words else FIRST_DAY)
     if words[0] == "--version":
@@ -122,7 +122,8 @@ def run(main: Callable[[], str | Iterable[str] | None]) -> None:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe, perhaps before the work was done
         os._exit(128 + signal.SIGPIPE)
     except KeyboardInterrupt:
-        print("interrupted; run the same command again to resume", file=sys.stderr, flush=True)
+        if os.environ.get("RANK", "0") == "0":
+            print("interrupted; run the same command again to resume", file=sys.stderr, flush=True)
         os._exit(130)
     except OSError as error:
         if error.errno not in FILE_SYSTEM_ERRORS:

@@ -11,6 +11,9 @@ sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resol
 from data_pipeline.core.command_line import parse
 from launch.kinspan import run
 from pretrain.config import PretrainConfig
+from pretrain.engine.run_folder import open_folder
+from pretrain.planning.checks import check
+from pretrain.planning.corpora import expect_inputs
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +37,13 @@ EPILOG = """examples:
 
 def main() -> str | None:
     config = parse(PretrainConfig, DESCRIPTION, EPILOG)
+    check(config)
     if config.dry_run:
         from pretrain.planning.plan import format_plan, make_plan
 
         return format_plan(make_plan(config)) if os.environ.get("RANK", "0") == "0" else None
+    expect_inputs(config)
+    open_folder(config.output_dir)
     log.info("loading PyTorch and DeepSpeed")  # takes minutes from a network disk
     from pretrain.run import pretrain
 

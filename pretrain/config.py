@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.core.errors import redact
+from data_pipeline.core.errors import KinspanError, redact
 from data_pipeline.core.files import JsonObject
 from data_pipeline.core.settings import (
     ABOVE_0,
@@ -13,12 +13,17 @@ from data_pipeline.core.settings import (
     SEEDS,
     WORKERS,
     CacheFlags,
+    convert_setting,
     get_identity_settings,
     setting,
 )
 from pretrain.engine.schedule import OPEN_ENDED, GuardSettings, OptimizerSettings
 
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # a run may set one of these
+RESUMABLE = (  # what --resume_with may change
+    *(*LENGTHS, "learning_rate", "lr_schedule", "decay_share", "warmup_steps", "max_grad_norm"),
+    *("mlm_weight", "rtd_weight", "pair_weight"),
+)
 # These may change, but must be equal on all ranks, because the order of collectives depends on them.
 MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_steps")
 VALIDATION_SEED = 0  # seed of validation's order, spans and masks, in all runs, so that they can be compared
@@ -91,8 +96,9 @@ class ObjectiveSettings:
     token_loss: Literal["auto", "mlm", "rtd"] = setting("auto")
     """mlm is masked language modelling; rtd is ELECTRA's replaced-token detection, which also trains a generator; auto
     chooses rtd for ELECTRA models and mlm for all others."""
-    mlm_weight: float = setting(1.0, NOT_BELOW_0)
-    """Weight of the masked-LM loss."""
+    mlm_weight: float | None = setting(None, NOT_BELOW_0)
+    """Weight of the masked-LM loss. Default: 1; but 0.05 beside a pair loss if the masked-LM head starts fresh, as
+    all-MiniLM-L6-v2's does, since its loss would drown the pair loss for thousands of updates."""
     rtd_weight: float = setting(50.0, NOT_BELOW_0)
     """Weight of the replaced-token loss."""
     pair_weight: float = setting(1.0, NOT_BELOW_0)
@@ -184,6 +190,9 @@ class CheckpointSettings:
 
     output_dir: str = setting("runs/ssp", may_change=True)
     """Folder that the run writes to. The same command again resumes what is there."""
+    resume_with: list[str] = setting([], may_change=True)
+    """SETTING=VALUE ...: resume with another max_steps, learning_rate, lr_schedule, warmup_steps or loss weight, also a
+    run that has ended. run.json and the card record the change. The run then no longer equals an uninterrupted one."""
     save_steps: int = setting(100, ABOVE_0, may_change=True)
     """Write a checkpoint every this many updates, and at the end."""
     keep_checkpoints: int = setting(2, ABOVE_0, may_change=True)
@@ -245,6 +254,18 @@ class PretrainConfig(
 
     def __post_init__(self) -> None:
         self.corpus = [str(self.corpus)] if isinstance(self.corpus, str | Path) else list(self.corpus or ())
+        for text in self.resume_with:
+            name, _, value = text.partition("=")
+            if name not in RESUMABLE:
+                raise KinspanError(f"--resume_with {text}: write SETTING=VALUE, of {', '.join(RESUMABLE)}")
+            for other in LENGTHS if name in LENGTHS else ():
+                setattr(self, other, None)
+            setattr(self, name, convert_setting(PretrainConfig, name, value))
+
+    def list_resumed(self) -> list[str]:
+        """Returns the settings that --resume_with may change; one length replaces the others."""
+        names = {text.partition("=")[0] for text in self.resume_with}
+        return [*names, *(LENGTHS if names & {*LENGTHS, "lr_schedule"} else ())]
 
 
 def identity(config: PretrainConfig, **facts: object) -> JsonObject:
@@ -257,6 +278,6 @@ def identity(config: PretrainConfig, **facts: object) -> JsonObject:
 
 def as_dict(config: PretrainConfig) -> JsonObject:
     """Returns the settings for config.yaml and the summary, without those of one start only and without secrets."""
-    transient = ("local_rank", "dry_run", "tokens_per_second", "network_gb_per_s", "profile")
+    transient = ("local_rank", "dry_run", "tokens_per_second", "network_gb_per_s", "profile", "resume_with")
     settings = asdict(config) | {"corpus": list(map(redact, config.corpus))}
     return {name: value for name, value in settings.items() if name not in transient}

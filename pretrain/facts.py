@@ -11,7 +11,7 @@ from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import Source
 from objectives import hash_own_sources
-from pretrain.engine.engine import zero_stage
+from pretrain.engine.deepspeed_config import zero_stage
 from pretrain.engine.schedule import Schedule
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.electra import parse_size_factor
@@ -24,7 +24,6 @@ from .config import PretrainConfig, as_dict, identity
 
 def collect_facts(
     config: PretrainConfig,
-    *,
     model_name: str,
     model: TrainedModel,
     fingerprint: str,
@@ -52,6 +51,7 @@ def collect_facts(
     del run_identity["precision"]  # what counts is precision_used: "auto" may resume as the "bf16" that it meant
     return {
         "identity": run_identity,
+        "changed": config.list_resumed(),
         "settings": {k: v for k, v in as_dict(config).items() if k not in paths},
         "model": {"name": Path(hub_name or model_name).name, "fingerprint": fingerprint, "hub_name": hub_name},
         "zero_stage": zero_stage(deepspeed_settings),

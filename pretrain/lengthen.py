@@ -1,4 +1,5 @@
-"""Changes the length of a run, which resumes where both lengths still have the same learning rate."""
+"""Changes the length of a run, which resumes where both lengths still have the same learning rate; or any settings of
+``--resume_with``, from its newest checkpoint on."""
 
 import logging
 import os
@@ -16,6 +17,23 @@ from pretrain.engine.schedule import OPEN_ENDED, Schedule
 log = logging.getLogger(__name__)
 DECAYED = "decayed"  # folder of complete runs that were continued, each a run's folder with its last checkpoint
 NOT_COPIED = (CHECKPOINTS, DECAYED, "tensorboard", "lock")  # entries that stay behind
+
+
+def note_changes(folder: Path, facts: JsonObject) -> None:
+    """Adds to ``facts`` the history of changes by --resume_with, the present ones included.
+
+    A run that has ended is then no longer complete. Raises KinspanError if the run is past its new length.
+    """
+    stored = read_object(folder / RUN, ADVICE)
+    step = max(map(get_step, list_checkpoints(folder / CHECKPOINTS)), default=0)
+    old, new = stored.get("settings", {}), facts["settings"]
+    changes = {name: [old.get(name), new[name]] for name in sorted(facts["changed"]) if old.get(name) != new[name]}
+    facts["history"] = stored.get("history", []) + ([{"step": step, "settings": changes}] if changes else [])
+    if changes and step > facts["total_steps"]:
+        raise KinspanError(f"--resume_with: the run is at step {step}, past a length of {facts['total_steps']}")
+    if changes:
+        (folder / SUMMARY).unlink(missing_ok=True)
+        log.info("from step %d on, with --resume_with: %s", step, changes)
 
 
 def find_start(folder: Path, schedule: Schedule) -> Path | None:

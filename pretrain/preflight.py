@@ -165,8 +165,11 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
     """Trains for two steps in a temporary folder. Raises KinspanError wherever the run would."""
     folder = output / f"{SHARED}preflight"
     try:
-        setup = set_up(replace(config, output_dir=str(open_folder(folder / "run"))))
-        ranks.broadcast_from_rank_0(lambda: holds_this_run(output, setup.facts) and find_start(output, setup.schedule))
+        setup = set_up(replace(config, output_dir=str(open_folder(folder / "run")), resume_with=[]))
+        facts = setup.facts | {"changed": config.list_resumed()}
+        ranks.broadcast_from_rank_0(
+            lambda: holds_this_run(output, facts) and not config.resume_with and find_start(output, setup.schedule)
+        )
         seconds, tokens = _time_step(setup)
     finally:
         if read_launcher_variables()[0] == 0:
@@ -188,16 +191,9 @@ def _time_step(setup: Setup) -> tuple[float, int]:
             began = time.perf_counter()
             batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
             global_batch = start_count_reduction(batches, engine.module.losses)()
-            result = train_step(
-                engine,
-                global_batch=global_batch,
-                filler=setup.train_stream.batch(0, 1),
-                layout=setup.layout,
-                rank=setup.rank,
-                seed=config.seed,
-                step=step,
-                weights=LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight),
-            )
+            weights = LossWeights(config.mlm_weight or 0.0, config.pair_weight, config.rtd_weight)
+            what = global_batch, setup.train_stream.batch(0, 1), setup.layout, setup.rank
+            result = train_step(engine, *what, config.seed, step, weights)
             result.sums.tolist()  # waits for a GPU
     except Exception as error:
         if not is_out_of_memory(error):

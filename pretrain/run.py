@@ -26,7 +26,7 @@ from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
 from pretrain.engine.device import OutOfMemory, is_out_of_memory, name_device, return_freed_memory
 from pretrain.engine.engine import build_engine, set_learning_rate
-from pretrain.engine.log import Log, WandbBoard, read_metrics
+from pretrain.engine.log import Log, WandbBoard, find_warnings, read_metrics
 from pretrain.engine.loop import LoopState, Outcome, Progress
 from pretrain.engine.run_folder import CHECKPOINTS, SUMMARY, lock_folder
 from pretrain.engine.stop import Stopped, StopRequest, listen_for_stop
@@ -34,7 +34,6 @@ from pretrain.engine.watch import SETTING_UP, Watch, note_place, watch_ranks
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
-from pretrain.release.card import find_warnings
 from pretrain.release.curve import PRETRAINING_PANELS, draw_curve
 from pretrain.validation import evaluate, evaluate_retrieval
 
@@ -140,7 +139,7 @@ class Pretraining(LoopState):
         """Builds the engine, and loads the checkpoint if there is one."""
         config, schedule = setup.config, setup.schedule
         self.setup, self.resources, self.curve_due = setup, ExitStack(), 0.0
-        self.weights = LossWeights(config.mlm_weight, config.pair_weight, config.rtd_weight)
+        self.weights = LossWeights(config.mlm_weight or 0.0, config.pair_weight, config.rtd_weight)
         counter = FlopCounter(setup.model)  # before the engine, which may divide the parameters among the ranks
         self.clock = Clock(counter, config.peak_tflops or find_peak_tflops(setup.facts["precision"]))
         world = setup.layout.world  # the conversion needs memory, so it runs before the engine is built
@@ -165,7 +164,7 @@ class Pretraining(LoopState):
         if checkpoint:
             self.progress = PretrainProgress(**load_checkpoint(self.engine, checkpoint, world, universal))
             disable_overflow_error(self.engine)  # the loss scaler that was loaded is another object
-            self.resumed_at = self.progress.step
+            self.saved_at = self.progress.step
             log.info("resuming from %s at step %d", checkpoint, self.progress.step)
 
     def begin(self) -> None:
@@ -195,20 +194,19 @@ class Pretraining(LoopState):
         self.feeder.waited = 0.0  # no step is under way yet
 
     def train(self) -> None:
-        """Trains to the end. Once per update, in this order: stop if asked, validate, save, step, log."""
+        """Trains to the end. Once per update, in this order: stop if asked, save, validate, step, log."""
         config, total = self.setup.config, self.schedule.total
         while True:
             step, began = self.progress.step, time.monotonic()
-            saved = step == self.resumed_at  # its checkpoint was written after validation at this step
+            if is_new := step != self.saved_at:  # else a checkpoint was loaded, which tells whether validation is due
+                self.progress.due = step % config.eval_steps == 0 or step == total
             note_place(f"step {step}, counting tokens with the other ranks")
             global_batch = self.next_counts()
             if global_batch.stop:
-                self.stop(saved)
-            if (self.progress.due or not saved) and (step % config.eval_steps == 0 or step == total):
-                self.validate()
-            self.progress.due = False
-            if step and not saved and (step % config.save_steps == 0 or step in (self.schedule.decay_start, total)):
+                self.stop()
+            if step and is_new and (step % config.save_steps == 0 or step in (self.schedule.decay_start, total)):
                 self.save()
+            self.validate_if_due()
             if step >= total:
                 break
             self.take_step(global_batch)
@@ -225,16 +223,8 @@ class Pretraining(LoopState):
         self.clock.start()
         note_place(f"step {step}, waiting for the next batch")
         self.fetch_next(self.request.wanted())
-        outcome = train_step(
-            self.engine,
-            global_batch=global_batch,
-            filler=self.filler,
-            layout=setup.layout,
-            rank=self.rank,
-            seed=setup.config.seed,
-            step=step,
-            weights=self.weights,
-        )
+        batches = global_batch, self.filler, setup.layout
+        outcome = train_step(self.engine, *batches, self.rank, setup.config.seed, step=step, weights=self.weights)
         if is_logged:
             note_place(f"step {step}, waiting for the device")
         self.clock.stop(global_batch, outcome.sums if is_logged else None)
@@ -285,15 +275,10 @@ class Pretraining(LoopState):
             measure = evaluate_retrieval if setup.config.pair_loss else evaluate
             stream, pairs = setup.validation_stream, setup.config.eval_pairs
             figures = measure(self.engine, stream, pairs, setup.layout, self.rank, self.weights)
-        is_last = step == self.schedule.total
         if self.metrics and figures:
             self.metrics.write(step, "validation", figures)
-        if self.metrics and (is_last or time.monotonic() >= self.curve_due):
+        if self.metrics and (step == self.schedule.total or time.monotonic() >= self.curve_due):
             self.draw_curve()
-        if is_last:
-            last = [{"step": step, **figures}] if figures else []
-            for warning in find_warnings({**setup.facts, "last_validation": last}):
-                log.warning("%s", warning)
 
     def draw_curve(self) -> None:
         """Draws the curves of the log; training continues if they cannot be written."""
@@ -318,7 +303,11 @@ class Pretraining(LoopState):
         for split, name in (("train", "losses"), ("validation", "validation")):
             logged = [line for line in lines if line["split"] == split]
             summary |= {f"first_{name}": next(iter(logged), None), f"last_{name}": next(reversed(logged), None)}
+        validation = {name: list(filter(None, [summary[name]])) for name in ("first_validation", "last_validation")}
+        warnings = find_warnings(setup.facts | validation)
         summary |= {
+            "warnings": warnings,
+            "history": setup.facts.get("history", []),
             "wall_seconds": round(progress.wall_seconds, 1),
             "world_size": setup.layout.world,
             "corpus_fingerprint": setup.facts["corpus"]["fingerprint"],
@@ -328,7 +317,10 @@ class Pretraining(LoopState):
             "deepspeed": setup.deepspeed_settings,
         }
         write_atomically(setup.folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
-        log.info("done: %s", setup.folder / SUMMARY)
+        if warnings:
+            log.warning("done, but %s: %s", "; ".join(warnings), setup.folder / SUMMARY)
+        else:
+            log.info("done: %s", setup.folder / SUMMARY)
         return summary
 
 

@@ -3,7 +3,9 @@
 import logging
 import math
 import os
+import shlex
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,15 +17,16 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from data_pipeline import tokenizers
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import JsonObject, read_object
+from data_pipeline.core.files import PROJECT_ROOT, JsonObject, read_object
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
+from pretrain.engine.deepspeed_config import read_deepspeed_config, zero_stage
 from pretrain.engine.device import DTYPES, choose_precision
-from pretrain.engine.engine import HIGH_RATE, complete_settings, read_deepspeed_config, start_distributed, zero_stage
+from pretrain.engine.engine import HIGH_RATE, complete_settings, start_distributed
 from pretrain.engine.layout import Layout
 from pretrain.engine.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
 from pretrain.engine.run_folder import (
@@ -33,6 +36,7 @@ from pretrain.engine.run_folder import (
     SUMMARY,
     check_shared,
     claim_folder,
+    holds_this_run,
     open_folder,
     write_record,
 )
@@ -65,11 +69,11 @@ from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from .batches import TrainedModel, average_tokens, choose_micro_batch
 from .config import MUST_MATCH_ACROSS_RANKS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig
 from .facts import collect_facts
-from .lengthen import change_length
+from .lengthen import change_length, note_changes
 from .planning.checks import check, find_unused_flags
 
 log = logging.getLogger(__name__)
-HEAVY_MASKED_LM = 0.5  # of the pair loss's weight: a new head's loss of 10 then outweighs a pair loss of 0.7
+FRESH_MLM_WEIGHT = 0.05  # of a fresh head, whose loss of 10 would outweigh a pair loss of 0.7
 
 
 @dataclass(kw_only=True)
@@ -97,6 +101,10 @@ def begin(config: PretrainConfig) -> Path:
     """Checks the settings, joins the other ranks, and opens the output folder, which it returns."""
     check(config)
     start_distributed()
+    num_gpus, program = torch.cuda.device_count(), Path(sys.argv[0]).name
+    if num_gpus > 1 and read_launcher_variables()[2] == 1 and "pretrain" in program:
+        command = f"deepspeed {PROJECT_ROOT / 'launch/pretrain.py'} {shlex.join(sys.argv[1:])}"
+        log.info("one of %d GPUs is used; for all of them: %s", num_gpus, command)
     return open_folder(config.output_dir)
 
 
@@ -117,12 +125,16 @@ def set_up(config: PretrainConfig) -> Setup:
     )
     mixture, notes = drop_untrainable(mixture.read_from(*corpora))
     token_loss = choose_token_loss(config, model_name, family)
-    masked_config = disable_unused_masking(config, token_loss)
     model, new_parts = make_first_on_each_machine(
         local_rank, lambda: load_trained(config, model_name, token_loss, mixture)
     )
     fingerprint = fingerprint_once_per_machine(model, rank, local_rank)
     notes += [*new_parts, *find_unused_flags(config, token_loss)]
+    if config.mlm_weight is None:
+        is_fresh = config.pair_weight and any(part.startswith("the masked-LM head") for part in new_parts)
+        config = replace(config, mlm_weight=FRESH_MLM_WEIGHT if is_fresh and token_loss == "mlm" else 1.0)
+        notes += [f"--mlm_weight {config.mlm_weight:g}, as that head starts fresh"] if config.mlm_weight != 1 else []
+    masked_config = disable_unused_masking(config, token_loss)
     max_length = config.max_length or mixture.max_length
     check_lengths(model, model_name, config.generator, tokenizer, max_length)
     if config.compile:
@@ -144,20 +156,8 @@ def set_up(config: PretrainConfig) -> Setup:
     micro = _find_micro_batch(config, model, train, precision, stage, world_size)
     config, masked_config = (replace(settings, micro_batch_size=micro) for settings in (config, masked_config))
     layout = Layout(config.global_batch_size, micro, world_size, padded)
-    facts = collect_facts(
-        masked_config,
-        model_name=model_name,
-        model=model,
-        fingerprint=fingerprint,
-        deepspeed_settings=deepspeed_settings,
-        precision=precision,
-        token_loss=token_loss,
-        sources=sources,
-        corpora=corpora,
-        train=train,
-        validation=validation,
-        schedule=schedule,
-    )
+    of_model = model_name, model, fingerprint, deepspeed_settings, precision, token_loss
+    facts = collect_facts(masked_config, *of_model, sources, corpora, train, validation, schedule)
     setup = Setup(
         config=config,
         folder=Path(config.output_dir),
@@ -175,19 +175,16 @@ def set_up(config: PretrainConfig) -> Setup:
     broadcast_from_rank_0(lambda: _claim(setup))
     for note in notes:
         log.info("%s", note)
-    _warn(config, model_name, new_parts)
+    _warn(config, model_name)
     return setup
 
 
-def _warn(config: PretrainConfig, model_name: str, new_parts: list[str]) -> None:
+def _warn(config: PretrainConfig, model_name: str) -> None:
     """Logs which defaults are used, and warns of settings that are probably mistakes."""
     if not config.corpus:
         log.info("no --corpus: using the documentation of Python and of the pinned packages")
     if config.model is None:
         log.info("no --model: using %s", DEFAULT_MODEL_NAME)
-    heavy = config.pair_weight and config.mlm_weight >= HEAVY_MASKED_LM * config.pair_weight
-    if heavy and config.mlm_probability and any(part.startswith("the masked-LM head") for part in new_parts):
-        log.warning("--mlm_weight %g: a new head's loss outweighs the pair loss: try 0.05 to 0.2", config.mlm_weight)
     if config.learning_rate >= HIGH_RATE and not config.adapter and not holds_no_weights(model_name):
         log.warning("--learning_rate %g is high for a pre-trained encoder: 1e-4 is usual", config.learning_rate)
 
@@ -235,7 +232,7 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
     if config.adapter:
         return "none"
     if config.pair_loss or config.token_loss == "mlm" or (config.token_loss == "auto" and family != "electra"):
-        if not (config.pair_weight or config.mlm_weight):
+        if not config.pair_weight and config.mlm_weight == 0:
             raise KinspanError("--pair_weight 0 with --mlm_weight 0 trains nothing: give one of them a weight")
         return "mlm"
     if family != "electra":
@@ -247,7 +244,7 @@ def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> s
 
 def disable_unused_masking(config: PretrainConfig, token_loss: str) -> PretrainConfig:
     """Sets mlm_probability to 0 when mlm_weight is 0."""
-    return replace(config, mlm_probability=0.0) if token_loss == "mlm" and not config.mlm_weight else config
+    return replace(config, mlm_probability=0.0) if token_loss == "mlm" and config.mlm_weight == 0 else config
 
 
 def _load_tokenizer(model_name: str, local_rank: int) -> tuple[PreTrainedTokenizerBase, str]:
@@ -345,6 +342,8 @@ def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> S
 
 def _claim(setup: Setup) -> None:
     """Claims the output folder and writes configs and tokenizer to it, unless it already is this run's."""
+    if setup.facts["changed"] and not holds_this_run(setup.folder, setup.facts):
+        raise KinspanError(f"--resume_with: --output_dir {setup.folder} holds no run to resume")
     is_new = claim_folder(setup.folder, setup.facts)
     if is_new:
         shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # left by a run without a checkpoint
@@ -355,7 +354,9 @@ def _claim(setup: Setup) -> None:
     if isinstance(setup.model, AdapterModel):  # at every start: its base may have moved
         keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
     if not is_new:
-        change_length(setup.folder, setup.facts, setup.schedule)
+        note_changes(setup.folder, setup.facts)
+        if not setup.facts["changed"]:
+            change_length(setup.folder, setup.facts, setup.schedule)
         if not (setup.folder / SUMMARY).exists():  # settings with may_change may have changed
             write_record(setup.folder, setup.facts)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object
-from pretrain.engine.log import format_time, read_metrics
+from pretrain.engine.log import find_warnings, format_time, read_metrics
 
 COMPLETE, RUNNING, STOPPED = "complete", "running", "not running"
 EXIT_STATUS = {COMPLETE: 0, RUNNING: 3, STOPPED: 75}
@@ -28,12 +28,12 @@ def read_status(folder: Path) -> JsonObject:
 
 def _make_status(folder: Path, facts: JsonObject) -> JsonObject:
     total, lines = int(facts["total_steps"]), read_metrics(folder)
-    last, validation = (
-        next((line for line in reversed(lines) if line["split"] == split), {}) for split in ("train", "validation")
-    )
+    last = next((line for line in reversed(lines) if line["split"] == "train"), {})
     step = max((line["step"] for line in lines), default=0)
     tokens, speed = int(last.get("tokens", 0)), float(last.get("tokens_per_second", 0))
-    checkpoint = find_checkpoint(folder)
+    checkpoint, validated = find_checkpoint(folder), [line for line in lines if line["split"] == "validation"]
+    validations = {"first_validation": validated[:1], "last_validation": validated[-1:]}
+    validation = next(iter(validated[-1:]), {})
     return {
         "folder": str(folder),
         "title": f"{facts['model']['name']}, {facts['settings']['objective']}",
@@ -46,6 +46,7 @@ def _make_status(folder: Path, facts: JsonObject) -> JsonObject:
         "checkpoint": checkpoint[0] if checkpoint else None,
         "checkpoint_age": round(time.time() - checkpoint[1], 1) if checkpoint else None,
         "skipped_steps": max((int(line.get("skipped_steps", 0)) for line in lines), default=0),
+        "warnings": find_warnings(facts | validations),
         "validation": {name: float(validation[name]) for name in SHOWN if name in validation},
     }
 
@@ -83,6 +84,7 @@ def format_status(status: JsonObject) -> str:
         "skipped": f"{status['skipped_steps']:,} update(s) that were not finite",
         "validation": "  ".join(f"{name} {value:.4f}" for name, value in status["validation"].items()) or "none yet",
     }
+    rows |= {"warning": "; ".join(status["warnings"])} if status["warnings"] else {}
     return "\n".join(
         [f"{status['folder']}: {status['title']}", *(f"  {name:<11}{value}" for name, value in rows.items())]
     )

@@ -60,7 +60,6 @@ def start_count_reduction(
 
 def train_step(
     engine: Engine,
-    *,
     global_batch: GlobalBatch,
     filler: Batch,
     layout: Layout,

@@ -14,6 +14,7 @@ from pretrain.batches import Inputs, to_tensors
 from pretrain.engine.deepspeed_compat import Engine
 from pretrain.engine.layout import Layout
 from pretrain.engine.ranks import sum_by_name, sum_over_ranks
+from pretrain.engine.stop import interrupt_if_asked
 from pretrain.engine.watch import note_place
 from pretrain.metrics import compute_figures, group_parts
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
@@ -30,6 +31,7 @@ def run_model(
     engine.eval()
     for a, b in layout.cut(share.lengths[: end - first]):
         note_place(f"validation, pairs {first + a} to {first + b}")
+        interrupt_if_asked()
         # For an empty micro-batch a pair runs that does not count: under ZeRO 3 all ranks must run the model
         batch = share.cut(a, b) if b > a else share.cut(0, 1)
         inputs = to_tensors(batch, engine.device)

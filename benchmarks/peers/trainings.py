@@ -24,7 +24,8 @@ MEGA_BATCH = 50  # batches that the sampler sorts together: its default for larg
 def train_ours(case: Case, turn: Turn) -> None:
     from pretrain.batches import make_micro_batches
     from pretrain.config import PretrainConfig
-    from pretrain.engine.engine import build_engine, complete_settings, read_deepspeed_config, start_distributed
+    from pretrain.engine.deepspeed_config import read_deepspeed_config
+    from pretrain.engine.engine import build_engine, complete_settings, start_distributed
     from pretrain.engine.layout import Layout
     from pretrain.modeling.pair_model import load_model
     from pretrain.step import start_count_reduction, train_step

@@ -25,6 +25,7 @@ from data_pipeline.core.settings import (
     Settings,
     check_settings,
     convert_setting,
+    expect_models,
     get_default,
     get_groups,
     get_value_types,
@@ -60,6 +61,8 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
             raise KinspanError(f"--{declared.name} is missing; see --help")
     config = make_config(config_class, values)
     check_settings(config)
+    if argv is None:  # else nothing is run
+        expect_models(config)
     return config
 
 

@@ -15,11 +15,17 @@ def expect_hub(name_or_dir: str) -> None:
 
     Offline, files that were downloaded before are still found. The library itself retries each file five times.
     """
+    expect_folder(name_or_dir)
+    if not Path(name_or_dir).is_dir():
+        _go_offline_if_unreachable()
+
+
+def expect_folder(name_or_dir: str) -> None:
+    """Raises KinspanError for the path of a folder that is missing, or holds a run; a name on the hub passes."""
     folder = Path(name_or_dir)
     if not folder.is_dir():
-        if name_or_dir.startswith(("/", ".", "~")) or name_or_dir.count("/") > 1:
+        if name_or_dir.startswith(("/", "./", "../", "~")) or name_or_dir.count("/") > 1:
             raise KinspanError(f"no model at {name_or_dir}: there is no such folder; {ADVICE}")
-        _go_offline_if_unreachable()
     elif not (folder / "config.json").is_file():
         if best := sorted([*folder.glob("best/config.json"), *folder.glob("seed-*/best/config.json")]):
             raise KinspanError(f"no model at {folder}, but a run of kinspan finetune: name {best[0].parent}")

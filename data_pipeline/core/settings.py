@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, Union,
 from data_pipeline.core.default_model import resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.executors import MAX_WORKERS
+from data_pipeline.core.hub import expect_folder
 
 
 class Settings(Protocol):
@@ -169,6 +170,17 @@ def check_settings(config: Settings) -> None:
                 raise KinspanError(f"--{declared.name} {number}: {within.rule}")
         if value != get_default(declared) and not _is_met(config, declared.metadata["needs"]):
             raise KinspanError(f"--{declared.name} needs --{declared.metadata['needs'].replace('|', ' or --')}")
+
+
+def expect_models(config: Settings) -> None:
+    """Raises KinspanError, naming the flag, for a model's folder that is missing or holds a run."""
+    for declared in (declared for declared in fields(config) if declared.metadata["is_model"]):
+        value = getattr(config, declared.name)
+        for name in value if isinstance(value, list) else filter(None, [value]):
+            try:
+                expect_folder(name)
+            except KinspanError as error:
+                raise KinspanError(f"--{declared.name}: {error}") from error
 
 
 def list_unused(config: Settings) -> list[str]:

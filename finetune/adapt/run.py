@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable
@@ -32,6 +31,7 @@ from pretrain.engine.run_folder import lock_folder
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 
+from .budget import BATCH, Budget
 from .page import render_page
 from .passages import has_labels, search_candidates
 from .questions import TEST, Questions, load_questions, locate_test, name_questions
@@ -58,23 +58,11 @@ PRETRAINING, RELEASE = "pretrain", "release"
 LOOKS = "looks"  # key in STARTED: hashes of the scores that each set of questions has judged, by a hash of that set
 ANSWERS = "answers"  # key in STARTED: a hash of the answers that the pre-training leaves out
 FEW_PARAGRAPHS = 200  # with fewer, hardly anything is learned
-BATCH = 32  # pairs in an update
-MIN_UPDATES = 10
 MEASURED_UPDATES = 100  # what warm-up and decay need; their speed turns a time budget into updates
 WORTH_GOING_ON = 1.25  # times MEASURED_UPDATES: going on for less costs as much as it adds
-UNITS = {"s": 1, "m": 60, "h": 3600}
 SMALL = 384  # maximum hidden size of a small encoder, which takes the higher of these rates
 # A wsd schedule stays at its peak, and learns more at half the rate of the triangular recipes (benchmarks/RESULTS.md)
 RATE_OF_SMALL, RATE = 1.25e-4, 5e-5
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How long to pre-train: seconds, or pairs."""
-
-    text: str
-    seconds: float | None = None
-    pairs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -106,20 +94,6 @@ class PipelineHooks:
     choose: Callable[[Path], str]
     pretrain: Callable[[JsonObject, Path], JsonObject]
     read: Callable[[list[str]], Paragraphs]
-
-
-def parse_budget(text: str) -> Budget:
-    """Parses ``30m``, ``90s``, ``2h`` or ``51200pairs``. Raises KinspanError for anything else."""
-    # A comma may only separate thousands: 1,5h might mean one and a half hours
-    match = re.fullmatch(r"(\d{1,3}(?:,\d{3})+|\d*\.?\d+)\s*(s|m|h|pairs)", text.strip(), re.ASCII)
-    number = float(match[1].replace(",", "")) if match else 0
-    if not match or not number:
-        raise KinspanError(f"--budget {text}: write a time, such as 30m or 2h, or a number such as 51200pairs")
-    if match[2] != "pairs":
-        return Budget(text, seconds=number * UNITS[match[2]])
-    if number < BATCH * MIN_UPDATES:
-        raise KinspanError(f"--budget {text}: give {BATCH * MIN_UPDATES}pairs or more")
-    return Budget(text, pairs=int(number))
 
 
 def adapt(options: AdaptOptions, hooks: PipelineHooks) -> JsonObject:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.progress import show_progress
 from pretrain.engine.device import is_out_of_memory
+from pretrain.engine.stop import interrupt_if_asked
 from pretrain.engine.watch import note_place
 
 from .encode import EncodedPairs, group_by_length
@@ -66,6 +67,7 @@ def run_batches(
         for first in bar:
             rows = batches[min(first + rank, len(batches) - 1)]
             note_place(f"{what}, pass {first // size + 1} of {len(rounds)}")
+            interrupt_if_asked()
             try:
                 outputs = ranker(**encoded.pack(rows, device))
             except Exception as error:

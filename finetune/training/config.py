@@ -21,6 +21,7 @@ SPEC = "wikiqa=FOLDER, trecqa=FOLDER, ... (see kinspan evaluate --help), files=F
 CORPUS = "corpus"
 NEGATIVES = ("negatives_ratio", "negatives_per_question")  # flags that exclude each other
 CONTRASTIVE = "contrastive"
+DEFAULT_DEEPSPEED_CONFIG = "ds_configs/zero1.json"
 TEMPERATURE = 0.05  # as in pre-training; sentence-transformers' scale of 20
 
 

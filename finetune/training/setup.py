@@ -22,17 +22,16 @@ from finetune.ranking.siamese import (
     score_texts,
 )
 from pretrain.engine.deepspeed_compat import Engine
-from pretrain.engine.engine import read_deepspeed_config, start_distributed
+from pretrain.engine.deepspeed_config import read_deepspeed_config
+from pretrain.engine.engine import start_distributed
 from pretrain.engine.layout import Layout
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.limits import check_fits
 
-from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
+from .config import CONTRASTIVE, DEFAULT_DEEPSPEED_CONFIG, TEMPERATURE, FinetuneConfig
 from .contrast import SiameseTrainer
 from .stages import FitPlan, TrainingStage, plan_stage
 from .update import Trainer
-
-DEFAULT_DEEPSPEED_CONFIG = "ds_configs/zero1.json"
 
 # (engine, its device, label for the progress bar) -> the score of every row [N]
 Scoring = Callable[[Engine, torch.device, str], np.ndarray]

@@ -18,8 +18,9 @@ from finetune.evaluation.metrics import MAP, compute_means, compute_question_met
 from pretrain.checkpoints.reader import convert_to_universal, find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer, full_weights
 from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
+from pretrain.engine.deepspeed_config import zero_stage
 from pretrain.engine.device import choose_precision, is_out_of_memory, return_freed_memory
-from pretrain.engine.engine import build_engine, complete_settings, set_learning_rate, zero_stage
+from pretrain.engine.engine import build_engine, complete_settings, set_learning_rate
 from pretrain.engine.log import Log
 from pretrain.engine.loop import LoopState, Outcome, Progress
 from pretrain.engine.ranks import (
@@ -120,7 +121,7 @@ def _train(
         if checkpoint:
             run.progress = FitProgress(**load_checkpoint(engine, checkpoint, ranks.world, universal))
             disable_overflow_error(engine)  # again: loading replaced the loss scaler
-            run.resumed_at = run.progress.step
+            run.saved_at = run.progress.step
             log.info("resuming from %s at step %s", checkpoint, run.progress.step)
         run.restore_window()
         run.count_stops = start_sum([0])  # at least one update is made before a stop
@@ -186,22 +187,20 @@ class _Run(LoopState):
         return self.setup.plan
 
     def train(self) -> None:
-        """Loops over updates; each time: stops if asked, validates, saves, keeps the best, steps, logs."""
+        """Loops over updates; each time: stops if asked, saves, validates, keeps the best, steps, logs."""
         while True:
             step, began = self.progress.step, time.monotonic()
-            saved = step == self.resumed_at  # and validated too, unless validation is ``due``
+            if is_new := step != self.saved_at:  # else a checkpoint was loaded, which tells whether validation is due
+                self.progress.due = self.is_validation_due(step)
             note_place(f"step {step}, asking the other ranks whether to stop")
             if self.count_stops()[0]:
-                self.stop(saved)
-            if (self.progress.due or not saved) and self.is_validation_due(step):
-                self.validate()
-            self.progress.due = False
+                self.stop()
             keeps_best = self.stage.keeps == BEST
-            is_due = (keeps_best and self.is_validation_due(step)) or step % self.config.save_steps == 0
-            if step and not saved and is_due:
+            if step and is_new and ((keeps_best and self.progress.due) or step % self.config.save_steps == 0):
                 self.save()
+            self.validate_if_due()
             for dev in [dev for dev, best in self.progress.best_step.items() if best == step and keeps_best]:
-                self.keep_best(dev)  # after the checkpoint, so that a run killed here repeats it when resumed
+                self.keep_best(dev)  # a run killed here validates again when resumed, and so repeats it
             if step >= self.schedule.total or self.has_peaked:
                 if self.stage.keeps == LAST:
                     self.keep_best(DEV)
@@ -241,9 +240,9 @@ class _Run(LoopState):
     def validate(self) -> None:
         """Measures the dev sets, and records where the ranker is the best so far; measures the test set, if asked."""
         progress = self.progress
+        measured = {split: self.measure(split) for split in self.setup.measured}  # all of them, as a stop may interrupt
         progress.not_improved += 1
-        for split in self.setup.measured:
-            figures = self.measure(split)
+        for split, figures in measured.items():
             if split in self.stage.devs and figures[MAP] > progress.best_map.get(split, -1.0):
                 progress.not_improved = 0
                 progress.best_step[split], progress.best_map[split] = progress.step, figures[MAP]

@@ -14,6 +14,7 @@ from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import REQUIRED, setting
 from data_pipeline.prepare.readers.files import find_input_files
+from finetune.adapt.budget import parse_budget
 from finetune.adapt.questions import make_spec
 from finetune.data.registry import PUBLIC, expect_data
 from finetune.evaluation.config import LANGUAGE_HELP
@@ -77,10 +78,10 @@ def main() -> str:
             expect_data(make_spec(config.questions))
         except KinspanError as error:
             raise KinspanError(f"--questions {config.questions}: {error}") from error
-    from finetune.adapt.page import format_result
-    from finetune.adapt.run import AdaptOptions, PipelineHooks, adapt, parse_budget
-
     budget, model = parse_budget(config.budget), config.model or default_model()
+    from finetune.adapt.page import format_result
+    from finetune.adapt.run import AdaptOptions, PipelineHooks, adapt
+
     options = AdaptOptions(config.documents, config.questions, config.columns, model, budget, Path(config.output_dir))
     options = replace(options, quality_first=config.quality_first, language=config.language)
     return format_result(adapt(options, PipelineHooks(prepare_documents, choose_objective, pretrain, read_paragraphs)))

@@ -1,6 +1,5 @@
 """The DeepSpeed engine: its settings, its optimizer, and joining the other ranks."""
 
-import json
 import os
 import warnings
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import torch
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import JsonObject, find_file
+from data_pipeline.core.files import JsonObject
 from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import (
     Engine,
@@ -19,46 +18,13 @@ from pretrain.engine.deepspeed_compat import (
     skip_operator_builds,
     update_on_device,
 )
+from pretrain.engine.deepspeed_config import zero_stage
 from pretrain.engine.device import claim_device, set_threads
 from pretrain.engine.layout import Layout
 from pretrain.engine.world import adopt_world
 
 HIGH_RATE = 5e-4  # a learning rate too high for all weights of a pre-trained encoder
 ALIGNED = 8  # a GPU reads 8 numbers of two bytes at once if they begin at a multiple of 16 bytes
-SET_BY_FLAGS = (
-    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-    *("gradient_clipping", "optimizer", "scheduler", "bf16"),
-)
-
-
-def read_deepspeed_config(name: str) -> JsonObject:
-    """Reads the JSON file of that name, see ``find_file``. Raises KinspanError for what DeepSpeed does not check."""
-    path = find_file(name)
-    if path is None:
-        raise KinspanError(f"--deepspeed_config {name}: no such file")
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise KinspanError(f"--deepspeed_config {name} is not a JSON object: {quote_error(error)}") from error
-    if not isinstance(settings, dict):
-        raise KinspanError(f"--deepspeed_config {name} is not a JSON object, such as ds_configs/zero2.json")
-    for key in settings.keys() & set(SET_BY_FLAGS):
-        raise KinspanError(f'--deepspeed_config {name} sets "{key}", which flags set')
-    for key in ("zero_optimization", "fp16"):
-        if not isinstance(settings.get(key, {}), dict):
-            raise KinspanError(f'--deepspeed_config {name}: "{key}" must be an object')
-    zero = settings.get("zero_optimization", {})
-    if type(stage := zero.get("stage", 0)) is not int or stage not in range(4):  # JSON's true would pass for 1
-        raise KinspanError(f'--deepspeed_config {name}: "stage" is {json.dumps(stage)}, and must be 0, 1, 2 or 3')
-    for key in ("offload_optimizer", "offload_param"):
-        if isinstance(zero.get(key), dict) and zero[key].get("device") == "nvme":
-            raise KinspanError(f'--deepspeed_config {name}: checkpoints cannot hold "{key}" on NVMe')
-    return settings
-
-
-def zero_stage(settings: JsonObject) -> int:
-    """Returns the stage of ZeRO, 0 to 3, in settings that ``read_deepspeed_config`` returned."""
-    return settings.get("zero_optimization", {}).get("stage", 0)
 
 
 def complete_settings(settings: JsonObject, max_grad_norm: float, layout: Layout, precision: str) -> JsonObject:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
+MIN_DOCUMENTS = 20  # held-out documents; with fewer, figures are unreliable
 MAX_STEP = 1 << 53  # a line with a larger step is damaged
 WANDB_ID = "wandb_id"  # file in the run's folder
 WANDB_SECONDS = 20  # seconds to wait for W&B at the end: launchers kill a run 30 s after a signal
@@ -173,6 +175,29 @@ def _is_valid(line: bytes) -> bool:
         return isinstance(entry["step"], int) and 0 <= entry["step"] <= MAX_STEP and isinstance(entry["split"], str)
     except (ValueError, LookupError, TypeError, RecursionError):
         return False
+
+
+def find_warnings(facts: JsonObject) -> list[str]:
+    """Returns reasons not to trust the model or its figures, as clauses without a full stop.
+
+    facts: from run.json, with the first and the last validation, each in a list, or empty lists
+    """
+    warnings = []
+    has_pairs = facts["settings"].get("pair_weight")
+    for first, last in zip(facts["first_validation"], facts["last_validation"], strict=True):
+        if first["step"] < last["step"] and not last["loss"] < first["loss"]:
+            warnings.append(f"the held-out loss did not fall: {first['loss']:.4g} before, {last['loss']:.4g} after")
+        share, pairs = last.get("share_positive", 0.5), facts["eval_pairs"] or 1
+        deviation = math.sqrt((pairs + 1) / (12 * share * (1 - share) or 1)) / pairs  # of a guess's AUC
+        if has_pairs and last["step"] and last.get("pair_auc", 1) < 0.5 + 2 * deviation:
+            warnings.append(f"the AUC of held-out pairs, {last['pair_auc']:.3f}, is that of a guess")
+        if has_pairs and last["step"] and share < 1 and last.get("pair_accuracy_positive") == 0:
+            warnings.append("the pair head calls no held-out pair positive: its accuracy is the share of negatives")
+        documents = facts.get("validation_documents")
+        if documents is not None and documents < MIN_DOCUMENTS:
+            unit = "pairs (--eval_pairs)" if documents == facts["eval_pairs"] else "documents"
+            warnings.append(f"the figures rest on {documents} held-out {unit}, below {MIN_DOCUMENTS}")
+    return warnings
 
 
 class WandbBoard:

@@ -14,7 +14,7 @@ from pretrain.engine.deepspeed_compat import Engine
 from pretrain.engine.engine import puts_odd_sizes_last
 from pretrain.engine.log import Log
 from pretrain.engine.schedule import Schedule
-from pretrain.engine.stop import Stopped, StopRequest
+from pretrain.engine.stop import Interrupted, Stopped, StopRequest, interrupts
 from pretrain.engine.watch import note_place
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Progress:
 
     odd_sizes_last: the order of the parameters in the optimizer, see engine.puts_odd_sizes_last
     window: the sums of all ranks since the last line of the log
-    due:    validation is due at this step, but was put off because the run was asked to stop
+    due:    validation is due at this step; a checkpoint is written before it
     """
 
     step: int = 0
@@ -68,7 +68,7 @@ class LoopState(ABC):
     """The state of a training loop.
 
     max_skips:  this many skipped updates in a row end the run
-    resumed_at: the step of the checkpoint that was loaded; None for a new run
+    saved_at:   the step of the last checkpoint, loaded or written; None without one
     skips:      for each update not yet counted in ``progress``, its step, and on the device whether it was skipped
     metrics:    None on all ranks but rank 0
     window:     float64 on the device, this rank's sums since the last line of the log
@@ -81,10 +81,14 @@ class LoopState(ABC):
     progress: Progress
     request: StopRequest
     max_skips: int
-    resumed_at: int | None = None
+    saved_at: int | None = None
     skips: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     metrics: Log | None = None
     window: torch.Tensor = field(init=False)
+
+    @abstractmethod
+    def validate(self) -> None:
+        """Measures the model, and logs the figures."""
 
     @abstractmethod
     def warn_skipped(self, step: int) -> None:
@@ -98,23 +102,35 @@ class LoopState(ABC):
         if self.metrics:
             self.metrics.bar.update(1)
 
-    def stop(self, saved: bool) -> None:
-        """Raises Stopped. If this step is not ``saved``, first writes a checkpoint, in which validation is due."""
+    def stop(self) -> None:
+        """Raises Stopped, after writing a checkpoint unless this step has one, or no update was made."""
         step = self.progress.step
-        if not saved:
-            self.progress.due = True
+        if step and step != self.saved_at:
             self.save()
         if failure := self.writer.finish():
             raise KinspanError(f"stopped, but without a checkpoint of step {step}: {failure}")
         reason = next(reason for reason in ranks.gather(self.request.reason) if reason)
-        log.info("stopped at step %d, with a checkpoint (%s): the same command again goes on", step, reason)
+        log.info("stopped at step %d (%s): the same command again goes on", step, reason)
         raise Stopped
+
+    def validate_if_due(self) -> None:
+        """Validates if that is due. Raises Stopped if a rank is asked to stop meanwhile; validation then stays due."""
+        if self.progress.due:
+            interrupts.append(lambda: any(ranks.gather(self.request.reason)))
+            try:
+                self.validate()
+            except Interrupted:
+                self.stop()
+            finally:
+                interrupts.clear()
+        self.progress.due = False
 
     def save(self) -> None:
         """Writes a checkpoint. Then rank 0 holds the sums of all ranks, as it will after resuming, to round alike."""
         note_place(f"the checkpoint of step {self.progress.step}", untimed=True)
         self.progress.window = ranks.sum_over_ranks(self.window).tolist()
         self.count_skips()
+        self.saved_at = self.progress.step
         self.writer.save(self.engine, asdict(self.progress))
         self.restore_window()
 

@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -63,22 +63,22 @@ def check_shared(folder: Path) -> None:
         raise KinspanError(f"--output_dir {folder}: rank {visible.index(False)} does not see there what rank 0 wrote")
 
 
-def holds_this_run(folder: Path, record: JsonObject, changed: Collection[str] = ()) -> bool:
+def holds_this_run(folder: Path, record: JsonObject) -> bool:
     """Returns whether the folder holds this run, complete or with a checkpoint. Raises KinspanError if it holds others.
 
-    record:  the content of run.json: the run's identity, or facts with the identity under the key "identity"
-    changed: entries of the identity that may differ
+    record: the content of run.json: the run's identity, or facts with the identity under the key "identity", in which
+            the entries that "changed" names may differ
     """
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
-        _check_same_run(path, record, changed)
+        _check_same_run(path, record)
         return True
     return False
 
 
-def claim_folder(folder: Path, record: JsonObject, changed: Collection[str] = ()) -> bool:
+def claim_folder(folder: Path, record: JsonObject) -> bool:
     """Claims the folder if it is free, by writing ``record`` to run.json; returns whether it was free."""
-    if holds_this_run(folder, record, changed):
+    if holds_this_run(folder, record):
         return False
     write_record(folder, record)
     return True
@@ -89,7 +89,7 @@ def write_record(folder: Path, record: JsonObject) -> None:
     write_atomically(folder / RUN, json.dumps(record | {"format": FORMAT}, indent=1) + "\n")
 
 
-def _check_same_run(path: Path, record: JsonObject, changed: Collection[str]) -> None:
+def _check_same_run(path: Path, record: JsonObject) -> None:
     stored = read_object(path, ADVICE)
     if stored.pop("format", None) != FORMAT:
         raise KinspanError(f"{path} is damaged or of another version of kinspan: {ADVICE}")
@@ -97,7 +97,7 @@ def _check_same_run(path: Path, record: JsonObject, changed: Collection[str]) ->
     if not isinstance(theirs, dict):
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
     ours = json.loads(json.dumps(record.get("identity", record)))  # with the types that JSON gives back
-    for key in (ours | theirs).keys() - set(changed):
+    for key in (ours | theirs).keys() - set(record.get("changed", ())):
         if theirs.get(key) != ours.get(key):
             change = f"--{FLAGS.get(key, key)}: {str(theirs.get(key))[:200]}, not {str(ours.get(key))[:200]}"
             raise KinspanError(f"--output_dir {path.parent} holds a different run ({change}): {ADVICE}")

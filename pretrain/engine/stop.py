@@ -28,6 +28,10 @@ class Stopped(SystemExit):
         super().__init__(STATUS)
 
 
+class Interrupted(Exception):
+    """Raised between two forward passes of a validation, if a rank was asked to stop."""
+
+
 class StopRequest:
     """Holds the reason why this process was asked to stop; None if it was not."""
 
@@ -59,6 +63,13 @@ class StopRequest:
 
 
 _listening: list[StopRequest] = []  # the request of the active ``listen_for_stop``, if any
+interrupts: list[Callable[[], bool]] = []  # in a validation: asks, on all ranks together, whether to stop
+
+
+def interrupt_if_asked() -> None:
+    """Raises Interrupted in the validation of a run that was asked to stop; called before each forward pass."""
+    if any(is_asked() for is_asked in interrupts):
+        raise Interrupted
 
 
 @contextmanager

@@ -13,7 +13,7 @@ def check(config: PretrainConfig) -> None:
     lengths = [name for name in LENGTHS if getattr(config, name) is not None]
     is_contrastive, batch, warmup = config.pair_loss is not None, config.global_batch_size, config.warmup_epochs
     is_fusion, has_pairs = config.adapter == "fusion", config.pair_weight > 0
-    has_tokens = (config.mlm_weight or config.rtd_weight) and config.mlm_probability
+    has_tokens = (config.mlm_weight != 0 or config.rtd_weight) and config.mlm_probability
     refuse_first(
         [
             (not has_pairs and not has_tokens, "--pair_weight 0 without a token loss trains nothing"),
@@ -41,7 +41,7 @@ def check(config: PretrainConfig) -> None:
 
 def find_unused_flags(config: PretrainConfig, token_loss: str) -> list[str]:
     """Returns notes on given flags that have no effect, and on permuted labels."""
-    is_masked = token_loss == "rtd" or (token_loss == "mlm" and config.mlm_weight and config.mlm_probability)
+    is_masked = token_loss == "rtd" or (token_loss == "mlm" and config.mlm_weight != 0 and config.mlm_probability)
     unused = (() if token_loss == "rtd" else RTD_SETTINGS) + (() if is_masked else MASKING_SETTINGS)
     default, notes = PretrainConfig(), list_unused(config)
     if ignored := [f"--{name}" for name in unused if getattr(config, name) not in (getattr(default, name), 0)]:

@@ -18,16 +18,18 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import find_cache, hold_lock
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
+from data_pipeline.manifest import read_manifest
 from data_pipeline.remote.cache import CacheSettings
 from data_pipeline.sampling.anchors import get_usable_counts, open_block
 from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.sources import Source, list_paths, name_corpora, parse_sources
+from data_pipeline.sources import Source, is_remote, list_paths, name_corpora, parse_sources
 from objectives import OBJECTIVES, parse_mixture
 from objectives.contrastive import as_contrastive
 from objectives.negatives import MAX_WALKED
-from pretrain.config import DataSettings
+from pretrain.config import DataSettings, PretrainConfig
+from pretrain.engine.deepspeed_config import read_deepspeed_config
 
 from .forums import choose_forums
 
@@ -42,6 +44,16 @@ MAX_PARTS = 1000  # the log has figures for each
 def list_sources(config: DataSettings) -> tuple[Source, ...]:
     """Returns the corpora of ``--corpus`` that ``--forums`` and ``--min_questions`` leave."""
     return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, cache_settings(config))
+
+
+def expect_inputs(config: PretrainConfig) -> None:
+    """Raises KinspanError for a missing corpus or DeepSpeed file, or an unknown objective, before torch is imported."""
+    read_deepspeed_config(config.deepspeed_config)
+    sources = list_sources(config)
+    build_mixture(config, sources)
+    for path in list_paths(sources):
+        if not is_remote(path):
+            read_manifest(Path(path), path)
 
 
 def build_mixture(config: Any, sources: Sequence[Source]) -> Mixture:

@@ -1,6 +1,8 @@
 """Plans a run for ``--dry_run``: its length, memory and time, without training, loading weights or writing files."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,17 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedTokenizerBase
 
 from data_pipeline import tokenizers
-from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model, name_installed
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import is_remote, list_paths
-from pretrain.batches import CPU_MICRO_BATCH, TrainedModel
+from objectives.mlm import MaskedLM
+from pretrain.batches import CPU_MICRO_BATCH, TrainedModel, to_tensors
 from pretrain.config import PretrainConfig
-from pretrain.engine.device import choose_precision
-from pretrain.engine.engine import read_deepspeed_config, zero_stage
+from pretrain.engine.deepspeed_config import read_deepspeed_config, zero_stage
+from pretrain.engine.device import DTYPES, choose_precision, name_device
 from pretrain.engine.layout import Layout
 from pretrain.engine.log import format_time
 from pretrain.engine.schedule import Schedule
@@ -62,7 +65,7 @@ BUILT_IN = Path(__file__).resolve().parent / "models"  # configs by name, if the
 class RunPlan:
     """Holds what a run would do. Per pair: ``sequences`` and mean tokens; per token: ``flops``, forward and backward.
 
-    epoch_pairs is None if a corpus is missing.
+    epoch_pairs and speed, in tokens per second on this machine, are None if a corpus is missing.
     """
 
     config: PretrainConfig
@@ -78,6 +81,7 @@ class RunPlan:
     zero_stage: int
     offload: bool
     flops: float
+    speed: float | None
     notes: list[str]
 
     @property
@@ -110,9 +114,12 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     name = config.model or default_model()
     model_config, is_built_in = _load_config(name, "--model", notes)
     token_loss = choose_token_loss(config, name, model_config.model_type)
+    config = replace(config, mlm_weight=1.0) if config.mlm_weight is None else config
     config = disable_unused_masking(config, token_loss)
     notes += find_unused_flags(config, token_loss)
-    model = _build_on_meta(config, name, model_config, token_loss, mixture, notes)
+    build = partial(_build, config, name, model_config, token_loss, mixture)
+    with torch.device("meta"):  # which holds shapes, but no values
+        model = build(notes)
     if config.compile:
         check_supports_compile(model.family, stage)
     max_length = config.max_length or mixture.max_length
@@ -123,9 +130,8 @@ def make_plan(config: PretrainConfig) -> RunPlan:
             raise
         tokenizer = None  # the hub is out of reach
     check_lengths(model, name, config.generator, tokenizer, max_length)
-    if tokenizer is not None:
-        make_masking(config, token_loss, tokenizer)
-    stream = _open_stream(config, tokenizer, mixture, max_length, notes)
+    masking = make_masking(config, token_loss, tokenizer) if tokenizer is not None else None
+    stream = _open_stream(config, tokenizer, mixture, max_length, masking, notes)
     lengths, epoch_pairs, maskable = np.full(1, max_length), None, 1.0  # lengths of sequences, in tokens
     if stream is not None:
         epoch_pairs = stream.epoch_pairs
@@ -139,6 +145,7 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     flops += counter.count_attention(lengths.astype(np.float64)) / float(lengths.sum())
     if epoch_pairs and (epochs := steps * config.global_batch_size / epoch_pairs) > MANY_EPOCHS:
         notes.append(f"warning: {epochs:,.0f} epochs: the corpus is small, so shorten the run or add text")
+    here = choose_precision(config.precision, stage)
     gpu_precision = {"auto": "bf16", "fp16": "fp16"} if stage else {}  # even if this machine has no such GPU
     return RunPlan(
         config=config,
@@ -150,10 +157,11 @@ def make_plan(config: PretrainConfig) -> RunPlan:
         steps=steps,
         schedule=plan_schedule(config, steps, epoch_pairs or 0),
         epoch_pairs=epoch_pairs,
-        precision=gpu_precision.get(config.precision) or choose_precision(config.precision, stage),
+        precision=gpu_precision.get(config.precision) or here,
         zero_stage=stage,
         offload="offload_optimizer" in zero_settings or "offload_param" in zero_settings,
         flops=flops,
+        speed=measure_speed(build([]), stream, here) if stream and tokenizer else None,
         notes=notes,
     )
 
@@ -169,7 +177,7 @@ def _load_config(name: str, flag: str, notes: list[str]) -> tuple[PreTrainedConf
     return load_config(str(BUILT_IN / name), flag), True
 
 
-def _build_on_meta(
+def _build(
     config: PretrainConfig,
     name: str,
     model_config: PreTrainedConfig,
@@ -177,7 +185,7 @@ def _build_on_meta(
     mixture: Mixture,
     notes: list[str],
 ) -> TrainedModel:
-    """Returns the module to train on torch's meta device, which holds shapes but no values."""
+    """Returns the module to train, with random weights."""
 
     def build(
         auto: Any, name_or_dir: str, head: str, flag: str = "--model", config: PreTrainedConfig | None = None
@@ -185,14 +193,13 @@ def _build_on_meta(
         config = config or (model_config if name_or_dir == name else _load_config(name_or_dir, flag, notes)[0])
         return build_fresh(auto, config, name_or_dir, flag), []
 
-    with torch.device("meta"):
-        if not config.adapter:
-            return load_trained(config, name, token_loss, mixture, build)[0]
-        fused = [read_adapter(folder) for folder in config.adapters]
-        part = make_part(config.adapter, config.adapter_size, fused, Path(config.output_dir).resolve().name)
-        classifier = build_fresh(AutoModelForSequenceClassification, model_config, name)
-        add_layers(classifier.base_model, part)
-        return AdapterModel(classifier, part, "", mixture.names)
+    if not config.adapter:
+        return load_trained(config, name, token_loss, mixture, build)[0]
+    fused = [read_adapter(folder) for folder in config.adapters]
+    part = make_part(config.adapter, config.adapter_size, fused, Path(config.output_dir).resolve().name)
+    classifier = build_fresh(AutoModelForSequenceClassification, model_config, name)
+    add_layers(classifier.base_model, part)
+    return AdapterModel(classifier, part, "", mixture.names)
 
 
 def _open_stream(
@@ -200,6 +207,7 @@ def _open_stream(
     tokenizer: PreTrainedTokenizerBase | None,
     mixture: Mixture,
     max_length: int,
+    masking: MaskedLM | None,
     notes: list[str],
 ) -> PairStream | None:
     """Returns the run's pairs; None, with a note, if a corpus is missing."""
@@ -219,13 +227,29 @@ def _open_stream(
     template = read_template(config, tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
-    return PairStream(mixture, template=template, seed=config.seed, max_length=max_length)
+    return PairStream(mixture, template=template, seed=config.seed, max_length=max_length, masking=masking)
+
+
+def measure_speed(model: TrainedModel, stream: PairStream, precision: str) -> float:
+    """Returns the tokens per second of passes forward and backward, in a second on this machine's processor or one GPU.
+
+    The first pass does not count, and updates are left out.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, passes, began = model.to(device, DTYPES[precision]), 0, 0.0
+    inputs = to_tensors(batch := stream.batch(0, min(CPU_MICRO_BATCH, stream.epoch_pairs)), device)
+    while passes < 2 or time.perf_counter() - began < 1:
+        loss, sums, outputs = model(**inputs, scales={loss.name: 1.0 for loss in model.losses})
+        (loss + 0.0 * outputs.sum()).backward()
+        sums.tolist()  # waits for a GPU
+        passes, began = passes + 1, began or time.perf_counter()
+    return batch.num_tokens * (passes - 1) / (time.perf_counter() - began)
 
 
 def format_plan(plan: RunPlan) -> str:
     """Returns the text that ``--dry_run`` prints."""
     config = plan.config
-    model = DEFAULT_MODEL_NAME if config.model is None else tokenizers.shorten_name(name_installed(config.model))
+    model = tokenizers.shorten_name(config.model or default_model())
     epochs = plan.steps * config.global_batch_size / plan.epoch_pairs if plan.epoch_pairs else None
     pairs = f"{config.global_batch_size:,} per step, up to {plan.max_length} tokens, mean {plan.pair_tokens:.1f}"
     rows = {
@@ -263,10 +287,15 @@ def _format_time(plan: RunPlan) -> list[str]:
     if speed := plan.config.tokens_per_second:
         teraflops = f"{plan.flops * speed / 1e12:,.1f} TFLOP/s"
         return [f"time       {format_time(plan.tokens / speed)} at {speed:,.0f} tokens/s in all ({teraflops})"]
+    lines = ["time       unknown: give --tokens_per_second"]
+    if speed := plan.speed:
+        measured = f"{speed:,.0f} tokens/s of one process, measured for a second, without updates"
+        lines = [f"time here  {format_time(plan.tokens / speed)} on {name_device()}, at {measured}"]
     if plan.precision != "bf16":
-        return ["time       unknown: give --tokens_per_second"]
+        return lines
     network, encoder = plan.config.network_gb_per_s, plan.model.encoders[0].config
     lines = [
+        *(lines if plan.speed else ()),
         f"time       at the utilisation measured on an H200, {network:g} GB/s between machines of 8 GPUs",
         f"{'GPUs:':<10}" + "".join(f"{gpus:>14}" for gpus in GPU_COUNTS),
     ]

@@ -10,6 +10,7 @@ from huggingface_hub import ModelCardData
 
 from data_pipeline.core.pages import render_template
 from objectives import OBJECTIVES
+from pretrain.engine.log import find_warnings
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import TEMPERATURE
 
@@ -17,7 +18,6 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 EXAMPLE_FOLDER = "path/to/this/folder"  # in the card's code, unless the user names a repository
 QUESTION = "What do cats eat?"  # in the card's code
 CANDIDATES = ("Cats are hunters that live on mice and birds.", "The railway opened in 1893.")
-MIN_DOCUMENTS = 20  # held-out documents; with fewer, the card warns of unreliable figures
 Facts = dict[str, Any]  # the contents of run.json, or of a release's kinspan.json
 Kind = Literal["cross-encoder", "bi-encoder", "adapter"]
 _FIGURES = (
@@ -126,19 +126,6 @@ def format_card(
         chance_loss=-sum(p * math.log(p) for p in (positive_share, 1 - positive_share) if p),  # in nats
         **more,
     )
-
-
-def find_warnings(facts: Facts) -> list[str]:
-    """Returns reasons not to trust the figures, as clauses without a full stop."""
-    warnings = []
-    for last in facts["last_validation"]:
-        if facts["settings"]["pair_weight"] and last.get("pair_accuracy_positive") == 0 and last["share_positive"] < 1:
-            warnings.append("the pair head calls no held-out pair positive: its accuracy is the share of negatives")
-        documents = facts.get("validation_documents")
-        if documents is not None and documents < MIN_DOCUMENTS:
-            unit = "pairs (--eval_pairs)" if documents == facts["eval_pairs"] else "documents"
-            warnings.append(f"the figures rest on {documents} held-out {unit}, below {MIN_DOCUMENTS}")
-    return warnings
 
 
 def _list_figures(facts: Facts, first: Facts, last: Facts) -> list[str]:

@@ -15,12 +15,12 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
 from pretrain.checkpoints.manifest import find_damage
 from pretrain.checkpoints.reader import get_step, list_checkpoints
-from pretrain.engine.log import read_metrics
+from pretrain.engine.log import find_warnings, read_metrics
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import TOKEN_HEAD, TOKEN_HEAD_INDEX
 
 from .adapter import fill_adapter_release
-from .card import CardOverrides, Facts, Kind, find_warnings, format_card
+from .card import CardOverrides, Facts, Kind, format_card
 from .curve import CURVE, PRETRAINING_PANELS, draw_curve
 from .folder import CARD, FACTS, replace_release, write_max_length
 from .siamese import ModelConfig, Weights, fill_siamese_folder, make_config, strip_prefix, write_json

@@ -109,6 +109,36 @@ def test_bad_input_is_refused_by_name_in_one_line(entry, arguments, names, monke
     assert not list(tmp_path.iterdir())
 
 
+TORCHLESS = [  # arguments of kinspan, and what the message must name
+    ("pretrain --corpus absent", "absent"),
+    ("pretrain --objective ssq", "ssq"),
+    ("pretrain --model ./absent", "--model"),
+    ("pretrain --deepspeed_config absent", "--deepspeed_config absent"),
+    ("finetune --data selqa=. --model ./absent", "--model"),
+    ("finetune --data selqa=. --deepspeed_config absent", "--deepspeed_config absent"),
+    ("adapt --documents python-docs --output_dir x --budget 5", "--budget 5"),
+    ("adapt --documents python-docs --output_dir x --questions absent", "--questions absent"),
+    ("evaluate --data selqa=. --model ./absent", "--model"),
+    ("index --answers absent --output_dir x", "absent"),
+    ("search --index absent question", "absent"),
+]
+
+
+def test_refusals_come_before_torch_is_imported(tmp_path):
+    probe = tmp_path / "probe.py"
+    probe.write_text(
+        "import sys\nfrom launch import kinspan\nfrom data_pipeline.core.errors import KinspanError\n"
+        f"for words, name in {TORCHLESS}:\n"
+        "    sys.argv = ['kinspan', *words.split()]\n"
+        "    try:\n        list(kinspan.run_command())\n"
+        "    except KinspanError as error:\n        assert name in str(error), error\n"
+        "    else:\n        raise AssertionError(words)\n"
+        "    assert 'torch' not in sys.modules, words\n"
+    )
+    done = run(probe, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_dry_run_writes_nothing_and_needs_no_deepspeed(default_corpus, tmp_path):
     probe = tmp_path / "probe.py"
     arguments = ["pretrain.py", "--corpus", str(default_corpus), "--output_dir", "run", "--max_steps", "5", "--dry_run"]

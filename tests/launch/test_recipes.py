@@ -10,7 +10,7 @@ from finetune.training.config import FinetuneConfig
 from finetune.training.config import check as check_finetuning
 from objectives import parse_mixture
 from pretrain.config import PretrainConfig
-from pretrain.engine.engine import read_deepspeed_config
+from pretrain.engine.deepspeed_config import read_deepspeed_config
 from pretrain.planning.checks import check
 
 ROOT = Path(__file__).resolve().parents[2]

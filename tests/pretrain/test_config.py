@@ -2,7 +2,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.engine.engine import read_deepspeed_config
+from pretrain.engine.deepspeed_config import read_deepspeed_config
 from pretrain.planning.checks import check
 
 ADAPTER = {"adapter": "pfeiffer", "adapter_size": 6}
@@ -13,6 +13,7 @@ REFUSALS = [  # changed settings, flag
     *[({"learning_rate": float("nan")}, "--learning_rate"), ({"mlm_probability": 1.5}, "--mlm_probability")],
     *[({"seed": -1}, "--seed"), ({**ADAPTER, "token_loss": "mlm"}, "--token_loss")],
     *[({**ADAPTER, "pair_weight": 0.0}, "--pair_weight 0"), ({"adapter_size": 6}, "--adapter")],
+    *[({"resume_with": ["seed=2"]}, "--resume_with seed"), ({"resume_with": ["max_steps=0"]}, "--max_steps 0")],
     *[({"adapter": "fusion"}, "--adapters|--adapter_size"), ({"adapter": "lora", "adapters": ["x"]}, "--adapters")],
 ]
 
@@ -25,7 +26,9 @@ def test_settings_that_cannot_be_meant_are_refused_by_name(settings, flag):
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"bf16": {}}', '{"fp16": true}', '{"zero_optimization": 2}']
+    ["{", "[]", '{"bf16": {}}', '{"fp16": true}', '{"zero_optimization": 2}', '{"gradient_allreduce_op": "sum"}']
+    + ['{"activation_checkpointing": {}}', '{"managed_gradient_accumulation": false}', '{"fp16": {"enabled": true}}']
+    + ['{"zero_optimization": {"stage": 3, "zero_quantized_weights": true}}']
     + [f'{{"zero_optimization": {{"stage": {stage}}}}}' for stage in ('"2"', "7", "-1", "1.0", "true", "null")],
 )
 def test_bad_deepspeed_settings_are_one_line(text, tmp_path):

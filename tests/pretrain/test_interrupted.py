@@ -1,5 +1,8 @@
 """Runs that are stopped, that meet losses which are not finite, or whose disk is full, in this process."""
 
+import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.checkpoints.writer import full_weights
 from pretrain.config import PretrainConfig
 from pretrain.engine.stop import Stopped
+from pretrain.release.release import release
 from pretrain.run import pretrain
 from pretrain.status import read_status
 from pretrain.step import try_largest
@@ -70,9 +74,9 @@ def at_step(monkeypatch, chosen, act):
     """``act(engine)`` just before the chosen steps; what it returns is called after."""
     plain = run.train_step
 
-    def step_with(engine, *, step, **more):
+    def step_with(engine, *batches, step, weights):
         undo = act(engine) if step in chosen else None
-        result = plain(engine, step=step, **more)
+        result = plain(engine, *batches, step=step, weights=weights)
         if undo:
             undo()
         return result
@@ -108,13 +112,47 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(
         with pytest.raises(Stopped) as caught:
             pretrain(stopped)
     assert caught.value.code == 75
-    assert f"stopped at step {stopped_before}, with a checkpoint (SIGTERM)" in caplog.text
+    assert f"stopped at step {stopped_before} (SIGTERM)" in caplog.text
     assert read_status(Path(stopped.output_dir))["state"] == "not running"
     pretrain(stopped)
     assert read_status(Path(stopped.output_dir))["state"] == "complete"
     curve = [(step, round(loss, 3)) for step, loss in read_log(stopped.output_dir, "train", "step", "loss")]
     assert read_curve(Path(stopped.output_dir), "loss/train") == curve
     expect_equal_runs(stopped.output_dir, uninterrupted.output_dir, 12)
+
+
+def test_a_signal_in_a_validation_ends_it_after_the_checkpoint_that_was_due(config, uninterrupted, monkeypatch):
+    plain, stopped = run.evaluate, config("stopped")
+
+    def evaluate(engine, *values):
+        if (Path(stopped.output_dir) / "checkpoints/step-00000004").exists():
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(engine, *values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "evaluate", evaluate)
+        with pytest.raises(Stopped):
+            pretrain(stopped)
+    assert read_log(stopped.output_dir, "validation", "step") == [[0]]
+    pretrain(stopped)
+    expect_equal_runs(stopped.output_dir, uninterrupted.output_dir, 12)
+
+
+def test_a_run_that_ended_resumes_with_other_settings_and_says_so(config):
+    with pytest.raises(KinspanError, match="--resume_with"):
+        pretrain(config(max_steps=4, resume_with=["learning_rate=1e-4"]))
+    pretrain(config(max_steps=4))
+    with pytest.raises(KinspanError, match="--resume_with"):
+        pretrain(config(max_steps=4, resume_with=["max_steps=2"]))
+    changed = config(max_steps=4, resume_with=["max_steps=8", "learning_rate=0.0005"])
+    assert [pretrain(changed)["steps"], pretrain(changed)["steps"]] == [8, 8]
+    assert max(rate for (rate,) in read_log(changed.output_dir, "train", "learning_rate")[2:]) <= 5e-4
+    release(Path(changed.output_dir), Path(changed.output_dir) / "released")
+    history = json.loads((Path(changed.output_dir) / "released/kinspan.json").read_text())["history"]
+    assert history == [{"step": 4, "settings": {"learning_rate": [1e-3, 5e-4], "max_steps": [4, 8]}}]
+    assert "0.001 to 0.0005" in (Path(changed.output_dir) / "released/README.md").read_text()
+    with pytest.raises(KinspanError, match=r"--(learning_rate|max_steps)"):
+        pretrain(config(max_steps=4))
 
 
 def test_a_run_none_of_whose_checkpoints_is_whole_refuses_and_keeps_them(config, caplog):

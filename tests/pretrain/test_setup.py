@@ -125,6 +125,22 @@ def test_settings_may_change_until_the_first_checkpoint(known, tmp_path):
             set_up_alone(PretrainConfig(**known, **changed))
 
 
+def test_what_lies_behind_a_path_identifies_a_run(known, make_base, make_corpus, tiny_documents, tmp_path):
+    places = {"corpus": [known["corpus"], make_corpus(tiny_documents[:-1])], "model": [make_base(), make_base(seed=4)]}
+    links = {name: tmp_path / name for name in places}
+    for name, link in links.items():
+        link.symlink_to(places[name][0])
+    settings = PretrainConfig(**{**known, **{name: str(link) for name, link in links.items()}})
+    assert set_up_alone(settings).config.mlm_weight == 0.05  # as the masked-LM head starts fresh
+    assert set_up_alone(PretrainConfig(**{**known, "output_dir": str(tmp_path / "scratch")})).config.mlm_weight == 1
+    (tmp_path / "run/summary.json").write_text("{}")
+    for name, link in links.items():
+        link.unlink(), link.symlink_to(places[name][1])
+        with pytest.raises(KinspanError, match=f"--output_dir .*--{name}"):
+            set_up_alone(settings)
+        link.unlink(), link.symlink_to(places[name][0])
+
+
 def test_a_run_is_named_by_its_generators_weights_not_by_where_they_lie(make_model, tiny_corpus, tmp_path):
     def identity(generator):
         known = {"corpus": str(tiny_corpus), "model": str(discriminator), "generator": str(generator)}

@@ -17,8 +17,8 @@ from tests.launch.mutations import damaged
 @pytest.fixture
 def folder(tmp_path):
     """Of a run of 100 steps that has trained 20, with a checkpoint of step 10."""
-    settings = {"objective": "ssp", "global_batch_size": 8}
-    facts = {"total_steps": 100, "model": {"name": "MiniLM"}, "settings": settings}
+    settings = {"objective": "ssp", "global_batch_size": 8, "pair_weight": 1.0}
+    facts = {"total_steps": 100, "eval_pairs": 500, "model": {"name": "MiniLM"}, "settings": settings}
     (tmp_path / "run.json").write_text(json.dumps(facts))
     lines = [{"step": step, "split": "train", "loss": 1.0, "tokens": 10 * step} for step in (10, 20)]
     lines[1] |= {"tokens_per_second": 5.0, "skipped_steps": 1}
@@ -47,6 +47,16 @@ def test_a_run_is_on_while_its_lock_is_held_and_complete_with_its_summary(folder
         assert "step 20 of 100 (20%)" in text
     (folder / "summary.json").write_text("{}")
     assert show(folder, monkeypatch)[0] == 0
+
+
+def test_a_loss_that_rose_and_an_auc_of_a_guess_are_warned_of(folder):
+    assert read_status(folder)["warnings"] == []
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 30, "split": "validation", "loss": 9.0, "pair_auc": 0.52, "share_positive": 0.2}\n')
+    loss, auc = read_status(folder)["warnings"]
+    assert "9" in loss
+    assert "0.520" in auc
+    assert loss in format_status(read_status(folder))
 
 
 def test_figures_as_json(folder, monkeypatch):

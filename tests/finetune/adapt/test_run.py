@@ -11,10 +11,11 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.adapt import questions, rankers, run
+from finetune.adapt.budget import parse_budget
 from finetune.adapt.page import format_result
 from finetune.adapt.questions import load_questions
 from finetune.adapt.rankers import name_model
-from finetune.adapt.run import MEASURED_UPDATES, PLANNED, AdaptOptions, PipelineHooks, adapt, parse_budget, train_for
+from finetune.adapt.run import MEASURED_UPDATES, PLANNED, AdaptOptions, PipelineHooks, adapt, train_for
 from finetune.data.passages import Paragraphs
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25

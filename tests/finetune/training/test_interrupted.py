@@ -202,7 +202,7 @@ def test_processes_that_are_killed_and_stopped_within_an_epoch_end_bit_identical
     status, said = ended(ranks)
     assert status == [75] * world, said
     assert int(re.search(r"resuming from \S+ at step (\d+)", said).group(1)) >= reached - 8
-    stopped = int(re.search(r"stopped at step (\d+), with a checkpoint \(SIGTERM\)", said).group(1))
+    stopped = int(re.search(r"stopped at step (\d+) \(SIGTERM\)", said).group(1))
 
     status, said = ended(start({**settings, "output_dir": broken}, world))
     assert status == [0] * world, said

@@ -87,6 +87,7 @@ def test_agrees_with_the_model_and_the_pairs_of_a_run(family, make_model, tiny_c
     stream = make_stream(tiny_corpus, masking=True)
     assert plan.pair_tokens == pytest.approx(average_tokens(stream))
     assert plan.epoch_pairs == stream.epoch_pairs
+    assert plan.speed > 0
     assert plan.steps == -(-2 * stream.epoch_pairs // 16)
     batch = stream.batch(0, stream.epoch_pairs)
     assert plan.flops == pytest.approx(FlopCounter(model)(batch) / batch.num_tokens, rel=0.02)
