@@ -18,7 +18,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import write_atomically
 from data_pipeline.core.progress import show_progress
 from finetune.evaluation.bm25 import choose_language
-from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder, is_hub_fingerprint
+from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 
 from .answers import Answer
 from .folder import (
@@ -56,7 +56,8 @@ def find_model(manifest: Manifest, folder: Path, model: str | None = None) -> st
     """Returns the folder or hub name of an index's bi-encoder. ``model``: --model, for a folder that has moved"""
     location = model or resolve_model(manifest.model["place"])
     built = f"{folder} was built with {manifest.model['name']}"
-    if not model and not is_hub_fingerprint(manifest.model["fingerprint"]) and not Path(location).is_dir():
+    is_on_hub = "@" in manifest.model["fingerprint"]  # which ends with the commit
+    if not model and not is_on_hub and not Path(location).is_dir():
         raise KinspanError(f"--model: {built}, which is not in {location}")
     if fingerprint_bi_encoder(location) != manifest.model["fingerprint"]:
         raise KinspanError(f"--model {name_installed(location)}: {built}")
@@ -138,7 +139,20 @@ def _write(
         os.posix_fallocate(file.fileno(), 0, (data / MATRIX).stat().st_size)
     if index:
         matrix[np.setdiff1d(np.arange(len(answers)), new)] = index.matrix[known.drop_null().to_numpy()]
-    _encode(data, embedder, answers, new, matrix, manifest.settings["precision"], num_encoded, num_cut)
+    with show_progress("encoding", "answers", total=len(new), initial=num_encoded) as bar:
+        for first in range(num_encoded, len(new), STEP):
+            rows = new[first : first + STEP]
+            batch = [answers[row].text for row in rows]
+            num_cut += int(embedder.find_cut(batch).sum())
+            vectors = embedder.embed_answers(batch, manifest.settings["precision"])
+            if np.abs(vectors).max() > np.finfo(np.float16).max:
+                raise KinspanError(f"--model {embedder.place}: its vectors are too large for float16")
+            matrix[rows] = vectors
+            bar.update(len(batch))
+            matrix.flush()
+            write_atomically(data / PROGRESS, json.dumps({"rows": first + len(batch), "cut": num_cut}))
+    if num_cut:
+        logger.warning("%d of %d answers are truncated to %d tokens", num_cut, len(new), embedder.max_length)
     matrix.flush()
     if manifest.settings["approximate"]:
         with show_progress("linking", "vectors", total=len(answers)) as bar:
@@ -148,33 +162,6 @@ def _write(
     manifest = replace(manifest, files=list_files(data, PROGRESS))
     write_manifest(folder, manifest)
     return manifest
-
-
-def _encode(
-    data: Path,
-    embedder: Embedder,
-    answers: Sequence[Answer],
-    new: np.ndarray,
-    matrix: np.memmap,
-    precision: str,
-    start: int,
-    cut: int,
-) -> None:
-    """Encodes the rows ``new[start:]`` of ``matrix``. ``cut``: number of texts truncated before ``start``"""
-    with show_progress("encoding", "answers", total=len(new), initial=start) as bar:
-        for first in range(start, len(new), STEP):
-            rows = new[first : first + STEP]
-            texts = [answers[row].text for row in rows]
-            cut += int(embedder.find_cut(texts).sum())
-            vectors = embedder.embed_answers(texts, precision)
-            if np.abs(vectors).max() > np.finfo(np.float16).max:
-                raise KinspanError(f"--model {embedder.place}: its vectors are too large for float16")
-            matrix[rows] = vectors
-            bar.update(len(texts))
-            matrix.flush()
-            write_atomically(data / PROGRESS, json.dumps({"rows": first + len(texts), "cut": cut}))
-    if cut:
-        logger.warning("%d of %d answers are truncated to %d tokens", cut, len(new), embedder.max_length)
 
 
 def _read_progress(data: Path, size: tuple[int, int]) -> tuple[int, int]:

@@ -142,8 +142,3 @@ def _name_modules(model: SentenceTransformer) -> list[str]:
 def fingerprint_bi_encoder(name_or_dir: str) -> str:
     """Returns the fingerprint of a bi-encoder, which in a fusion's folder is its root."""
     return fingerprint_model(name_or_dir, BESIDE)
-
-
-def is_hub_fingerprint(fingerprint: str) -> bool:
-    """Returns whether a fingerprint of ``fingerprint_model`` is that of a hub model."""
-    return "@" in fingerprint

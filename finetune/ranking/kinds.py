@@ -85,19 +85,14 @@ def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> Sentence
         log.warning("%s: texts are truncated to its %s tokens, not --max_length %s", name_or_dir, default, max_length)
     for module in model.modules():
         if isinstance(module, Transformer) and isinstance(module.tokenizer, PreTrainedTokenizerBase):
-            _check_tokenizer(module, name_or_dir, max_length)
+            check_vocabulary(module.tokenizer, name_or_dir)
+            limits = (module.max_seq_length, count_positions(module.auto_model), max_length)
+            length = min((limit for limit in limits if limit and limit < UNLIMITED), default=DEFAULT_LENGTH)
+            check_fits(name_or_dir, module.auto_model, module.tokenizer, length, ("a",))
+            if length <= module.tokenizer.num_special_tokens_to_add():
+                raise KinspanError(f"--max_length {length} is too short for a text")
+            module.max_seq_length = length
     return model
-
-
-def _check_tokenizer(module: Transformer, name_or_dir: str, max_length: int | None) -> None:
-    """Sets how many tokens a module reads. Raises KinspanError if its tokenizer does not fit its encoder."""
-    check_vocabulary(module.tokenizer, name_or_dir)
-    limits = (module.max_seq_length, count_positions(module.auto_model), max_length)
-    length = min((limit for limit in limits if limit and limit < UNLIMITED), default=DEFAULT_LENGTH)
-    check_fits(name_or_dir, module.auto_model, module.tokenizer, length, ("a",))
-    if length <= module.tokenizer.num_special_tokens_to_add():
-        raise KinspanError(f"--max_length {length} is too short for a text")
-    module.max_seq_length = length
 
 
 def load_cross_encoder(

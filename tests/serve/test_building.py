@@ -87,7 +87,7 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkey
     assert build_index(tmp_path / "index", embedder, answers) == before
 
 
-@pytest.mark.parametrize("place", ["_encode", "list_files", "write_manifest"])
+@pytest.mark.parametrize("place", ["write_words", "list_files", "write_manifest"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_killed_change_leaves_the_index_as_it_was(tmp_path, embedder, answers, monkeypatch, place, after):
     folder = tmp_path / "index"
