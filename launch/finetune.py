@@ -32,7 +32,6 @@ With 50 questions of about ten candidates each, all-MiniLM-L6-v2 takes 7 to 19 m
 
 EPILOG = """examples:
   kinspan finetune --data files=questions --model releases/docs --output_dir runs/ranker --seeds 3
-  kinspan finetune --data wikiqa=WikiQACorpus --model releases/ssp --output_dir runs/wikiqa --seeds 5
   deepspeed launch/finetune.py --data wikiqa=WikiQACorpus --model roberta-base --search_folds 5
   kinspan finetune --data wikiqa=WikiQACorpus --transfer asnq=ASNQ --learning_rate 1e-6 --epochs 3
   kinspan finetune --data files=my_questions --columns question=query,answer=passage,label=relevant

@@ -20,15 +20,15 @@ from pretrain.engine.world import adopt_world, read_world
 # command -> (its module, its line of help); launchers such as deepspeed start the modules of launch/ directly
 COMMANDS = {
     "adapt": ("commands.adapt", "pre-train on documents, compare rankers and release the best, in one command"),
+    "index": ("commands.index", "encode documents or answers into an index to search"),
+    "search": ("commands.search", "search an index for the answers to a question"),
+    "serve": ("commands.serve", "answer questions from an index over HTTP, with a page to try it"),
     "prepare": ("prepare", "turn documents into a corpus"),
     "pretrain": ("pretrain", "continue the pre-training of an encoder, in one process"),
     "finetune": ("finetune", "fine-tune a ranker on labelled questions"),
     "evaluate": ("commands.evaluate", "measure models on labelled questions, or the TREC files of any system"),
     "rank": ("commands.rank", "rank candidates without labels, or re-rank a TREC run"),
     "release": ("commands.release", "turn a run into a folder for transformers and sentence-transformers"),
-    "index": ("commands.index", "encode documents or answers into an index to search"),
-    "search": ("commands.search", "search an index for the answers to a question"),
-    "serve": ("commands.serve", "answer questions from an index over HTTP, with a page to try it"),
     "study": ("commands.study", "compare several ways of fine-tuning in one table"),
     "preflight": ("preflight", "check all hosts before a long pre-training"),
     "show corpus": ("commands.inspect_corpus", "show the counts of a corpus, or some of its documents"),
@@ -52,7 +52,7 @@ EXTRAS = {
     "ray": "ray",
     "wandb": "wandb",
 }
-FIRST_DAY = ("adapt", "prepare", "pretrain", "finetune", "evaluate", "search")  # listed by `kinspan` without a command
+FIRST_DAY = ("adapt", "index", "search", "prepare", "pretrain", "finetune")  # listed by `kinspan` without a command
 HELP = """example:
   kinspan adapt --documents docs/ --output_dir adapted
 
@@ -64,8 +64,8 @@ commands:
 {listed}
 
 `kinspan --help` lists all {count} commands, `kinspan COMMAND --help` their settings. Training with several processes
-needs a launcher: `deepspeed launch/pretrain.py ...`, or `torchrun --nproc_per_node N -m launch.pretrain ...`; likewise
-for finetune, and `deepspeed --module launch.kinspan study ...`."""
+needs a launcher: `deepspeed --module launch.pretrain ...`, or `torchrun --nproc_per_node N -m launch.pretrain ...`;
+likewise launch.finetune, and `launch.kinspan study ...`."""
 
 
 def format_help(commands: Iterable[str]) -> str:

@@ -5,10 +5,10 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from typing import TypeVar
 
 from data_pipeline.core.errors import KinspanError
@@ -42,22 +42,15 @@ def _start_worker(parent: int) -> None:
 def map_chunks(work: Callable[[Chunk], Result], chunks: Iterable[Chunk], num_workers: int) -> Iterator[Result]:
     """Yields ``work(chunk)`` for each chunk in order, from worker processes; a single worker is this process.
 
-    At most a few chunks per worker are in flight, so that memory stays bounded. Raises KinspanError if a worker
-    process dies.
+    A few chunks per worker are read at a time, so that memory stays bounded. Raises KinspanError if a worker dies.
     """
     if num_workers == 1:
         yield from map(work, chunks)
         return
-    pool = make_pool(num_workers)
-    pending: deque[Future[Result]] = deque()
-    try:
-        for chunk in chunks:
-            pending.append(pool.submit(work, chunk))
-            if len(pending) > 3 * num_workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    except BrokenProcessPool as error:
-        raise KinspanError(WORKER_DIED) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    waiting = iter(chunks)
+    with make_pool(num_workers) as pool:
+        try:
+            while window := list(islice(waiting, 8 * num_workers)):
+                yield from pool.map(work, window)
+        except BrokenProcessPool as error:
+            raise KinspanError(WORKER_DIED) from error

@@ -10,18 +10,13 @@ log = logging.getLogger(__name__)
 ROW_IDS = ("id", "_id")
 DOCUMENT_IDS = (*ROW_IDS, "answer_id", "aid", "passage_id", "pid", "docid", "doc_id", "docno", "corpus-id")
 QUESTION_IDS = (*ROW_IDS, "question_id", "query_id", "query-id", "qid")
-_LOOKS_LIKE_ID = re.compile(r"(?:.*[\W_])?(?i:u?u?id|key|no|nr|number)|.*I[Dd]")
-
-
-def may_hold_ids(name: str) -> bool:
-    """Tells whether a column may hold ids, by its name."""
-    return name in DOCUMENT_IDS or bool(_LOOKS_LIKE_ID.fullmatch(name))
+LOOKS_LIKE_ID = re.compile(r"(?:.*[\W_])?(?i:u?u?id|key|no|nr|number)|.*I[Dd]")
 
 
 @lru_cache(256)
 def note_unread_ids(place: str, names: tuple[str, ...], read: tuple[str, ...]) -> None:
     """Logs, once, the names that look like ids and are not read."""
-    if unread := [name for name in names if name not in read and may_hold_ids(name)]:
+    if unread := [name for name in names if name not in read and LOOKS_LIKE_ID.fullmatch(name)]:
         log.warning("%s; %s is not read, known are %s", place, ", ".join(unread), ", ".join(read))
 
 

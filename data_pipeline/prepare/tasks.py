@@ -105,7 +105,7 @@ class Engine:
             failures = {task: read_failure(stage, task) for task in failed}
             task = next((task for task in failed if failures[task]["known"]), failed[0])
             if failures[task]["known"]:
-                raise KinspanError(failures[task]["reason"])
+                raise KinspanError(str(failures[task]["reason"]))
             file = stage.folder / f"{task:05d}.failed"
             raise KinspanError(f"{stage.title}: {stage.names[task]}: {failures[task]['reason']}; see {file}")
 

@@ -94,7 +94,8 @@ class NodeCache:
     def evict_down_to(self, limit: float) -> bool:
         """Removes unused shards, least recently used first, down to ``limit`` bytes; returns whether that sufficed."""
         locks = sorted(self.root.glob(f"**/*.arrow{LOCK}"), key=lambda path: path.stat().st_mtime_ns)
-        used = sum(path.stat().st_size + _measure(path.with_suffix("")) for path in locks)
+        shards = [path.with_suffix("") for path in locks]
+        used = sum(path.stat().st_size for path in (*locks, *filter(Path.exists, shards)))
         for path in locks:
             if used <= limit:
                 break
@@ -123,10 +124,3 @@ def _evict(lock: Path) -> int:
                 freed += shard.stat().st_size
                 shard.unlink()
     return freed
-
-
-def _measure(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -230,9 +230,8 @@ def plan_stage(stage: TrainingStage, seed: int) -> FitPlan:
     config = stage.config
     epoch_steps = math.ceil(len(draw_groups(stage, seed, 0)) / config.batch_size)
     total = min(config.epochs * epoch_steps, config.max_steps or config.epochs * epoch_steps)
-    warmup, flag = config.warmup_steps, None
-    if warmup is None:
-        warmup, flag = int(config.warmup_share * total), f"--warmup_share {config.warmup_share:g}"
+    warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
+    flag = f"--warmup_share {config.warmup_share:g}" if config.warmup_steps is None else None
     return FitPlan(epoch_steps, total, make_schedule(config, config.learning_rate, total, warmup, stage.what, flag))
 
 

@@ -20,9 +20,7 @@ seeds. Prints one table: mean and standard deviation, BM25, each row tested agai
 A row may have a `pretrain:` block of settings of kinspan pretrain, to pre-train its model first; or `stages:`, a list
 of `pretrain:` and `finetune:` blocks to run before the row's fine-tuning. Run the same command again to resume.
 
-Studies here: tanda-wikiqa-trecqa (tables 3 and 4), tanda-noise (table 5), tanda-asnq-labels (table 6), tanda-stability
-(figure 4), di-liello-roberta, di-liello-electra and di-liello-asnq (table 1), as2 and as2-noise (what `make as2` and
-`make as2-noise` run), transtqa and transtqa-scale-1 (a bi-encoder's transfer in steps; `make transtqa`)."""
+launch/recipes has those of the papers: tanda-*, di-liello-*, as2, as2-noise, transtqa and transtqa-scale-1."""
 
 EPILOG = """examples:
   kinspan study --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer asnq=ASNQ

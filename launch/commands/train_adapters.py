@@ -25,7 +25,6 @@ command again skips finished adapters and resumes the others. --task K/N, for jo
 All other settings are those of kinspan pretrain."""
 
 EPILOG = """examples:
-  kinspan adapter train --corpus forums/* --model bert-base-uncased --output_dir adapters
   kinspan adapter train --config launch/recipes/multicqa-adapters.yaml --corpus forums/*
   kinspan adapter train --corpus forums/* --output_dir adapters --task $SLURM_ARRAY_TASK_ID/16"""
 

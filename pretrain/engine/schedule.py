@@ -92,7 +92,6 @@ def make_schedule(
     schedule = Schedule(config.lr_schedule, peak, warmup, total, config.decay_share)
     if total and warmup >= total:
         raise KinspanError(f"{flag}: {warmup} steps of warm-up are not below the {total} steps of the {what}")
-    if total and warmup >= schedule.decay_start:
-        begin = f"--decay_share begins the decay at step {schedule.decay_start} of the {what}"
-        raise KinspanError(f"{flag}: {warmup} steps of warm-up, but {begin}")
+    if total and warmup >= (end := schedule.decay_start):
+        raise KinspanError(f"{flag}: {warmup} steps of warm-up, but --decay_share ends the plateau at step {end}")
     return schedule

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from data_pipeline.prepare.document import DOCUMENT_IDS, Document, Rejected, Unreadable, may_hold_ids
+from data_pipeline.prepare.document import DOCUMENT_IDS, LOOKS_LIKE_ID, Document, Rejected, Unreadable
 
 from . import reader
 from .compression import is_compressed, open_file, open_source
@@ -29,7 +29,7 @@ from .text import read_whole
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-COLUMNS = ("title", "url", "paragraphs", "text")  # and those of ids
+COLUMNS = (*DOCUMENT_IDS, "title", "url", "paragraphs", "text")
 HUB = "hf"
 ROWS = 16  # rows in memory at a time, or a single one if they are longer than a record may be
 _OTHER_VALUES = "\n"  # key, which no column has, of the other columns' values, kept so that their bytes are counted
@@ -39,7 +39,7 @@ Rows = Iterator[tuple[int, dict | Rejected]]
 
 def _select(names: Iterable[str]) -> list[str]:
     """Returns the columns to read."""
-    return [name for name in names if name in COLUMNS or may_hold_ids(name)]
+    return [name for name in names if name in COLUMNS or LOOKS_LIKE_ID.fullmatch(name)]
 
 
 def _parse_row(record: Record) -> list[Document]:
