@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Manifest:
     tokenizer: its name, revision, fingerprint (see tokenizers.fingerprint_tokenizer) and vocab_size
     rules:     the cleaning rules and the share of documents that are held out
     sources:   for each input, its name, its licence and origin where they are known, and how much of it was kept
+    counts:    what was read, kept and dropped, and why
     """
 
     tokenizer: dict[str, Any]
@@ -46,6 +47,7 @@ class Manifest:
     totals: dict[str, int]
     fingerprint: str
     format_version: int = FORMAT_VERSION
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 def fingerprint_corpus(shards: list[ShardInfo], tokenizer_fingerprint: str) -> str:

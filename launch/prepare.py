@@ -18,7 +18,7 @@ from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import BOILERPLATE, prepare
 from data_pipeline.prepare.read import MAX_REJECTED, MAX_REJECTED_HELP
 from data_pipeline.prepare.readers import FORMATS, PYTHON_DOCS, get_reader
-from data_pipeline.prepare.summary import check_trainable, format_counts, list_notes, list_unusable
+from data_pipeline.prepare.summary import check_trainable, format_corpus, list_notes, list_unusable
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import NAMES, load_split
 from launch.kinspan import run
@@ -56,7 +56,7 @@ class PrepareConfig:
     """Files, globs, folders or URLs."""
     reader: str = setting("")
     """Reader for all inputs, if their names do not show the format: a suffix such as txt or jsonl; bookcorpus,
-    stackexchange-code, wikiextractor; or my_reader.py."""
+    wikiextractor; or my_reader.py."""
     tokenizer: str | None = setting(None, is_model=True)
     """Hub name or folder of the model to train, whose tokenizer is used. Without it: all-MiniLM-L6-v2."""
     output_dir: str | None = setting(None)
@@ -74,6 +74,8 @@ class PrepareConfig:
     """Documents with fewer characters after cleaning are dropped."""
     languages: list[str] = setting([])
     """Keep documents in these languages only: ISO 639 codes such as en."""
+    keep_code: bool = setting(False)
+    """Keep blocks of code, in Markdown, reStructuredText, HTML and forum posts, as paragraphs."""
     skip_step: list[str] = setting([], help=f"Cleaning steps to skip: {', '.join(step.name for step in STEPS)}.")
     clean_with: list[str] = setting([])
     """Python files with additional cleaning steps, see docs/corpora.md."""
@@ -111,14 +113,14 @@ def main() -> Iterator[str]:
     if not config.output_dir and config.input != [PYTHON_DOCS]:
         raise KinspanError("--output_dir is missing: name the folder to write the corpus to")
     output = config.output_dir or str(default_corpus_folder(load_tokenizer(tokenizer)))
-    names = ("num_workers", "licence", "max_rejected", "duplicates", "boilerplate")
-    options = {name: getattr(config, name) for name in (*names, "executor", "sbatch")}
+    names = ("num_workers", "licence", "max_rejected", "duplicates", "boilerplate", "keep_code", "executor", "sbatch")
+    options = {name: getattr(config, name) for name in names}
     texts = [text for name in config.decontaminate for text in _read_test_texts(name)]
     result = prepare(inputs, tokenizer, output, OBJECTIVES, rules, decontaminate=texts, **options)
     if result.reused:
         yield f"{output} already holds this corpus: nothing to do"
     else:
-        yield format_counts(result.tally, result.read_tally, result.manifest)
+        yield format_corpus(result.manifest)
         speed = result.tally.counts["characters read"] / 1e6 / result.seconds
         yield f"{len(result.manifest.shards)} shard(s) in {output}, {result.seconds:.1f} s ({speed:.3g} MB/s)"
     for note in [*list_notes(result.tally, result.read_tally), *list_unusable(result.manifest, OBJECTIVES)]:

@@ -31,6 +31,7 @@ class Document:
     title_is_text: whether the title is tokenised too, since it is a text, such as a question
     is_post:       whether it is a forum post, which is kept whatever its length and form
     is_part:       whether it was cut out of a text that is too long for one document
+    code_blocks:   number of its blocks of code, which ``paragraphs`` may have or lack
     url:           its address, "" if that is unknown or is the id
     is_parsed:     whether its reader took off all markup, so that "<b>" in it is text
     """
@@ -46,6 +47,7 @@ class Document:
     title_is_text: bool = False
     is_post: bool = False
     is_part: bool = False
+    code_blocks: int = 0
     url: str = ""
     is_parsed: bool = False
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from data_pipeline.matching import fold_characters, space_out
 
-from .spill import DOCUMENT, PARAGRAPH, Buckets, Spills, hash_string, save_atomically
+from .spill import DOCUMENT, PARAGRAPH, Spills, hash_string, save_atomically
 
 if TYPE_CHECKING:
     from datatrove.pipeline.dedup.minhash import MinhashConfig
@@ -48,9 +48,7 @@ def find_documents(spills: Spills, output: Path, num_ranges: int, number: int) -
     save_atomically(output / f"{number:05d}.npy", np.sort(np.concatenate(documents)[order[repeated]]))
 
 
-def find_paragraphs(
-    spills: Spills, status: Path, buckets: Buckets, boilerplate: int, output: Path, num_ranges: int, number: int
-) -> None:
+def find_paragraphs(spills: Spills, status: Path, boilerplate: int, output: Path, num_ranges: int, number: int) -> None:
     """Finds the paragraphs to remove in a range of hashes; writes them to ``00000.npy``, as sorted REMOVED.
 
     status:      file of ``decide_documents``; only the paragraphs of KEPT documents count
@@ -70,7 +68,7 @@ def find_paragraphs(
     out["number"], out["paragraph"], out["why"] = paragraphs["number"], paragraphs["paragraph"], reason
     for task in np.unique(out["task"]).tolist():
         of_task = out["task"] == task
-        out["bucket"][of_task] = buckets.find(spills.load(task, "documents")["place"][out["number"][of_task]])
+        out["bucket"][of_task] = spills.buckets.find(spills.load(task, "documents")["place"][out["number"][of_task]])
     order = np.lexsort([out[name] for name in ("paragraph", "number", "task", "bucket")])
     save_atomically(output / f"{number:05d}.npy", out[order])
 

@@ -6,7 +6,7 @@ import shutil
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 
@@ -19,12 +19,13 @@ from data_pipeline.matching import count_chars
 from data_pipeline.tokenizers import check_joins
 
 from .benchmark import Benchmark
-from .cleaning import Rules, Tally, clean_or_drop, normalise, split_sentences
+from .cleaning import Tally, clean_or_drop, normalise, split_sentences
 from .document import Document, Omitted, Rejected
 from .duplicates import write_signatures
-from .plan import load_plan
+from .plan import PreparePlan, load_plan
 from .read import ReadTally, parse_counted
 from .readers.reader import Record, measure_content
+from .readers.registry import parse_record
 from .spill import KEY_BYTES, SpillWriter, hash_string, make_spill_schema
 
 WITH_BENCHMARK = "documents with a sentence of --decontaminate"
@@ -56,10 +57,7 @@ def encode_inputs(plan_file: Path, number: int) -> None:
 @lru_cache(maxsize=1)
 def load_encoder(plan_file: Path) -> "Encoder":
     """Loads the encoder that all tasks of a process share."""
-    plan = load_plan(plan_file)
-    sentences = [" ".join(sentence.split()) for sentence in plan.decontaminate]
-    tokenizer = plan.tokenizer_file.read_text(encoding="utf-8")
-    return Encoder(tokenizer, plan.tokenizer_name, plan.rules, plan.wide, Benchmark(sentences) if sentences else None)
+    return Encoder(load_plan(plan_file))
 
 
 def cut_chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
@@ -105,25 +103,30 @@ def hash_text(document: Document, paragraph_hashes: list[int]) -> int:
 
 
 class Encoder:
-    """Encodes chunks of records, without ``transformers``, which is slow to import. ``wide``: see ``PreparePlan``"""
+    """Encodes chunks of records, without ``transformers``, which is slow to import."""
 
-    def __init__(self, tokenizer_json: str, name: str, rules: Rules, wide: bool, benchmark: Benchmark | None) -> None:
-        self.tokenizer = Tokenizer.from_str(tokenizer_json)
+    def __init__(self, plan: PreparePlan) -> None:
+        self.tokenizer = Tokenizer.from_str(plan.tokenizer_file.read_text(encoding="utf-8"))
         self.tokenizer.encode_special_tokens = True  # "</s>" in a text is not read as a special token
-        self.name, self.rules, self.wide, self.benchmark = name, rules, wide, benchmark
+        self.name, self.rules, self.wide = plan.tokenizer_name, plan.rules, plan.wide
+        self.keep_code = plan.settings["keep_code"]
+        sentences = [" ".join(sentence.split()) for sentence in plan.decontaminate]
+        self.benchmark = Benchmark(sentences) if sentences else None
         self._joins_checked = False  # whether joined sentences are known to keep their token ids
 
     def encode(self, records: list[Record], writer: SpillWriter, tally: Tally, read_tally: ReadTally) -> list[str]:
         """Writes and counts the documents of a chunk of records; returns the texts of the kept ones."""
         documents: list[Document] = []
         for record in records:
-            parsed = parse_counted(record, read_tally)
+            parsed = parse_counted(record, read_tally, partial(parse_record, keep_code=self.keep_code))
             if isinstance(parsed, Omitted):
                 tally.counts[f"records omitted: {parsed}"] += 1
             elif isinstance(parsed, Rejected):
                 writer.reject(record.file, record.line, str(parsed), measure_content(record.content))
             else:
                 documents += parsed
+        code = f"code blocks {'kept' if self.keep_code else 'left out'}"
+        tally.counts[code] += sum(document.code_blocks for document in documents)
         tally.counts["documents cut off a longer text"] += sum(document.is_part for document in documents)
         if self.rules.title_texts:
             documents = [replace(document, title_is_text=True) for document in documents]

@@ -42,7 +42,7 @@ from .plan import PreparePlan
 from .read import MAX_REJECTED, ReadTally, refuse_rejected
 from .readers import PYTHON_DOCS, InputFile, InputFiles, check_unchanged, find_input_files, refuse_own_output
 from .spill import Spills
-from .summary import format_summary
+from .summary import format_summary, order_counts
 from .tasks import Engine, Stage
 from .write import SHARD_TOKENS, write_manifest, write_shards
 
@@ -80,6 +80,7 @@ def prepare(
     decontaminate: list[str] | None = None,
     executor: str = "local",
     sbatch: list[str] | None = None,
+    keep_code: bool = False,
 ) -> Prepared:
     """Writes a corpus folder; the arguments are flags of ``launch/prepare.py``, and ``shard_tokens`` for tests.
 
@@ -96,6 +97,7 @@ def prepare(
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     tokenizer_info = tokenizers.identify_tokenizer(tokenizer)
     settings = {**asdict(rules), "shard_tokens": shard_tokens, "duplicates": duplicates, "boilerplate": boilerplate}
+    settings["keep_code"] = keep_code
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
     request = {
@@ -126,9 +128,9 @@ def prepare(
             encoded = _encode(plan, serialized, engine, input_files, max_rejected)
             dedup_status, removed, num_ranges = _find_duplicates(plan, engine, encoded)
             shards = _write_shards(plan, engine, encoded, dedup_status, removed, num_ranges)
-            manifest = _make_manifest(shards, tokenizer_info, settings, encoded.tally, licence)
+            manifest = _make_manifest(shards, tokenizer_info, settings, encoded, licence)
             write_atomically(work / "request.json", json.dumps({**request, "read": asdict(encoded.read_tally)}))
-            write_atomically(work / "summary.txt", format_summary(encoded.tally, encoded.read_tally, manifest))
+            write_atomically(work / "summary.txt", format_summary(encoded.tally, encoded.read_tally))
             tokenizer.save_pretrained(str(work / "tokenizer"))
             for name in CORPUS_PARTS:  # parts left by an interrupted move are replaced
                 if (folder / name).is_dir():
@@ -239,19 +241,21 @@ def _clear_remains(plan: PreparePlan) -> None:
 def _gather(plan: PreparePlan) -> Encoded:
     """Adds up the counts of the input tasks, and joins their rejected records in ``rejected.jsonl``."""
     keys = [task.key for task in plan.tasks]
-    tally, read_tally, num_documents, filled, num_paragraphs = Tally(), ReadTally(), [], set(), 0
+    tally, read_tally, num_documents, filled, num_paragraphs, num_bytes = Tally(), ReadTally(), [], set(), 0, 0
     for key in keys:
         counts = json.loads((plan.encoded / f"{key}.json").read_text(encoding="utf-8"))
         tally.add(Tally(**counts["tally"]))
         read_tally.add(ReadTally(**counts["read"]))
         num_documents.append(counts["documents"])
         num_paragraphs += counts["paragraphs"]
+        num_bytes += counts["bytes"]
         filled |= set(counts["filled"])
     with (plan.folder / "rejected.jsonl").open("wb") as file:
         for key in keys:
             with (plan.encoded / f"{key}.rejected.jsonl").open("rb") as part:
                 shutil.copyfileobj(part, file)
-    return Encoded(Spills(plan.encoded, keys, num_documents), num_paragraphs, filled, tally, read_tally)
+    spills = Spills(plan.encoded, keys, num_documents, plan.count_buckets(num_bytes))
+    return Encoded(spills, num_paragraphs, filled, tally, read_tally)
 
 
 # 2. Duplicates --------------------------------------------------------------------------------------------
@@ -275,7 +279,7 @@ def _find_duplicates(plan: PreparePlan, engine: Engine, encoded: Encoded) -> tup
         decide_documents(spills, exact, plan.run / "matches" if plan.near else None, status)
     count = max(1, -(-encoded.num_paragraphs // RANGE_PARAGRAPHS)) if is_exact else 0
     if is_exact:
-        arguments = spills, status, plan.buckets, plan.settings["boilerplate"]
+        arguments = spills, status, plan.settings["boilerplate"]
         _run(engine, "finding repeated paragraphs", removed, count, find_paragraphs, *arguments)
     return status, removed, count
 
@@ -293,7 +297,7 @@ def _write_shards(
     plan: PreparePlan, engine: Engine, encoded: Encoded, dedup_status: Path, removed: Path, num_ranges: int
 ) -> list[ShardInfo]:
     """Writes the buckets, gives their shards their final names, and adds their counts to ``encoded.tally``."""
-    count = plan.buckets.count
+    count = encoded.spills.buckets.count
     work = partial(write_shards, plan.write(), encoded.spills, dedup_status, removed, num_ranges, encoded.filled)
     names = [f"bucket {number + 1} of {count}" for number in range(count)]
     engine.run(Stage("writing shards", work, plan.run / "shards", names))
@@ -315,12 +319,15 @@ def _write_shards(
     return shards
 
 
-def _make_manifest(shards: list[ShardInfo], tokenizer: dict, settings: dict, tally: Tally, licence: str) -> Manifest:
+def _make_manifest(
+    shards: list[ShardInfo], tokenizer: dict, settings: dict, encoded: Encoded, licence: str
+) -> Manifest:
     names = ("documents", "paragraphs", "sentences", "tokens", "bytes")
     totals = {name: sum(getattr(shard, name) for shard in shards) for name in names}
     sources = []
-    for name, documents in sorted(tally.sources.items()):
+    for name, documents in sorted(encoded.tally.sources.items()):
         stated, origin = LICENCES.get(name, (licence or "not stated", name))
         sources.append({"name": name, "licence": stated, "origin": origin, "documents": documents})
     fingerprint = fingerprint_corpus(shards, tokenizer["fingerprint"])
-    return Manifest(tokenizer, settings, sources, shards, totals, fingerprint)
+    counts = order_counts(encoded.tally, encoded.read_tally)
+    return Manifest(tokenizer, settings, sources, shards, totals, fingerprint, counts=counts)

@@ -5,7 +5,7 @@ import json
 import pickle
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +18,9 @@ from .readers import FilePart, InputFile, Record, find_parts, read_records
 from .readers.reader import estimate_text
 from .spill import Buckets
 
-OUTPUT_VERSION = 6  # of the first stage's files; files of another version are not reused
+OUTPUT_VERSION = 7  # of the first stage's files; files of another version are not reused
 MIN_GROUP, MAX_GROUP = 1 << 20, 1 << 26  # bytes of small files that share a task
-MIN_BUCKET, MAX_BUCKET = 1 << 25, 1 << 28  # bytes of text that are shuffled in memory at a time
-BYTES_PER_TOKEN = 4.5  # about
+MIN_BUCKET, MAX_BUCKET = 1 << 24, 1 << 27  # bytes of encoded documents that are shuffled in memory at a time
 
 
 class Piece(NamedTuple):
@@ -50,7 +49,7 @@ class InputTask:
             is_empty = True
             for record in read_records(file.name, part, file.called, file.size):
                 is_empty = False
-                yield record
+                yield replace(record, folder=file.folder)
             if is_empty and (part is None or not part.begin):
                 yield Record(file.name, 1, Omitted("a file in which there is no record", file.size), file.called)
 
@@ -89,9 +88,9 @@ def _make_key(pieces: list[Piece], settings: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
-def count_buckets(total: int, shard_tokens: int, validation_share: float) -> Buckets:
-    """Returns the number of buckets of each split for an input of ``total`` bytes of text."""
-    bucket_bytes = max(min(max(total // 1024, MIN_BUCKET), MAX_BUCKET), int(shard_tokens * BYTES_PER_TOKEN))
+def count_buckets(total: int, shard_bytes: int, validation_share: float) -> Buckets:
+    """Returns the number of buckets of each split for ``total`` bytes of encoded documents."""
+    bucket_bytes = max(min(max(total // 1024, MIN_BUCKET), MAX_BUCKET), shard_bytes)
     return Buckets(max(1, -(-total // bucket_bytes)), max(1, round(total * validation_share / bucket_bytes)))
 
 
@@ -122,10 +121,10 @@ class PreparePlan:
     def near(self) -> bool:
         return self.settings["duplicates"] == "near"
 
-    @cached_property
-    def buckets(self) -> Buckets:
-        total = sum(estimate_text(file.name, file.size) for file in self.files)
-        return count_buckets(total, self.settings["shard_tokens"], self.rules.validation_share)
+    def count_buckets(self, total: int) -> Buckets:
+        """Returns the number of buckets for the documents that the input tasks wrote, ``total`` bytes."""
+        shard_bytes = self.settings["shard_tokens"] * (4 if self.wide else 2)
+        return count_buckets(total, shard_bytes, self.rules.validation_share)
 
     @cached_property
     def tasks(self) -> list[InputTask]:
@@ -156,7 +155,7 @@ class PreparePlan:
 
     def write(self) -> Path:
         """Writes the plan for ``load_plan``; returns its path."""
-        _ = self.tasks, self.buckets  # computed here once, and pickled
+        _ = self.tasks  # computed here once, and pickled
         file = self.run / "plan.pickle"
         temporary = file.with_suffix(".tmp")  # jobs of Slurm may be reading the file
         temporary.write_bytes(pickle.dumps(self))

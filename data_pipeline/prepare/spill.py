@@ -79,7 +79,7 @@ class SpillWriter:
     def __init__(self, folder: Path, key: str, wide: bool) -> None:
         self.folder, self.key = folder, key
         self.schema = make_spill_schema(wide)
-        self.num_documents = 0
+        self.num_documents = self.num_bytes = 0
         self.filled: set[str] = set()  # optional columns with content, except "accepted", an index into "answers"
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
@@ -109,6 +109,7 @@ class SpillWriter:
         self._documents.append(documents)
         self.filled |= {name for name in OPTIONAL_COLUMNS if name != "accepted" and len(rows.column(name).flatten())}
         self._pending_bytes += rows.nbytes
+        self.num_bytes += rows.nbytes
         rows = rows.append_column("number", pa.array(numbers))
         self._pending.append(rows.append_column("place", pa.array(sort_keys)))
         if self._pending_bytes >= SEGMENT_BYTES:
@@ -143,8 +144,9 @@ class SpillWriter:
             sync(self._partial(suffix))
             self._partial(suffix).replace(self.folder / f"{self.key}{suffix}")
         filled = sorted(self.filled | ({"accepted"} if "answers" in self.filled else set()))
-        counts = {"documents": self.num_documents, "paragraphs": len(paragraphs), "filled": filled}
-        write_atomically(self.folder / f"{self.key}.json", json.dumps({**counts, **tallies}, ensure_ascii=False))
+        counts: dict[str, object] = {"documents": self.num_documents, "paragraphs": len(paragraphs)}
+        counts |= {"bytes": self.num_bytes, "filled": filled, **tallies}
+        write_atomically(self.folder / f"{self.key}.json", json.dumps(counts, ensure_ascii=False))
 
 
 def join_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -167,11 +169,12 @@ def hash_string(text: str) -> int:
 
 @dataclass(frozen=True)
 class Spills:
-    """Output of all input tasks, with their keys and their counts of documents."""
+    """Output of all input tasks, with their keys and their counts of documents, and the buckets to cut it into."""
 
     folder: Path
     keys: list[str]
     counts: list[int]
+    buckets: Buckets
 
     @cached_property
     def starts(self) -> np.ndarray:

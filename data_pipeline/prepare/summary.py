@@ -1,6 +1,6 @@
-"""Formats the counts of a run of ``prepare``, for the screen and for ``summary.txt``."""
+"""Formats the counts of a corpus, for the screen and for ``summary.txt``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import SPLITS, Manifest
@@ -11,32 +11,45 @@ from .cleaning import Tally
 from .read import ReadTally
 from .write import UNKNOWN_TOKENS
 
-UNITS = ("files", "records", "documents", "paragraphs", "sentences", "tokens")  # of the counts, in the table's order
+UNITS = ("files", "records", "documents", "code blocks", "paragraphs", "sentences", "tokens")  # of counts, in order
 MANY_UNKNOWN = 0.01  # share of tokens that is worth a note; English has a few in ten thousand, from rare characters
-SHOWN_LOSSES = 5  # number of files
+SHOWN_LOSSES = SHOWN_SOURCES = 5  # number of files
+SHOWN_COUNTS = 12  # of what was read and dropped
 
 
-def format_counts(tally: Tally, read_tally: ReadTally, manifest: Manifest) -> str:
-    """Formats a table of the counts and of each objective's usable anchors."""
-    return "\n".join(f"{label:<60} {count:>14,}" for label, count in _count_rows(tally, read_tally, manifest))
-
-
-def _count_rows(tally: Tally, read_tally: ReadTally, manifest: Manifest) -> Iterator[tuple[str, int]]:
-    yield "bytes read", read_tally.bytes
-    yield "  rejected", read_tally.rejected_bytes
-    yield "records rejected", read_tally.rejected
+def order_counts(tally: Tally, read_tally: ReadTally) -> dict[str, int]:
+    """Returns the counts of a run that are not 0, in the order of their units: what was read, kept and dropped."""
+    counts = {"bytes read": read_tally.bytes, "bytes rejected": read_tally.rejected_bytes}
+    counts["records rejected"] = read_tally.rejected
     for unit in UNITS:
-        names = [name for name, count in tally.counts.items() if name.startswith(unit) and count]
+        names = [name for name in tally.counts if name.startswith(unit)]
         for name in sorted(names, key=lambda name: (not name.endswith(" read"), not name.endswith(" kept"), name)):
-            yield name, tally.counts[name]
-    for split in SPLITS:
-        for name, count in count_usable(manifest, split, "anchors").items():
-            yield f"{split} anchors of {name}", count
+            counts[name] = tally.counts[name]
+    return {name: count for name, count in counts.items() if count}
 
 
-def format_summary(tally: Tally, read_tally: ReadTally, manifest: Manifest) -> str:
+def format_corpus(manifest: Manifest) -> str:
+    """Formats what a corpus holds, its largest sources, and what was dropped and why."""
+    held_out = sum(shard.documents for shard in manifest.shards if shard.split == "validation")
+    rows = [("documents", manifest.totals["documents"]), ("  held out for validation", held_out)]
+    rows += [(unit, manifest.totals[unit]) for unit in ("paragraphs", "sentences", "tokens")]
+    lines = [f"tokenizer    {manifest.tokenizer['name']}", f"fingerprint  {manifest.fingerprint}"]
+    lines += [f"languages    {' '.join(languages)}"] if (languages := manifest.rules.get("languages")) else []
+    sources = sorted(manifest.sources, key=lambda source: -source["documents"])
+    rows += [(f"documents of {source['name']}", source["documents"]) for source in sources[:SHOWN_SOURCES]]
+    kept = (" kept", "for validation")
+    dropped = [(name, count) for name, count in manifest.counts.items() if not name.endswith(kept)]
+    rows += sorted(dropped, key=lambda item: (not item[0].endswith(" read"), -item[1]))[:SHOWN_COUNTS]
+    return "\n".join([*lines, *(_format_count(name, count) for name, count in rows)])
+
+
+def _format_count(name: str, count: int) -> str:
+    return f"{name:<60} {count:>14,}"
+
+
+def format_summary(tally: Tally, read_tally: ReadTally) -> str:
     """Lists the counts, the files with the largest losses, and examples of dropped text."""
-    lines = [format_counts(tally, read_tally, manifest)]
+    lines = [_format_count(name, count) for name, count in order_counts(tally, read_tally).items()]
     losses = sorted(read_tally.losses.items(), key=lambda item: -item[1][0])[:SHOWN_LOSSES]
     lines += [f"rejected: {size:,} bytes of {file}: {reason}" for file, (size, reason) in losses]
     for name, texts in sorted(tally.samples.items()):
@@ -63,18 +76,18 @@ def list_unusable(manifest: Manifest, objectives: Mapping[str, Objective]) -> li
     return [
         f"{name} cannot {verb}: {count} of the needed {MIN_DOCUMENTS} documents have {objectives[name].needs}"
         for split, verb in zip(SPLITS, ("train", "validate"), strict=True)
-        for name, count in count_usable(manifest, split, "documents").items()
+        for name, count in _count_documents(manifest, split).items()
         if count < MIN_DOCUMENTS
     ]
 
 
 def check_trainable(manifest: Manifest, label: str) -> None:
     """Raises KinspanError if no objective can train on the corpus; ``label`` begins the message."""
-    if all(count < MIN_DOCUMENTS for count in count_usable(manifest, "train", "documents").values()):
+    if all(count < MIN_DOCUMENTS for count in _count_documents(manifest, "train").values()):
         raise KinspanError(f"{label}: each objective needs {MIN_DOCUMENTS} documents (--min_document_chars keeps more)")
 
 
-def count_usable(manifest: Manifest, split: str, unit: str) -> dict[str, int]:
-    """Counts the usable anchors, or the documents that have one, of each objective."""
+def _count_documents(manifest: Manifest, split: str) -> dict[str, int]:
+    """Counts the documents that have a usable anchor, by objective."""
     shards = manifest.shards
-    return {name: sum(s.usable[name][split][unit] for s in shards) for name in shards[0].usable}
+    return {name: sum(s.usable[name][split]["documents"] for s in shards) for name in shards[0].usable}

@@ -31,7 +31,7 @@ def write_shards(
     dedup_status, removed: outputs of ``duplicates.decide_documents`` and ``find_paragraphs``
     """
     plan = load_plan(plan_file)
-    output, buckets = plan.run / "buckets", plan.buckets
+    output, buckets = plan.run / "buckets", spills.buckets
     output.mkdir(parents=True, exist_ok=True)
     rows, task_of = spills.read_bucket(*buckets.find_range(number))
     tally, infos = Tally(), []

@@ -7,12 +7,12 @@ from data_pipeline import browse
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.settings import ABOVE_0, SEEDS, setting
-from data_pipeline.corpus import SPLITS, Corpus, Manifest
-from data_pipeline.prepare.summary import count_usable
+from data_pipeline.corpus import SPLITS, Corpus
+from data_pipeline.prepare.summary import format_corpus
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.planning.corpora import default_corpus
 
-DESCRIPTION = """Shows the counts of a corpus; with --sample some of its documents.
+DESCRIPTION = """Shows what a corpus holds, and what was dropped and why; with --sample some of its documents.
 
 Texts are decoded from token ids, which lack the capitals if the tokenizer is uncased. summary.txt in the corpus folder
 has examples of what was dropped."""
@@ -20,8 +20,6 @@ has examples of what was dropped."""
 EPILOG = """examples:
   kinspan show corpus --corpus corpora/docs
   kinspan show corpus --corpus corpora/docs --sample 3 --seed 7"""
-
-SHOWN_SOURCES = 20
 
 
 @dataclass
@@ -41,25 +39,11 @@ def main() -> Iterator[str]:
     config = parse(InspectCorpusConfig, DESCRIPTION, EPILOG)
     corpus = Corpus(config.corpus or default_corpus(load_tokenizer(default_model())))
     if config.sample is None:
-        yield _format_counts(corpus.manifest)
+        yield format_corpus(corpus.manifest)
         return
     decoder = browse.load_decoder(corpus.folder)
     for shard, row in browse.sample_documents(corpus, config.sample, config.seed):
         yield _format_document(browse.show_document(shard, row, decoder))
-
-
-def _format_counts(manifest: Manifest) -> str:
-    counts = {"tokenizer": manifest.tokenizer["name"], "fingerprint": manifest.fingerprint, **manifest.totals}
-    for split in SPLITS:
-        shards = [shard for shard in manifest.shards if shard.split == split]
-        counts |= {f"{split} shards": len(shards), f"{split} documents": sum(s.documents for s in shards)}
-        anchors = count_usable(manifest, split, "anchors")
-        counts |= {f"anchors for {name}, {split}": count for name, count in anchors.items()}
-    counts |= manifest.rules
-    lines = [f"{name:<34} {f'{value:,}' if isinstance(value, int) else value}" for name, value in counts.items()]
-    sources = sorted(manifest.sources, key=lambda source: -source["documents"])
-    lines += ["", f"{len(sources)} source(s), documents of the largest:"]
-    return "\n".join(lines + [f"  {source['documents']:>12,}  {source['name']}" for source in sources[:SHOWN_SOURCES]])
 
 
 def _format_document(document: browse.ShownDocument) -> str:

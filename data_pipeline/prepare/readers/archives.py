@@ -58,6 +58,7 @@ def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
                 if path.stat().st_size < info.size:
                     raise EOFError(f"{info.name} ends too early")
                 yield SourceFile(name, lambda: path.open("rb"), size=info.size, meter=source.meter, path=str(path))
+                path.unlink()  # ext4 waits for the disk when a file is written over
 
 
 class _Header(tarfile.TarInfo):

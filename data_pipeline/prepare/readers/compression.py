@@ -29,7 +29,7 @@ def is_url(name: str) -> bool:
 
 
 def is_compressed(name: str) -> bool:
-    return Path(redact(name)).suffix.lower() in COMPRESSED_SUFFIXES
+    return redact(name).lower().endswith(COMPRESSED_SUFFIXES)
 
 
 def open_file(name: str | Path) -> IO[bytes]:

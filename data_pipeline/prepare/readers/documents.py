@@ -1,8 +1,8 @@
 """``.md``, ``.rst``, ``.docx``, ``.pptx`` and ``.pdf``: a file is a document, and its highest heading the title.
 
-Headings, titles, captions, code, tables, images and HTML are dropped; in reStructuredText also lists of parameters,
-footnotes and directives without text. markitdown is not used: in a Word file it drops the text of fields ("See table 3
-on page 7." becomes "See on page 7."), and it does not join the lines of a PDF.
+Headings, titles, captions, code (see ``has_code``), tables, images and HTML are dropped; in reStructuredText also
+lists of parameters, footnotes and directives without text. markitdown is not used: in a Word file it drops the text of
+fields ("See table 3 on page 7." becomes "See on page 7."), and it does not join the lines of a PDF.
 """
 
 import io
@@ -35,6 +35,7 @@ _NO_TEXT = re.compile(  # directives whose content is not running text
     r".*|code.*|toctree|index|math|image|figure|graphviz|mermaid|contents|include|raw|rubric|only|ifconfig|meta|cssclass"
     r"|autosummary|inheritance-diagram|program|sectionauthor|moduleauthor|centered|hlist|bibliography|grid.*|card.*)"
 )
+_CODE = re.compile(r"(?:.*:)?(?:code.*|sourcecode|parsed-literal|doctest|testcode|ipython.*|jupyter-execute)")
 _TEXT_ARGUMENT = re.compile(r"version|deprecated|seealso|todo")  # directives whose argument may be text
 _VERSION = re.compile(r"^[\d.]+\s*")
 _NAMED_TARGET = re.compile(r"\s*<[^<>]+>$")  # in a role's text: ``print <print-function>``
@@ -49,21 +50,22 @@ _SENTENCE_END = re.compile(rf"[.!?…:{STOPS}]['\"”’)\]」』）]*$")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad]$")
 
 
-def _make_document(record: Record, title: str | None, paragraphs: list[str]) -> list[Document]:
+def _make_document(record: Record, title: str | None, paragraphs: list[str], code_blocks: int = 0) -> list[Document]:
     name, name_as_title = name_title(record)
-    return [Document(name, title or name_as_title, [p for p in paragraphs if p], record.source, is_parsed=True)]
+    kept = [p for p in paragraphs if p]
+    return [Document(name, title or name_as_title, kept, record.source, is_parsed=True, code_blocks=code_blocks)]
 
 
 # Markup ---------------------------------------------------------------------------------------------------
 
 
-def _parse_markdown(record: Record) -> list[Document]:
+def _parse_markdown(record: Record, keep_code: bool = False) -> list[Document]:
     from markdown_it import MarkdownIt
 
     text = _FRONT_MATTER.sub("", decode(record.content).replace("\r\n", "\n"))
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     paragraphs: list[str] = []
-    headings, open_tags = dict[str, str](), list[str]()
+    headings, open_tags, code_blocks = dict[str, str](), list[str](), 0
     for token in tokens:
         if token.nesting == 1:
             open_tags.append(token.tag)
@@ -75,7 +77,10 @@ def _parse_markdown(record: Record) -> list[Document]:
                 paragraphs.append(words)
             elif open_tags[-1].startswith("h"):
                 headings.setdefault(open_tags[-1], words)
-    return _make_document(record, headings.get(min(headings, default="")), paragraphs)
+        elif token.type in ("fence", "code_block"):
+            code_blocks += 1
+            paragraphs.append(token.content if keep_code else "")
+    return _make_document(record, headings.get(min(headings, default="")), paragraphs, code_blocks)
 
 
 def _join_words(tokens: "list[Token]") -> str:
@@ -87,7 +92,7 @@ def _join_words(tokens: "list[Token]") -> str:
     return " ".join("".join(parts).split())
 
 
-def _parse_rst(record: Record) -> list[Document]:
+def _parse_rst(record: Record, keep_code: bool = False) -> list[Document]:
     from docutils import nodes
     from docutils.core import publish_doctree
 
@@ -98,21 +103,24 @@ def _parse_rst(record: Record) -> list[Document]:
     for reference in list(tree.findall(nodes.footnote_reference)):
         reference.parent.remove(reference)
     heading = next((title.astext() for title in tree.findall(nodes.title)), "")
-    return _make_document(record, heading, list(_list_paragraphs(tree)))
+    code = [block for kind in (nodes.literal_block, nodes.doctest_block) for block in tree.findall(kind)]
+    return _make_document(record, heading, list(_list_paragraphs(tree, keep_code)), len(code))
 
 
-def _list_paragraphs(node: "Node") -> Iterator[str]:
+def _list_paragraphs(node: "Node", keep_code: bool) -> Iterator[str]:
     from docutils import nodes
 
     dropped = (
         *(nodes.table, nodes.field_list, nodes.docinfo, nodes.footnote, nodes.citation, nodes.comment),
-        *(nodes.system_message, nodes.literal_block, nodes.doctest_block, nodes.title, nodes.substitution_definition),
+        *(nodes.system_message, nodes.title, nodes.substitution_definition),
     )
     if isinstance(node, nodes.paragraph):
         yield " ".join(node.astext().split())
+    elif isinstance(node, nodes.literal_block | nodes.doctest_block):
+        yield node.astext() if keep_code else ""
     elif not isinstance(node, dropped):
         for child in node.children:
-            yield from _list_paragraphs(child)
+            yield from _list_paragraphs(child, keep_code)
 
 
 def _register_unknown(text: str) -> None:
@@ -125,6 +133,8 @@ def _register_unknown(text: str) -> None:
         has_content, optional_arguments, final_argument_whitespace = True, 1, True
 
         def run(self) -> "list[Node]":
+            if self.content and _CODE.fullmatch(self.name):
+                return [nodes.literal_block(text="\n".join(self.content))]
             if _NO_TEXT.fullmatch(self.name):
                 return []
             holder = nodes.container()
@@ -222,8 +232,8 @@ def join_lines(lines: list[str]) -> list[str]:
     return [paragraph for paragraph in paragraphs if paragraph]
 
 
-MARKDOWN = Reader(read_whole, _parse_markdown, may_be_compressed=True, modules=("markdown_it",))
-RST = Reader(read_whole, _parse_rst, may_be_compressed=True, modules=("docutils",))
+MARKDOWN = Reader(read_whole, _parse_markdown, may_be_compressed=True, modules=("markdown_it",), has_code=True)
+RST = Reader(read_whole, _parse_rst, may_be_compressed=True, modules=("docutils",), has_code=True)
 DOCX = Reader(read_whole, _parse_docx, modules=("docx",))
 PPTX = Reader(read_whole, _parse_pptx)
 PDF = Reader(read_whole, _parse_pdf, modules=("pypdf",))

@@ -17,6 +17,7 @@ from data_pipeline.core.errors import KinspanError, quote_error, redact
 
 from . import python_docs, tables
 from .compression import is_compressed, is_url
+from .reader import name_file
 from .registry import PYTHON_DOCS, find_obstacle, find_reader, get_reader, is_companion, is_skipped, split_prefix
 
 logger = logging.getLogger(__name__)
@@ -27,12 +28,13 @@ _STAMPS = ("ETag", "etag", "LastModified", "Last-Modified", "last_modified", "up
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file to read: name (with its reader's prefix, if given), size, last change, and ``called``, see Record."""
+    """A file to read: name (with its reader's prefix, if given), size, last change; the rest is as in Record."""
 
     name: str
     size: int
     modified: str
     called: str = ""
+    folder: str = ""
 
 
 class InputFiles(NamedTuple):
@@ -60,7 +62,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
         if key == tables.HUB:
             if not name:
                 raise KinspanError(f"{given}: give hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT")
-            files[given] = InputFile(given, 0, tables.fingerprint_folder(name))
+            files[given] = InputFile(given, *tables.measure_data_set(name))
             continue
         if key:
             get_reader(key)  # raises if it cannot be loaded
@@ -73,16 +75,17 @@ def find_input_files(inputs: list[str]) -> InputFiles:
                     raise KinspanError(f"{given}: no such file")
                 if reason := find_obstacle(prefix + top):
                     raise KinspanError(f"{prefix}{top}: {reason}")
-                files[prefix + store.identify(top)] = store.stat(prefix, top)
+                folder = _name_folder(os.path.dirname(top)) if glob.has_magic(name) and top != name else ""
+                files[prefix + store.identify(top)] = replace(store.stat(prefix, top), folder=folder)
                 continue
-            is_empty = True
+            is_empty, folder = True, _name_folder(top)
             for path in store.list_files(top):
                 if is_companion(path, key):
                     continue
                 reason = find_obstacle(prefix + path) if store.exists(path) else "a broken link"
                 if not reason:
                     is_empty = False
-                    files[prefix + store.identify(path)] = store.stat(prefix, path)
+                    files[prefix + store.identify(path)] = replace(store.stat(prefix, path), folder=folder)
                 elif is_skipped(path[len(top) :]):  # whether ``top`` itself is hidden does not matter
                     passed_suffixes[path] = _name_suffix(path)
                 else:
@@ -234,6 +237,10 @@ class _Urls:
         # Files of unknown size and time may differ by their query alone, which is not stored
         stamps = [info.get(key) for key in _STAMPS] + ([] if size else [hashlib.sha256(query).hexdigest()])
         return InputFile(prefix + url, size, str(next(filter(None, stamps), "")))
+
+
+def _name_folder(path: str) -> str:
+    return name_file(path.rstrip("/") if is_url(path) else os.path.abspath(path))
 
 
 def _name_suffix(name: str) -> str:

@@ -5,7 +5,6 @@ No question is dropped for its length. A file is one part, since a link may conn
 
 ``Posts.xml`` may have ``PostLinks.xml`` beside it; both may be compressed, or in the dump's .7z. Answers may be far
 from their question, so rows are distributed to temporary files by question, and each file is sorted in memory.
-``stackexchange`` drops blocks of code, ``stackexchange-code`` keeps them.
 
 ``questions`` has a question per line, as JSON: ``title``, and ``text`` or ``paragraphs`` as its body; it may have
 ``id``, ``answers`` (a list of strings), ``accepted`` (index of the accepted answer) and ``links`` (ids of questions of
@@ -18,7 +17,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -154,7 +152,7 @@ def _distribute(source: SourceFile, buckets: Sequence[IO[bytes]]) -> Iterator[tu
         raise EOFError(f"it does not end with {_END.decode()}: it is cut off, or no file of posts")
 
 
-def _parse_thread(record: Record, keep_code: bool) -> list[Document]:
+def _parse_thread(record: Record, keep_code: bool = False) -> list[Document]:
     question = parse_xml(record.content["question"]).attrib
     rows = [parse_xml(row).attrib for row in record.content["answers"]]
     rows.sort(key=lambda row: int(row["Id"]))
@@ -173,6 +171,7 @@ def _parse_thread(record: Record, keep_code: bool) -> list[Document]:
             group=f"{forum}:{record.content['group']}" if record.content["group"] else "",
             title_is_text=True,
             is_post=True,
+            code_blocks=sum(row.get("Body", "").count("<pre") for row in (question, *rows)),
         )
     ]
 
@@ -267,12 +266,12 @@ def name_groups(links: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 STACKEXCHANGE = Reader(
     _read_threads,
-    partial(_parse_thread, keep_code=False),
+    _parse_thread,
+    has_code=True,
     may_be_compressed=True,
     names=r"Posts\.xml",
     companions=r"PostLinks\.xml",
     ignored=r"(?:Badges|Comments|PostHistory|Tags|Users|Votes)\.xml",
     modules=("lxml",),
 )
-WITH_CODE = replace(STACKEXCHANGE, parse=partial(_parse_thread, keep_code=True), names="")
 QUESTIONS = Reader(_read_questions, _parse_line, may_be_compressed=True)

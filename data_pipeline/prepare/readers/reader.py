@@ -45,22 +45,24 @@ class Record:
 
     line:   number of the record in its file, from 1; or, in a part that is not the first, its offset in bytes
     called: the file's path in ids, if it is in an archive or its base name is not unique; else ""
+    folder: the name of the folder of --input that the file was found in; else ""
     """
 
     file: str
     line: int
     content: Any
     called: str = ""
+    folder: str = ""
 
     @property
     def name(self) -> str:
-        """Returns the file's name in the ids of its documents: ``called``, or else ``source``."""
-        return self.called or self.source
+        """Returns the file's name in the ids of its documents: ``called``, or else its base name."""
+        return self.called or name_file(self.file)
 
     @property
     def source(self) -> str:
-        """Returns the file's name without its folders and archives."""
-        return name_file(self.file)
+        """Returns the name of what the file was found in: a folder, or the outermost archive; else its own."""
+        return self.folder or name_file(self.file.partition("::")[0])
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Reader:
 
     read:              yields ``(line number, content)`` of a file or a part; must keep only one record in memory
     parse:             returns the documents of a record, or raises Rejected; it runs in a worker process
+    has_code:          whether ``parse`` takes ``keep_code``: whether blocks of code are paragraphs
     may_be_compressed: whether ``read`` opens its files with ``compression.open_source``
     split:             cuts a file, given its name and size in bytes, into parts that can be read separately
     names:             regular expression of the base names that this reader accepts, whatever their suffix
@@ -98,13 +101,14 @@ class Reader:
     """
 
     read: Callable[[SourceFile, FilePart | None], Iterator[tuple[int, Any]]]
-    parse: Callable[[Record], list[Document]]
+    parse: Callable[..., list[Document]]
     may_be_compressed: bool = False
     split: Callable[[str, int], Sequence[FilePart | None]] | None = None
     names: str = ""
     companions: str = ""
     ignored: str = ""
     modules: tuple[str, ...] = ()
+    has_code: bool = False
 
 
 def estimate_text(name: str, size: int) -> int:

@@ -41,7 +41,6 @@ READERS: dict[str, Reader] = {
     ".pptx": documents.PPTX,
     ".pdf": documents.PDF,
     "stackexchange": forums.STACKEXCHANGE,
-    "stackexchange-code": forums.WITH_CODE,
     "questions": forums.QUESTIONS,
     "wikiextractor": wikipedia.EXTRACTED,
     "bookcorpus": text.BOOKS,
@@ -130,9 +129,9 @@ def get_reader(key: str) -> Reader:
 
 def is_companion(name: str, key: str = "") -> bool:
     """Tells whether a file is read along with another file or ignored, by the reader of ``key``, or else by any."""
-    readers = [get_reader(key)] if key else READERS.values()
+    readers, base = [get_reader(key)] if key else READERS.values(), _get_base_name(name)
     patterns = [_SYSTEM_FILES, *(p for reader in readers for p in (reader.companions, reader.ignored) if p)]
-    return any(re.fullmatch(pattern, _get_base_name(name)) for pattern in patterns)
+    return any(re.fullmatch(pattern, base) for pattern in patterns)
 
 
 def is_skipped(name: str) -> bool:
@@ -231,14 +230,14 @@ def _read_member(member: SourceFile, number: int) -> Iterator[Record]:
     yield Record(member.name, number, reason)
 
 
-def parse_record(record: Record) -> list[Document]:
+def parse_record(record: Record, keep_code: bool = False) -> list[Document]:
     """Returns the documents of a record. Raises Rejected if it is broken, Omitted if it is meant to be none."""
     if isinstance(record.content, Rejected):
         raise record.content
     reader = find_reader(record.file)
     assert reader is not None
     try:
-        return reader.parse(record)
+        return reader.parse(record, keep_code) if reader.has_code else reader.parse(record)
     except (Rejected, KinspanError, ImportError):
         raise
     except Exception as error:  # parsers may raise anything on malformed input

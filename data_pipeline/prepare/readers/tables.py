@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.prepare.document import DOCUMENT_IDS, LOOKS_LIKE_ID, Document, Rejected, Unreadable
 
 from . import reader
@@ -27,11 +28,14 @@ from .reader import FilePart, Reader, Record, SourceFile, estimate_text, group_p
 from .text import read_whole
 
 if TYPE_CHECKING:
+    from datasets import IterableDataset
     from pyarrow.parquet import ParquetFile
 
 COLUMNS = (*DOCUMENT_IDS, "title", "url", "paragraphs", "text")
 HUB = "hf"
 ROWS = 16  # rows in memory at a time, or a single one if they are longer than a record may be
+MAX_PARTS = 1000  # of a data set of the hub
+PART_ROWS = 10**10  # a part's rows are numbered from a multiple of this
 _OTHER_VALUES = "\n"  # key, which no column has, of the other columns' values, kept so that their bytes are counted
 _WHOLE = FilePart(0, sys.maxsize)
 Rows = Iterator[tuple[int, dict | Rejected]]
@@ -192,20 +196,42 @@ def _is_text(kind: pa.DataType) -> bool:
 # Hugging Face ---------------------------------------------------------------------------------------------
 
 
-def _read_stream(source: SourceFile, part: FilePart | None) -> Rows:
+def _open_stream(name: str) -> "tuple[IterableDataset, int]":
+    """Opens a data set; returns it and the number of parts that it is read in."""
     from datasets import load_dataset
 
-    name, config, split = [*source.name.partition(":")[2].split(":"), "", ""][:3]
+    name, config, split = [*name.split(":"), "", ""][:3]
     rows = load_dataset(name, config or None, split=split or "train", streaming=True)
-    for number, row in enumerate(rows, 1):
-        yield number, {key: row[key] for key in _select(row)}
+    return rows, min(rows.num_shards, MAX_PARTS)
 
 
-def fingerprint_folder(name: str) -> str:
-    """Returns a hash of the sizes and times of a local folder's files; "" for a data set of the hub."""
+def _split_stream(name: str, size: int) -> list[FilePart]:
+    return [FilePart(number, number + 1) for number in range(_open_stream(name)[1])]
+
+
+def _read_stream(source: SourceFile, part: FilePart | None) -> Rows:
+    rows, num_parts = _open_stream(source.name.partition(":")[2])
+    begin = part.begin if part else 0
+    for number, row in enumerate(rows.shard(num_parts, begin) if part else rows, 1 + begin * PART_ROWS):
+        yield number, {key: row[key] for key in COLUMNS if key in row}
+
+
+def measure_data_set(name: str) -> tuple[int, str]:
+    """Returns the size in bytes of a data set, 1 if it is unknown, and a text that changes with its content: a hash of
+    the sizes and times of a local folder's files, or the hub's hash of the last commit."""
+    from datasets import load_dataset_builder
+
     files = sorted(path for path in Path(name.partition(":")[0]).rglob("*") if path.is_file())
-    states = [(str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
-    return hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16] if files else ""
+    if files:
+        states = [(str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
+        stamp = hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        return max(1, sum(size for _, size, _ in states)), stamp
+    name, config, _ = [*name.split(":"), "", ""][:3]
+    try:
+        builder = load_dataset_builder(name, config or None)
+    except Exception as error:  # no such data set, no network, no access: each has its own type
+        raise KinspanError(f"hf:{name} cannot be read: {quote_error(error)}") from error
+    return builder.info.dataset_size or builder.info.download_size or 1, str(builder.hash)
 
 
 # Other files of a saved Hugging Face data set: descriptions, and cached results of ``map`` and ``filter``
@@ -214,4 +240,4 @@ TEXT = Reader(_read_text_rows, _parse_row, may_be_compressed=True)
 JSON = Reader(_read_json, _parse_row, may_be_compressed=True)
 PARQUET = Reader(_read_row_groups, _parse_row, split=_split_row_groups)
 ARROW = Reader(_read_batches, _parse_row, ignored=_IGNORED)
-HUGGING_FACE = Reader(_read_stream, _parse_row)
+HUGGING_FACE = Reader(_read_stream, _parse_row, split=_split_stream)

@@ -15,7 +15,7 @@ from data_pipeline.prepare.document import Document, Rejected
 from . import reader
 from .compression import is_compressed, open_source
 from .lines import cut_lines, split_bytes
-from .reader import FilePart, Reader, Record, SourceFile
+from .reader import FilePart, Reader, Record, SourceFile, name_file
 
 PIECE_BYTES = 1 << 20  # about a book
 PARAGRAPH_SENTENCES = 8  # about a paragraph of a novel
@@ -68,7 +68,8 @@ def read_whole(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int,
 
 def name_title(record: Record) -> tuple[str, str]:
     """Returns the id of a document that is a file, and its title: the file's name without folders and suffix."""
-    return record.name, record.source.rpartition(".")[0] or record.source
+    base = name_file(record.file)
+    return record.name, base.rpartition(".")[0] or base
 
 
 # Text -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """``.html``, and the crawl archives ``.warc`` and ``.arc``, such as CC-News: an HTML page is a document.
 
-The main text of a page is kept, without menus, headings, tables and code. HTTP requests, images and error responses are
-counted, but are not documents. The id of a crawled page is its URL, so that equal copies are held out together.
+The main text of a page is kept, without menus, headings, tables and (see ``has_code``) code. HTTP requests, images and
+error responses are counted, but are not documents. The id of a crawled page is its URL, so that equal copies are held
+out together.
 """
 
 import contextlib
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     from warcio.recordloader import ArcWarcRecord
 
 _KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}  # tags of trafilatura
+_INLINE = {"p", "item", "quote", "hi", "ref"}
 _PAGES = ("text/html", "application/xhtml+xml")
 
 
-def extract_page(content: bytes, url: str | None = None) -> tuple[str, list[str]]:
-    """Returns the title and the paragraphs of a page, by trafilatura. Raises Rejected if it finds no text."""
+def _make_document(record: Record, content: bytes, url: str | None, keep_code: bool) -> list[Document]:
+    """Makes a document of the title and the paragraphs of a page, by trafilatura. Raises Rejected if it has no text."""
     import trafilatura
 
     extracted = trafilatura.bare_extraction(
@@ -37,7 +39,15 @@ def extract_page(content: bytes, url: str | None = None) -> tuple[str, list[str]
     )
     if extracted is None or isinstance(extracted, dict):
         raise Rejected("no running text was found in the page")
-    return extracted.title or "", collect_paragraphs(extracted.body, _KEPT, _DROPPED, "lb")
+    code = [element for element in extracted.body.iter("code") if element.getparent().tag != "code"]
+    for element in code:
+        if element.getparent().tag in _INLINE and "\n" not in (element.text or ""):
+            element.tag = "hi"  # words in a sentence
+    code_blocks = sum(element.tag == "code" for element in code)
+    kept, dropped = (_KEPT | {"code"}, _DROPPED - {"code"}) if keep_code else (_KEPT, _DROPPED)
+    paragraphs = collect_paragraphs(extracted.body, kept, dropped, "lb")
+    name = url or (f"{record.name}:{record.line}" if isinstance(record.content, dict) else record.name)
+    return [Document(name, extracted.title or "", paragraphs, record.source, is_parsed=True, code_blocks=code_blocks)]
 
 
 def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str], line_break: str) -> list[str]:
@@ -61,6 +71,10 @@ def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str
         if not dropped_depth and element is not body:
             paragraphs[-1].append(element.tail or "")
     return [text for text in (" ".join("".join(parts).split()) for parts in paragraphs) if text]
+
+
+def _parse_html(record: Record, keep_code: bool = False) -> list[Document]:
+    return _make_document(record, record.content, None, keep_code)
 
 
 # Crawls ---------------------------------------------------------------------------------------------------
@@ -149,16 +163,9 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
     return {"url": url, "page": content}
 
 
-def _parse_page(record: Record) -> list[Document]:
-    url = record.content["url"]
-    title, paragraphs = extract_page(record.content["page"], url or None)
-    return [Document(url or f"{record.name}:{record.line}", title, paragraphs, record.source, is_parsed=True)]
+def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
+    return _make_document(record, record.content["page"], record.content["url"] or None, keep_code)
 
 
-HTML = Reader(
-    read_whole,
-    lambda record: [Document(record.name, *extract_page(record.content), record.source, is_parsed=True)],
-    may_be_compressed=True,
-    modules=("trafilatura",),
-)
-WARC = Reader(_read_responses, _parse_page, may_be_compressed=True, modules=("warcio", "trafilatura"))
+HTML = Reader(read_whole, _parse_html, may_be_compressed=True, modules=("trafilatura",), has_code=True)
+WARC = Reader(_read_responses, _parse_page, may_be_compressed=True, modules=("warcio", "trafilatura"), has_code=True)

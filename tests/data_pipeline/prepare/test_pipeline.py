@@ -14,6 +14,7 @@ from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, clean, split_sen
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.pipeline import CORPUS_PARTS
 from data_pipeline.prepare.plan import PreparePlan
+from data_pipeline.prepare.summary import format_corpus
 from objectives import OBJECTIVES
 from tests.synthetic import short_tokenizer
 
@@ -114,6 +115,21 @@ def test_a_large_vocabulary_is_stored_in_four_bytes(tmp_path, source, helpers, m
         corpus.manifest = replace(corpus.manifest, fingerprint="same")
     ids = [make_stream(corpus).batch(0, 50).input_ids for corpus in (wide, narrow)]
     assert np.array_equal(*ids)
+
+
+def test_what_was_read_kept_and_dropped_is_in_the_manifest_and_fits_a_screen(tmp_path, helpers):
+    documents = helpers.synthetic_documents(9, seed="prepare")
+    documents[1]["paragraphs"].append("Short.")
+    (tmp_path / "in").mkdir()
+    helpers.write_jsonl(tmp_path / "in/a.jsonl", [*documents, documents[1]])
+    manifest = helpers.prepare([tmp_path / "in"], short_tokenizer(), tmp_path / "out").manifest
+    assert manifest == Corpus(tmp_path / "out").manifest
+    counts = {name: manifest.counts[name] for name in ("documents read", "documents kept", "paragraphs too short")}
+    assert counts == {"documents read": 10, "documents kept": 9, "paragraphs too short": 3}
+    lines = format_corpus(manifest).splitlines()
+    assert len(lines) <= 24
+    ends = ("documents of in", "documents that repeat")
+    assert [line.split()[-1] for line in lines if line.startswith(ends)] == ["9", "1"]
 
 
 # Running again --------------------------------------------------------------------------------------------

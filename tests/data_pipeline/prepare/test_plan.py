@@ -1,11 +1,14 @@
 """Tasks and buckets depend on the input alone."""
 
+import shutil
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.prepare import plan
 from data_pipeline.prepare.plan import count_buckets, cut_tasks
-from data_pipeline.prepare.readers import InputFile
+from data_pipeline.prepare.readers import InputFile, find_input_files, parse_record
 
 SIZES = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=40)
 
@@ -51,9 +54,19 @@ def test_a_small_file_that_is_added_changes_the_groups_around_it_alone(sizes, pl
     assert len({task.key for task in after} - {task.key for task in before}) < 40
 
 
+def test_a_source_is_a_file_a_folder_or_an_archive_not_each_file_in_it(tmp_path):
+    for name in ("docs/a.txt", "docs/deep/b.txt", "one.txt", "site/c.txt", "site/d.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("A text.")
+    shutil.make_archive(str(tmp_path / "all"), "zip", tmp_path / "docs")
+    given = [f"{tmp_path}/{name}" for name in ("docs", "one.txt", "all.zip", "site/*.txt")]
+    records = [record for task in cut_tasks(find_input_files(given).files, "") for record in task.read()]
+    sources = Counter(document.source for record in records for document in parse_record(record))
+    assert sources == {"docs": 2, "one.txt": 1, "all.zip": 2, "site": 2}
+
+
 @given(st.integers(0, 10**12), st.integers(1, 1 << 29), st.floats(0, 0.5))
-def test_a_bucket_fits_into_memory_unless_a_shard_does_not(total, shard_tokens, share):
-    buckets = count_buckets(total, shard_tokens, share)
+def test_a_bucket_fits_into_memory_unless_a_shard_does_not(total, shard_bytes, share):
+    buckets = count_buckets(total, shard_bytes, share)
     assert buckets.train >= 1 <= buckets.validation
-    largest = max(plan.MAX_BUCKET, shard_tokens * plan.BYTES_PER_TOKEN)
-    assert total / buckets.train <= largest
+    assert total / buckets.train <= max(plan.MAX_BUCKET, shard_bytes)

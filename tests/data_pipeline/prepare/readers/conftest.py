@@ -4,12 +4,12 @@ from data_pipeline.prepare.document import Omitted, Rejected
 from data_pipeline.prepare.readers import find_parts, parse_record, read_records
 
 
-def read_all(name, part=None):
+def read_all(name, part=None, keep_code=False):
     """All documents of a file or part; the reasons of what was rejected; and the reasons of what was omitted."""
     documents, rejected, omitted = [], [], []
     for record in read_records(name, part):
         try:
-            documents += parse_record(record)
+            documents += parse_record(record, keep_code)
         except Omitted as reason:
             omitted.append(str(reason))
         except Rejected as reason:

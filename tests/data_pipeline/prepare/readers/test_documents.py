@@ -3,12 +3,13 @@
 import csv
 import gzip
 import io
+import json
 import zipfile
 
 import datasets
 import pytest
 
-from data_pipeline.prepare.readers import find_input_files, parse_record, read_records
+from data_pipeline.prepare.readers import find_input_files, find_parts
 from data_pipeline.prepare.readers.text import PARAGRAPH_SENTENCES
 from tests.synthetic import write_file
 
@@ -58,6 +59,31 @@ def test_what_is_no_prose_in_marked_up_text_goes(tmp_path, read, name, block):
 def test_the_prose_of_restructured_text(tmp_path, read, text, paragraphs):
     (document,), _, _ = read(write_file(tmp_path / "plain.rst.gz", gzip.compress(text.encode())))
     assert (document.title, [" ".join(p.split()) for p in document.paragraphs]) == ("plain.rst", paragraphs)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", f"# Title\n\n{FIRST}\n\n```\ncode = 1\n```\n\n{SECOND}\n\n    code = 2\n"),
+        ("a.rst", f"Title\n=====\n\n{FIRST}\n\n.. code-block:: c\n\n   code = 1\n\n{SECOND}::\n\n   code = 2\n"),
+        (
+            "a.html",
+            f"<p>{FIRST * 3}</p>" + "".join(f"<pre><code>code = {k};\n</code></pre><p>{SECOND}</p>" for k in "12"),
+        ),
+    ],
+)
+def test_blocks_of_code_are_kept_or_left_out_and_counted(tmp_path, read, name, text):
+    path = write_file(tmp_path / name, text)
+    for keep_code, count in ((False, 0), (True, 2)):
+        (document,), _, _ = read(path, keep_code=keep_code)
+        assert sum(p.startswith("code = ") for p in document.paragraphs) == count
+        assert document.code_blocks == 2
+
+
+def test_code_in_a_sentence_of_a_page_is_part_of_it(tmp_path, read):
+    page = f"<p>{FIRST}</p><p>{SECOND}</p><p>Use the <code>foo</code> command with its options for that.</p>"
+    (document,), _, _ = read(write_file(tmp_path / "a.html", page))
+    assert document.paragraphs[-1] == "Use the foo command with its options for that."
 
 
 def test_markup_within_markdown_is_taken_off(tmp_path, read):
@@ -202,15 +228,18 @@ def test_a_saved_data_set_is_read(saved, read):
     assert documents[3].paragraphs == [f"{FIRST} 3"]
 
 
-def test_a_data_set_by_its_name_is_streamed(tmp_path):
+def test_a_data_set_by_its_name_is_streamed_in_parts(tmp_path, read):
     """A name on the hub and a folder are loaded by the same call; a folder needs no network."""
     (tmp_path / "set").mkdir()
-    write_file(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n{"text": "Two.", "id": "b"}\n')
-    records = read_records(f"hf:{tmp_path}/set")
-    assert [d.id for record in records for d in parse_record(record)] == ["a", "b"]
+    for name, texts in (("a", ("One.", "Two.")), ("b", ("Three.", "Four."))):
+        write_file(tmp_path / f"set/train-{name}.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
     (before,), *_ = find_input_files([f"hf:{tmp_path}/set"])
-    write_file(tmp_path / "set/train.jsonl", '{"text": "One.", "id": "a"}\n')
-    assert find_input_files([f"hf:{tmp_path}/set"])[0] != [before]  # else the old corpus would count as this one
+    parts = [read(before.name, part)[0] for part in find_parts(before.name, before.size)]
+    assert [[d.paragraphs for d in part] for part in parts] == [[["One."], ["Two."]], [["Three."], ["Four."]]]
+    assert len({d.id for part in parts for d in part}) == 4
+    assert read(before.name)[0][0].paragraphs == ["One."]
+    write_file(tmp_path / "set/train-b.jsonl", '{"text": "One."}\n')
+    assert find_input_files([before.name])[0] != [before]  # else the old corpus would count as this one
 
 
 # Books --------------------------------------------------------------------------------------------------------------

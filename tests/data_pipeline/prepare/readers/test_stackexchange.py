@@ -99,7 +99,7 @@ def test_the_dump_of_a_forum_is_read_out_of_its_archive(tmp_path, read):
     (document,), rejected, _ = read(archive)
     assert not rejected
     assert (document.id, document.accepted, document.links) == ("cats.example:1", 0, ["cats.example:5"])
-    (with_code,), rejected, _ = read(f"stackexchange-code:{archive}")
+    (with_code,), rejected, _ = read(archive, keep_code=True)
     assert not rejected
     assert (with_code.id, with_code.links) == (document.id, document.links)
 
@@ -111,7 +111,6 @@ def test_a_forum_has_one_name_however_its_dump_is_named(tmp_path, monkeypatch):
     same = [
         "Posts.xml.xz",
         "../beer/Posts.xml",
-        "stackexchange-code:./Posts.xml",
         "stackexchange:beer/Posts.xml",
         "beer.stackexchange.com.7z::Posts.xml",
         "x.zip::a/beer/Posts.xml",
