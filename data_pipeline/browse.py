@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, quote_error
 
 from .corpus import Corpus, Shard
 from .sampling.block import Block, Spans
@@ -36,11 +36,11 @@ class ShownDocument:
 
 
 def load_decoder(folder: Path) -> Tokenizer:
-    """Loads the tokenizer of a corpus, without ``transformers``. Raises KinspanError if it cannot be read."""
+    """Loads the tokenizer in a folder, without ``transformers``. Raises KinspanError if it cannot be read."""
     try:
-        return Tokenizer.from_file(str(folder / "tokenizer/tokenizer.json"))
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # the library raises a bare Exception
-        raise KinspanError(f"the tokenizer of {folder} cannot be read: prepare the corpus again") from error
+        raise KinspanError(f"the tokenizer in {folder} cannot be read: {quote_error(error)}") from error
 
 
 def show_document(shard: Shard, row: int, decoder: Tokenizer) -> ShownDocument:

@@ -26,6 +26,7 @@ from .remote.mirror import Mirror, fetch_all
 from .sources import is_remote
 from .tokenizers import fingerprint_tokenizer, load_tokenizer
 
+REPAIR = "prepare the corpus again, or copy that file again"
 # Columns that only some readers give. Texts are nested like paragraphs, so that spans can be cut from them.
 # title_tokens  document, sentence, token: the title as a text
 # answers       document, answer, sentence, token: the answers to the document's question
@@ -165,16 +166,16 @@ class Corpus:
 
 def _check_size(path: Path, info: ShardInfo) -> None:
     if not path.is_file():
-        raise DamagedFile(f"{path} is missing: prepare the corpus again, or copy that file again")
+        raise DamagedFile(f"{path} is missing: {REPAIR}")
     if path.stat().st_size != info.bytes:
-        raise DamagedFile(f"{path} has {path.stat().st_size} bytes, not the manifest's {info.bytes}: copy it again")
+        raise DamagedFile(f"{path} has {path.stat().st_size} bytes, not the manifest's {info.bytes}: {REPAIR}")
 
 
 def verify_shard(path: Path, info: ShardInfo) -> None:
     """Raises DamagedFile if a file does not have the content that the manifest states."""
     _check_size(path, info)
     if hash_file(path) != info.sha256:
-        raise DamagedFile(f"{path} does not have the manifest's SHA-256: copy it again")
+        raise DamagedFile(f"{path} does not have the manifest's SHA-256: {REPAIR}")
     try:
         map_shard(path).rows.validate(full=True)
     except pa.ArrowException as error:
@@ -186,7 +187,9 @@ def map_shard(path: Path) -> Shard:
     try:
         rows = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
     except (pa.ArrowException, OSError) as error:
-        raise DamagedFile(f"{path} is not a readable Arrow file ({quote_error(error)}): copy it again") from error
+        if getattr(error, "errno", None):  # the system's, such as too many open files
+            raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
+        raise DamagedFile(f"{path} is not a readable Arrow file ({quote_error(error)}): {REPAIR}") from error
     if all(rows.schema != make_schema(wide, rows.schema.names) for wide in (False, True)):
         raise DamagedFile(f"{path} does not have a shard's columns: prepare the corpus again")
     documents = rows.column("tokens")

@@ -74,7 +74,9 @@ def read_manifest(folder: Path, name: str) -> Manifest:
         is_edited = fingerprint_corpus(shards, manifest.tokenizer["fingerprint"]) != manifest.fingerprint
         names = [s.file for s in shards] + [str(p.relative_to(folder)) for p in (folder / "tokenizer").glob("**/*")]
         outside_files = [name for name in names if not (folder / name).resolve().is_relative_to(folder.resolve())]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        raise KinspanError(f"{path} cannot be read: {quote_error(error)}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(f"{path} is damaged ({quote_error(error)}): prepare the corpus again") from error
     if is_edited:
         raise DamagedFile(f"{path} is damaged: its fingerprint is not that of its shards")

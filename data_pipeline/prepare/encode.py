@@ -109,7 +109,7 @@ class Encoder:
         self.tokenizer = Tokenizer.from_str(plan.tokenizer_file.read_text(encoding="utf-8"))
         self.tokenizer.encode_special_tokens = True  # "</s>" in a text is not read as a special token
         self.name, self.rules, self.wide = plan.tokenizer_name, plan.rules, plan.wide
-        self.keep_code = plan.settings["keep_code"]
+        self.keep_code = plan.settings.get("keep_code", False)
         sentences = [" ".join(sentence.split()) for sentence in plan.decontaminate]
         self.benchmark = Benchmark(sentences) if sentences else None
         self._joins_checked = False  # whether joined sentences are known to keep their token ids

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from data_pipeline import tokenizers
-from data_pipeline.core.errors import KinspanError, quote_error, redact
+from data_pipeline.core.errors import DamagedFile, KinspanError, quote_error, redact
 from data_pipeline.core.files import lock_file, write_atomically
 from data_pipeline.corpus import Corpus, Manifest, ShardInfo, fingerprint_corpus
 from data_pipeline.sampling.pairs import Objective
@@ -97,7 +97,8 @@ def prepare(
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
     tokenizer_info = tokenizers.identify_tokenizer(tokenizer)
     settings = {**asdict(rules), "shard_tokens": shard_tokens, "duplicates": duplicates, "boilerplate": boilerplate}
-    settings["keep_code"] = keep_code
+    if keep_code:
+        settings["keep_code"] = keep_code
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
     request = {
@@ -170,7 +171,7 @@ def _find_finished(folder: Path, request: dict, max_rejected: float) -> Manifest
         manifest = Corpus(folder).manifest
         if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):
             return manifest
-    except (KinspanError, OSError):
+    except (DamagedFile, FileNotFoundError):
         pass  # it is this corpus, but damaged, and is prepared again
     (folder / "partial").mkdir(exist_ok=True)  # marks the corpus as unfinished
     (folder / "manifest.json").unlink()

@@ -84,7 +84,7 @@ def list_unusable(manifest: Manifest, objectives: Mapping[str, Objective]) -> li
 def check_trainable(manifest: Manifest, label: str) -> None:
     """Raises KinspanError if no objective can train on the corpus; ``label`` begins the message."""
     if all(count < MIN_DOCUMENTS for count in _count_documents(manifest, "train").values()):
-        raise KinspanError(f"{label}: each objective needs {MIN_DOCUMENTS} documents (--min_document_chars keeps more)")
+        raise KinspanError(f"{label}: each objective needs {MIN_DOCUMENTS} documents")
 
 
 def _count_documents(manifest: Manifest, split: str) -> dict[str, int]:

@@ -28,7 +28,9 @@ class Store:
         try:
             self.fs, root = fsspec.core.url_to_fs(url, **_choose_options(url.partition("://")[0]))
         except ImportError as error:
-            raise KinspanError(f"{self.name}: {quote_error(error)}: pip install 'kinspan[remote]'") from error
+            raise KinspanError(
+                f"{self.name}: {quote_error(error)}; kinspan[remote] has what S3 and http need"
+            ) from error
         except ValueError as error:
             raise KinspanError(f"{self.name} cannot be read: {quote_error(error)}") from error
         self.root = str(root).rstrip("/")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from data_pipeline import browse
 from data_pipeline.core.command_line import parse
@@ -41,7 +42,7 @@ def main() -> Iterator[str]:
     if config.sample is None:
         yield format_corpus(corpus.manifest)
         return
-    decoder = browse.load_decoder(corpus.folder)
+    decoder = browse.load_decoder(Path(corpus.tokenizer_folder))
     for shard, row in browse.sample_documents(corpus, config.sample, config.seed):
         yield _format_document(browse.show_document(shard, row, decoder))
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from data_pipeline.browse import decode_pairs, load_decoder, sample_documents, show_document
@@ -11,7 +13,7 @@ def corpus(tiny_corpus):
 
 @pytest.fixture(scope="module")
 def decoder(corpus):
-    return load_decoder(corpus.folder)
+    return load_decoder(Path(corpus.tokenizer_folder))
 
 
 def test_a_document_reads_as_it_was_written(corpus, decoder, tiny_documents):

@@ -23,15 +23,14 @@ from typing import IO, Any
 from data_pipeline.core.errors import quote_error
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
-from .compression import COMPRESSED_SUFFIXES, is_compressed
+from .compression import COMPRESSED_SUFFIXES
 from .jsonl import find_id, load_json, parse_fields, read_json_lines
 from .lines import read_lines
-from .reader import FilePart, Reader, Record, SourceFile, name_file
+from .reader import FilePart, Reader, Record, SourceFile, estimate_text, name_file
 from .text import parse_xml
 from .web import collect_paragraphs
 
 BUCKET_BYTES = 128 << 20  # approximate bytes of rows per temporary file, which is sorted in memory
-MAX_EXPANSION = 8  # how many times larger a compressed file may become
 MAX_BUCKETS = 500  # temporary files that are open at once
 _QUESTION, _ANSWER, _DUPLICATE = b"1", b"2", b"3"
 _SITE = ".stackexchange.com"
@@ -65,8 +64,7 @@ def _read_threads(source: SourceFile, part: FilePart | None) -> Iterator[tuple[i
     except OSError as error:
         damage.append(error)
     with contextlib.ExitStack() as stack:
-        size = source.size * (MAX_EXPANSION if is_compressed(source.name) else 1)
-        count = min(MAX_BUCKETS, 1 + size // BUCKET_BYTES)
+        count = min(MAX_BUCKETS, 1 + estimate_text(source.name, source.size) // BUCKET_BYTES)
         buckets = [stack.enter_context(tempfile.TemporaryFile(prefix="kinspan-")) for _ in range(count)]
         try:
             yield from _distribute(source, buckets)

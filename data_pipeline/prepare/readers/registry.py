@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from errno import EDQUOT, ENOSPC
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import IO
 
 from data_pipeline.core.errors import KinspanError, quote_error, redact
 from data_pipeline.core.files import load_python
@@ -175,13 +174,11 @@ def open_input(name: str, size: int = 0) -> SourceFile:
         return open_input(path_beside) if Path(path_beside).is_file() else None
 
     _, path = split_prefix(name)
-    is_local = Path(path).is_file()
-    size, meter = size or (Path(path).stat().st_size if is_local else 0), Meter()
-
-    def open_counted() -> IO[bytes]:
-        return count_bytes(open_file(path), meter.count_read)
-
-    return SourceFile(redact(name), open_counted, find_beside, size, meter=meter, path=path if is_local else "")
+    local = path if Path(path).is_file() else ""
+    size, meter = size or (Path(local).stat().st_size if local else 0), Meter()
+    return SourceFile(
+        redact(name), lambda: count_bytes(open_file(path), meter.count_read), find_beside, size, meter=meter, path=local
+    )
 
 
 def read_records(name: str | Path, part: FilePart | None = None, called: str = "", size: int = 0) -> Iterator[Record]:

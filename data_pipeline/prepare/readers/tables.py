@@ -29,11 +29,10 @@ from .text import read_whole
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
-    from pyarrow.parquet import ParquetFile
 
 COLUMNS = (*DOCUMENT_IDS, "title", "url", "paragraphs", "text")
 HUB = "hf"
-ROWS = 16  # rows in memory at a time, or a single one if they are longer than a record may be
+ROWS = 8  # rows in memory at a time, or a single one if they are longer than a record may be
 MAX_PARTS = 1000  # of a data set of the hub
 PART_ROWS = 10**10  # a part's rows are numbered from a multiple of this
 _OTHER_VALUES = "\n"  # key, which no column has, of the other columns' values, kept so that their bytes are counted
@@ -139,15 +138,8 @@ def _read_row_groups(source: SourceFile, part: FilePart | None) -> Rows:
         names = _select(file.schema_arrow.names)
         groups = range(file.metadata.num_row_groups)
         num_before = sum(file.metadata.row_group(k).num_rows for k in groups[: part.begin])
-        batches = chain.from_iterable(_read_group(file, group, names) for group in groups[part.begin : part.end])
+        batches = file.iter_batches(batch_size=ROWS, row_groups=list(groups[part.begin : part.end]), columns=names)
         yield from _list_rows(source, file.schema_arrow, batches, num_before)
-
-
-def _read_group(file: "ParquetFile", group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Reads a row group in batches of ROWS rows, or fewer if its rows are long."""
-    state = file.metadata.row_group(group)
-    rows = reader.MAX_RECORD_BYTES * state.num_rows // max(1, state.total_byte_size)
-    return file.iter_batches(batch_size=max(1, min(ROWS, rows)), row_groups=[group], columns=names)
 
 
 def _read_batches(source: SourceFile, part: FilePart | None) -> Rows:
