@@ -75,7 +75,7 @@ class PrepareConfig:
     languages: list[str] = setting([])
     """Keep documents in these languages only: ISO 639 codes such as en."""
     keep_code: bool = setting(False)
-    """Keep blocks of code, in Markdown, reStructuredText, HTML and forum posts, as paragraphs."""
+    """Keep blocks of code: of Markdown, reStructuredText and HTML in the paragraphs before them; of forum posts."""
     skip_step: list[str] = setting([], help=f"Cleaning steps to skip: {', '.join(step.name for step in STEPS)}.")
     clean_with: list[str] = setting([])
     """Python files with additional cleaning steps, see docs/corpora.md."""

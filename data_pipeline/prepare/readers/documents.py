@@ -50,10 +50,21 @@ _SENTENCE_END = re.compile(rf"[.!?…:{STOPS}]['\"”’)\]」』）]*$")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad]$")
 
 
-def _make_document(record: Record, title: str | None, paragraphs: list[str], code_blocks: int = 0) -> list[Document]:
+class _Code(str):
+    """A block of code between paragraphs."""
+
+
+def _make_document(record: Record, title: str | None, texts: list[str], keep_code: bool = False) -> list[Document]:
+    """Makes a document of paragraphs, and of blocks of code, which join the paragraph before them or are left out."""
     name, name_as_title = name_title(record)
-    kept = [p for p in paragraphs if p]
-    return [Document(name, title or name_as_title, kept, record.source, is_parsed=True, code_blocks=code_blocks)]
+    kept: list[str] = []
+    for text in filter(None, texts):
+        if not isinstance(text, _Code):
+            kept.append(text)
+        elif keep_code:
+            kept[-1:] = [" ".join([*kept[-1:], *text.split()])]
+    count = sum(isinstance(text, _Code) for text in texts)
+    return [Document(name, title or name_as_title, kept, record.source, is_parsed=True, code_blocks=count)]
 
 
 # Markup ---------------------------------------------------------------------------------------------------
@@ -65,7 +76,7 @@ def _parse_markdown(record: Record, keep_code: bool = False) -> list[Document]:
     text = _FRONT_MATTER.sub("", decode(record.content).replace("\r\n", "\n"))
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     paragraphs: list[str] = []
-    headings, open_tags, code_blocks = dict[str, str](), list[str](), 0
+    headings, open_tags = dict[str, str](), list[str]()
     for token in tokens:
         if token.nesting == 1:
             open_tags.append(token.tag)
@@ -78,9 +89,8 @@ def _parse_markdown(record: Record, keep_code: bool = False) -> list[Document]:
             elif open_tags[-1].startswith("h"):
                 headings.setdefault(open_tags[-1], words)
         elif token.type in ("fence", "code_block"):
-            code_blocks += 1
-            paragraphs.append(token.content if keep_code else "")
-    return _make_document(record, headings.get(min(headings, default="")), paragraphs, code_blocks)
+            paragraphs.append(_Code(token.content))
+    return _make_document(record, headings.get(min(headings, default="")), paragraphs, keep_code)
 
 
 def _join_words(tokens: "list[Token]") -> str:
@@ -103,11 +113,10 @@ def _parse_rst(record: Record, keep_code: bool = False) -> list[Document]:
     for reference in list(tree.findall(nodes.footnote_reference)):
         reference.parent.remove(reference)
     heading = next((title.astext() for title in tree.findall(nodes.title)), "")
-    code = [block for kind in (nodes.literal_block, nodes.doctest_block) for block in tree.findall(kind)]
-    return _make_document(record, heading, list(_list_paragraphs(tree, keep_code)), len(code))
+    return _make_document(record, heading, list(_list_paragraphs(tree)), keep_code)
 
 
-def _list_paragraphs(node: "Node", keep_code: bool) -> Iterator[str]:
+def _list_paragraphs(node: "Node") -> Iterator[str]:
     from docutils import nodes
 
     dropped = (
@@ -117,10 +126,10 @@ def _list_paragraphs(node: "Node", keep_code: bool) -> Iterator[str]:
     if isinstance(node, nodes.paragraph):
         yield " ".join(node.astext().split())
     elif isinstance(node, nodes.literal_block | nodes.doctest_block):
-        yield node.astext() if keep_code else ""
+        yield _Code(node.astext())
     elif not isinstance(node, dropped):
         for child in node.children:
-            yield from _list_paragraphs(child, keep_code)
+            yield from _list_paragraphs(child)
 
 
 def _register_unknown(text: str) -> None:

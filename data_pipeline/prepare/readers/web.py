@@ -39,13 +39,17 @@ def _make_document(record: Record, content: bytes, url: str | None, keep_code: b
     )
     if extracted is None or isinstance(extracted, dict):
         raise Rejected("no running text was found in the page")
-    code = [element for element in extracted.body.iter("code") if element.getparent().tag != "code"]
-    for element in code:
-        if element.getparent().tag in _INLINE and "\n" not in (element.text or ""):
-            element.tag = "hi"  # words in a sentence
-    code_blocks = sum(element.tag == "code" for element in code)
-    kept, dropped = (_KEPT | {"code"}, _DROPPED - {"code"}) if keep_code else (_KEPT, _DROPPED)
-    paragraphs = collect_paragraphs(extracted.body, kept, dropped, "lb")
+    code_blocks = 0
+    for element in [code for code in extracted.body.iter("code") if code.getparent().tag != "code"]:
+        before, text, tail = element.getprevious(), "".join(element.itertext()), element.tail
+        is_block = element.getparent().tag not in _INLINE or "\n" in text
+        code_blocks += is_block
+        if keep_code or not is_block:
+            element.clear()
+            element.tag, element.text, element.tail = "hi", f" {text} " if is_block else text, tail
+            if is_block and before is not None and before.tag in _KEPT:
+                before.append(element)
+    paragraphs = collect_paragraphs(extracted.body, _KEPT, _DROPPED, "lb")
     name = url or (f"{record.name}:{record.line}" if isinstance(record.content, dict) else record.name)
     return [Document(name, extracted.title or "", paragraphs, record.source, is_parsed=True, code_blocks=code_blocks)]
 
