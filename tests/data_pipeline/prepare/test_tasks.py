@@ -91,7 +91,7 @@ def rows_of(folder):
 
 
 def test_no_document_is_lost_or_moved_by_buckets_segments_or_others(run, helpers, sources, tmp_path, monkeypatch):
-    """Shards are ranges of one order, by a hash of the documents' ids and texts."""
+    """Shards are ranges of one order, by a hash of the documents' ids, sources and texts."""
     with monkeypatch.context() as patch:
         patch.setattr(spill, "SEGMENT_BYTES", 3000)
         patch.setattr(spill, "MAX_OPEN", 2)
@@ -100,7 +100,9 @@ def test_no_document_is_lost_or_moved_by_buckets_segments_or_others(run, helpers
     run("single")
     rows = rows_of(tmp_path / "many")
     assert rows == rows_of(tmp_path / "single")
-    helpers.prepare([sources / "0.jsonl", sources / "1.jsonl"], default_model(), tmp_path / "few", **SETTINGS)
+    folder = tmp_path / sources.name
+    shutil.copytree(sources, folder, ignore=shutil.ignore_patterns("[2-9].jsonl"))
+    helpers.prepare([folder], default_model(), tmp_path / "few", **SETTINGS)
     few = [row[:2] for row in rows_of(tmp_path / "few")]
     both = {row[:2] for row in rows} & set(few)
     assert len(both) > 10
