@@ -205,7 +205,7 @@ def _read_stream(source: SourceFile, part: FilePart | None) -> Rows:
     rows, num_parts = _open_stream(source.name.partition(":")[2])
     begin = part.begin if part else 0
     for number, row in enumerate(rows.shard(num_parts, begin) if part else rows, 1 + begin * PART_ROWS):
-        yield number, {key: row[key] for key in COLUMNS if key in row}
+        yield number, {key: row[key] for key in _select(row)}
 
 
 def measure_data_set(name: str) -> tuple[int, str]:
