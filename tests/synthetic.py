@@ -91,6 +91,27 @@ def short_tokenizer() -> str:
     return str(folder)
 
 
+def write_unigram(folder: Path, cross_words: bool = False) -> Path:
+    """Writes a tokenizer as XLM-R's, whose special tokens are pieces with the highest scores.
+
+    cross_words: let a piece hold a full stop and the space after it, as none of the families' tokenizers does
+    """
+    from transformers import XLMRobertaTokenizer
+
+    pieces = ["▁", "▁the", "▁river", ".▁", *map(chr, range(33, 127)), *"üéï", "<mask>"]
+    vocab = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")] + [(piece, -5.0) for piece in pieces]
+    XLMRobertaTokenizer(vocab=vocab).save_pretrained(str(folder))
+    if cross_words:
+        of_words = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": False}
+        for name, key, value in (
+            ("tokenizer.json", "pre_tokenizer", of_words),
+            ("tokenizer_config.json", "tokenizer_class", "PreTrainedTokenizerFast"),
+        ):
+            content = json.loads((folder / name).read_text(encoding="utf-8"))
+            (folder / name).write_text(json.dumps(content | {key: value}), encoding="utf-8")
+    return folder
+
+
 def write_file(path: Path, content: bytes | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)

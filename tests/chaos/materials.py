@@ -71,14 +71,13 @@ class Materials:
             prepare_here([source], default_model(), self.corpus, **shards)
         if all((self.model(loss) / "config.json").exists() for loss in FAMILIES):
             return
-        from transformers import AutoConfig
 
-        from tests.pretrain.conftest import OWN, SMALL
+        from tests.pretrain.conftest import make_config
 
         tokenizer = load_tokenizer(default_model())
         for loss, family in FAMILIES.items():
             tokenizer.save_pretrained(str(self.model(loss)))
-            config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **SMALL, **OWN[family])
+            config = make_config(family, vocab_size=len(tokenizer))
             config.save_pretrained(str(self.model(loss)))
 
     def settings(self, cell: Cell, output: Path, **changes: Any) -> dict[str, Any]:

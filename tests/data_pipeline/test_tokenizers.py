@@ -3,12 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import XLMRobertaTokenizer
 
 from data_pipeline import tokenizers
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
+from tests.synthetic import write_unigram
 
 BERT, ROBERTA, MINILM = (
     "tokenizers/bert-uncased_electra-small",
@@ -25,12 +25,8 @@ SENTENCE = st.lists(WORD, max_size=6)
 def tokenizer(request, helpers, tmp_path_factory):
     if request.param is None:
         return helpers.tokenizer(default_model())
-    if request.param == XLM_R:  # which holds its special tokens with the highest scores, as the real one does
-        folder = tmp_path_factory.mktemp("xlm-r")
-        pieces = ["▁", "▁the", "▁river", *map(chr, range(33, 127)), *"üéï", "<mask>"]
-        vocab = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")] + [(piece, -5.0) for piece in pieces]
-        XLMRobertaTokenizer(vocab=vocab).save_pretrained(str(folder))
-        return helpers.tokenizer(folder)
+    if request.param == XLM_R:
+        return helpers.tokenizer(write_unigram(tmp_path_factory.mktemp("xlm-r")))
     return helpers.tokenizer(request.getfixturevalue("shared") / request.param)
 
 

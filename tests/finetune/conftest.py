@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import Figures, compute_question_metrics
+from tests.pretrain.conftest import make_config
 from tests.synthetic import short_tokenizer
 
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 WORDS = ["river", "stone", "green", "market", "engine", "winter", "paper", "silver", "garden", "music", "bridge"]
 
 
@@ -80,7 +80,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         folder = tmp_path_factory.mktemp(f"small-{family}")
         tokenizer = tokenizer or load_tokenizer(short_tokenizer())
         tokenizer.save_pretrained(str(folder))
-        config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer), "num_labels": 1} | SMALL | options)
+        config = make_config(family, **{"vocab_size": len(tokenizer), "num_labels": 1} | options)
         torch.manual_seed(1)
         auto = AutoModel if headless else AutoModelForSequenceClassification
         auto.from_config(config).save_pretrained(str(folder))

@@ -15,11 +15,9 @@ SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 BERT_IDS = {"cls_token_id": 101, "bos_token_id": 101, "sep_token_id": 102, "eos_token_id": 102, "pad_token_id": 0}
 ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 2, "pad_token_id": 1}
 OWN: dict[str, dict[str, Any]] = {
-    "bert": {},
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "distilbert": {},
     "electra": {"embedding_size": 16},
     "albert": {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
     "mpnet": {"max_position_embeddings": 514, "pad_token_id": 1},
@@ -40,7 +38,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 def make_config(family: str, **options: Any) -> PreTrainedConfig:
     """A small model's config, with what sets the family apart from BERT."""
-    shape = SMALL | OWN[family] | options
+    shape = SMALL | OWN.get(family, {}) | options
     if family == "distilbert":
         shape["hidden_dim"] = shape.pop("intermediate_size")
     return AutoConfig.for_model(family, **shape)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, DistilBertConfig, XLMRobertaConfig, XLNetConfig
+from transformers import AutoConfig, AutoModelForSequenceClassification, Data2VecTextConfig, ErnieConfig, XLNetConfig
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
@@ -15,12 +15,12 @@ SMALL = {"vocab_size": 31_000, "hidden_size": 32, "num_hidden_layers": 1, "num_a
 @pytest.mark.parametrize(
     ("config", "positions"),
     [
-        (XLMRobertaConfig(**SMALL, type_vocab_size=2, max_position_embeddings=66, pad_token_id=1), 64),
-        (DistilBertConfig(vocab_size=31_000, dim=32, n_layers=1, n_heads=2, hidden_dim=64), 512),
+        (Data2VecTextConfig(**SMALL, type_vocab_size=2, max_position_embeddings=66, pad_token_id=1), 64),
+        (ErnieConfig(**SMALL), 512),
         (XLNetConfig(vocab_size=31_000, d_model=32, n_layer=1, n_head=2, d_inner=64), None),
     ],
 )
-def test_positions_of_any_family(config, positions):
+def test_positions_of_families_that_are_not_trained_here(config, positions):
     model = AutoModelForSequenceClassification.from_config(config).eval()
     tokenizer = load_tokenizer(short_tokenizer())
     check_fits("it", model, tokenizer, positions or 100_000)

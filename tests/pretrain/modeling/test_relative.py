@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from pretrain.modeling.cpu.dropout import PairDropout, decide_dropout
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.packing import Packing
-from tests.pretrain.conftest import OWN, SMALL
+from tests.pretrain.conftest import make_config
 
 LENGTHS = [5, 1, 30, 2, 17]
 WIDE = {"initializer_range": 0.5, "vocab_size": 50}
@@ -30,8 +30,7 @@ MODELS = [("mpnet", {})] + [("deberta-v2", options) for options in DEBERTAS.valu
 
 def build(family, **options):
     torch.manual_seed(0)
-    config = AutoConfig.for_model(family, **SMALL | OWN[family] | WIDE | options)
-    backbone = AutoModel.from_config(config)
+    backbone = AutoModel.from_config(make_config(family, **WIDE | options))
     prepare_encoder(backbone, backbone)
     for p in backbone.parameters():
         if p.dim() == 1:  # biases and norms, which begin at 0 and 1
