@@ -43,8 +43,9 @@ def trained(request, make_model, tmp_path):
         "eval_pairs": 40,
     }
     (run / "run.json").write_text(json.dumps(facts))
-    figures = {"step": 3, "split": "validation", "pair_loss": 0.4321, "pair_auc": 0.8}
-    (run / "metrics.jsonl").write_text(json.dumps({**figures, "step": 0}) + "\n" + json.dumps(figures) + "\n")
+    figures = {"step": 3, "split": "validation", "loss": 1.0, "pair_loss": 0.4321, "pair_auc": 0.8}
+    lines = [{**figures, "step": 0, "loss": 2.0}, figures]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     whole = run / "checkpoints/step-00000003"
     whole.mkdir(parents=True)
     save_file({k: v.clone() for k, v in dict(model.named_parameters()).items()}, str(whole / "weights.safetensors"))
