@@ -6,7 +6,6 @@ positives by construction, whatever the question.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -51,13 +50,11 @@ make_forum_objective = partial(
 )
 
 
-@dataclass(frozen=True)
 class _Others:
     """Holds the anchors ``[n]``, the number of questions, and that no negative is hard, ``[n, 1]``."""
 
-    anchors: np.ndarray
-    count: int
-    hard: np.ndarray
+    def __init__(self, anchors: np.ndarray, count: int) -> None:
+        self.anchors, self.count, self.hard = anchors, count, np.zeros((len(anchors), 1), dtype=bool)
 
     def walk_outside(self, row: int) -> Iterator[int]:
         """Yields the questions after the anchor."""
@@ -81,7 +78,7 @@ def sample_questions(
     """
     anchors = anchors.astype(np.int64)
     positive = make_spans(anchors, *b)
-    pool = _Others(anchors, len(block.paragraph), np.zeros((len(anchors), 1), dtype=bool))
+    pool = _Others(anchors, len(block.paragraph))
 
     def draw(attempt: int) -> Spans:
         drawn = draw_below(random_bits[:, attempt], np.full_like(anchors, pool.count - 1))

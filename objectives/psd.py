@@ -13,7 +13,7 @@ if they were drawn freely, lengths would tell the label; ``PSD_PAPER`` draws so,
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -50,7 +50,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
         raise KinspanError("the corpus, or a block of it, has usable paragraphs of one document only")
     a, positive = block.take_whole(anchors), block.take_whole(b)
     if matched:
-        pool: _NearInLength | Pool = _NearInLength.of(block, anchors, b)
+        pool: _NearInLength | Pool = _NearInLength(block, anchors, b)
     else:
         pool = Pool.of(block, anchors, block.make_once(_index_all), np.zeros((len(anchors), 1), np.int64), max_hard=0)
     tries = random_bits[:, 1 : 1 + TRIES * NUM_NEGATIVES].reshape(len(anchors), TRIES, NUM_NEGATIVES)
@@ -68,7 +68,6 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
     return assemble(block, a, positive, pool, draw, rejects, cut)
 
 
-@dataclass(frozen=True)
 class ByLength:
     """Orders paragraphs by number of tokens, and locates those of each document in that order.
 
@@ -79,25 +78,18 @@ class ByLength:
               come before it in ``order``; ascending
     """
 
-    order: np.ndarray
-    position: np.ndarray
-    number: np.ndarray
-    outside: np.ndarray
-
-    @staticmethod
-    def of(block: Block) -> "ByLength":
+    def __init__(self, block: Block) -> None:
         count = len(block.paragraph)
         order = np.argsort(block.count_tokens(block.take_whole(np.arange(count))), kind="stable")
-        position = np.empty(count, dtype=np.int64)
-        position[order] = np.arange(count)
+        self.order = order.astype(np.int32)
+        self.position, self.number = np.empty_like(self.order), np.empty_like(self.order)
+        self.position[order] = np.arange(count)
         by_document = order[np.argsort(block.document[order], kind="stable")]
-        number = np.empty(count, dtype=np.int64)
-        number[by_document] = np.arange(count) - block.document_first[block.document[by_document]]
-        outside = block.document[by_document] * np.int64(count + 1) + (position - number)[by_document]
-        return ByLength(order.astype(np.int32), position.astype(np.int32), number.astype(np.int32), outside)
+        self.number[by_document] = np.arange(count) - block.document_first[block.document[by_document]]
+        before = (self.position - self.number)[by_document]
+        self.outside = block.document[by_document] * np.int64(count + 1) + before
 
 
-@dataclass(frozen=True)
 class _NearInLength:
     """Draws paragraphs of other documents, about as long as the positive's B.
 
@@ -109,27 +101,16 @@ class _NearInLength:
     hard                   [n, 4]  False
     """
 
-    by_length: ByLength
-    document: np.ndarray
-    first: np.ndarray
-    size: np.ndarray
-    low: np.ndarray
-    width: np.ndarray
-    centre: np.ndarray
-    hard: np.ndarray
-
-    @staticmethod
-    def of(block: Block, anchors: np.ndarray, b: np.ndarray) -> "_NearInLength":
-        by_length, document = block.make_once(ByLength.of), block.document[anchors]
-        first = block.document_first[document].astype(np.int64)
-        size = block.document_first[document + 1] - first
+    def __init__(self, block: Block, anchors: np.ndarray, b: np.ndarray) -> None:
+        self.by_length, self.document = block.make_once(ByLength), block.document[anchors]
+        self.first = block.document_first[self.document].astype(np.int64)
+        self.size = block.document_first[self.document + 1] - self.first
         reach = max(NEAR_MIN, int(NEAR_SHARE * len(block.paragraph)))
-        others = len(block.paragraph) - size
-        width = np.minimum(2 * reach + 1, others)
-        centre = by_length.position[b].astype(np.int64) - by_length.number[b]
-        low = np.clip(centre - reach, 0, others - width)
-        hard = np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool)
-        return _NearInLength(by_length, document, first, size, low, width, centre, hard)
+        others = len(block.paragraph) - self.size
+        self.width = np.minimum(2 * reach + 1, others)
+        self.centre = self.by_length.position[b].astype(np.int64) - self.by_length.number[b]
+        self.low = np.clip(self.centre - reach, 0, others - self.width)
+        self.hard = np.zeros((len(anchors), NUM_NEGATIVES), dtype=bool)
 
     def draw(self, random_bits: np.ndarray) -> np.ndarray:
         number = self.low[:, None] + draw_below(random_bits, self.width[:, None])
@@ -151,7 +132,7 @@ class _NearInLength:
 
 
 def _index_all(block: Block) -> ClassIndex:
-    return ClassIndex.of(np.ones((1, len(block.paragraph)), dtype=bool))
+    return ClassIndex(np.ones((1, len(block.paragraph)), dtype=bool))
 
 
 PSD = Objective(

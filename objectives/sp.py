@@ -35,7 +35,7 @@ NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 @cache  # so that make_once gets the same function again
 def index_by_sentences(count: int) -> Callable[[Block], ClassIndex]:
     """Returns an indexer: class c has the paragraphs of c + 2 sentences, the last of ``count`` longer ones, too."""
-    return lambda block: ClassIndex.of(np.minimum(block.num_sentences - 2, count - 1) == np.arange(count)[:, None])
+    return lambda block: ClassIndex(np.minimum(block.num_sentences - 2, count - 1) == np.arange(count)[:, None])
 
 
 def sample(

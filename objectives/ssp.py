@@ -1,7 +1,6 @@
 """Spans in the Same Paragraph (SSP): do A and B come from one paragraph?
 
-Di Liello et al., 2022, "Pre-training Transformer Models with Sentence-Level Objectives for Answer Sentence
-Selection", sections 4 and A.1. An anchor is a paragraph P of at least two sentences, and makes five pairs:
+Di Liello et al., 2022, sections 4 and A.1. An anchor is a paragraph P of at least two sentences, and makes five pairs:
 
 - A is a span of 1-3 sentences of P, the same one in all five pairs;
 - the positive's B is a span of 1-5 sentences of P, disjoint from A, before or after it;
@@ -23,7 +22,7 @@ from data_pipeline.sampling.block import Block, ClassIndex, Spans
 from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, has_two_sentences
 from data_pipeline.sampling.random_bits import draw_below
 
-from .negatives import MAX_HARD, NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
+from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
 
 MAX_A, MAX_B = 3, 5  # sentences, section A.1
 
@@ -35,19 +34,17 @@ NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 def index_by_min_sentences(block: Block) -> ClassIndex:
     """Returns an index: class c, 1 .. MAX_B, has the paragraphs of at least max(c, 2) sentences; class 0 has all."""
     min_sentences = np.array([0, 2, *range(2, MAX_B + 1)], dtype=np.int32)
-    return ClassIndex.of(block.num_sentences >= min_sentences[:, None])
+    return ClassIndex(block.num_sentences >= min_sentences[:, None])
 
 
-def sample(
-    block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True, max_hard: int = MAX_HARD
-) -> Pairs:
-    """Returns the five pairs of each anchor: the positive, up to ``max_hard`` hard negatives, then easy ones.
+def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True) -> Pairs:
+    """Returns the five pairs of each anchor: the positive, up to two hard negatives, then easy ones.
 
     anchors: ``[n]`` usable paragraphs of ``block``;  random_bits: ``[n, NUM_DRAWS]``
     """
     a, positive = _draw_positive(block, anchors, random_bits, matched)
     counts = positive.end - positive.start if matched else np.zeros_like(anchors)
-    pool = Pool.of(block, anchors, block.make_once(index_by_min_sentences), counts[:, None], max_hard=max_hard)
+    pool = Pool.of(block, anchors, block.make_once(index_by_min_sentences), counts[:, None])
     tries = random_bits[:, FOR_POSITIVE : FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY]
     tries = tries.reshape(len(anchors), TRIES, NUM_NEGATIVES, PER_TRY)
 

@@ -49,29 +49,22 @@ def join_columns(first: Spans, rest: Spans) -> Spans:
     return Spans(*(None if x is None else np.column_stack([x, y]) for x, y in pairs))  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
 class ClassIndex:
     """Lists the paragraphs that belong to each of K classes, in the block's order.
 
-    paragraphs  those of class 0, then those of class 1, ...; classes may overlap
+    member      [K, P]      whether a paragraph belongs to a class; classes may overlap
+    paragraphs  those of class 0, then those of class 1, ...
     first       [K]         where each class begins in ``paragraphs``
     total       [K]         how many paragraphs each class has
     before      [K, P + 1]  how many of a class come before each paragraph: a member's index in its class
     """
 
-    paragraphs: np.ndarray
-    first: np.ndarray
-    total: np.ndarray
-    before: np.ndarray
-
-    @staticmethod
-    def of(member: np.ndarray) -> "ClassIndex":
-        """Makes the index from ``member``, ``[K, P]``: whether a paragraph belongs to a class."""
-        before = np.zeros((len(member), member.shape[1] + 1), dtype=np.int32)
-        np.cumsum(member, axis=1, out=before[:, 1:])
-        total = before[:, -1].astype(np.int64)
-        paragraphs = np.nonzero(member)[1].astype(np.int32)
-        return ClassIndex(paragraphs, np.cumsum(total) - total, total, before)
+    def __init__(self, member: np.ndarray) -> None:
+        self.before = np.zeros((len(member), member.shape[1] + 1), dtype=np.int32)
+        np.cumsum(member, axis=1, out=self.before[:, 1:])
+        self.total = self.before[:, -1].astype(np.int64)
+        self.paragraphs = np.nonzero(member)[1].astype(np.int32)
+        self.first = np.cumsum(self.total) - self.total
 
 
 class Block:

@@ -14,14 +14,14 @@ from .significance import compare_rows, compute_interval, format_p
 START = "the start"  # name of the base model's row in tables
 
 
-def compare_systems(systems: dict[str, Figures], seed: int = 0) -> list[dict[str, Any]]:
+def compare_systems(systems: dict[str, Figures]) -> list[dict[str, Any]]:
     """Returns a row for each system: its ``name``, the mean of each metric, ``interval`` and ``against_first``.
 
     ``interval`` is the 95% interval of the first metric's mean. ``against_first`` has, by metric, what
     ``significance.compare_rows`` returns; None for the first system. systems: by name, each one's metrics
     """
     metrics = list(next(iter(systems.values())))
-    tests = {key: compare_rows([f[key][None] for f in systems.values()], seed) for key in metrics}  # one run each
+    tests = {key: compare_rows([f[key][None] for f in systems.values()]) for key in metrics}  # one run each
     return [
         {
             "name": name,

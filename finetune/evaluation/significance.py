@@ -21,14 +21,30 @@ class Comparison:
     over_questions: float
 
 
-def compare(a: np.ndarray, b: np.ndarray, seed: int = 0, draws: int = DRAWS) -> Comparison:
+def compare(a: np.ndarray, b: np.ndarray, draws: int = DRAWS) -> Comparison:
     """Compares two systems on the same questions by the randomisation test (Smucker et al., 2007).
 
     a, b: ``[Q]``, or ``[S, Q]`` for S runs, which are averaged first, so that each question stays one observation
+
+    Signs of the differences are drawn, or all combinations used if there are not more than ``draws``.
     """
-    a, b = np.atleast_2d(a).mean(axis=0), np.atleast_2d(b).mean(axis=0)
-    difference = a - b
-    return Comparison(float(difference.mean()), _run_randomisation_test(difference, seed, draws))
+    from scipy.stats import permutation_test
+
+    difference = np.atleast_2d(a).mean(axis=0) - np.atleast_2d(b).mean(axis=0)
+    nonzero = difference[difference != 0]  # a difference of zero has no sign
+    p = 1.0  # with fewer than two, either sign gives as large a mean
+    if len(nonzero) >= 2:
+        test = permutation_test(
+            (nonzero,),
+            lambda x, axis: x.sum(axis=axis),
+            permutation_type="samples",
+            vectorized=True,
+            n_resamples=draws,
+            batch=BATCH,
+            rng=np.random.default_rng(0),
+        )
+        p = float(test.pvalue)
+    return Comparison(float(difference.mean()), p)
 
 
 def correct_choice(differences: np.ndarray, draws: int = DRAWS) -> np.ndarray:
@@ -81,30 +97,24 @@ def correct_greater(tests: Sequence[Sequence[float]]) -> list[float]:
     return correct_holm([max(p) for p in tests])
 
 
-def compare_rows(rows: Sequence[np.ndarray], seed: int = 0) -> list[dict[str, Any] | None]:
+def compare_rows(rows: Sequence[np.ndarray]) -> list[dict[str, Any] | None]:
     """Compares each row of a table with the first, by one metric, and corrects p for the number of rows.
 
     rows: each ``[S, Q]``, S runs with different seeds on the same Q questions
 
-    Returns None for the first row, and for each other ``difference``, p of each test (``over_questions``; and
-    ``over_seeds`` if both rows have two runs or more that are not all equal), and ``corrected``, the p of
-    ``correct_greater`` over the rows.
+    Returns None for the first row, and for each other ``difference``, p of each test (``over_questions``, and
+    ``over_seeds`` if both rows have two runs or more that are not all equal), and p ``corrected`` over the rows.
     """
     # Runs are equal if no seed improved on a transferred ranker: copies of it say nothing about other seeds
     first, *others = (row[:1] if (row == row[0]).all() else row for row in rows)
     tests: list[dict[str, Any]] = []
     for row in others:
-        test: dict[str, Any] = asdict(compare(row, first, seed))
+        test: dict[str, Any] = asdict(compare(row, first))
         if min(len(row), len(first)) > 1:
             test[OVER_SEEDS] = compare_seeds(row.mean(axis=1), first.mean(axis=1))
         tests.append(test)
-    corrected = correct_greater([list_p(test) for test in tests])
+    corrected = correct_greater([[p for name, p in test.items() if name != "difference"] for test in tests])
     return [None, *({**test, "corrected": p} for test, p in zip(tests, corrected, strict=True))]
-
-
-def list_p(test: dict[str, Any]) -> list[float]:
-    """Returns p of each test of a comparison that ``compare_rows`` made."""
-    return [test[name] for name in (OVER_QUESTIONS, OVER_SEEDS) if name in test]
 
 
 def compute_interval(values: np.ndarray) -> tuple[float, float]:
@@ -119,22 +129,3 @@ def compute_interval(values: np.ndarray) -> tuple[float, float]:
 def format_p(p: float) -> str:
     """Returns p with three decimals."""
     return "<.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _run_randomisation_test(difference: np.ndarray, seed: int, draws: int) -> float:
-    """Returns p by random signs, or by all combinations of signs if these are not more than ``draws``."""
-    from scipy.stats import permutation_test
-
-    nonzero = difference[difference != 0]  # a difference of zero has no sign
-    if len(nonzero) < 2:  # either sign gives as large a mean
-        return 1.0
-    test = permutation_test(
-        (nonzero,),
-        lambda x, axis: x.sum(axis=axis),
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=draws,
-        batch=BATCH,
-        rng=np.random.default_rng(seed),
-    )
-    return float(test.pvalue)

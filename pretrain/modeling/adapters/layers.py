@@ -124,14 +124,9 @@ def add_layers(encoder: PreTrainedModel, part: AdapterPart) -> None:
         hidden, sizes = encoder.config.hidden_size, [fused.size for fused in part.of]
         layers = range(encoder.config.num_hidden_layers)
         added = [Fusion(hidden, sizes) if sizes else Bottleneck(hidden, part.size) for _ in layers]
-        attach(encoder, nn.ModuleList(nn.ModuleList([module]) for module in added))
-
-
-def attach(encoder: nn.Module, layers: nn.ModuleList) -> None:
-    """Puts modules into the layers' last normalisations, replacing earlier ones."""
-    for norm, parts in zip(list_norms(encoder), layers, strict=True):
-        norm.__class__ = AdaptedNorm
-        norm.parts = parts
+        for norm, module in zip(list_norms(encoder), added, strict=True):
+            norm.__class__ = AdaptedNorm
+            norm.parts = nn.ModuleList([module])
 
 
 def list_norms(encoder: nn.Module) -> list[nn.LayerNorm]:

@@ -1,6 +1,6 @@
 """Attention on a CPU, one sequence at a time: it computes no padding, and the probabilities stay in the CPU's cache."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +10,9 @@ from torch import Tensor
 from pretrain.modeling.packing import Bias, Packing, find_far_apart
 
 from .dropout import Masks, current_masks, draw_mask, round_probability
+
+# (start and end of a sequence, dtype) -> the mask of its probabilities, [heads, length, length]
+Draw = Callable[[int, int, torch.dtype], Tensor]
 
 
 def attend_each(
@@ -23,9 +26,10 @@ def attend_each(
     bias: Bias | None,
 ) -> Tensor:
     """Attends within each sequence, with dropout by the current masks; all are ``[T + padding, heads, width]``."""
-    drop = _start_dropout(q.shape[1], packing, dropout)
+    draw = _start_dropout(q.shape[1], packing, dropout)
+    rescale = 1.0 if draw is None else 1 / (1 - round_probability(dropout))
     biases = [] if bias is None else list(map(bias, _split(q, packing), _split(k, packing)))
-    return _AttendEach.apply(q, k, v, packing.bounds, scale, window, drop, *biases)
+    return _AttendEach.apply(q, k, v, packing.bounds, scale, window, draw, rescale, *biases)
 
 
 def _split(x: Tensor, packing: Packing) -> list[Tensor]:
@@ -33,24 +37,12 @@ def _split(x: Tensor, packing: Packing) -> list[Tensor]:
     return [part.transpose(0, 1) for part in x.split([*lengths, packing.padding])[:-1]]
 
 
-@dataclass(frozen=True)
-class _Dropout:
-    """Draws the masks of one call; ``rows``, ``[heads, T + padding]``, and ``columns``: see dropout.draw_mask"""
-
-    rows: Tensor
-    columns: Tensor
-    p: float
-
-    def draw(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
-        """Returns the mask of the sequence at ``[start, end)``, ``[heads, length, length]``."""
-        return draw_mask(self.rows[:, start:end], self.columns, end - start, self.p, dtype)
-
-
-def _start_dropout(heads: int, packing: Packing, p: float) -> _Dropout | None:
+def _start_dropout(heads: int, packing: Packing, p: float) -> Draw | None:
     masks: Masks | None = current_masks()
     if p == 0.0 or masks is None:
         return None
-    return _Dropout(masks.rows_of_heads(heads), masks.start_call(packing.max_length), p)
+    rows, columns = masks.rows_of_heads(heads), masks.start_call(packing.max_length)
+    return lambda start, end, dtype: draw_mask(rows[:, start:end], columns, end - start, p, dtype)
 
 
 class _AttendEach(torch.autograd.Function):
@@ -69,12 +61,12 @@ class _AttendEach(torch.autograd.Function):
         bounds: list[int],
         scale: float,
         window: int | None,
-        drop: _Dropout | None,
+        draw: Draw | None,
+        rescale: float,
         *biases: Tensor,
     ) -> Tensor:
         out = q.new_zeros(q.shape)
         probabilities = []
-        rescale = 1.0 if drop is None else 1 / (1 - round_probability(drop.p))
         for index, (start, end) in enumerate(pairwise(bounds)):
             query, key, value = (x[start:end].transpose(0, 1) for x in (q, k, v))  # [heads, length, width]
             scores = _multiply(query, key.mT, scale)
@@ -83,22 +75,22 @@ class _AttendEach(torch.autograd.Function):
             if window is not None and end - start > window:
                 scores.masked_fill_(find_far_apart(end - start, window, q.device), -torch.inf)
             probability = torch.softmax(scores, -1)
-            kept = probability if drop is None else probability * drop.draw(start, end, q.dtype)
+            kept = probability if draw is None else probability * draw(start, end, q.dtype)
             out[start:end] = _multiply(kept, value, rescale).transpose(0, 1)
             probabilities.append(probability)
         ctx.save_for_backward(q, k, v, *probabilities)
-        ctx.bounds, ctx.scale, ctx.drop, ctx.rescale, ctx.has_bias = bounds, scale, drop, rescale, bool(biases)
+        ctx.bounds, ctx.scale, ctx.draw, ctx.rescale, ctx.has_bias = bounds, scale, draw, rescale, bool(biases)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *probabilities = ctx.saved_tensors
-        drop, scale, rescale = ctx.drop, ctx.scale, ctx.rescale
+        draw, scale, rescale = ctx.draw, ctx.scale, ctx.rescale
         dq, dk, dv = (x.new_zeros(x.shape) for x in (q, k, v))
         d_biases = []
         for (start, end), probability in zip(pairwise(ctx.bounds), probabilities, strict=True):
             query, key, value, d_out = (x[start:end].transpose(0, 1) for x in (q, k, v, grads[0]))
-            mask = None if drop is None else drop.draw(start, end, q.dtype)
+            mask = None if draw is None else draw(start, end, q.dtype)
             kept = probability if mask is None else probability * mask
             dv[start:end] = _multiply(kept.mT, d_out, rescale).transpose(0, 1)
             d_kept = _multiply(d_out, value.mT, rescale)
@@ -108,7 +100,7 @@ class _AttendEach(torch.autograd.Function):
             dk[start:end] = _multiply(d_scores.mT, query, scale).transpose(0, 1)
             if ctx.has_bias:
                 d_biases.append(d_scores)
-        return dq, dk, dv, None, None, None, None, *d_biases
+        return dq, dk, dv, None, None, None, None, None, *d_biases
 
 
 def _multiply(a: Tensor, b: Tensor, factor: float) -> Tensor:

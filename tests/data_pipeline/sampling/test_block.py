@@ -44,7 +44,7 @@ def test_holds_the_paragraphs_of_the_split_and_says_which_are_usable(corpus, spl
 
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=40), st.integers(0, 6))
 def test_long_enough_ranks_the_paragraphs_of_each_count(sentences, most):
-    ranked = ClassIndex.of(np.array(sentences, dtype=np.int32) >= np.arange(most + 1)[:, None])
+    ranked = ClassIndex(np.array(sentences, dtype=np.int32) >= np.arange(most + 1)[:, None])
     for count in range(most + 1):
         expected = [k for k, n in enumerate(sentences) if n >= count]
         first, total = ranked.first[count], ranked.total[count]

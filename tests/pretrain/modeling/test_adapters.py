@@ -77,10 +77,13 @@ def test_an_untrained_adapter_is_the_plain_model_and_a_trained_one_keeps_pairs_a
         with torch.no_grad():
             return model.score_pairs(model.encode(inputs), inputs["starts"])
 
-    fresh, added = score(), nn.ModuleList(norm.parts for norm in list_norms(encoder))
-    layers.attach(encoder, nn.ModuleList(nn.ModuleList() for _ in added))
+    fresh, norms = score(), list_norms(encoder)
+    added = [norm.parts for norm in norms]
+    for norm in norms:
+        norm.parts = nn.ModuleList()
     assert torch.equal(fresh, score())
-    layers.attach(encoder, draw(added))
+    for norm, parts in zip(norms, added, strict=True):
+        norm.parts = draw(parts)
     trained = score()
     assert not torch.allclose(trained, fresh, atol=1e-3)
     plain = model.classifier
