@@ -55,10 +55,6 @@ class Order:
     block_shards: int | None = None
     corpus: str = ""
 
-    def __post_init__(self) -> None:
-        if sum(self.documents) < MIN_DOCUMENTS:
-            raise TooFewDocuments(f"{sum(self.documents)} usable documents; negatives need {MIN_DOCUMENTS} or more")
-
     @property
     def epoch_anchors(self) -> int:
         return sum(self.anchors)

@@ -25,12 +25,7 @@ class MergeConfig:
 
 def main() -> str:
     config = parse(MergeConfig, DESCRIPTION, EPILOG)
-    merge_adapter(config.adapter, Path(config.output_dir))
-    return f"wrote {config.output_dir}"
-
-
-def merge_adapter(folder: str, output: Path) -> None:
-    """Writes the base model with the adapter merged into its weights."""
+    folder = config.adapter
     from finetune.ranking import ranker as rankers  # torch takes seconds to import
     from pretrain.modeling.adapters.folder import read_spec
     from pretrain.release.folder import CARD, FACTS, replace_release
@@ -43,8 +38,9 @@ def merge_adapter(folder: str, output: Path) -> None:
     base_facts = {"name": base.name, "fingerprint": base.fingerprint}
     facts = {"merged": part.name, "base": base_facts, "max_length": length}
     title = f"{base.name} with the adapter {part.name} (LoRA of rank {part.size}) merged into its weights"
-    with replace_release(output) as partial:
+    with replace_release(Path(config.output_dir)) as partial:
         partial.mkdir(parents=True)
         rankers.save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), partial)
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
         (partial / CARD).write_text(f"# {title}\n\nIt loads as a `CrossEncoder` of sentence-transformers.\n")
+    return f"wrote {config.output_dir}"

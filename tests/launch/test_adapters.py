@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.ranker import find_max_length, load_ranker
-from launch.commands.merge_adapter import merge_adapter
+from launch.commands import merge_adapter
 from launch.commands.train_adapters import TrainAdaptersConfig, name_runs, parse_task, plan_runs, train_all
 from pretrain.engine.stop import Stopped
 from pretrain.modeling.adapters.folder import read_adapter
@@ -114,11 +114,13 @@ def test_forums_are_chosen_among_all_corpora(config):
     assert runs["travel"].forums is None
 
 
-def test_lora_merges_into_a_plain_model(config, tmp_path):
+def test_lora_merges_into_a_plain_model(config, tmp_path, monkeypatch):
     pytest.importorskip("peft")
     runs = plan_runs(config(adapter="lora", corpus=config().corpus[:1]), None)
     train_all(runs)
-    merge_adapter(str(tmp_path / "out/beer/release"), tmp_path / "merged")
+    adapter, output = str(tmp_path / "out/beer/release"), str(tmp_path / "merged")
+    monkeypatch.setattr("sys.argv", ["merge", "--adapter", adapter, "--output_dir", output])
+    merge_adapter.main()
     adapted, merged = (load_ranker(str(tmp_path / where)) for where in ("out/beer/release", "merged"))
     one, two = adapted.state_dict(), merged.state_dict()
     assert one.keys() == two.keys()

@@ -196,22 +196,22 @@ class BuiltQuestion(NamedTuple):
 
 def build_chunk(records: list[Record]) -> list[BuiltQuestion]:
     """Builds each record, a line of a file, into ASNQ's lines ``question \\t sentence \\t label``."""
-    return [_build_question(record.content, record.file, record.line) for record in records]
+    return [_build_question(record) for record in records]
 
 
-def _build_question(line: bytes | Rejected, file: str, number: int) -> BuiltQuestion:
+def _build_question(record: Record) -> BuiltQuestion:
+    built = BuiltQuestion(record.file, record.line, measure_content(record.content), NO_POSITIVE)
     try:
-        if isinstance(line, Rejected):
-            raise line
-        example = parse_example(line)
+        if isinstance(record.content, Rejected):
+            raise record.content
+        example = parse_example(record.content)
     except Rejected as reason:
-        return BuiltQuestion(file, number, measure_content(line), str(reason))
+        return built._replace(outcome=str(reason))
     if isinstance(example, str):
-        return BuiltQuestion(file, number, len(line), example)
+        return built._replace(outcome=example)
     sentences = label_sentences(example)
     counts = Counter(label for _, label in sentences)
     if not counts[BOTH]:
-        return BuiltQuestion(file, number, len(line), NO_POSITIVE)
+        return built
     lines = "".join(f"{example.question}\t{text}\t{label}\n" for text, label in sentences).encode()
-    built = example.question, lines, tuple(counts[label] for label in LABELS)
-    return BuiltQuestion(file, number, len(line), KEPT, *built)
+    return BuiltQuestion(*built[:3], KEPT, example.question, lines, tuple(counts[label] for label in LABELS))

@@ -1,8 +1,7 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.sampling.order import Order, TooFewDocuments
+from data_pipeline.sampling.order import Order
 
 # Anchors and documents of each shard; a document that counts has at least one anchor.
 SHARD = st.integers(0, 40).flatmap(lambda a: st.tuples(st.just(a), st.integers(min(a, 1), a)))
@@ -70,9 +69,3 @@ def test_epochs_and_seeds_differ():
     assert anchors_of(order, 300, 300) != epoch
     assert anchors_of(order_of(shards, 2, 100), 0, 300) != epoch
     assert anchors_of(order_of(shards, 1, 100), 0, 300) == epoch
-
-
-@pytest.mark.parametrize("documents", [(0,), (1,), (1, 0, 0)])
-def test_fewer_than_two_documents_are_an_error(documents):
-    with pytest.raises(TooFewDocuments):
-        Order(tuple(10 * d for d in documents), documents, 1)
