@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from transformers import AutoModel, AutoModelForSequenceClassification
@@ -16,6 +15,7 @@ from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import Figures, compute_question_metrics
+from tests.finetune.data.rows import make_answers
 from tests.pretrain.conftest import make_config
 from tests.synthetic import short_tokenizer
 
@@ -96,23 +96,25 @@ def model(make_model: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The stages that were run in earnest, not found done."""
+    from finetune.training import train
+
+    stages, training = [], train._Run.train
+    monkeypatch.setattr(train._Run, "train", lambda run: (stages.append(run.stage), training(run))[1])
+    return stages
+
+
+@pytest.fixture
 def data() -> AnswerSet:
     """60 questions of 8 candidates, of which one is right; their texts look like HTML."""
     questions, candidates = 60, 8
     rng = np.random.default_rng(0)
     labels = np.zeros((questions, candidates), dtype=np.int8)
     labels[np.arange(questions), rng.integers(candidates, size=questions)] = 1
-    count = labels.size
-    return AnswerSet(
-        name="made",
-        split="test",
-        question_ids=[f"q{n}" for n in range(questions)],
-        questions=[f"<b>Who & {n}?</b>" for n in range(questions)],
-        starts=np.arange(questions + 1) * candidates,
-        answer_ids=pa.array([f"d{n}" for n in range(count)], pa.large_string()),
-        answers=pa.array([f"<script>{n}</script>" for n in range(count)], pa.large_string()),
-        labels=labels.ravel(),
-    )
+    asked = [f"<b>Who & {n}?</b>" for n in range(questions)]
+    texts = [f"<script>{n}</script>" for n in range(labels.size)]
+    return make_answers(asked, [candidates] * questions, texts, labels.ravel(), [f"d{n}" for n in range(labels.size)])
 
 
 @pytest.fixture

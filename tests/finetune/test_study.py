@@ -9,7 +9,6 @@ import yaml
 from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics
 from finetune.study import ZERO_SHOT, StudyContext, format_study, read_study, run_study
-from finetune.training import train
 from finetune.training.card import AS_STARTED, AS_TRANSFERRED
 
 FAST = {"seeds": 1, "epochs": 1, "batch_size": 8, "max_length": 32, "learning_rate": "2e-3", "precision": "fp32"}
@@ -81,15 +80,6 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(content, changed, 
     with pytest.raises(KinspanError, match=named):
         run_study(StudyContext(study(content), output=tmp_path / "out", **given))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture
-def trained(monkeypatch):
-    """The stages of training that have run."""
-    stages = []
-    training = train._Run.train
-    monkeypatch.setattr(train._Run, "train", lambda run: (stages.append(run.stage), training(run))[1])
-    return stages
 
 
 def test_a_table_of_noise_and_tanda(study, tmp_path, sets, write_sets, model, trained):

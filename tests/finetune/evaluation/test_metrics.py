@@ -3,15 +3,14 @@
 import random
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.answers import AnswerSet
 from finetune.evaluation.metrics import METRICS, compute_means, compute_question_metrics, compute_run_metrics, rank_rows
+from tests.finetune.data.rows import make_answers
 
 THEIRS = dict(zip(METRICS, ("map", "recip_rank", "P_1", "ndcg_cut_10"), strict=True))
 # few scores, so that many tie; pairs that differ only as 64-bit numbers; and beyond what 32 bits tell apart
@@ -29,16 +28,7 @@ def reference(qrels, run):
 
 def make(ids, labels, sizes):
     """An answer set of questions with these many candidates each."""
-    return AnswerSet(
-        name="made",
-        split="test",
-        question_ids=[f"q{n}" for n in range(len(sizes))],
-        questions=["what ?"] * len(sizes),
-        starts=np.cumsum([0, *sizes]),
-        answer_ids=pa.array(ids, pa.large_string()),
-        answers=pa.array(["text"] * len(ids), pa.large_string()),
-        labels=np.array(labels, dtype=np.int8),
-    )
+    return make_answers(["what ?"] * len(sizes), sizes, ["text"] * len(ids), labels, ids)
 
 
 @given(

@@ -1,16 +1,15 @@
 """Encoded pairs against the tokenizer itself."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.answers import AnswerSet
 from finetune.ranking.encode import CACHED_SETS, encode_pairs, group_by_length
 from finetune.ranking.ranker import load_own_tokenizer
+from tests.finetune.data.rows import make_answers
 from tests.synthetic import short_tokenizer
 
 QUESTIONS = {
@@ -22,18 +21,8 @@ TEXTS = st.text(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=30).ma
 
 
 def answers_of(questions):
-    sizes = [len(answers) for answers in questions.values()]
     flat = [answer for answers in questions.values() for answer in answers]
-    return AnswerSet(
-        "made",
-        "test",
-        [f"q{k}" for k in range(len(questions))],
-        list(questions),
-        np.cumsum([0, *sizes]),
-        pa.array([f"a{k}" for k in range(len(flat))], pa.large_string()),
-        pa.array(flat, pa.large_string()),
-        np.zeros(len(flat), dtype=np.int8),
-    )
+    return make_answers(list(questions), map(len, questions.values()), flat, np.zeros(len(flat)))
 
 
 @pytest.fixture(scope="module", params=["minilm", "bert-uncased_electra-small", "roberta-base-tokenizer"])
@@ -50,7 +39,7 @@ def check(tokenizer, questions, max_length):
     packed = {k: np.array(v) for k, v in pairs.pack(rows, torch.device("cpu")).items()}
     expected = tokenizer(
         [data.questions[q] for q in data.question_of[rows]],
-        data.answers.take(pa.array(rows)).to_pylist(),
+        data.answers.take(rows).to_pylist(),
         truncation="longest_first",
         max_length=max_length,
         split_special_tokens=True,

@@ -42,15 +42,6 @@ def tanda(config, write_sets):
     return replace(config, transfer=transfer, transfer_epochs=2, transfer_learning_rate=2e-3, seeds=1)
 
 
-@pytest.fixture
-def trained(monkeypatch):
-    """The stages that were run in earnest, not found done."""
-    stages = []
-    training = train._Run.train
-    monkeypatch.setattr(train._Run, "train", lambda run: (stages.append(run.stage), training(run))[1])
-    return stages
-
-
 def test_seeds_their_mean_and_deviation(config, tmp_path, trained):
     results = run_experiment(config)
     assert [run["seed"] for run in results["seeds"]] == [1, 2]

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_pipeline.core.errors import KinspanError
-from finetune.data.answers import AnswerSet, resolve_pairs
+from finetune.data.answers import resolve_pairs
 from finetune.training.groups import draw_examples, draw_negatives, draw_pairs, flip_labels, read_labels
+from tests.finetune.data.rows import make_answers
 
 ANSWERS, NEGATIVES = [1, 0, 3, 2], [6, 4, 0, 3]  # of four questions
 
@@ -17,10 +17,8 @@ ANSWERS, NEGATIVES = [1, 0, 3, 2], [6, 4, 0, 3]  # of four questions
 def data():
     rng = np.random.default_rng(1)
     labels = [rng.permutation([1] * p + [0] * n) for p, n in zip(ANSWERS, NEGATIVES, strict=True)]
-    starts = np.cumsum([0, *map(len, labels)])
-    texts = pa.array([f"a{k}" for k in range(starts[-1])], pa.large_string())
-    names = [f"q{k}" for k in range(4)]
-    return AnswerSet("made", "train", names, names, starts, texts, texts, np.concatenate(labels).astype(np.int8))
+    flat = np.concatenate(labels)
+    return make_answers([f"q{k}" for k in range(4)], map(len, labels), [f"a{k}" for k in range(len(flat))], flat)
 
 
 def members(groups):
@@ -64,20 +62,9 @@ def test_negatives_of_the_whole_set_to_an_answer(data, ratio, count):
 @pytest.fixture
 def repeated():
     """Two questions that ask the same, with a right answer each, and its text as a wrong candidate in other letters."""
-    texts = [
-        *["Yes it is", "no", "never", "right too", "YES  it is", "no idea", "right TOO", "yes it is", "none"],
-        "Never ",
-    ]
-    return AnswerSet(
-        "made",
-        "train",
-        ["q0", "q1", "q2"],
-        ["Is it?", "is  it?", "what else?"],
-        np.array([0, 3, 7, 10]),
-        pa.array([f"a{k}" for k in range(10)], pa.large_string()),
-        pa.array(texts, pa.large_string()),
-        np.array([1, 0, 0, 1, 0, 0, 0, 1, 0, 0], dtype=np.int8),
-    )
+    texts = ["Yes it is", "no", "never", "right too", "YES  it is", "no idea", "right TOO", "yes it is", "none"]
+    texts.append("Never ")
+    return make_answers(["Is it?", "is  it?", "what else?"], [3, 4, 3], texts, [1, 0, 0, 1, 0, 0, 0, 1, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -179,8 +166,3 @@ def test_noise_flips_what_the_paper_says(pairs, share, flipped):
     assert (flip_labels(labels, share, 1) == noisy).all()
     assert (flip_labels(labels, share, 2) != noisy).any()
     assert labels.sum() == (np.arange(pairs) % 9 == 0).sum()  # the given ones stay
-
-
-def test_too_few_candidates_are_refused(data):
-    with pytest.raises(KinspanError, match="--negatives_per_question"):
-        draw_negatives(data, 1, 0, 17, True)
