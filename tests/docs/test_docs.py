@@ -9,16 +9,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from data_pipeline.core.command_line import parse
-from data_pipeline.tokenizers import load_tokenizer
 from launch.kinspan import find_command, show
 from objectives import OBJECTIVES
 from pretrain.config import PretrainConfig
 from tests.launch.entries import module_of, name_module
 from tests.programs import run_program
-from tests.synthetic import short_tokenizer
+from tests.synthetic import write_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,10 +32,7 @@ def place(tmp_path, tiny_corpus):
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora/docs").symlink_to(tiny_corpus)
     (tmp_path / "launch").symlink_to(ROOT / "launch")
-    tokenizer = load_tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(tmp_path / "path/to/model"))
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    AutoConfig.for_model("bert", vocab_size=len(tokenizer), **small).save_pretrained(str(tmp_path / "path/to/model"))
+    write_model(tmp_path / "path/to/model")
     return tmp_path
 
 
@@ -160,9 +156,7 @@ def test_search(place, run_here, monkeypatch):
     more = [{"id": f"s{n}", "text": f"Turn knob {n} until the screen is bright."} for n in range(5)]
     (place / "solved.jsonl").write_text(line + "".join(json.dumps(answer) + "\n" for answer in more))
     (place / "new.jsonl").write_text(json.dumps({"text": "Buy another one."}) + "\n")
-    config = AutoConfig.from_pretrained(place / "path/to/model", num_labels=1)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(place / "releases/docs")
-    load_tokenizer(short_tokenizer()).save_pretrained(str(place / "releases/docs"))
+    write_model(place / "releases/docs", AutoModelForSequenceClassification, num_labels=1)
     build, change, ask, measure, *_ = blocks("search.md", "bash")
     assert "index: 6 answers" in run_here(build)
     whole = (place / "index").rename(place / "kept")

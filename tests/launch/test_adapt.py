@@ -4,15 +4,14 @@ import json
 import sys
 
 import pytest
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.tokenizers import load_tokenizer
 from finetune.adapt import run as adapt_run
 from finetune.ranking.measure import rank_file
 from launch.commands import adapt
 from launch.kinspan import show
-from tests.synthetic import short_tokenizer
+from tests.synthetic import short_tokenizer, write_model
 
 
 @pytest.fixture
@@ -29,11 +28,7 @@ def run(monkeypatch, *arguments):
 
 def test_documents_alone(documents, monkeypatch, tmp_path, capsys):
     """Then a larger budget goes on: the first run's updates before its decay are not made again."""
-    model, tokenizer = tmp_path / "model", load_tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(model))
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=len(tokenizer), **small)).save_pretrained(str(model))
-    output = tmp_path / "adapted"
+    model, output = write_model(tmp_path / "model", AutoModel), tmp_path / "adapted"
     monkeypatch.setattr(adapt, "HELD_OUT", 0.2)
     monkeypatch.setattr(adapt_run, "MEASURED_UPDATES", 20)
     monkeypatch.setattr("pretrain.engine.schedule.OPEN_ENDED_WARMUP", 5)

@@ -4,17 +4,16 @@ import json
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.ranker import find_max_length, load_ranker
 from launch.commands import merge_adapter
 from launch.commands.train_adapters import TrainAdaptersConfig, name_runs, parse_task, plan_runs, train_all
 from pretrain.engine.stop import Stopped
 from pretrain.modeling.adapters.folder import read_adapter
 from tests.pretrain.steps import ask_in_step
-from tests.synthetic import short_tokenizer
+from tests.synthetic import write_model
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +24,7 @@ def _small(monkeypatch):
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base")
-    tokenizer = load_tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(folder))
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **small)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
-    return folder
+    return write_model(tmp_path_factory.mktemp("base"), AutoModelForSequenceClassification, num_labels=1)
 
 
 @pytest.fixture(scope="module")

@@ -9,20 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.tokenizers import load_tokenizer
 from finetune.study import StudyContext, read_study, run_study
 from launch.commands import _stages, study
 from launch.commands._stages import prepare_pretraining
 from launch.kinspan import show
 from tests.launch.entries import program_of
 from tests.programs import run_program
-from tests.synthetic import short_tokenizer
+from tests.synthetic import write_model
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 FAST = ["--epochs=2", "--batch_size=8", "--max_length=32", "--precision=fp32", "--learning_rate=1e-3"]
 WORDS = ["river", "stone", "green", "market", "engine", "winter", "paper", "silver", "garden", "music"]
@@ -52,10 +50,7 @@ def run_ranks(ranks, *arguments):
 def folder(tmp_path_factory):
     """``small``, a small BERT without dropout, and ``data`` of 5 training, 4 dev and 4 test questions."""
     folder, rng = tmp_path_factory.mktemp("finetune"), random.Random(0)
-    tokenizer = load_tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(folder / "small"))
-    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **SMALL, **STILL)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(folder / "small"))
+    write_model(folder / "small", AutoModelForSequenceClassification, num_labels=1, **STILL)
     (folder / "data").mkdir()
     for split, count in {"train": 5, "dev": 4, "test": 4}.items():
         rows = [

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 from sentence_transformers import CrossEncoder
-from transformers import AutoConfig
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.tokenizers import load_tokenizer
 from launch.commands import release as entry
 from launch.kinspan import show
 from pretrain.config import PretrainConfig
 from pretrain.release.card import CANDIDATES, QUESTION
 from pretrain.run import pretrain
 from tests.fake_hub import run_hub
-from tests.synthetic import short_tokenizer
+from tests.synthetic import write_model
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy")
@@ -30,11 +28,7 @@ PINNED = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "
 def run_folder(tmp_path_factory, tiny_corpus):
     """A run of four updates with two checkpoints, from a config alone."""
     folder = tmp_path_factory.mktemp("run") / "run"
-    model = folder.with_name("small")
-    tokenizer = load_tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(model))
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    AutoConfig.for_model("bert", vocab_size=len(tokenizer), **small).save_pretrained(str(model))
+    model = write_model(folder.with_name("small"))
     sizes = {"global_batch_size": 10, "micro_batch_size": 5, "max_length": 48, "eval_pairs": 40}
     steps = {"max_steps": 4, "save_steps": 2, "log_steps": 1, "eval_steps": 2}
     places = {"corpus": str(tiny_corpus), "model": str(model), "output_dir": str(folder)}

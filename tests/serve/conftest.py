@@ -4,14 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForSequenceClassification
 
-from data_pipeline.tokenizers import load_tokenizer
 from finetune.ranking.embedder import Embedder
 from serve.answers import Answer
-from tests.synthetic import short_tokenizer
+from tests.synthetic import write_model
 
-SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 WORDS = "river stone green market engine winter paper silver garden music bridge apple arrow basin beacon"
 
 
@@ -21,12 +19,7 @@ def _one_thread() -> None:
 
 
 def _save(folder: Path, auto: type, seed: int) -> Path:
-    tokenizer = load_tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(folder))
-    torch.manual_seed(seed)
-    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, **SMALL)
-    auto.from_config(config).save_pretrained(str(folder))
-    return folder
+    return write_model(folder, auto, seed=seed, num_labels=1, num_hidden_layers=1)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.registry import load_split
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.model import score_answers
@@ -14,21 +13,15 @@ from finetune.ranking.ranker import check_no_bottlenecks, find_max_length, load_
 from finetune.ranking.score import score_pairs
 from pretrain.release.folder import fingerprint_model
 from tests.adapters import write_random_adapter
-from tests.synthetic import short_tokenizer
+from tests.synthetic import write_model
 
 
 @pytest.fixture(scope="module")
 def make_adapter(tmp_path_factory):
     """``make_adapter("pfeiffer")``: a folder of an adapter beside a small base, its numbers drawn."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification as Auto
 
-    base = tmp_path_factory.mktemp("base")
-    tokenizer = load_tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(base))
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    torch.manual_seed(1)
-    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), num_labels=1, initializer_range=0.2, **small)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(base)
+    base = write_model(tmp_path_factory.mktemp("base"), Auto, num_labels=1, initializer_range=0.2)
 
     def make(method):
         return write_random_adapter(tmp_path_factory.mktemp("adapters") / method, base, method)
