@@ -43,7 +43,7 @@ class Order:
     anchors:   how many usable paragraphs each shard has
     documents: how many documents of each shard have one
     name:      the objective's: objectives share the order of shards, but not that of the anchors in a block
-    block_anchors, block_shards: a block has no more, unless one shard or two documents need it; None: no bound
+    block_anchors, block_shards: a block has no more, unless one shard or two documents need it
     corpus:    the corpus's fingerprint
     """
 
@@ -52,7 +52,7 @@ class Order:
     seed: int
     block_anchors: int = BLOCK_ANCHORS
     name: str = ""
-    block_shards: int | None = None
+    block_shards: int = BLOCK_SHARDS
     corpus: str = ""
 
     @property
@@ -63,7 +63,7 @@ class Order:
         """Returns an upper bound on the total size of two blocks, given each shard's size."""
         used = sorted(n for n in self.anchors if n)
         count = int(np.searchsorted(np.cumsum(used), self.block_anchors, side="right"))  # of the smallest shards
-        count = max(min(count, self.block_shards or count), MIN_DOCUMENTS)
+        count = max(min(count, self.block_shards), MIN_DOCUMENTS)
         return sum(sorted((size for size, n in zip(sizes, self.anchors, strict=True) if n), reverse=True)[: 2 * count])
 
     def segments(self, first_anchor: int, count: int) -> Iterator[Segment]:
@@ -103,10 +103,8 @@ def _blocks(order: Order, epoch: int) -> tuple[np.ndarray, list[tuple[int, ...]]
     for shard in permuted.tolist():
         if not order.anchors[shard]:
             continue
-        full = anchors + order.anchors[shard] > order.block_anchors
-        if blocks and order.block_shards is not None:
-            full = full or len(blocks[-1]) >= order.block_shards
-        if not blocks or (documents >= MIN_DOCUMENTS and full):
+        is_large = anchors + order.anchors[shard] > order.block_anchors
+        if not blocks or (documents >= MIN_DOCUMENTS and (is_large or len(blocks[-1]) >= order.block_shards)):
             blocks.append([])
             anchors = documents = 0
         blocks[-1].append(shard)

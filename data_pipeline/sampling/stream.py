@@ -16,7 +16,7 @@ from .batch import Batch, concatenate
 from .block import Block, Spans
 from .block_cache import BlockCache
 from .mixture import Mixture, MixturePart
-from .order import BLOCK_ANCHORS, BLOCK_SHARDS, MIN_DOCUMENTS, VALIDATION_ANCHORS, Order, TooFewDocuments
+from .order import BLOCK_ANCHORS, MIN_DOCUMENTS, VALIDATION_ANCHORS, Order, TooFewDocuments
 from .packing import MIN_TEXT_TOKENS, PackedRow, copy_text, cut_longest_first, hash_texts, lay_out, lay_out_separately
 from .pairs import POSITIVE
 from .random_bits import draw_random_bits
@@ -295,4 +295,4 @@ def _order_anchors(part: MixturePart, seed: int, split: str, block_anchors: int)
         raise TooFewDocuments(f"{lacking} in {MIN_DOCUMENTS} documents, which negatives need: prepare more documents")
     block_anchors = min(block_anchors, VALIDATION_ANCHORS) if split == "validation" else block_anchors
     fingerprint = part.corpus.manifest.fingerprint
-    return Order(anchors, documents, seed, block_anchors, part.objective.name, BLOCK_SHARDS, fingerprint)
+    return Order(anchors, documents, seed, block_anchors, part.objective.name, corpus=fingerprint)

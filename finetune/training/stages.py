@@ -52,7 +52,7 @@ class Data:
         return [self.dev] if self.test is None else [self.dev, self.test]
 
 
-def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
+def load_data(config: FinetuneConfig) -> Data:
     """Reads and filters the data sets that the settings name."""
     specs = (config.data, config.train_data, config.transfer, *config.transfer_targets)
     user_sets = [spec for spec in specs if spec and spec.startswith(("files=", "hub="))]
@@ -66,7 +66,7 @@ def load_data(config: FinetuneConfig, with_test: bool = True) -> Data:
     train = read(config.train_data or config.data, "train", config.train_filter)
     dev, test, transfer = read(config.data, "dev", config.eval_filter), None, None
     try:
-        test = read(config.data, "test", config.eval_filter) if with_test else None
+        test = read(config.data, "test", config.eval_filter)
     except MissingSplit as error:
         if config.test_every_validation:
             raise KinspanError(f"--test_every_validation: {error}") from error

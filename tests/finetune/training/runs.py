@@ -8,6 +8,13 @@ import torch
 from safetensors.torch import load_file
 
 from finetune.training import train
+from finetune.training.config import FinetuneConfig
+
+
+def small_config(data, model, output, **settings):
+    """Settings that train the model for an epoch on a folder of small sets."""
+    fast = {"epochs": 1, "batch_size": 8, "max_length": 32, "precision": "fp32", "learning_rate": 1e-3}
+    return FinetuneConfig(f"files={data}", model=str(model), output_dir=str(output), **{**fast, **settings})
 
 
 class Killed(BaseException):

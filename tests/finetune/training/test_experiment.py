@@ -14,26 +14,16 @@ from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import MAP, METRICS
 from finetune.training import experiment, stages, train
 from finetune.training.card import AS_STARTED
-from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import format_results, log_better_baselines, run_experiment
 from finetune.training.setup import join_ranks
 from finetune.training.stages import load_data, make_transfer_stage
 from pretrain.release.folder import fingerprint_model
+from tests.finetune.training.runs import small_config
 
 
 @pytest.fixture
 def config(tmp_path, sets, model):
-    return FinetuneConfig(
-        data=f"files={sets}",
-        model=str(model),
-        output_dir=str(tmp_path / "out"),
-        seeds=2,
-        epochs=1,
-        batch_size=8,
-        max_length=32,
-        learning_rate=1e-3,
-        precision="fp32",
-    )
+    return small_config(sets, model, tmp_path / "out", seeds=2)
 
 
 @pytest.fixture

@@ -8,29 +8,19 @@ from sentence_transformers import CrossEncoder
 
 from data_pipeline.core.errors import KinspanError
 from finetune.ranking.ranker import find_max_length
-from finetune.training.config import FinetuneConfig
 from finetune.training.experiment import run_experiment
 from finetune.training.release import find_ranker, release_ranker
 from pretrain.release.card import CardOverrides
 from tests.fake_hub import find_faults
+from tests.finetune.training.runs import small_config
 
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory, write_sets, model):
     """A folder of two seeds."""
     folder = tmp_path_factory.mktemp("experiment")
-    config = FinetuneConfig(
-        data=f"files={write_sets(train=6, dev=4, test=4, candidates=4)}",
-        model=str(model),
-        output_dir=str(folder / "out"),
-        seeds=2,
-        epochs=2,
-        batch_size=4,
-        learning_rate=1e-3,
-        precision="fp32",
-        log_steps=2,
-    )
-    run_experiment(config)
+    settings = {"seeds": 2, "epochs": 2, "batch_size": 4, "max_length": None, "log_steps": 2}
+    run_experiment(small_config(write_sets(train=6), model, folder / "out", **settings))
     return folder / "out"
 
 

@@ -5,28 +5,18 @@ import json
 import pytest
 
 from finetune.training import search
-from finetune.training.config import FinetuneConfig
 from finetune.training.search import search_settings
 from finetune.training.setup import Ranks
 from finetune.training.stages import load_data
+from tests.finetune.training.runs import small_config
 
 RANKS = Ranks(rank=0, world=1, deepspeed={})
 
 
 @pytest.fixture
 def config(tmp_path, write_sets, model):
-    return FinetuneConfig(
-        data=f"files={write_sets(train=7)}",
-        model=str(model),
-        output_dir=str(tmp_path / "out"),
-        search_folds=3,
-        search_batch_sizes=[4, 8],
-        search_learning_rates=[1e-5, 3e-4],
-        seeds=1,
-        epochs=1,
-        max_length=32,
-        precision="fp32",
-    )
+    grid = {"search_batch_sizes": [4, 8], "search_learning_rates": [1e-5, 3e-4]}
+    return small_config(write_sets(train=7), model, tmp_path / "out", search_folds=3, seeds=1, **grid)
 
 
 def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
