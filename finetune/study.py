@@ -350,24 +350,22 @@ def _summarize_set(context: StudyContext, done: list[tuple[PlannedRow, Settings]
     baselines = {name: compute_question_metrics(measured, scores, metrics) for name, scores in untrained.items()}
     runs = [*figures, *([values] for values in baselines.values())]
     main_metric = [np.stack([seed[shown[0]] for seed in seeds]) for seeds in runs]
-    tests = compare_rows(main_metric)
-    lines: list[Settings] = [
+    lines = [_summarize_row(row, result, measured.split, rows) for row, result in done]
+    lines += [
         {"name": name, **{m: {"mean": v, "sd": None} for m, v in compute_means(values).items()}}
         for name, values in baselines.items()
     ]
-    lines += [_summarize_row(row, result, measured.split, rows) for row, result in done]
-    order = [*range(len(rows), len(tests)), *range(len(rows))]  # the untrained rows come first
-    for line, number in zip(lines, order, strict=True):
-        line["p"] = tests[number]
+    for line, test, values in zip(lines, compare_rows(main_metric), main_metric, strict=True):
+        line["p"] = test
         if first.loss == CONTRASTIVE:
-            line["interval"] = compute_interval(main_metric[number].mean(axis=0))
+            line["interval"] = compute_interval(values.mean(axis=0))
     return {
         "data": name_set(first.data),
         "split": measured.split,
         "questions": measured.num_questions,
         "pairs": measured.num_pairs,
         "metrics": list(shown),
-        "rows": lines,
+        "rows": lines[len(rows) :] + lines[: len(rows)],  # the untrained rows come first
     }
 
 

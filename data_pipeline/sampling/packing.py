@@ -4,7 +4,7 @@ An example is a tuple of texts, most often the two of a pair. Each function here
 for each text.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,16 +61,10 @@ def lay_out(template: PairTemplate, lengths: tuple[np.ndarray, ...]) -> PackedRo
     return PackedRow(ids, types, positions, starts, special, tuple(text_starts))
 
 
-def lay_out_separately(
-    template: PairTemplate, full_lengths: tuple[np.ndarray, ...], room: int
-) -> tuple[tuple[np.ndarray, ...], PackedRow, tuple[np.ndarray, ...]]:
-    """Lays out examples whose texts are encoded alone: the m texts of an example are m consecutive sequences.
-
-    Returns the lengths after the cut to ``room`` tokens, the row, and where each text begins in it, ``[n]`` each.
-    """
-    lengths = tuple(np.minimum(length, room) for length in full_lengths)
+def lay_out_separately(template: PairTemplate, lengths: tuple[np.ndarray, ...]) -> PackedRow:
+    """Lays out examples whose texts are encoded alone: the m texts of an example are m consecutive sequences."""
     row = lay_out(template, (np.stack(lengths, axis=1).ravel(),))
-    return lengths, row, tuple(row.text_starts[0].reshape(-1, len(full_lengths)).T)
+    return replace(row, text_starts=tuple(row.text_starts[0].reshape(-1, len(lengths)).T))
 
 
 def cut_longest_first(lengths: tuple[np.ndarray, ...], room: int) -> tuple[np.ndarray, np.ndarray]:

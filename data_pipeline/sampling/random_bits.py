@@ -47,16 +47,11 @@ def permute(positions: np.ndarray, size: int, key: np.ndarray) -> np.ndarray:
     while len(todo):
         left, right = out[todo] >> half, out[todo] & low
         for round_number in range(4):
-            left, right = right, left ^ (_mix(right, key, round_number) & low)
+            offset = (int(key[round_number % 2]) + round_number * 0x9E3779B97F4A7C15) % 2**64
+            left, right = right, left ^ (scramble(right + np.uint64(offset)) & low)
         out[todo] = (left << half) | right
         todo = todo[out[todo] >= size]
     return out.astype(np.int64)
-
-
-def _mix(values: np.ndarray, key: np.ndarray, round_number: int) -> np.ndarray:
-    """Returns the Feistel round function: SplitMix64's finaliser of value and key."""
-    offset = (int(key[round_number % 2]) + round_number * 0x9E3779B97F4A7C15) % 2**64
-    return scramble(values + np.uint64(offset))
 
 
 def scramble(x: np.ndarray) -> np.ndarray:

@@ -198,10 +198,13 @@ class PairStream:
         for start in range(first, first + count, CHUNK):
             n = min(CHUNK, first + count - start)
             lengths, _ = self._measure(list(self.pairs(start, n)), start, n)
-            room = self.max_length - self.template.num_special
-            cut = [np.minimum(x, room) for x in lengths] if self.separate_texts else cut_longest_first(lengths, room)
-            counts.append(sum(cut) + self.sequences_per_pair * self.template.num_special)
+            counts.append(sum(self._cut(lengths)) + self.sequences_per_pair * self.template.num_special)
         return np.concatenate(counts)
+
+    def _cut(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """Cuts the lengths of the texts, ``[n]`` each, to what ``max_length`` leaves them."""
+        room = self.max_length - self.template.num_special
+        return tuple(np.minimum(x, room) for x in lengths) if self.separate_texts else cut_longest_first(lengths, room)
 
     def _measure(self, parts: list[PairRows], first: int, n: int) -> tuple[tuple[np.ndarray, ...], list[list[Runs]]]:
         """Returns the length of each text before the cut, and for each of ``parts`` the runs of its texts."""
@@ -220,16 +223,11 @@ class PairStream:
         for rows in parts:
             at = rows.index - first
             kinds[at], labels[at], part[at] = rows.kinds, rows.labels, rows.part
-        room = self.max_length - self.template.num_special
-        if self.separate_texts:
-            lengths, row, text_starts = lay_out_separately(self.template, full_lengths, room)
-        else:
-            lengths = cut_longest_first(full_lengths, room)
-            row = lay_out(self.template, lengths)
-            text_starts = row.text_starts
+        lengths = self._cut(full_lengths)
+        row = (lay_out_separately if self.separate_texts else lay_out)(self.template, lengths)
         for rows, text_runs in zip(parts, runs, strict=True):
             at = rows.index - first
-            for spans, bounds, start, length in zip(rows.texts, text_runs, text_starts, lengths, strict=True):
+            for spans, bounds, start, length in zip(rows.texts, text_runs, row.text_starts, lengths, strict=True):
                 copy_text(row.ids, start[at], length[at], rows.block, spans.paragraph, bounds)
         groups = self._make_groups(row, parts, first) if self.separate_texts else np.zeros((0, 2), dtype=np.int64)
         positions, masked_labels, noise = self._mask(row, first * self.sequences_per_pair)
