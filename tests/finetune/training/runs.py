@@ -4,11 +4,11 @@ import json
 from contextlib import contextmanager
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from finetune.training import train
 from finetune.training.config import FinetuneConfig
+from tests.pretrain.steps import same
 
 
 def small_config(data, model, output, **settings):
@@ -23,10 +23,6 @@ class Killed(BaseException):
 
 def weights(folder):
     return load_file(str(folder / "best/model.safetensors"))
-
-
-def same(one, two):
-    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
 
 
 def logged(folder, *splits):

@@ -1,13 +1,11 @@
 """Runs of bi-encoders: they stop and resume, and what they release gives sentence-transformers the same vectors."""
 
-import json
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModel
 from transformers.utils import logging
 
@@ -20,7 +18,7 @@ from pretrain.modeling.siamese.model import load_siamese_model
 from pretrain.release.release import release
 from pretrain.release.siamese import fill_siamese_folder
 from pretrain.run import pretrain
-from tests.pretrain.steps import ask_in_step
+from tests.pretrain.steps import ask_in_step, expect_equal_runs, read_log, read_weights
 from tests.synthetic import short_tokenizer
 
 TEXTS = ["how do owls hunt at night ?", "owls", "the railway opened in the year of the great fire , " * 12]
@@ -40,15 +38,6 @@ def config(make_model, tiny_corpus, tmp_path):
         )
 
     return make
-
-
-def lines(config, split, *names):
-    every = map(json.loads, (Path(config.output_dir) / "metrics.jsonl").read_text().splitlines())
-    return [[line[name] for name in names] for line in every if line["split"] == split]
-
-
-def weights(config, step=8):
-    return load_file(str(Path(config.output_dir) / f"checkpoints/step-{step:08d}/weights.safetensors"))
 
 
 def embed_packed(model, tokenizer, texts, max_length):
@@ -77,11 +66,9 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stage, config, monkeypatch):
         with pytest.raises(Stopped):
             pretrain(stopped)
     pretrain(stopped)
-    expected, resumed = weights(whole), weights(stopped)
-    assert expected.keys() == resumed.keys()
-    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
-    for split, names in (("train", ("step", "loss", "pair_mrr")), ("validation", ("step", "pair_loss", "pair_r1"))):
-        assert lines(whole, split, *names) == lines(stopped, split, *names)
+    expect_equal_runs(stopped.output_dir, whole.output_dir, 8)
+    rates = [read_log(run.output_dir, "validation", "pair_mrr", "pair_r1") for run in (whole, stopped)]
+    assert rates[0] == rates[1]
 
 
 def test_a_run_is_released_for_sentence_transformers(config, tmp_path):
@@ -89,10 +76,10 @@ def test_a_run_is_released_for_sentence_transformers(config, tmp_path):
 
     run = config(eval_steps=8, mlm_probability=0.0, objective="psd")
     pretrain(run)
-    (before,), (after,) = lines(run, "validation", "pair_mrr")
+    (before,), (after,) = read_log(run.output_dir, "validation", "pair_mrr")
     folder = release(Path(run.output_dir), tmp_path / "release")
     model, _ = load_siamese_model(str(folder), seed=0)
-    trained = weights(run)
+    trained = read_weights(run.output_dir, 8)
     for name, parameter in model.encoder.named_parameters():
         assert torch.equal(parameter, trained[f"encoder.{name}"])
     ours = embed_packed(model.eval(), load_tokenizer(str(folder)), TEXTS, 32)
