@@ -29,23 +29,21 @@ class Spans:
 
     def map(self, change: Callable[[np.ndarray], np.ndarray]) -> "Spans":
         """Applies ``change`` to each array."""
-        arrays = (self.paragraph, self.start, self.end, self.hole_start, self.hole_end)
-        return Spans(*(None if x is None else change(x) for x in arrays))  # type: ignore[arg-type]
+        return Spans(*(None if x is None else change(x) for x in vars(self).values()))  # type: ignore[arg-type]
 
     def __getitem__(self, rows: Index) -> "Spans":
         return self.map(lambda array: array[rows])
 
     def put(self, rows: Index, spans: "Spans") -> None:
         """Replaces these rows by the spans, in place."""
-        for name in ("paragraph", "start", "end", "hole_start", "hole_end"):
-            if getattr(self, name) is not None:
-                getattr(self, name)[rows] = getattr(spans, name)
+        for name, array in vars(self).items():
+            if array is not None:
+                array[rows] = getattr(spans, name)
 
 
 def join_columns(first: Spans, rest: Spans) -> Spans:
     """Joins Spans ``[n]`` and ``[n, k]``, or two of ``[n]``, as columns. Both have holes, or neither has."""
-    arrays = ("paragraph", "start", "end", "hole_start", "hole_end")
-    pairs = ((getattr(first, name), getattr(rest, name)) for name in arrays)
+    pairs = zip(vars(first).values(), vars(rest).values(), strict=True)
     return Spans(*(None if x is None else np.column_stack([x, y]) for x, y in pairs))  # type: ignore[arg-type]
 
 
