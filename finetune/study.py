@@ -302,10 +302,8 @@ def fill_names(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def run_study(context: StudyContext) -> Settings:
-    """Runs every row on every data set, writes ``study.json`` and returns its content.
-
-    The same call again resumes. Raises Stopped if a signal or ``max_hours`` ended it.
-    """
+    """Runs or resumes every row on every data set, writes ``study.json`` and returns its content. Raises Stopped if a
+    signal or ``max_hours`` ended it."""
     study, rows = context.study, plan_rows(context)
     if study.zero_shot and find_kind(rows[0].start) != BI_ENCODER:
         raise KinspanError(f"--study: zero_shot needs a model that embeds texts, and {rows[0].start} is none")

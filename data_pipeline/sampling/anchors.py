@@ -42,10 +42,7 @@ def _get_counts(corpus: Corpus, number: int, objective: Objective, split: str) -
 
 
 def open_block(corpus: Corpus, shard_numbers: tuple[int, ...], split: str, objective: Objective) -> Block:
-    """Returns the block of these shards.
-
-    Raises KinspanError if the number of anchors is not the manifest's, on which orders rely.
-    """
+    """Returns the block of these shards. Raises KinspanError if it has other anchors than the manifest counts."""
     block = Block([objective.see(shard) for shard in corpus.shards(shard_numbers)], split, objective.usable)
     counts = [corpus.manifest.shards[n].usable.get(objective.name) for n in shard_numbers]
     if all(counts) and sum(p[split]["anchors"] for p in counts if p) != len(block.anchors):

@@ -85,10 +85,7 @@ class Objective:
         return shard if self.view is None else self.view(shard)
 
     def check(self, pairs: Pairs, num_anchors: int) -> None:
-        """Raises KinspanError unless ``sample`` made the right number of pairs for ``num_anchors`` anchors.
-
-        With another number of pairs, an example would depend on how a batch is cut.
-        """
+        """Raises KinspanError for a wrong number of pairs, with which examples would depend on how a batch is cut."""
         shape = (num_anchors, self.pairs_per_anchor)
         if len(pairs.texts) != self.num_texts:
             raise KinspanError(f"objective {self.name}: {len(pairs.texts)} texts in an example, not {self.num_texts}")

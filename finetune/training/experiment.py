@@ -244,10 +244,7 @@ def _gather_results(experiment: Experiment, runs: list[JsonObject]) -> JsonObjec
 
 
 def summarize_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float | None]]:
-    """Returns the mean and the sample's standard deviation of each metric over the runs.
-
-    A single run has no deviation, nor have runs with equal metrics, which are copies of one ranker.
-    """
+    """Returns each metric's mean and sample deviation over the runs; of one run, or of copies of one, no deviation."""
     if all(run == runs[0] for run in runs):
         runs = runs[:1]
     out = {}

@@ -19,10 +19,7 @@ TEMPERATURE = 0.05  # sentence-transformers' default, a scale of 20
 
 
 class SiameseModel(nn.Module):
-    """An encoder whose texts are compared by the cosine of their mean hidden states.
-
-    The pair loss compares the texts of a global batch, so that it is computed elsewhere, see cached.py.
-    """
+    """An encoder whose texts are compared by the cosine of their mean hidden states; its pair loss is in cached.py."""
 
     losses = (MLM, PAIR)
     token_heads = ()
