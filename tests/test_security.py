@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
@@ -27,7 +27,7 @@ from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.pair_model import load_config, load_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
-from tests.synthetic import short_tokenizer
+from tests.synthetic import write_model
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks")
@@ -65,12 +65,7 @@ def loaders():
 @pytest.fixture
 def folder(tmp_path):
     """A model folder that loads: weights, config, tokenizer."""
-    folder = tmp_path / "model"
-    tokenizer = load_tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(folder))
-    config = AutoConfig.for_model("electra", vocab_size=len(tokenizer), **SMALL, **STILL)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(folder))
-    return folder
+    return write_model(tmp_path / "model", AutoModelForSequenceClassification, "electra", **SMALL, **STILL)
 
 
 @pytest.mark.parametrize("known_type", [True, False])
@@ -181,10 +176,7 @@ def shows(folder, names):
 def test_a_release_shows_nothing_of_the_machine(family, tmp_path, tiny_documents, helpers, secrets):
     """From documents to the release, all of it in a folder whose name must not come through."""
     model = tmp_path / "models/start"
-    tokenizer = load_tokenizer(short_tokenizer())
-    tokenizer.save_pretrained(str(model))
-    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **SMALL, **STILL)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(str(model))
+    write_model(model, AutoModelForSequenceClassification, family, **SMALL, **STILL)
     shutil.copytree(model, tmp_path / "models/generator")
     source = helpers.write_jsonl(tmp_path / "documents.jsonl", tiny_documents)
     helpers.prepare([source], model, tmp_path / "corpus", validation_share=0.2)

@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 from data_pipeline.core.settings import get_value_types
 from launch import kinspan
 from tests.launch.entries import module_of
 from tests.launch.mutations import arguments_like, as_flags, damaged
-from tests.synthetic import short_tokenizer
+from tests.synthetic import write_model
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -123,14 +122,9 @@ class Ended:
 def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
     """A folder of all that the commands read, and a thesis that they are to leave alone."""
     ground = tmp_path_factory.mktemp("ground")
-    tokenizer = helpers.tokenizer(short_tokenizer())
     for name, family in (("model", "bert"), ("config", "bert"), ("electra", "electra")):
-        tokenizer.save_pretrained(str(ground / name))
-        config = AutoConfig.for_model(family, vocab_size=len(tokenizer), num_labels=1, **SMALL)
-        config.save_pretrained(str(ground / name))
-        if name == "model":
-            torch.manual_seed(1)
-            AutoModelForSequenceClassification.from_config(config).save_pretrained(str(ground / name))
+        auto = AutoModelForSequenceClassification if name == "model" else None
+        write_model(ground / name, auto, family, num_labels=1, **SMALL)
     helpers.write_jsonl(ground / "docs.jsonl", tiny_documents[:12])
     (ground / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
     (ground / "sets").mkdir()
