@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -5,25 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN, FILTERS, NO_ALL_NEGATIVE, RAW, filter_questions
+from tests.finetune.data.rows import make_answers
 
 
 def made(labels, grades=None):
     """``labels``: of each question its candidates' labels"""
     sizes = [len(of_question) for of_question in labels]
     names = [f"a{q}.{k}" for q, n in enumerate(sizes) for k in range(n)]
-    return AnswerSet(
-        "made",
-        "train",
-        [f"q{q}" for q in range(len(labels))],
-        [f"question {q}" for q in range(len(labels))],
-        np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        pa.array(names, pa.large_string()),
-        pa.array([f"text of {name}" for name in names], pa.large_string()),
-        np.array([label for of_question in labels for label in of_question], dtype=np.int8),
-        grades,
-    )
+    questions, texts = [f"question {q}" for q in range(len(labels))], [f"text of {name}" for name in names]
+    flat = [label for of_question in labels for label in of_question]
+    return replace(make_answers(questions, sizes, texts, flat, names, "train"), grades=grades)
 
 
 def by_question(data):

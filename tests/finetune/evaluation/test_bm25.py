@@ -1,25 +1,15 @@
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import choose_language, count_words, cut_words, score_bm25, score_bm25_by
+from tests.finetune.data.rows import make_answers
 
 
 def make(questions, candidates):
     """``candidates``: of each question, its texts."""
     texts = [text for of_question in candidates for text in of_question]
-    return AnswerSet(
-        name="made",
-        split="test",
-        question_ids=[f"q{n}" for n in range(len(questions))],
-        questions=questions,
-        starts=np.cumsum([0, *map(len, candidates)]),
-        answer_ids=pa.array([f"d{n}" for n in range(len(texts))], pa.large_string()),
-        answers=pa.array(texts, pa.large_string()),
-        labels=np.zeros(len(texts), dtype=np.int8),
-    )
+    return make_answers(questions, map(len, candidates), texts, np.zeros(len(texts)))
 
 
 def test_shared_words_score_rare_ones_most(capfd):

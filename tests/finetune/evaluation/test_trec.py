@@ -1,29 +1,20 @@
 import json
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import pytrec_eval
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.answers import AnswerSet
 from finetune.evaluation import trec
 from finetune.evaluation.metrics import compute_question_metrics, compute_run_metrics, rank_rows, rank_run
+from tests.finetune.data.rows import make_answers
 
 
 @pytest.fixture
 def data():
     ids = ["a", "bé", "cd", "a", "中"]
-    return AnswerSet(
-        name="made",
-        split="test",
-        question_ids=["q1", "q2"],
-        questions=["What ?", "Who ?"],
-        starts=np.array([0, 3, 5]),
-        answer_ids=pa.array(ids, pa.large_string()),
-        answers=pa.array([f"text\n{name}\ud7ff" for name in ids], pa.large_string()),
-        labels=np.array([0, 1, 0, 1, 0], dtype=np.int8),
-    )
+    texts = [f"text\n{name}\ud7ff" for name in ids]
+    return make_answers(["What ?", "Who ?"], [3, 2], texts, [0, 1, 0, 1, 0], ids)
 
 
 SCORES = np.array([1 / 3, 1 / 3 + 1e-16, -2.5e-30, 0.1 + 0.2, 0.3])
@@ -56,7 +47,7 @@ def test_other_tools_read_what_is_written(data, tmp_path):
 def test_predictions_are_best_first(data, tmp_path):
     trec.write_predictions(tmp_path, data, SCORES, "tag")
     lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [line["question_id"] for line in lines] == ["q1", "q2"]
+    assert [line["question_id"] for line in lines] == ["q0", "q1"]
     assert lines[0]["question"] == "What ?"
     assert lines[1]["candidates"] == [
         {"id": "中", "text": "text\n中\ud7ff", "score": 0.3, "label": 0},
@@ -65,7 +56,7 @@ def test_predictions_are_best_first(data, tmp_path):
 
 
 def test_bad_scores_and_ids_write_nothing(data, tmp_path):
-    with pytest.raises(KinspanError, match="question q1, candidate bé"):
+    with pytest.raises(KinspanError, match="question q0, candidate bé"):
         trec.write_predictions(tmp_path, data, np.array([0, np.nan, 0, 0, 0]), "tag")
     (tmp_path / "file").write_text("")
     with pytest.raises(KinspanError, match="--output_dir"):

@@ -5,34 +5,25 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.answers import AnswerSet
 from finetune.ranking.mining import MiningRules, mine, mine_file
 from finetune.training.config import FinetuneConfig
 from finetune.training.stages import load_data
+from tests.finetune.data.rows import make_answers
 
 # How far candidates are from every question, in degrees
 ANGLES = {"right": 20, "too near": 10, "nearest": 20.5, "near": 40, "farther": 50, "far": 100}
 
 
 @pytest.fixture
-def questions() -> AnswerSet:
+def questions():
     """A question with its right answer, and others, each of which one of the other texts is right for."""
     texts = list(ANGLES)
-    return AnswerSet(
-        name="made",
-        split="train",
-        question_ids=texts,
-        questions=["what?", *(f"who is {text}?" for text in texts[1:])],
-        starts=np.arange(len(texts) + 1),
-        answer_ids=pa.array(texts, pa.large_string()),
-        answers=pa.array(texts, pa.large_string()),
-        labels=np.ones(len(texts), dtype=np.int8),
-    )
+    asked = ["what?", *(f"who is {text}?" for text in texts[1:])]
+    return make_answers(asked, [1] * len(texts), texts, [1] * len(texts), split="train")
 
 
 def vectors(angles):
