@@ -12,18 +12,19 @@ import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.block import Block, ClassIndex, Spans, join_columns
+from data_pipeline.sampling.packing import copy_text
 from data_pipeline.sampling.pairs import EASY, HARD, PAIRS_PER_ANCHOR, POSITIVE, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 
 NUM_NEGATIVES = PAIRS_PER_ANCHOR - 1
 MAX_HARD = 2  # hard negatives per anchor, Di Liello et al., 2022, section A.1
 TRIES = 6  # draws per negative: the first, and up to five more where its text cannot be a negative
+PREFIX = 4  # this many first tokens of two texts are compared before the whole texts
 MAX_WALKED = 1000  # when all tries failed, at most this many paragraphs are tried one by one
 NO_NEGATIVE = (
     "no paragraph of another document differs from its text; the corpus is one text repeated: remove the duplicates "
     "and prepare it again"
 )
-PREFIX = 4  # this many first tokens of two texts are compared before the whole texts
 
 Cells = tuple[np.ndarray, np.ndarray]  # rows and columns of [n, k]
 
@@ -189,13 +190,16 @@ def assemble(
 
 def find_equal_texts(block: Block, a: Spans, b: Spans) -> np.ndarray:
     """Returns ``[m]``: whether two texts have the same tokens."""
-    equal = block.count_tokens(a) == block.count_tokens(b)
-    same = np.flatnonzero(equal)
-    a, b = a[same], b[same]
-    start = (_first_tokens(block, a) == _first_tokens(block, b)).all(axis=1)
-    equal[same] = start
-    for k in np.flatnonzero(start).tolist():
-        equal[same[k]] = np.array_equal(block.read_tokens(a[k]), block.read_tokens(b[k]))
+    lengths = block.count_tokens(a)
+    equal = lengths == block.count_tokens(b)
+    for longest in (PREFIX, lengths.max(initial=0)):
+        same = np.flatnonzero(equal)
+        length = np.minimum(lengths[same], longest)
+        at = np.cumsum(length) - length
+        rows = np.empty((2, length.sum()), dtype=np.int32)
+        for row, spans in zip(rows, (a[same], b[same]), strict=True):
+            copy_text(row, at, length, block, spans.paragraph, block.find_runs(spans))
+        equal[same] = np.logical_and.reduceat(rows[0] == rows[1], at)
     return equal
 
 
@@ -203,21 +207,6 @@ def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
     """Returns all spans of ``size`` sentences of a paragraph, ``[num_sentences - size + 1]``."""
     start = np.arange(num_sentences - size + 1)
     return Spans(np.full_like(start, paragraph), start, start + size)
-
-
-def _first_tokens(block: Block, spans: Spans) -> np.ndarray:
-    """Returns the first tokens of each text, ``[m, PREFIX]``, without its hole; its last token fills a short one."""
-    (start, end), *rest = block.find_runs(spans)
-    offset = np.arange(PREFIX)
-    at = np.minimum(start[:, None] + offset, end[:, None] - 1)
-    for more_start, more_end in rest:
-        beyond = offset - (end - start)[:, None]
-        over = np.minimum(more_start[:, None] + beyond, more_end[:, None] - 1)
-        at = np.where((beyond >= 0) & (more_end > more_start)[:, None], over, at)
-    out = np.empty(at.shape, dtype=np.int64)
-    for shard, rows in block.split_by_shard(spans.paragraph):
-        out[rows] = shard.tokens[at[rows]]
-    return out
 
 
 def _add_other_hard(pool: SlotSource, cells: Cells) -> Cells:
