@@ -29,9 +29,8 @@ from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.limits import check_fits
 
 from .config import CONTRASTIVE, DEFAULT_DEEPSPEED_CONFIG, TEMPERATURE, FinetuneConfig
-from .contrast import SiameseTrainer
 from .stages import FitPlan, TrainingStage, plan_stage
-from .update import Trainer
+from .trainers import SiameseTrainer, Trainer
 
 # (engine, its device, label for the progress bar) -> the score of every row [N]
 Scoring = Callable[[Engine, torch.device, str], np.ndarray]

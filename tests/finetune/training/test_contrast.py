@@ -12,8 +12,8 @@ from finetune.evaluation.metrics import MAP, MRR, compute_means, compute_questio
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import load_own_tokenizer
 from finetune.ranking.siamese import encode_answers, load_siamese_ranker
-from finetune.training.contrast import SiameseTrainer
 from finetune.training.groups import draw_examples
+from finetune.training.trainers import SiameseTrainer
 from pretrain.engine.layout import Layout
 from pretrain.modeling.cpu.dropout import decide_dropout
 from tests.finetune.data.rows import make_answers

@@ -1,8 +1,10 @@
-"""Updates a bi-encoder in fine-tuning: each question is compared with all answers of the global batch.
+"""Updates a ranker: forward and backward over micro-batches, then the optimizer's step.
 
-An example is a question, one of its right answers, and as many wrong candidates as ``--own_negatives`` says. The
-gradient is that of the whole batch in one graph, see pretrain.modeling.siamese.cached. A candidate that is labelled as
-right for a question is never its negative, whichever example brought it into the batch.
+A cross-encoder's loss is the binary cross-entropy of each pair (Garg et al., 2020, section 3.2: their softmax over two
+logits is the sigmoid of one). A bi-encoder compares each question with all answers of the global batch. An example is a
+question, one of its right answers, and as many wrong candidates as ``--own_negatives`` says. The gradient is that of
+the whole batch in one graph, see pretrain.modeling.siamese.cached. A candidate that is labelled as right for a question
+is never its negative, whichever example brought it into the batch.
 """
 
 from dataclasses import dataclass
@@ -10,10 +12,12 @@ from functools import cached_property
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from finetune.data.answers import AnswerSet
+from finetune.ranking.encode import EncodedPairs
 from finetune.ranking.siamese import EncodedAnswers
-from pretrain.engine.deepspeed_compat import Engine, guard_update, read_outcome
+from pretrain.engine.deepspeed_compat import Engine, guard_update, nan_guard, read_outcome
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
 from pretrain.engine.watch import note_place
@@ -21,9 +25,58 @@ from pretrain.modeling.cpu.dropout import decide_dropout
 from pretrain.modeling.siamese.cached import Comparison, cache_gradients, surrogate_loss
 from pretrain.modeling.siamese.losses import compare_texts
 
-from .groups import Groups
+from .groups import Groups, read_labels
 
 NUM_SUMS = 2  # for the log: the sum of losses, and the number of questions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """The data and settings of all updates of a cross-encoder.
+
+    pairs, labels: of the training set, row by row; labels int ``[N]``
+    seed:          seed of dropout
+    """
+
+    pairs: EncodedPairs
+    labels: np.ndarray
+    layout: Layout
+    rank: int
+    seed: int
+
+    def measure(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the number of tokens of each row's pair."""
+        return self.pairs.measure(rows)
+
+    def update(self, engine: Engine, groups: Groups, batch: np.ndarray, step: int) -> Outcome:
+        """Trains, with all ranks, on the groups of ``batch``, the global batch of update ``step``, by index.
+
+        The loss is the sum over the global batch divided by its number of pairs, however the batch is divided:
+        DeepSpeed divides by the micro-steps and averages over ranks, which ``scale`` undoes. An update that is not
+        finite is skipped on all ranks. The last batch of an epoch may be shorter than the layout's.
+        """
+        layout, rank = self.layout, self.rank
+        scale = layout.world * layout.accumulation / len(batch)
+        sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
+        norm = None
+        engine.module.train()
+        for number, (start, end) in enumerate(layout.micro_batches(rank, len(batch))):
+            real = end > start  # an empty share computes a pair with weight 0, because collectives must match
+            rows, _ = groups.select(batch[start:end] if real else batch[-1:])
+            note_place(f"step {step}, micro-batch {number}")
+            with decide_dropout(self.seed, step, rank * layout.accumulation + number, rows):
+                logits = engine(**self.pairs.pack(rows, engine.device))
+            labels = torch.from_numpy(read_labels(self.labels, rows).astype(np.float32)).to(engine.device)
+            loss = F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
+            if real:
+                sums += torch.stack([loss.detach().double(), sums.new_tensor(end - start)])
+                loss = loss * nan_guard(loss)
+            engine.backward(loss * (scale if real else 0.0))
+            if number == layout.accumulation - 1:
+                norm = guard_update(engine)
+            engine.step()
+        skipped, norm = read_outcome(engine, norm)
+        return Outcome(sums.masked_fill(skipped, 0.0), norm, skipped)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +139,7 @@ class SiameseTrainer:
     def update(self, engine: Engine, groups: Groups, batch: np.ndarray, step: int) -> Outcome:
         """Trains, with all ranks, on the examples of ``batch``, the global batch of update ``step``, by index.
 
-        The loss is the sum over the global batch divided by its number of examples, see update.Trainer.
+        The loss is the sum over the global batch divided by its number of examples, see Trainer.
         """
         layout, rank = self.layout, self.rank
         batch_texts = self.list_texts(groups, batch)
