@@ -85,7 +85,7 @@ def make_stage(training: Training, questions: Questions, train: AnswerSet, dev: 
 def count_epoch(training: Training, questions: Questions) -> int:
     """Returns the number of updates of an epoch over all questions. Raises KinspanError for an impossible training."""
     every = questions.select(np.ones(questions.train.num_questions, dtype=bool))
-    return plan_stage(make_stage(training, questions, every, None), SEED).epoch_steps
+    return plan_stage(make_stage(training, questions, every, None), SEED)[0]
 
 
 def train_in_folds(

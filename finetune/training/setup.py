@@ -1,4 +1,4 @@
-"""Loads what a run of fine-tuning needs before it starts: its ranks, model, engine, texts as token ids, and plan."""
+"""Loads what a run of fine-tuning needs before it starts: its ranks, model, texts as token ids, and schedule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,11 +25,12 @@ from pretrain.engine.deepspeed_compat import Engine
 from pretrain.engine.deepspeed_config import read_deepspeed_config
 from pretrain.engine.engine import start_distributed
 from pretrain.engine.layout import Layout
+from pretrain.engine.schedule import Schedule
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.limits import check_fits
 
 from .config import CONTRASTIVE, DEFAULT_DEEPSPEED_CONFIG, TEMPERATURE, FinetuneConfig
-from .stages import FitPlan, TrainingStage, plan_stage
+from .stages import TrainingStage, plan_stage
 from .trainers import SiameseTrainer, Trainer
 
 # (engine, its device, label for the progress bar) -> the score of every row [N]
@@ -53,7 +54,7 @@ def join_ranks(config: FinetuneConfig) -> Ranks:
     return Ranks(rank=rank, world=world, deepspeed=settings)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RankerSetup:
     """The parts of a run.
 
@@ -62,7 +63,8 @@ class RankerSetup:
     """
 
     ranker: Ranker | SiameseRanker
-    plan: FitPlan
+    epoch_steps: int
+    schedule: Schedule
     layout: Layout
     trainer: Trainer | SiameseTrainer
     measured: dict[str, tuple[AnswerSet, Scoring]]
@@ -71,13 +73,13 @@ class RankerSetup:
 
 def load_setup(stage: TrainingStage, seed: int, ranks: Ranks) -> RankerSetup:
     """Loads and checks everything that can be checked before training starts. Raises KinspanError."""
-    config, plan = stage.config, plan_stage(stage, seed)
+    config, (epoch_steps, schedule) = stage.config, plan_stage(stage, seed)
     layout = Layout(config.batch_size, min(config.batch_size, config.micro_batch_size), ranks.world)
     load = _load_bi_encoder if config.loss == CONTRASTIVE else _load_cross_encoder
     ranker, trainer, make_scoring, save = load(stage, seed, layout, ranks.rank)
     splits = {**stage.devs, **({} if stage.test is None else {"test": stage.test})}
     measured = {name: (data, make_scoring(data)) for name, data in splits.items()}
-    return RankerSetup(ranker=ranker, plan=plan, layout=layout, trainer=trainer, measured=measured, save=save)
+    return RankerSetup(ranker, epoch_steps, schedule, layout, trainer, measured, save)
 
 
 def _load_cross_encoder(

@@ -216,23 +216,14 @@ def name_scores(step: int) -> str:
     return f"scores-{step}.npy"
 
 
-@dataclass(frozen=True)
-class FitPlan:
-    """The length of a stage: the number of updates in an epoch and in total, and the learning rate's schedule."""
-
-    epoch_steps: int
-    total: int
-    schedule: Schedule
-
-
-def plan_stage(stage: TrainingStage, seed: int) -> FitPlan:
-    """Returns the length of a stage. Raises KinspanError if its warm-up is longer, or it has no groups."""
+def plan_stage(stage: TrainingStage, seed: int) -> tuple[int, Schedule]:
+    """Returns the updates in an epoch, and the schedule of all. Raises KinspanError if the warm-up is longer."""
     config = stage.config
     epoch_steps = math.ceil(len(draw_groups(stage, seed, 0)) / config.batch_size)
     total = min(config.epochs * epoch_steps, config.max_steps or config.epochs * epoch_steps)
     warmup = int(config.warmup_share * total) if config.warmup_steps is None else config.warmup_steps
     flag = f"--warmup_share {config.warmup_share:g}" if config.warmup_steps is None else None
-    return FitPlan(epoch_steps, total, make_schedule(config, config.learning_rate, total, warmup, stage.what, flag))
+    return epoch_steps, make_schedule(config, config.learning_rate, total, warmup, stage.what, flag)
 
 
 def draw_groups(stage: TrainingStage, seed: int, epoch: int) -> Groups:

@@ -46,7 +46,7 @@ from .card import write_card
 from .config import FinetuneConfig, list_metrics
 from .groups import Groups
 from .setup import RankerSetup, Ranks, load_setup
-from .stages import BEST, DEV, LAST, SCORES, FitPlan, TrainingStage, draw_groups, name_best, name_scores
+from .stages import BEST, DEV, LAST, SCORES, TrainingStage, draw_groups, name_best, name_scores
 
 log = logging.getLogger(__name__)
 SUMS = ("loss", "groups")  # names of ``Outcome.sums``
@@ -93,10 +93,10 @@ def _train(
     stage: TrainingStage, seed: int, folder: Path, ranks: Ranks, setup: RankerSetup, request: StopRequest, watch: Watch
 ) -> JsonObject:
     """Builds the engine, loads the newest complete checkpoint, and trains to the end; returns the summary."""
-    config, plan, checkpoints, run = stage.config, setup.plan, folder / CHECKPOINTS, None
+    config, checkpoints, run = stage.config, folder / CHECKPOINTS, None
     try:
         note_place("reading checkpoints", untimed=True)
-        log.info("%s: at most %s updates, %s in an epoch", stage.what, plan.total, plan.epoch_steps)
+        log.info("%s: at most %s updates, %s in an epoch", stage.what, setup.schedule.total, setup.epoch_steps)
         background = torch.cuda.is_available()  # on a CPU, writing would take cores from training
         writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
         checkpoint = find_resumable(checkpoints)
@@ -108,7 +108,7 @@ def _train(
             rank=ranks.rank,
             engine=engine,
             writer=writer,
-            schedule=plan.schedule,
+            schedule=setup.schedule,
             progress=FitProgress(world_size=ranks.world),
             request=request,
             max_skips=config.max_skipped_steps,
@@ -127,7 +127,7 @@ def _train(
         run.count_stops = start_sum([0])  # at least one update is made before a stop
         if ranks.rank == 0:
             undone = tuple(setup.measured) if run.progress.due else ()  # this step is validated again
-            run.metrics = Log(folder, run.progress.step, plan.total, f"{stage.what}, seed {seed}", undone)
+            run.metrics = Log(folder, run.progress.step, setup.schedule.total, f"{stage.what}, seed {seed}", undone)
         run.train()
         return run.finish()
     except Exception as error:
@@ -182,10 +182,6 @@ class _Run(LoopState):
     def config(self) -> FinetuneConfig:
         return self.stage.config
 
-    @property
-    def plan(self) -> FitPlan:
-        return self.setup.plan
-
     def train(self) -> None:
         """Loops over updates; each time: stops if asked, saves, validates, keeps the best, steps, logs."""
         while True:
@@ -207,7 +203,7 @@ class _Run(LoopState):
                 return
             rate = self.schedule.rate(step)
             set_learning_rate(self.engine, rate)
-            epoch = step // self.plan.epoch_steps
+            epoch = step // self.setup.epoch_steps
             if self.groups is None or self.groups[0] != epoch:
                 self.groups = epoch, draw_groups(self.stage, self.seed, epoch)
             self.count_stops = start_sum([int(self.request.wanted())])  # summed up during the update
@@ -220,7 +216,7 @@ class _Run(LoopState):
     def is_validation_due(self, step: int) -> bool:
         if step == 0 and self.stage.keeps != BEST:
             return False
-        return step % (self.config.eval_steps or self.plan.epoch_steps) == 0 or step == self.plan.total
+        return step % (self.config.eval_steps or self.setup.epoch_steps) == 0 or step == self.schedule.total
 
     @property
     def has_peaked(self) -> bool:
@@ -230,7 +226,7 @@ class _Run(LoopState):
     def update(self, groups: Groups, step: int) -> Outcome:
         """Trains on the next groups of the epoch, fewer in the epoch's last batch."""
         began, size = time.monotonic(), self.setup.layout.size
-        first = (step % self.plan.epoch_steps) * size
+        first = (step % self.setup.epoch_steps) * size
         count = min(size, len(groups) - first)
         batch = groups.order_longest_first(first, count, self.setup.trainer.measure)
         outcome = self.setup.trainer.update(self.engine, groups, batch, step)
@@ -247,7 +243,7 @@ class _Run(LoopState):
                 progress.not_improved = 0
                 progress.best_step[split], progress.best_map[split] = progress.step, figures[MAP]
             if self.metrics:
-                self.metrics.write(progress.step, split, {**figures, "epoch": progress.step / self.plan.epoch_steps})
+                self.metrics.write(progress.step, split, {**figures, "epoch": progress.step / self.setup.epoch_steps})
 
     def measure(self, split: str) -> dict[str, float]:
         data, score = self.setup.measured[split]
@@ -282,7 +278,7 @@ class _Run(LoopState):
         if not count or self.metrics is None:
             return
         progress = self.progress
-        values = {"loss": loss / count, "learning_rate": rate, "epoch": progress.step / self.plan.epoch_steps}
+        values = {"loss": loss / count, "learning_rate": rate, "epoch": progress.step / self.setup.epoch_steps}
         values["skipped_steps"] = progress.skipped
         if grad_norm is not None and math.isfinite(norm := float(grad_norm)):  # else the last update was skipped
             values["grad_norm"] = norm
@@ -301,7 +297,7 @@ class _Run(LoopState):
         self.count_skips()
         summary = {
             "steps": progress.step,
-            "epoch_steps": self.plan.epoch_steps,
+            "epoch_steps": self.setup.epoch_steps,
             **{f"best_step{dev.removeprefix(DEV)}": step for dev, step in progress.best_step.items()},
             **{f"{dev}_map": best_map for dev, best_map in progress.best_map.items()},
             "stopped": "early" if self.has_peaked else "at the last epoch",

@@ -122,7 +122,7 @@ def test_names_and_weights_are_read(text, names, weights):
     [
         *[("spp", "matched", "--objective spp"), ("ssp+", "matched", "--objective")],
         *[("ssp+sp+ssp:2", "matched", r"--objective ssp\+sp\+ssp:2"), ("ssp:0", "matched", "--objective ssp:0")],
-        *[("sp+ssp:1001", "matched", "--objective ssp:1001"), ("ssp:-1", "matched", "--objective ssp:-1")],
+        *[("sp+ssp:1001", "matched", r"--objective sp\+ssp:1001"), ("ssp:-1", "matched", "--objective ssp:-1")],
         *[("ssp:²", "matched", "--objective ssp:²"), ("ssp+ict", "paper", "--sampling paper")],
         ("no_such_module:pairs", "matched", "--objective no_such_module:pairs"),
         *[("no_such_module:pairs", "paper", "--sampling paper"), ("json:dumps", "matched", "--objective json:dumps")],
