@@ -118,7 +118,7 @@ def write_model(folder: Path, auto: Any = None, family: str = "bert", seed: int 
 
     from data_pipeline.tokenizers import load_tokenizer
 
-    tokenizer = options.pop("tokenizer", None) or load_tokenizer(short_tokenizer())
+    tokenizer = load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(folder))
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer)} | shape | options)
