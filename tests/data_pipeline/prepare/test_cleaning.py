@@ -5,6 +5,7 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, check_rules, clean, clean_or_drop
 from data_pipeline.prepare.document import Document
+from tests.synthetic import write_file
 
 PROSE = "The reader goes through the file once, and it keeps what it finds in memory until the end."
 DROPPED = {  # what a step drops
@@ -101,16 +102,11 @@ STEPS = [Step("shouting", "drops what is in capitals", lambda document, ps: [p f
 """
 
 
-def test_a_step_of_the_users_own_is_counted_like_others(tmp_path):
-    (tmp_path / "mine.py").write_text(MINE)
-    kept, tally = cleaned([PROSE, PROSE.upper()], clean_with=[str(tmp_path / "mine.py")])
+def test_a_step_of_the_users_own_is_counted_like_others_and_a_changed_one_is_another_rule(tmp_path):
+    path = write_file(tmp_path / "mine.py", MINE)
+    kept, tally = cleaned([PROSE, PROSE.upper()], clean_with=[str(path)])
     assert kept == [PROSE]
     assert tally.counts["paragraphs dropped: shouting"] == 1
-
-
-def test_changed_steps_are_other_rules(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(MINE)
     before = Rules(clean_with=[str(path)])
     path.write_text(MINE + "\n# changed\n")
     assert Rules(clean_with=[str(path)]) != before
@@ -190,8 +186,6 @@ def test_the_time_that_a_long_paragraph_takes_grows_with_its_length_alone(text):
 
 def test_what_stands_beside_hidden_text_stays():
     text = f"{PROSE} if x<y <!-- <b> --> or y> z, <SCRIPT a='1'>if (a<b) write('<script>')</script > {PROSE}"
-    kept, _ = cleaned([text])
-    assert kept == [f"{PROSE} if x<y or y> z, {PROSE}"]
+    assert cleaned([text])[0] == [f"{PROSE} if x<y or y> z, {PROSE}"]
     far = f"<!-- {PROSE * 2000} --> <style>{PROSE * 2000}</style>"
-    kept, _ = cleaned([far])
-    assert kept[0].count(PROSE) == 4000
+    assert cleaned([far])[0][0].count(PROSE) == 4000

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from data_pipeline.prepare import plan
 from data_pipeline.prepare.plan import count_buckets, cut_tasks
 from data_pipeline.prepare.readers import InputFile, find_input_files, parse_record
+from tests.synthetic import write_file
 
 SIZES = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=40)
 
@@ -56,8 +57,7 @@ def test_a_small_file_that_is_added_changes_the_groups_around_it_alone(sizes, pl
 
 def test_a_source_is_a_file_a_folder_or_an_archive_not_each_file_in_it(tmp_path):
     for name in ("docs/a.txt", "docs/deep/b.txt", "one.txt", "site/c.txt", "site/d.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("A text.")
+        write_file(tmp_path / name, "A text.")
     shutil.make_archive(str(tmp_path / "all"), "zip", tmp_path / "docs")
     given = [f"{tmp_path}/{name}" for name in ("docs", "one.txt", "all.zip", "site/*.txt")]
     records = [record for task in cut_tasks(find_input_files(given).files, "") for record in task.read()]

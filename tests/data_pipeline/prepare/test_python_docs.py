@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from data_pipeline.prepare.document import Document
 from data_pipeline.prepare.readers import python_docs, read_records
 from data_pipeline.prepare.readers.python_docs import extract_paragraphs, make_documents, read_texts
+from tests.synthetic import write_file
 
 STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 PROSE = "The reader goes through the file once. It keeps what it finds in memory, and returns it in order."
@@ -20,10 +21,7 @@ MORE = "A second pass is not needed when the index is complete. The index is the
 
 
 def module(folder: Path, source: str, name: str = "sample.py") -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(textwrap.dedent(source), "utf-8")
-    return path
+    return write_file(folder / name, textwrap.dedent(source))
 
 
 def paragraphs_of(docstring: str) -> list[str]:
@@ -32,10 +30,6 @@ def paragraphs_of(docstring: str) -> list[str]:
 
 def documents_of(path: Path) -> list[Document]:
     return list(make_documents(read_texts(path), set()))
-
-
-def paragraphs(path: Path) -> list[str]:
-    return [paragraph for document in documents_of(path) for paragraph in document.paragraphs]
 
 
 @pytest.fixture
@@ -122,7 +116,7 @@ def test_what_is_a_list_or_too_short_goes(listed):
 def test_modules_are_read_and_never_run(tmp_path):
     marker = tmp_path / "was_run"
     path = module(tmp_path, f'"""{PROSE}"""\nopen({str(marker)!r}, "w")\nraise RuntimeError("imported")\n')
-    assert paragraphs(path) == [PROSE]
+    assert [document.paragraphs for document in documents_of(path)] == [[PROSE]]
     assert not marker.exists()
     assert path.stem not in sys.modules
 
@@ -140,9 +134,7 @@ def test_modules_are_read_and_never_run(tmp_path):
     ids=["syntax error", "not UTF-8", "null byte", "nested too deeply", "huge", "empty"],
 )
 def test_what_cannot_be_read_gives_nothing(tmp_path, content):
-    path = tmp_path / "bad.py"
-    path.write_bytes(content)
-    assert documents_of(path) == []
+    assert documents_of(write_file(tmp_path / "bad.py", content)) == []
     assert documents_of(tmp_path / "missing.py") == []
     assert gc.isenabled()
 

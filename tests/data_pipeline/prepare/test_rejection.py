@@ -7,7 +7,7 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.plan import InputTask
 from data_pipeline.prepare.readers import find_parts, lines, parse_record, read_records, reader, registry, text
-from tests.synthetic import short_tokenizer
+from tests.synthetic import short_tokenizer, write_file
 
 PARAGRAPH = "Paragraph {} of the book says what number it is. It has a second sentence, which says so again."
 DOCUMENT = "\n\n".join(PARAGRAPH.format(k) for k in range(4))
@@ -35,8 +35,6 @@ LOST = {  # files that are lost as a whole
     "another key": ("a.jsonl", KEY.encode() * 600),
     "utf-16": ("a.jsonl", ('{"text": "It is."}\n' * 99).encode("utf-16")),
     "utf-16 without a mark": ("a.jsonl", ('{"text": "It is."}\n' * 99).encode("utf-16-le")),
-    "utf-16 table": ("a.csv", ("text\n" + "It is a text.\n" * 99).encode("utf-16")),
-    "utf-16 markup": ("Posts.xml", ("<posts>\n" + "<row/>\n" * 200 + "</posts>").encode("utf-16")),
     "cut off": ("a.jsonl.gz", b"\x1f\x8b damaged" * 100),
     "of no known format": ("a.odt", b"PK" * 4000),
     "no text column": ("a.csv", b"id,body\n" + b"1,It is a text.\n" * 500),
@@ -78,20 +76,11 @@ def test_a_few_broken_records_and_empty_files_and_pictures_cost_themselves(run, 
 # What could not be read is tried again: what was in the way may be gone, the file as it was -------------------------
 
 
-def fail_to_open(name):
-    def open_file(path):
-        if str(path).endswith(name):
-            raise OSError(5, "Input/output error")
-        return whole(path)
-
-    whole = registry.open_file
-    return open_file
-
-
 def test_what_could_not_be_read_is_read_by_the_next_command(run, folder, monkeypatch):
     (folder / "2.txt").write_text(DOCUMENT * 40)
+    whole = registry.open_file
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "open_file", fail_to_open("2.txt"))
+        patch.setattr(registry, "open_file", lambda path: whole(f"{path}/" if str(path).endswith("2.txt") else path))
         with pytest.raises(KinspanError, match="--max_rejected"):
             run()
     result = run()
@@ -131,8 +120,7 @@ def small_pieces(monkeypatch):
 def test_a_long_text_is_cut_and_nothing_is_lost(tmp_path, small_pieces, between, name):
     words = [PARAGRAPH.format(k) for k in range(300)]
     content = between.join(words).encode()
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    path = write_file(tmp_path / name, gzip.compress(content) if name.endswith(".gz") else content)
     parts = find_parts(str(path), path.stat().st_size)
     assert len(parts) == (1 if name.endswith(".gz") else -(-len(content) // 4000))
     documents = [d for part in parts for record in read_records(path, part) for d in parse_record(record)]

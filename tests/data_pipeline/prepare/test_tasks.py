@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -209,11 +210,8 @@ def test_one_task_that_fails_is_named_and_the_next_run_does_it_alone(run, expect
 
 
 def test_a_full_disk_is_a_clear_error_and_there_is_a_way_on(run, expected, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(SpillWriter, "finish", refuse)
+        patch.setattr(SpillWriter, "finish", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(KinspanError, match=r"--output_dir .*No space left on device"):
             run()
     assert facts(run()) == facts(expected)
@@ -225,7 +223,7 @@ def test_another_input_has_none_of_the_others_read_again(helpers, sources, tmp_p
     shutil.copytree(sources, folder)
     monkeypatch.setattr(plan, "count_buckets", lambda total, *_: Buckets(1 + total // 40_000, 2))
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "decide_documents", interrupt)
+        patch.setattr(pipeline, "decide_documents", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
     helpers.write_jsonl(folder / "1a.jsonl", helpers.synthetic_documents(30, seed="added"))
@@ -235,10 +233,6 @@ def test_another_input_has_none_of_the_others_read_again(helpers, sources, tmp_p
     again = helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
     assert {name.rpartition("/")[2].partition(",")[0] for name in read} == {"1a.jsonl"}
     assert facts(helpers.prepare([folder], default_model(), tmp_path / "anew", **SETTINGS)) == facts(again)
-
-
-def interrupt(*_):
-    raise KeyboardInterrupt
 
 
 # Killed -------------------------------------------------------------------------------------------------------------
@@ -269,25 +263,21 @@ def start(program, sources, output):
     return process
 
 
-def kill_again_and_again(kills, sources, tmp_path, seed):
-    """Kill the run so many times, at random moments between its start and its end, and then let it end."""
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_corpus(sources, tmp_path, expected):
+    """It is killed at random moments between its start and its end, and then ends."""
     began = time.monotonic()
     process = start(tmp_path / "program.py", sources, tmp_path / "whole")
     assert process.wait(120) == 0
     seconds = time.monotonic() - began
-    draw = random.Random(seed)
-    for _ in range(kills):
+    draw = random.Random(4)
+    for _ in range(3):
         process = start(tmp_path / "program.py", sources, tmp_path / "killed")
         time.sleep(draw.uniform(0, seconds))
         process.send_signal(signal.SIGKILL)
         process.wait()
     process = start(tmp_path / "program.py", sources, tmp_path / "killed")
     assert process.wait(120) == 0
-    return [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("whole", "killed")]
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_corpus(sources, tmp_path, expected):
-    whole, killed = kill_again_and_again(3, sources, tmp_path, seed=4)
+    whole, killed = (json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("whole", "killed"))
     assert whole == killed
     assert killed["fingerprint"] == expected.manifest.fingerprint

@@ -16,9 +16,7 @@ JSONL = b'{"text": "x"}\n'
 @pytest.fixture
 def tree(tmp_path):
     for name in ("b.jsonl", "a.jsonl.gz", "deep/er/c.txt", "deep/d.parquet", "deep/notes.odt", "e.xls"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
+        write_file(tmp_path / name, b"")
     return tmp_path
 
 
@@ -157,8 +155,7 @@ def test_what_systems_leave_in_folders_is_no_input(tmp_path, read):
 def test_files_of_the_same_name_have_ids_of_their_own(tmp_path):
     """With one id, all pages of a site would be held out for validation, or none."""
     for name in ("site/a/index.txt", "site/b/index.txt", "site/b/deep/index.txt", "site/only.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"text")
+        write_file(tmp_path / name, b"text")
     wanted = {"a/index.txt", "b/index.txt", "b/deep/index.txt", "only.txt"}
     site = f"{tmp_path}/site"
     for given in ([site], [f"{site}/**/*.txt"], [f"txt:{site}"], sorted(map(str, tmp_path.rglob("*.txt")))):

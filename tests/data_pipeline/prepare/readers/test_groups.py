@@ -9,6 +9,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from data_pipeline.prepare.readers.forums import name_groups
+from tests.synthetic import write_file
 
 
 @pytest.mark.parametrize(
@@ -43,12 +44,11 @@ def test_groups_are_the_connected_components():
 
 def test_questions_of_a_help_desk_come_with_their_group(tmp_path, read):
     """Links lead up and down the file; what is broken, or has neither id nor links, is on its own."""
-    path = tmp_path / "desk.jsonl"
     lines = [{"id": 1, "links": []}, {"links": [1]}, {"id": 5.0, "links": ["gone"]}, {"id": "x", "links": [5]}]
     lines += [{"id": "alone"}, {"id": "bad", "links": [[1]]}, {}]
     lines += [{"id": "a"}, {"id": "twice", "links": ["a"]}, {"id": "twice", "links": ["b"]}, {"id": "b"}]
     text = "".join(json.dumps({"title": "t", "text": "b", **line}) + "\n" for line in lines)
-    path.write_text('{"links": broken\n' + text + '"links"\n')
+    path = write_file(tmp_path / "desk.jsonl", '{"links": broken\n' + text + '"links"\n')
     documents, rejected, _ = read(f"questions:{path}")
     groups = [(d.group or d.id) for d in documents]
     assert groups == ["1", "1", "gone", "gone", "alone", "desk.jsonl:8", "a", "a", "a", "a"]

@@ -12,6 +12,7 @@ import pytest
 from data_pipeline.prepare.cleaning import Rules, Tally, clean
 from data_pipeline.prepare.readers import read_records, reader
 from data_pipeline.prepare.readers.compression import open_decompressed
+from tests.synthetic import write_file
 
 SUFFIXES = [
     ".jsonl", ".txt", ".csv", ".tsv", ".md", ".html", ".xml", ".warc", ".arc", ".parquet", ".arrow", ".docx", ".pdf",
@@ -31,9 +32,7 @@ CONTENTS = {
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_that_is_not_what_its_name_says_has_a_counted_outcome(tmp_path, read, name, content):
-    path = tmp_path / name
-    path.write_bytes(content)
-    documents, rejected, _ = read(path)
+    documents, rejected, _ = read(write_file(tmp_path / name, content))
     assert documents or rejected
     for document in documents:
         for paragraph in clean(document, Rules(0, 0), Tally()):
@@ -59,8 +58,7 @@ def test_a_line_without_end_is_rejected_in_bounded_memory(tmp_path, monkeypatch,
     """200 MB in one line would be rejected at 64 MB; here 20 MB at 1 MB, which takes less time."""
     monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 1 << 20)
     start = {"a.xml": b"<mediawiki><page>", "wiki_00": b'<doc id="1">', "a.csv": b"text\n"}.get(name, b"")
-    path = tmp_path / name
-    path.write_bytes(start + b"x" * (20 << 20))
+    path = write_file(tmp_path / name, start + b"x" * (20 << 20))
     tracemalloc.start()
     documents, rejected, _ = read(path)
     peak = tracemalloc.get_traced_memory()[1]
@@ -76,25 +74,22 @@ def test_lines_that_are_cut_off_are_no_whole_file(tmp_path, read, given):
     lines = "".join(json.dumps({"id": str(k), "text": "Some text."}) + "\n" for k in range(3)).encode()
     pack = gzip.compress if name.endswith(".gz") else bytes
     for keep, ids, is_cut in ((len(lines), "012", False), (len(lines) - 1, "012", False), (-9, "01", True)):
-        (tmp_path / name).write_bytes(pack(lines[:keep]))
-        documents, rejected, _ = read(f"{reader}{colon}{tmp_path / name}")
+        documents, rejected, _ = read(f"{reader}{colon}{write_file(tmp_path / name, pack(lines[:keep]))}")
         assert [d.id for d in documents] == list(ids)
         assert [reason.startswith("cannot read on") for reason in rejected] == [True] * is_cut
 
 
-@pytest.mark.parametrize("name", ["a.xml", "a.jsonl", "a.csv", "Posts.xml", "wiki_00"])
-def test_a_file_in_utf_16_is_refused_for_that(tmp_path, read, name):
-    (tmp_path / name).write_bytes("<mediawiki>\ntext\n</mediawiki>\n".encode("utf-16"))
-    _, (reason,), _ = read(tmp_path / name)
-    assert "UTF-16" in reason
+UTF_16 = "<mediawiki>\ntext\n</mediawiki>\n".encode("utf-16")
 
 
-@pytest.mark.parametrize("start", ["%PDF-1.4\n", "{\\rtf1\\ansi "])
-def test_a_pdf_or_rtf_under_another_name_is_no_text(tmp_path, read, start):
-    (tmp_path / "a.txt").write_text(start + "A sentence of it. " * 9)
-    documents, (reason,), _ = read(tmp_path / "a.txt")
-    assert not documents
-    assert "PDF or RTF" in reason
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [(name, UTF_16, "UTF-16") for name in ("a.xml", "a.jsonl", "a.csv", "Posts.xml", "wiki_00")]
+    + [("a.txt", start + b"A sentence of it. " * 9, "PDF or RTF") for start in (b"%PDF-1.4\n", b"{\\rtf1\\ansi ")],
+)
+def test_a_file_of_another_kind_is_refused_for_that(tmp_path, read, name, content, kind):
+    documents, (reason,), _ = read(write_file(tmp_path / name, content))
+    assert (documents, kind in reason) == ([], True)
 
 
 def test_a_file_that_vanishes_is_unreadable(tmp_path):

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.prepare.readers import lines, reader
+from data_pipeline.prepare.readers.registry import open_input
+from tests.synthetic import write_file
 
 
 def page(number, text):
@@ -31,24 +33,17 @@ def dump_of(count):
 def test_each_line_is_in_one_part(tmp_path_factory, content, size):
     path = tmp_path_factory.getbasetemp() / "parts.jsonl"
     path.write_bytes(b"\n".join(content))
-    whole = [line for _, line in lines.read_lines(open_(path), None)]
+    whole = [line for _, line in lines.read_lines(open_input(str(path)), None)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "PART_BYTES", size)
         parts = lines.split_bytes(str(path), path.stat().st_size)
-        result = [list(lines.read_lines(open_(path), part)) for part in parts]
+        result = [list(lines.read_lines(open_input(str(path)), part)) for part in parts]
     assert [line.rstrip(b"\n") for part in result for _, line in part] == [line.rstrip(b"\n") for line in whole]
     assert len(parts) == max(1, -(-path.stat().st_size // size))
 
 
-def open_(path):
-    from data_pipeline.prepare.readers.registry import open_input
-
-    return open_input(str(path))
-
-
 def test_ids_made_of_places_are_not_given_twice(tmp_path, monkeypatch, read_in_parts):
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": "x" * (k % 13)}) + "\n" for k in range(400)))
+    path = write_file(tmp_path / "a.jsonl", "".join(json.dumps({"text": "x" * (k % 13)}) + "\n" for k in range(400)))
     monkeypatch.setattr(lines, "PART_BYTES", 500)
     (documents, rejected, _), count = read_in_parts(path)
     assert count > 10
@@ -72,8 +67,8 @@ def test_pages_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_
     """Compressed, a dump has streams of ten pages."""
     head, *pages, foot = dump_of(40)
     streams = [head, *(b"".join(pages[k : k + 10]) for k in range(0, 40, 10)), foot]
-    path = tmp_path / ("wiki-pages-articles-multistream.xml.bz2" if level else "a.xml")
-    path.write_bytes(b"".join(bz2.compress(stream, level) if level else stream for stream in streams))
+    name = "wiki-pages-articles-multistream.xml.bz2" if level else "a.xml"
+    path = write_file(tmp_path / name, b"".join(bz2.compress(s, level) if level else s for s in streams))
     monkeypatch.setattr(lines, "PART_BYTES", size)
     (documents, rejected, _), count = read_in_parts(path)
     assert count > 1 or size > 777
@@ -85,8 +80,9 @@ def test_pages_of_a_dump_are_each_in_one_part(tmp_path, monkeypatch, read, read_
 @pytest.mark.parametrize("keep", [0.5, 0.97, None], ids=["half", "nearly", "between streams"])
 def test_a_multistream_dump_that_is_cut_off_says_so(tmp_path, read_in_parts, keep):
     streams = [bz2.compress(text) for text in dump_of(50)]
-    whole, path = b"".join(streams), tmp_path / "multistream.xml.bz2"
-    path.write_bytes(whole[: int(keep * len(whole)) if keep else -len(streams[-1])])
+    whole = b"".join(streams)
+    cut = whole[: int(keep * len(whole)) if keep else -len(streams[-1])]
+    path = write_file(tmp_path / "multistream.xml.bz2", cut)
     (documents, rejected, _), _ = read_in_parts(path)
     assert 0 < len(documents) < 51
     assert "cut off" in rejected[-1]
