@@ -2,8 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,27 +11,13 @@ from tokenizers import Tokenizer
 
 from data_pipeline.core.errors import KinspanError, quote_error
 
-from .corpus import Corpus, Shard
+from .corpus import SPLITS, Corpus, Shard
 from .sampling.block import Block, Spans
 from .sampling.pairs import KINDS, POSITIVE
 from .sampling.stream import CHUNK, PairStream
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True)
-class ShownDocument:
-    """Holds a document decoded from its token ids: an uncased tokenizer, for example, has lost its capitals."""
-
-    id: str
-    title: str
-    source: str
-    held_out: bool
-    tokens: int
-    paragraphs: list[str]
-    answers: list[str] = field(default_factory=list)
-    accepted: int = -1
 
 
 def load_decoder(folder: Path) -> Tokenizer:
@@ -43,23 +28,17 @@ def load_decoder(folder: Path) -> Tokenizer:
         raise KinspanError(f"the tokenizer in {folder} cannot be read: {quote_error(error)}") from error
 
 
-def show_document(shard: Shard, row: int, decoder: Tokenizer) -> ShownDocument:
-    """Decodes a document of a shard."""
+def format_document(shard: Shard, row: int, decoder: Tokenizer) -> str:
+    """Returns a document as text, decoded from its token ids: an uncased tokenizer has lost its capitals."""
     first, last = shard.document_starts[row], shard.document_starts[row + 1]
     starts = shard.sentence_starts[shard.paragraph_starts[first : last + 1]]
-    paragraphs = [shard.tokens[a:b].tolist() for a, b in pairwise(starts)]
-    columns = shard.rows.schema.names
-    answers = shard.rows.column("answers")[row].as_py() if "answers" in columns else []
-    return ShownDocument(
-        shard.document_id(row),
-        shard.document_title(row),
-        shard.rows.column("source")[row].as_py(),
-        bool(shard.held_out[row]),
-        int(starts[-1] - starts[0]) if len(starts) else 0,
-        _decode(decoder, paragraphs),
-        _decode(decoder, [[token for sentence in answer for token in sentence] for answer in answers]),
-        shard.rows.column("accepted")[row].as_py() if "accepted" in columns else -1,
-    )
+    paragraphs = _decode(decoder, [shard.tokens[a:b].tolist() for a, b in pairwise(starts)])
+    fields = shard.rows.slice(row, 1).drop_columns(["tokens"]).to_pylist()[0]
+    answers = [list(chain.from_iterable(answer)) for answer in fields.get("answers", [])]
+    for number, answer in enumerate(_decode(decoder, answers)):
+        paragraphs.append(f"[{'accepted answer' if number == fields['accepted'] else 'answer'}] {answer}")
+    place = f"{fields['id']}, from {fields['source']}, {starts[-1] - starts[0]:,} tokens, {SPLITS[fields['held_out']]}"
+    return "\n\n".join([f"{'-' * 80}\n{fields['title'] or '(no title)'}\n{place}", *paragraphs]) + "\n"
 
 
 def _decode(decoder: Tokenizer, texts: list[list[int]]) -> list[str]:
@@ -112,7 +91,7 @@ def _decode_span(block: Block, span: Spans, tokenizer: "PreTrainedTokenizerBase"
     if shard.viewed:  # a view of texts, with gaps between them
         place = " and ".join(f"text {text}" for text in range(span.start // 2, (span.end + 1) // 2))
     text = tokenizer.decode(block.read_tokens(span), clean_up_tokenization_spaces=False)
-    title = shard.document_title(document)
+    title = shard.rows.column("title")[document].as_py()
     return {"doc_id": shard.document_id(document), "title": title, "place": place, "text": text.strip()}
 
 

@@ -68,9 +68,6 @@ class Shard:
     def document_id(self, row: int) -> str:
         return self.rows.column("id")[row].as_py()
 
-    def document_title(self, row: int) -> str:
-        return self.rows.column("title")[row].as_py()
-
 
 class Corpus:
     """Gives the shards of a corpus. Opening reads the manifest alone; a shard is mapped and checked at its first use.

@@ -8,7 +8,7 @@ from data_pipeline import browse
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.settings import ABOVE_0, SEEDS, setting
-from data_pipeline.corpus import SPLITS, Corpus
+from data_pipeline.corpus import Corpus
 from data_pipeline.prepare.summary import format_corpus
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.planning.corpora import default_corpus
@@ -44,14 +44,4 @@ def main() -> Iterator[str]:
         return
     decoder = browse.load_decoder(Path(corpus.tokenizer_folder))
     for shard, row in browse.sample_documents(corpus, config.sample, config.seed):
-        yield _format_document(browse.show_document(shard, row, decoder))
-
-
-def _format_document(document: browse.ShownDocument) -> str:
-    place = f"{document.id}, from {document.source}, {document.tokens:,} tokens, {SPLITS[document.held_out]}"
-    answers = [
-        f"[{'accepted answer' if number == document.accepted else 'answer'}] {answer}"
-        for number, answer in enumerate(document.answers)
-    ]
-    head = f"{'-' * 80}\n{document.title or '(no title)'}\n{place}"
-    return "\n\n".join([head, *document.paragraphs, *answers]) + "\n"
+        yield browse.format_document(shard, row, decoder)

@@ -140,17 +140,11 @@ def expand_glob(name: str) -> list[str]:
 class _LocalFiles:
     """Finds the files and folders of a local name or glob."""
 
+    is_folder, exists = staticmethod(os.path.isdir), staticmethod(os.path.isfile)
+    identify = staticmethod(os.path.abspath)
+
     def __init__(self, name: str) -> None:
         self.names = expand_glob(name) or [name]
-
-    def is_folder(self, name: str) -> bool:
-        return os.path.isdir(name)
-
-    def exists(self, name: str) -> bool:
-        return os.path.isfile(name)
-
-    def identify(self, name: str) -> str:
-        return os.path.abspath(name)
 
     def list_files(self, folder: str) -> list[str]:
         """Lists all files below a folder, sorted, including broken links.
