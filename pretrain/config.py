@@ -14,10 +14,9 @@ from data_pipeline.core.settings import (
     WORKERS,
     CacheFlags,
     convert_setting,
-    get_identity_settings,
     setting,
 )
-from pretrain.engine.schedule import OPEN_ENDED, GuardSettings, OptimizerSettings
+from pretrain.engine.schedule import GuardSettings, OptimizerSettings
 
 LENGTHS = ("max_steps", "max_epochs", "max_tokens")  # a run may set one of these
 RESUMABLE = (  # what --resume_with may change
@@ -266,14 +265,6 @@ class PretrainConfig(
         """Returns the settings that --resume_with may change; one length replaces the others."""
         names = {text.partition("=")[0] for text in self.resume_with}
         return [*names, *(LENGTHS if names & {*LENGTHS, "lr_schedule"} else ())]
-
-
-def identity(config: PretrainConfig, **facts: object) -> JsonObject:
-    """Returns the settings and facts that decide a run's numbers; without its length if that may change."""
-    settings = get_identity_settings(config)
-    if config.lr_schedule in OPEN_ENDED:
-        settings = {name: value for name, value in settings.items() if name not in LENGTHS}
-    return {**settings, **facts}
 
 
 def as_dict(config: PretrainConfig) -> JsonObject:

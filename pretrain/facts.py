@@ -6,20 +6,21 @@ from pathlib import Path
 from data_pipeline import tokenizers
 from data_pipeline.core.default_model import find_hub_name
 from data_pipeline.core.files import JsonObject
+from data_pipeline.core.settings import get_identity_settings
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import Source
 from objectives import hash_own_sources
 from pretrain.engine.deepspeed_config import zero_stage
-from pretrain.engine.schedule import Schedule
+from pretrain.engine.schedule import OPEN_ENDED, Schedule
 from pretrain.modeling.adapters.model import AdapterModel
 from pretrain.modeling.electra import parse_size_factor
 from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.planning.corpora import identify_corpora, summarize_corpora
 
 from .batches import TrainedModel
-from .config import PretrainConfig, as_dict, identity
+from .config import LENGTHS, PretrainConfig, as_dict
 
 
 def collect_facts(
@@ -40,15 +41,12 @@ def collect_facts(
     hub_name, mixture = find_hub_name(config.model), train.mixture
     paths = ["corpus", "model", "output_dir", "deepspeed_config", "cache_dir", "adapters"]
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
-    run_identity = identity(
-        config,
-        model_weights=fingerprint,
-        deepspeed=deepspeed_settings,
-        precision_used=precision,
-        own_objectives=hash_own_sources(mixture),
-        corpus_content=identify_corpora(mixture, sources),
-    )
-    del run_identity["precision"]  # what counts is precision_used: "auto" may resume as the "bf16" that it meant
+    # What counts is precision_used: "auto" may resume as the "bf16" that it meant. An open-ended length may change
+    not_identity = ("precision", *(LENGTHS if config.lr_schedule in OPEN_ENDED else ()))
+    run_identity = {name: value for name, value in get_identity_settings(config).items() if name not in not_identity}
+    run_identity |= {"model_weights": fingerprint, "deepspeed": deepspeed_settings, "precision_used": precision}
+    run_identity["own_objectives"] = hash_own_sources(mixture)
+    run_identity["corpus_content"] = identify_corpora(mixture, sources)
     return {
         "identity": run_identity,
         "changed": config.list_resumed(),

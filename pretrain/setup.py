@@ -81,7 +81,7 @@ class Setup:
     """A run without its engine.
 
     validation_stream:  None if no pairs are held out
-    facts:              content of run.json: the run's identity (see config.identity), and facts for its release
+    facts:              content of run.json: the run's identity, and facts for its release
     """
 
     config: PretrainConfig
@@ -310,8 +310,6 @@ def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: PreTrain
     """Returns the masking for the token loss, if any. Raises KinspanError if the tokenizer cannot mask whole words."""
     if token_loss == "none":
         return None
-    if tokenizer.mask_token_id is None and config.mlm_probability:
-        raise KinspanError("--model: its tokenizer has no mask token: give --mlm_weight 0")
     continuations = tokenizers.find_continuations(tokenizer) if config.whole_word_masking else None
     make = mask_for_generator if token_loss == "rtd" else MaskedLM
     return make(tokenizer.mask_token_id, len(tokenizer), config.mlm_probability, continuations)
