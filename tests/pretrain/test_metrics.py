@@ -33,9 +33,8 @@ def test_accuracy_and_f1_are_scikit_learns():
     for name, kind in (("hard", HARD), ("easy", EASY)):
         rows = (kinds == POSITIVE) | (kinds == kind)
         assert values[f"pair_f1_{name}"] == pytest.approx(f1_score(labels[rows], called[rows]))
-        assert values[f"pair_accuracy_{name}"] == pytest.approx(
-            accuracy_score(labels[kinds == kind], called[kinds == kind])
-        )
+        expected = accuracy_score(labels[kinds == kind], called[kinds == kind])
+        assert values[f"pair_accuracy_{name}"] == pytest.approx(expected)
 
 
 def test_a_mixtures_figures_are_those_of_all_its_pairs_and_of_each_part():

@@ -40,6 +40,14 @@ def gradient(model, stream, layout):
     return stats, flat
 
 
+def expect_equal_gradients(model, stream, micro, world):
+    """Asserts that a batch cut into shares and micro-batches has the sums and gradient of the whole."""
+    stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1))
+    cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world))
+    assert torch.allclose(stats, cut_stats, rtol=1e-6)
+    assert (cut - whole).norm() / whole.norm() <= 1e-6
+
+
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("token_loss", ["mlm", "rtd"])
 @pytest.mark.parametrize(("world", "micro"), [(1, 5), (2, 23), (3, 2), (30, 7)])
@@ -52,10 +60,7 @@ def test_loss_and_gradient_do_not_depend_on_the_cut(
         model, _ = load_model(str(make_model()), seed=3)
     model.train(dropout)
     stream = make_stream(tiny_corpus, masking=mask_for_generator(103, 30522) if token_loss == "rtd" else True)
-    stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1))
-    cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world))
-    assert torch.allclose(stats, cut_stats, rtol=1e-6)
-    assert (cut - whole).norm() / whole.norm() <= 1e-6
+    expect_equal_gradients(model, stream, micro, world)
 
 
 @pytest.mark.parametrize(("world", "micro"), [(2, 4), (3, 2)])
@@ -68,23 +73,14 @@ def test_a_mixture_of_corpora_has_one_gradient_however_it_is_cut(
     stream = PairStream(mixture, template=like.template, seed=1, masking=like.masking, max_length=48)
     assert set(stream.batch(2 * SIZE, SIZE).part.tolist()) == {0, 1}
     model, _ = load_model(str(make_model()), seed=3, objectives=mixture.names)
-    stats, whole = gradient(model, stream, Layout(SIZE, SIZE, 1))
-    cut_stats, cut = gradient(model, stream, Layout(SIZE, micro, world))
-    assert torch.allclose(stats, cut_stats, rtol=1e-6)
-    assert (cut - whole).norm() / whole.norm() <= 1e-6
+    expect_equal_gradients(model, stream, micro, world)
 
 
 def test_the_weights_of_the_losses_reach_the_gradient(make_model, tiny_corpus, make_stream):
     model, _ = load_model(str(make_model()), seed=3)
     batch = make_stream(tiny_corpus, masking=True).batch(0, SIZE)
-    of_all = {"layout": Layout(SIZE, SIZE, 1), "rank": 0, "seed": 1, "step": 0}
-    train_step(
-        PlainEngine(model, 1),
-        global_batch=start_count_reduction([batch], model.losses)(),
-        filler=batch,
-        **of_all,
-        weights=LossWeights(mlm=0.0),
-    )
+    global_batch = start_count_reduction([batch], model.losses)()
+    train_step(PlainEngine(model, 1), global_batch, batch, Layout(SIZE, SIZE, 1), 0, 1, 0, LossWeights(mlm=0.0))
     assert all(p.grad is None or not p.grad.any() for p in model.mlm_head.cls.predictions.transform.parameters())
     assert model.classifier.classifier.weight.grad.any()
 
