@@ -7,7 +7,7 @@ from data_pipeline.core.files import JsonObject, find_file
 
 OFFLOAD = ("device", "pin_memory")
 TRIED = {  # the keys that each object may have
-    "": ("zero_optimization", "fp16"),
+    "": ("zero_optimization", "communication_data_type", "fp16"),
     "zero_optimization": (
         *("stage", "reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "sub_group_size"),
         *("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters"),

@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 
 from data_pipeline.core.errors import KinspanError
@@ -37,3 +40,8 @@ def test_bad_deepspeed_settings_are_one_line(text, tmp_path):
     with pytest.raises(KinspanError, match=f"--deepspeed_config {path}") as caught:
         read_deepspeed_config(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(Path("ds_configs").glob("*.json")), ids=lambda path: path.stem)
+def test_the_shipped_settings_of_deepspeed_are_ones_that_were_tried(path):
+    assert read_deepspeed_config(str(path)) == json.loads(path.read_text())
