@@ -40,11 +40,9 @@ MIN_FOLDS = 2
 class Training:
     """How a ranker is fine-tuned.
 
-    name:        for people
     model:       the folder or hub name of the model that it starts from
     settings:    of FinetuneConfig
     max_updates: a multiple of VALIDATIONS
-    num_folds:   number of folds, each of which costs a fine-tuning
     """
 
     name: str
@@ -134,10 +132,7 @@ def choose_updates(
 
 
 def train_on_all(training: Training, updates: int, questions: Questions, folder: Path) -> str:
-    """Fine-tunes on all questions for the number of updates that the folds chose, and returns the ranker's folder.
-
-    Without updates it is the model that the training starts from.
-    """
+    """Fine-tunes on all questions, and returns the ranker's folder: without updates, that of the start."""
     if not updates:
         return training.model
     every = questions.select(np.ones(questions.train.num_questions, dtype=bool))

@@ -35,12 +35,9 @@ def has_labels(path: Path, columns: dict[str, str] | None) -> bool:
 def search_candidates(
     path: Path, columns: dict[str, str], paragraphs: Paragraphs, model: str, folder: Path, language: str | None
 ) -> Questions:
-    """Returns the questions with the paragraphs that BM25 and the model find for them as candidates.
+    """Returns the questions with the paragraphs that BM25 and the model, if it is a bi-encoder, find as candidates.
 
-    path:   a table of questions and right passages, see ``read_passage_questions``
-    model:  the base model, which searches if it is a bi-encoder
-    folder: that of the adaptation
-    language: of BM25, see ``choose_language``
+    path: a table of questions and right passages, see ``read_passage_questions``
     """
     asked, documents = read_passage_questions(path, columns)
     if asked.num_questions < MIN_QUESTIONS:
@@ -54,11 +51,9 @@ def search_candidates(
     data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)
     places = ["\t".join(paragraphs.documents[rows[0]]) for rows in right]
     share = found[data.labels == 1].mean()
-    notes = [
-        f"{len(texts):,} paragraphs are searched: {share:.0%} of the right ones are found, and then ranked by others"
-    ]
+    note = f"{len(texts):,} paragraphs are searched: {share:.0%} of the right ones are found, and then ranked by others"
     many = len(set(places)) > MIN_QUESTIONS
-    return divide(str(path), data, found, clear, None, folder, notes, places if many else ())
+    return divide(str(path), data, found, clear, None, folder, [note], places if many else ())
 
 
 def search_by_model(model: str, texts: list[str], questions: list[str], cache: Path) -> list[RankedRows]:

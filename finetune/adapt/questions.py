@@ -76,10 +76,6 @@ class Questions:
         """Returns the number of folds that all questions are worth."""
         return FOLDS_OF_MANY if self.compared.sum() > MANY else FOLDS
 
-    def assign(self, num_folds: int) -> np.ndarray:
-        """Returns the fold of each compared question, ``[Q]``."""
-        return assign_folds(self.groups, num_folds)[self.compared]
-
     def write(self, folder: Path) -> None:
         """Writes the splits into the folder that they were loaded for."""
         path = folder / "questions" / f"{TRAIN}.jsonl"
@@ -90,14 +86,14 @@ class Questions:
 
     def list_right(self) -> list[str]:
         """Returns the distinct right answers to the questions that judge rankers, test questions included."""
-        splits = [self.judging, *([self.test] if self.test else [])]
+        splits = filter(None, (self.judging, self.test))
         right = (split.answers.filter(pa.array(split.labels == 1)).to_pylist() for split in splits)
         return list(dict.fromkeys(text for texts in right for text in texts))
 
     @property
     def texts(self) -> list[str]:
         """Returns the distinct candidates."""
-        splits = [self.train, *([self.test] if self.test else [])]
+        splits = filter(None, (self.train, self.test))
         return list(dict.fromkeys(text for split in splits for text in split.answers.to_pylist()))
 
 
@@ -119,12 +115,9 @@ def name_questions(given: str) -> str:
 
 
 def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
-    """Reads the labelled questions, and checks and divides them; ``folder`` is where they will be written.
+    """Reads the labelled questions of ``--questions``, pools train and dev, and checks and divides them.
 
-    given: a data set such as wikiqa=FOLDER, or the folder or file of files=
-
-    Train and dev questions are pooled. Raises KinspanError if they are too few, look reversed, or too many of them are
-    in the test set.
+    folder: where they will be written
     """
     notes: list[str] = []
     pool, test = _read_pool(given, columns)

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.matching import count_chars
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
+from finetune.data.folds import assign_folds
 from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
 from finetune.evaluation.metrics import MAP, compute_question_metrics
 from finetune.ranking.embedder import Embedder
@@ -40,18 +41,8 @@ FUSION, FUSION_OF_ALL = "the fusion of BM25 and the bi-encoder", "the fusion of 
 TIMED_QUESTIONS = 8
 PRETRAINED_TOKENS = 32 * 64  # of an update of pre-training
 CHARS_PER_TOKEN = 4
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Limits a fine-tuning to a ``share`` of the pre-training's tokens, if they suffice for ``least`` updates."""
-
-    share: float
-    least: int
-    batch_size: int
-
-
-BI_ENCODER_PLAN, CROSS_ENCODER_PLAN = Plan(0.4, 8, 16), Plan(0.3, 40, 32)
+# Share of the pre-training's tokens that a fine-tuning may take, the fewest updates worth it, and the batch size
+BI_ENCODER_PLAN, CROSS_ENCODER_PLAN = (0.4, 8, 16), (0.3, 40, 32)
 
 
 @dataclass(frozen=True)
@@ -144,16 +135,19 @@ def plan_trainings(model: str, pretrained: str, questions: Questions, updates: i
     """
     has_negatives = bool((questions.train.labels == 0).any())
     negatives = {"negatives_ratio": 3.0} if has_negatives else {"negatives_per_question": 4, "negatives_from": "corpus"}
-    asked, answered = (count_tokens(texts) for texts in (questions.train.questions, questions.texts))
-    for name, base, settings, tokens, plan in (
+    asked, answered = (
+        float(np.mean([count_chars(text) for text in texts])) / CHARS_PER_TOKEN
+        for texts in (questions.train.questions, questions.texts)
+    )
+    for name, base, settings, tokens, (share, least, batch_size) in (
         (TUNED_BI_ENCODER, model, {"loss": CONTRASTIVE, "own_negatives": 1}, asked + 2 * answered, BI_ENCODER_PLAN),
         (TUNED, model, negatives, asked + answered, CROSS_ENCODER_PLAN),
         (PRETRAINED_AND_TUNED, pretrained, negatives, asked + answered, CROSS_ENCODER_PLAN),
     ):
-        training = Training(name, base, {**settings, "batch_size": plan.batch_size}, VALIDATIONS, MIN_FOLDS)
-        paid = plan.share * updates * PRETRAINED_TOKENS / (plan.batch_size * tokens)  # updates, of all folds together
+        training = Training(name, base, {**settings, "batch_size": batch_size}, VALIDATIONS, MIN_FOLDS)
+        paid = share * updates * PRETRAINED_TOKENS / (batch_size * tokens)  # updates, of all folds together
         longest = EPOCHS * count_epoch(training, questions)
-        needed = min(plan.least, longest)
+        needed = min(least, longest)
         num_folds = questions.num_folds if paid >= needed * (1 + questions.num_folds) else MIN_FOLDS
         if paid < needed * (1 + num_folds):
             log.info("%s: left out, it takes %.0f times the --budget", name, needed * (1 + num_folds) / paid)
@@ -162,23 +156,17 @@ def plan_trainings(model: str, pretrained: str, questions: Questions, updates: i
         yield replace(training, max_updates=-(-max_updates // VALIDATIONS) * VALIDATIONS, num_folds=num_folds)
 
 
-def count_tokens(texts: Sequence[str]) -> float:
-    """Returns about the mean number of tokens of texts."""
-    return float(np.mean([count_chars(text) for text in texts])) / CHARS_PER_TOKEN
-
-
 def train_rankers(
     trainings: Iterable[Training], starts: Mapping[str, Ranker], questions: Questions, folder: Path
 ) -> Iterator[Ranker]:
     """Fine-tunes each ranker in folds, and yields it with its scores out of fold.
 
     starts: the untrained rankers by role and model, from which some of the trainings start
-    folder: for the runs
     """
     for training in trainings:
         role = BI_ENCODER if training.settings.get("loss") == CONTRASTIVE else CROSS_ENCODER
-        cost = f"{training.num_folds} folds of at most {training.max_updates} updates"
-        log.info("training %s: %s", training.name, cost)
+        counts = training.num_folds, training.max_updates
+        log.info("training %s: %d folds of at most %d updates", training.name, *counts)
         start = starts.get(f"{role} {training.model}")
         scores, updates = train_in_folds(training, questions, folder, start.scores if start else None)
         yield Ranker(training.name, role, training.model, scores, training, updates)
@@ -189,20 +177,15 @@ def fuse_rankers(rankers: list[Ranker], questions: Questions) -> Iterator[Ranker
 
     Their weights are fitted out of fold, too.
     """
-    data, fold_of = questions.judging, questions.assign(questions.num_folds)
-    by_role: dict[str, Ranker] = {}
-    for ranker in rankers:  # of several, the best
-        if not ranker.parts:
-            kept = by_role.get(ranker.role)
-            if kept is None or ranker.measure(data).mean() > kept.measure(data).mean():
-                by_role[ranker.role] = ranker
+    data, fold_of = questions.judging, assign_folds(questions.groups, questions.num_folds)[questions.compared]
+    single = [ranker for ranker in reversed(rankers) if not ranker.parts]  # so that the first of equals is the best
+    best = {ranker.role: ranker for ranker in sorted(single, key=lambda ranker: ranker.measure(data).mean())}
     for name, roles in ((FUSION, (BM25, BI_ENCODER)), (FUSION_OF_ALL, (BM25, BI_ENCODER, CROSS_ENCODER))):
-        if not by_role.keys() >= set(roles):
-            continue
-        parts = tuple(by_role[role] for role in roles)
-        scores = {part.role: part.scores for part in parts}
-        fused = fuse_out_of_fold(data, scores, fold_of)
-        yield Ranker(name, "fusion", "", fused, parts=parts, weights=fit_weights(data, scores))
+        if best.keys() >= set(roles):
+            parts = tuple(best[role] for role in roles)
+            scores = {part.role: part.scores for part in parts}
+            fused = fuse_out_of_fold(data, scores, fold_of)
+            yield Ranker(name, "fusion", "", fused, parts=parts, weights=fit_weights(data, scores))
 
 
 def finish(ranker: Ranker, questions: Questions, folder: Path) -> Ranker:

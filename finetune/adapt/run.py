@@ -169,7 +169,11 @@ def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions |
     counts = hooks.prepare(options.documents, options.model, corpus, [])
     objective, left_out = hooks.choose(corpus), 0
     answers = questions.list_right() if questions and objective != "ssp" else []
-    _claim_answers(options.output, answers)
+    record = read_object(options.output / STARTED, "delete it")
+    key = fingerprint_identity({ANSWERS: answers})
+    if record.setdefault(ANSWERS, key) != key:
+        raise KinspanError(f"--output_dir {options.output} was begun with other --questions: choose another folder")
+    write_atomically(options.output / STARTED, json.dumps(record) + "\n")
     if answers:
         corpus = options.output / "corpus-without-answers"
         full_counts, counts = counts, hooks.prepare(options.documents, options.model, corpus, answers)
@@ -180,14 +184,6 @@ def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions |
     if counts["paragraphs"] < FEW_PARAGRAPHS:
         notes.append(f"fewer than {FEW_PARAGRAPHS} paragraphs teach a model next to nothing: give more documents")
     return corpus, objective, notes
-
-
-def _claim_answers(output: Path, answers: list[str]) -> None:
-    """Records which answers the pre-training leaves out. Raises KinspanError if it was begun with others."""
-    record, key = read_object(output / STARTED, "delete it"), fingerprint_identity({ANSWERS: answers})
-    if record.setdefault(ANSWERS, key) != key:
-        raise KinspanError(f"--output_dir {output} was begun with other --questions: choose another folder")
-    write_atomically(output / STARTED, json.dumps(record) + "\n")
 
 
 def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objective: str) -> JsonObject:
@@ -278,11 +274,7 @@ class Comparison:
             log.info("MAP %.3f, %.0f ms a question: %s", ranker.measure(self.data).mean(), cost.ms, ranker.name)
 
     def decide(self, pretrained: str, updates: int) -> Verdict:
-        """Trains and compares all rankers, judges, and releases the one to use.
-
-        pretrained: the folder of the pre-trained model
-        updates:    the pre-training's number of updates
-        """
+        """Trains and compares all rankers, judges, and releases the one to use; ``updates``: those of pre-training."""
         model, output, questions = self.options.model, self.options.output, self.questions
         runs = output / "rankers"
         self.add([self.cache.rank(PRETRAINED, CROSS_ENCODER, pretrained, self.data)])

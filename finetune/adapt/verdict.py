@@ -85,12 +85,9 @@ def choose_best(rankers: list[Ranker], maps: dict[str, float], ms: dict[str, flo
     """Returns the ranker with the highest MAP; or, where that gains less than SMALL_GAIN over one that takes a
     COSTLY part of its time, the best of these; ms: milliseconds per question."""
     best = max(rankers, key=lambda ranker: maps[ranker.name])
-    cheap = [
-        ranker
-        for ranker in rankers
-        if maps[ranker.name] > maps[best.name] - SMALL_GAIN and COSTLY * ms[ranker.name] <= ms[best.name]
-    ]
-    return max(cheap, key=lambda ranker: maps[ranker.name], default=best)
+    cheap = [ranker for ranker in rankers if COSTLY * ms[ranker.name] <= ms[best.name]]
+    as_good = [ranker for ranker in cheap if maps[ranker.name] > maps[best.name] - SMALL_GAIN]
+    return max(as_good, key=lambda ranker: maps[ranker.name], default=best)
 
 
 def judge(
@@ -157,11 +154,9 @@ def judge(
 
 def judge_without_labels(model: str, pretrained: str, folder: Path) -> JsonObject:
     """Returns MAP on SelQA of the model as a cross-encoder before and after, BM25, the model as it is, and the rank
-    fusion of these two, with intervals and a sentence.
+    fusion of these two, with intervals and a sentence; ``folder`` caches scores.
 
     A model with a pair head is measured with it, once. A model that cannot rank untrained has no such row.
-
-    folder: cache of the scores
     """
     data = load_split(f"files={SELQA}", "test")
     cache = ScoreCache(count_words(data.answers.unique().to_pylist(), ENGLISH), folder)
@@ -170,21 +165,14 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> JsonObjec
     if name_base(model) in rankers and find_kind(model) != BI_ENCODER:
         before = rankers.pop(name_base(model))
     else:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        fresh = load_ranker(model).eval().to(device)  # with the pair head that its pre-training began with
+        pairs = encode_pairs(data, load_own_tokenizer(model), find_max_length(pretrained))
         name = f"{name_model(model)} as a cross-encoder, before any training"
-        before = Ranker(name, CROSS_ENCODER, model, _score_by_new_head(model, data, pretrained))
+        before = Ranker(name, CROSS_ENCODER, model, score_pairs(fresh, pairs, device))
     precision = {ranker.name: ranker.measure(data) for ranker in (before, after, *rankers.values())}
-    rows = []
-    for name, values in precision.items():
-        low, high = compute_interval(values)
-        rows.append({"name": name, "map": float(values.mean()), "low": low, "high": high})
+    intervals = {name: dict(zip(("low", "high"), compute_interval(ap), strict=True)) for name, ap in precision.items()}
+    rows = [{"name": name, "map": float(ap.mean()), **intervals[name]} for name, ap in precision.items()]
     comparison = compare(precision[after.name], precision[before.name])
     has_learned = comparison.difference > 0 and comparison.over_questions < SIGNIFICANT
     return {"questions": data.num_questions, "rows": rows, "sentence": LEARNED if has_learned else NOT_LEARNED}
-
-
-def _score_by_new_head(model: str, data: AnswerSet, pretrained: str) -> np.ndarray:
-    """Returns the scores ``[N]`` of the model with the fresh pair head that its pre-training began with."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    ranker = load_ranker(model)
-    pairs = encode_pairs(data, load_own_tokenizer(model), find_max_length(pretrained))
-    return score_pairs(ranker.eval().to(device), pairs, device)

@@ -7,6 +7,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.adapt.questions import load_questions, thin
+from finetune.data.folds import assign_folds
 from finetune.data.registry import load_split
 
 
@@ -25,7 +26,7 @@ def test_one_file_is_used_whole_and_judges_whole(tmp_path):
     assert loaded.test is None
     assert loaded.train.num_questions == loaded.judging.num_questions == 50
     assert loaded.num_folds == 5
-    assert sorted(np.bincount(loaded.assign(5))) == [10] * 5
+    assert sorted(np.bincount(assign_folds(loaded.groups, 5))) == [10] * 5
 
 
 def test_train_and_dev_are_pooled_and_test_is_kept_apart(tmp_path, write_sets):
