@@ -19,10 +19,10 @@ from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
 from pretrain.release.folder import fingerprint_model
 
-from .encode import group_by_length, tokenise
+from .encode import EncodedTexts, tokenise
 from .kinds import ANSWER, BESIDE, DEFAULT_LENGTH, QUERY, UNLIMITED, can_embed, find_prompt, load_bi_encoder
-from .score import BATCH_TOKENS, run_batches
-from .siamese import EncodedTexts, SiameseRanker
+from .score import run_batches
+from .siamese import SiameseRanker
 
 MAX_CHARS = 50  # per token: texts are truncated to max_length times this before they are tokenised
 COSINE, DOT = "cosine", "dot"
@@ -36,8 +36,6 @@ class Embedder:
     max_length: maximum number of tokens of a text, special tokens included
     similarity: "cosine", for which all vectors have length 1, or "dot"
     packed:     the encoder over packed texts; None if sentence-transformers must pad them
-
-    Raises KinspanError if there is no such model, it is not a bi-encoder, or its similarity is another one.
     """
 
     def __init__(self, name_or_dir: str, max_length: int | None = None) -> None:
@@ -49,8 +47,7 @@ class Embedder:
         if self.similarity not in (COSINE, DOT):
             raise KinspanError(f"--model {name_or_dir}: compares by {self.similarity}, where cosine or dot is needed")
         self.max_length = int(min(self.model.max_seq_length or DEFAULT_LENGTH, UNLIMITED))
-        names = _name_modules(self.model)
-        self.normalised = self.similarity == COSINE or "Normalize" in names
+        self.normalised = self.similarity == COSINE or "Normalize" in _name_modules(self.model)
         self.packed: SiameseRanker | None = None
         if pooling := _find_pooling(self.model):
             encoder = self.model[0].auto_model
@@ -58,9 +55,9 @@ class Embedder:
             self.packed = SiameseRanker(encoder, pooling, self.normalised).eval()
             self.template = read_text_template(self.model.tokenizer)
 
-    def embed_queries(self, texts: Sequence[str], precision: str = "fp32") -> np.ndarray:
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Returns ``[n, dimension]`` float32 of questions, with the model's prompt for them."""
-        return self._embed(texts, QUERY, precision)
+        return self._embed(texts, QUERY, "fp32")
 
     def embed_answers(self, texts: Sequence[str], precision: str = "fp32") -> np.ndarray:
         """Returns ``[n, dimension]`` float32 of answers, with the model's prompt; bf16 is faster, but rounds."""
@@ -113,12 +110,9 @@ class Embedder:
 
     def _embed_packed(self, ranker: SiameseRanker, texts: list[str], precision: str) -> torch.Tensor:
         tokens, special = tokenise(self.model.tokenizer, texts), self.template.num_special
-        lengths = np.minimum(tokens.lengths + special, self.max_length)
-        device = self.model.device
-        vectors = torch.zeros(len(texts), ranker.config.hidden_size, device=device)
-        batches = list(group_by_length(lengths, BATCH_TOKENS[device.type], np.arange(len(texts))))
-        encoded = EncodedTexts(tokens, self.template, lengths)
-        run_batches(ranker, encoded, batches, vectors, what=f"embedding with {self.name}", precision=precision)
+        encoded = EncodedTexts(tokens, self.template, np.minimum(tokens.lengths + special, self.max_length))
+        vectors = torch.zeros(len(texts), ranker.config.hidden_size, device=self.model.device)
+        run_batches(ranker, encoded, np.arange(len(texts)), vectors, f"embedding with {self.name}", precision)
         return vectors
 
 

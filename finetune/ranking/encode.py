@@ -101,6 +101,26 @@ class EncodedPairs:
         return full > self.lengths
 
 
+@dataclass(frozen=True)
+class EncodedTexts:
+    """Tokenised texts.
+
+    texts:   token ids, not truncated and without special tokens
+    lengths: ``[n]`` number of tokens of each text after truncation, special tokens included
+    """
+
+    texts: TokenizedTexts
+    template: PairTemplate
+    lengths: np.ndarray
+
+    def pack(self, numbers: np.ndarray, device: torch.device) -> dict[str, Any]:
+        """Returns these texts, one after another, as the inputs of pretrain.modeling.encoder.encode_packed."""
+        lengths = self.lengths[numbers] - self.template.num_special
+        row = lay_out(self.template, (lengths,))
+        copy_runs(row.ids, row.text_starts[0], self.texts.ids, self.texts.starts[numbers], lengths)
+        return move_row(row, device)
+
+
 def move_row(row: PackedRow, device: torch.device) -> dict[str, Any]:
     """Returns a packed row as the inputs of pretrain.modeling.encoder.encode_packed."""
     arrays = {"input_ids": row.ids, "token_type_ids": row.types, "position_ids": row.positions, "starts": row.starts}

@@ -76,12 +76,13 @@ def write_fusion(
     weights: by BM25, BI_ENCODER and CROSS_ENCODER
     by_rank: whether reciprocal ranks are added up, instead of standardised scores
     about:   ``data``, the name of the data set, and ``figures``, by split
-
-    Raises KinspanError if ``output`` holds something other than a release.
     """
     with replace_release(output) as partial:
-        if bi_encoder:
-            _copy_bi_encoder(find_folder(bi_encoder), partial)
+        folder = find_folder(bi_encoder) if bi_encoder else None
+        if folder and (Path(folder) / MODULES).is_file():
+            shutil.copytree(folder, partial, ignore=NOT_COPIED)
+        elif folder:  # an encoder without a head
+            load_bi_encoder(folder).save(str(partial), create_model_card=False)
         if cross_encoder:
             shutil.copytree(find_folder(cross_encoder), partial / CROSS_ENCODER, ignore=NOT_COPIED)
         partial.mkdir(parents=True, exist_ok=True)
@@ -105,13 +106,6 @@ def write_fusion(
         (partial / CARD).write_text(card, encoding="utf-8")
 
 
-def _copy_bi_encoder(folder: str, output: Path) -> None:
-    if (Path(folder) / MODULES).is_file():
-        shutil.copytree(folder, output, ignore=NOT_COPIED)
-    else:  # an encoder without a head
-        load_bi_encoder(folder).save(str(output), create_model_card=False)
-
-
 def find_folder(model: str) -> str:
     """Returns the folder of a model's files; a hub model is downloaded unless it is cached."""
     if Path(model).is_dir():
@@ -122,10 +116,7 @@ def find_folder(model: str) -> str:
 
 
 def read_fusion(folder: Path) -> tuple[dict[str, float], bool, WordCounts]:
-    """Returns the weights of a fusion, whether they are of reciprocal ranks, and the word counts of BM25.
-
-    Raises KinspanError if the folder is damaged.
-    """
+    """Returns the weights of a fusion, whether they are of reciprocal ranks, and the word counts of BM25."""
     content, words = (read_object(folder / name, REPAIR) for name in (FUSION_FILE, WORDS))
     try:
         if content["format"] != FORMAT:

@@ -34,8 +34,6 @@ def find_kind(name_or_dir: str) -> str:
     A bi-encoder has ``modules.json`` and is not a sequence classifier, which may have that file too; or its config
     names an encoder class without a head (unlike GPT2LMHeadModel). Any other model counts as a cross-encoder, whether
     its pair head has weights or not.
-
-    Raises KinspanError if there is no model.
     """
     if is_adapter(name_or_dir):
         return ADAPTER
@@ -72,8 +70,6 @@ def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> Sentence
     """Returns the model in fp32; an encoder without a head gets mean pooling.
 
     max_length: maximum number of tokens of a text; the model's own maximum is never exceeded
-
-    Raises KinspanError if the model cannot be loaded, has no tokenizer, or no room for a text.
     """
     silence_transformers()
     try:

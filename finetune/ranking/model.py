@@ -71,11 +71,8 @@ def score_answers(
 def load_model(
     name_or_dir: str, max_length: int | None = None, precision: str = "fp32", known: Collection[str] = ()
 ) -> RankingModel:
-    """Loads any model that ranks.
+    """Loads any model that ranks: a classifier of one or two labels, an adapter, a bi-encoder, or a fusion of these.
 
-    name_or_dir: a sequence classifier of one or two labels (a release, a fine-tuned model, a CrossEncoder); a
-        bi-encoder of sentence-transformers or an encoder without a head, which score by the similarity of their
-        embeddings; or a fusion of such models and BM25
     max_length: maximum number of tokens of a pair, or of a text for a bi-encoder; None: the model's own
     precision:  "bf16" applies only to cross-encoders whose pairs can be packed; others use fp32
     known:      parts of a fusion that are not loaded, since their scores will be given

@@ -92,7 +92,9 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
         start_at_base_rate(classifier, positive_share)
         log.info("%s holds no weights: the model starts from scratch", name_or_dir)
         return Ranker(classifier)
-    has_two_labels = not fresh_head and _has_two_labels(name_or_dir)
+    stored = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
+    is_classifier = next(iter(stored.architectures or []), "").endswith(CLASSIFIER)
+    has_two_labels = not fresh_head and is_classifier and stored.num_labels == 2  # any other head starts fresh
     if has_two_labels:
         config.num_labels = 2
     classifier, missing = load_part(AutoModelForSequenceClassification, name_or_dir, options)
@@ -115,10 +117,7 @@ def can_pack(config: PretrainedConfig) -> bool:
 
 
 def load_trained_ranker(name_or_dir: str) -> Ranker:
-    """Returns an adapter, or a model that ``can_pack`` accepts. Raises KinspanError if weights are missing.
-
-    A head of two labels is folded into one logit.
-    """
+    """Returns an adapter, or a model that ``can_pack`` accepts; a head of two labels is folded into one logit."""
     silence_transformers()
     if is_adapter(name_or_dir):
         return Ranker(load_adapted(name_or_dir, attn_implementation=attention.NAME))
@@ -135,12 +134,6 @@ def check_no_bottlenecks(ranker: Ranker, name_or_dir: str) -> None:
     """Raises KinspanError for a model with bottlenecks, which ``transformers`` could not load from a folder."""
     if any(isinstance(module, AdaptedNorm) for module in ranker.modules()):
         raise KinspanError(f"--model {name_or_dir}: bottlenecks cannot be fine-tuned: give their base, or LoRA")
-
-
-def _has_two_labels(name_or_dir: str) -> bool:
-    """Returns whether this is a sequence classifier of two labels; a head of any other number starts fresh."""
-    config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
-    return next(iter(config.architectures or []), "").endswith(CLASSIFIER) and config.num_labels == 2
 
 
 def load_own_tokenizer(name_or_dir: str) -> PreTrainedTokenizerBase:

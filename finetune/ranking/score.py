@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from pretrain.engine.device import is_out_of_memory
 from pretrain.engine.stop import interrupt_if_asked
 from pretrain.engine.watch import note_place
 
-from .encode import EncodedPairs, group_by_length
+from .encode import EncodedPairs, EncodedTexts, group_by_length
 
 BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; on a CPU, more would overflow the cache
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
@@ -22,43 +21,31 @@ PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 PackedForward = Callable[..., torch.Tensor]  # takes what EncodedExamples.pack returns, gives an output per example
 
 
-class EncodedExamples(Protocol):
-    """Tokenised examples: pairs (encode.EncodedPairs) or texts (siamese.EncodedTexts)."""
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Returns the number of tokens of each example, ``[n]``."""
-
-    def pack(self, numbers: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """Returns the inputs of a forward pass over these examples."""
-
-
 def score_pairs(
     ranker: PackedForward, pairs: EncodedPairs, device: torch.device, what: str = "scoring", precision: str = "fp32"
 ) -> np.ndarray:
     """Returns ``ranker``'s score of every pair, ``[N]`` float64. Arguments and errors are those of ``run_batches``."""
-    batches = list(group_by_length(pairs.lengths, BATCH_TOKENS[device.type], np.arange(len(pairs.lengths))))
     scores = torch.zeros(len(pairs.lengths), dtype=torch.float64, device=device)
-    run_batches(ranker, pairs, batches, scores, what=what, precision=precision)
+    run_batches(ranker, pairs, np.arange(len(pairs.lengths)), scores, what, precision)
     return scores.cpu().numpy()
 
 
 @torch.inference_mode()
 def run_batches(
     ranker: PackedForward,
-    encoded: EncodedExamples,
-    batches: list[np.ndarray],
+    encoded: EncodedPairs | EncodedTexts,
+    numbers: np.ndarray,
     out: torch.Tensor,
-    *,
     what: str,
     precision: str = "fp32",
 ) -> None:
-    """Runs ``ranker`` over all batches, split over ranks, and writes example i's output to row i of ``out``.
+    """Runs ``ranker`` over these examples, split over ranks, and writes example i's output to row i of ``out``.
 
     All ranks make equally many forward passes, as ZeRO 3 needs, and get the complete ``out``; it must be zero before.
     With the precision "bf16", autocast over fp32 weights is faster but rounds.
     """
     device = out.device
+    batches = list(group_by_length(encoded.lengths, BATCH_TOKENS[device.type], numbers))
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     dtype = PRECISIONS[precision]
     rounds = range(0, len(batches), size)

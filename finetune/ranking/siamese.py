@@ -19,8 +19,8 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, copy_runs, lay_out
-from data_pipeline.tokenizers import PairTemplate, read_text_template
+from data_pipeline.sampling.packing import MIN_TEXT_TOKENS
+from data_pipeline.tokenizers import read_text_template
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
@@ -29,10 +29,10 @@ from pretrain.modeling.siamese.model import load_siamese_model, pool_mean
 from pretrain.release.folder import write_max_length
 from pretrain.release.siamese import fill_siamese_folder
 
-from .encode import TokenizedTexts, group_by_length, move_row, tokenise_once
+from .encode import EncodedTexts, tokenise_once
 from .kinds import ANSWER, QUERY, can_embed, find_prompt, load_bi_encoder, silence_transformers
 from .ranker import FRESH_SEED
-from .score import BATCH_TOKENS, PackedForward, run_batches
+from .score import PackedForward, run_batches
 
 log = logging.getLogger(__name__)
 
@@ -82,26 +82,6 @@ def list_untrained_parts(model: SentenceTransformer) -> list[str]:
 
 
 @dataclass(frozen=True)
-class EncodedTexts:
-    """Tokenised texts.
-
-    texts:   token ids, not truncated and without special tokens
-    lengths: ``[n]`` number of tokens of each text after truncation, special tokens included
-    """
-
-    texts: TokenizedTexts
-    template: PairTemplate
-    lengths: np.ndarray
-
-    def pack(self, numbers: np.ndarray, device: torch.device) -> dict[str, Any]:
-        """Returns these texts, one after another, as the inputs of pretrain.modeling.encoder.encode_packed."""
-        lengths = self.lengths[numbers] - self.template.num_special
-        row = lay_out(self.template, (lengths,))
-        copy_runs(row.ids, row.text_starts[0], self.texts.ids, self.texts.starts[numbers], lengths)
-        return move_row(row, device)
-
-
-@dataclass(frozen=True)
 class EncodedAnswers(EncodedTexts):
     """The texts of an AnswerSet, by index: first its Q questions, then its D distinct candidates.
 
@@ -143,9 +123,8 @@ def score_texts(
     width: dimension of the vectors
     """
     needed = np.unique(np.concatenate([texts.questions[data.question_of], texts.answers]))
-    batches = list(group_by_length(texts.lengths, BATCH_TOKENS[device.type], needed))
     vectors = torch.zeros(len(texts.lengths), width, device=device)
-    run_batches(ranker, texts, batches, vectors, what=what)
+    run_batches(ranker, texts, needed, vectors, what)
     answers = torch.from_numpy(texts.answers).to(device)
     queries = (vectors[int(number)] for number in texts.questions)
     cosines = [vectors[answers[rows]] @ query for rows, query in zip(data.question_slices(), queries, strict=True)]
