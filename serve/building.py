@@ -72,10 +72,7 @@ def build_index(
     approximate: bool = False,
     language: str | None = None,
 ) -> Manifest:
-    """Makes an index hold these answers and no others; only texts that it lacks are encoded.
-
-    The same call resumes an interrupted one.
-    """
+    """Makes an index hold these answers and no others; encodes new texts only. The same call resumes if interrupted."""
     model = BiEncoderFacts(
         name=embedder.name,
         place=name_installed(embedder.place),
@@ -101,7 +98,11 @@ def build_index(
         if index.manifest.data == wanted.data:
             logger.info("%s holds these answers already: nothing to do", folder)
             return index.manifest
-        _log_changes(index, answers)
+        before = {answer.id: answer for answer in iterate_answers(index.texts, range(len(index)))}
+        same = sum(before.get(answer.id) == answer for answer in answers)
+        changed = sum(answer.id in before for answer in answers) - same
+        counts = len(answers) - same - changed, changed, len(before) - same - changed, same
+        logger.info("%s: %d answers added, %d changed, %d removed, %d unchanged", folder, *counts)
         return _write(folder, wanted, index, answers, embedder)
 
 
@@ -111,14 +112,6 @@ def _name_data(model: BiEncoderFacts, settings: IndexSettings, answers: Iterable
     for answer in answers:
         digest.update(json.dumps(answer).encode())
     return f"data-{digest.hexdigest()[:16]}"
-
-
-def _log_changes(index: Index, answers: Sequence[Answer]) -> None:
-    before = {answer.id: answer for answer in iterate_answers(index.texts, range(len(index)))}
-    same = sum(before.get(answer.id) == answer for answer in answers)
-    changed = sum(answer.id in before for answer in answers) - same
-    counts = len(answers) - same - changed, changed, len(before) - same - changed, same
-    logger.info("%s: %d answers added, %d changed, %d removed, %d unchanged", index.folder, *counts)
 
 
 def _write(

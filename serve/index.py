@@ -54,7 +54,7 @@ class Index:
         size = (self.manifest.rows, self.manifest.model["dimension"])
         if self.matrix.shape != size or len(self.texts) != size[0]:
             raise KinspanError(f"{self.folder / MANIFEST} does not fit its files: {REBUILD}")
-        self.graph = Graph(data / GRAPH, self.matrix) if self.manifest.settings["approximate"] else None
+        self.graph = map_graph(data / GRAPH, size[1]) if self.manifest.settings["approximate"] else None
         self.words = map_words(data / WORDS)
 
     def __len__(self) -> int:
@@ -67,23 +67,15 @@ class Index:
         """Returns the k nearest rows of each query ``[q, dimension]``. ``exact``: do not use the approximate index"""
         if self.graph is None or exact:
             return find_exactly(self.matrix, queries, k)
-        return [self.graph.find(query, k) for query in queries]
+        return [find_approximately(self.graph, self.matrix, query, k) for query in queries]
 
 
-class Graph:
-    """Maps an approximate index into memory."""
-
-    def __init__(self, path: Path, matrix: np.ndarray) -> None:
-        self._graph = make_graph(matrix.shape[1])
-        self._graph.view(str(path))
-        self._matrix = matrix
-
-    def find(self, query: np.ndarray, k: int) -> RankedRows:
-        """Returns the k nearest rows of a query ``[dimension]``, of which some may be missed."""
-        rows = self._graph.search(query, min(k, len(self._matrix)), threads=1).keys.astype(np.int64)
-        scores = self._matrix[rows].astype(np.float32) @ query
-        best = take_best(scores, k)
-        return rows[best], scores[best]
+def find_approximately(graph: "usearch.index.Index", matrix: np.ndarray, query: np.ndarray, k: int) -> RankedRows:
+    """Returns the k rows of ``matrix`` that are nearest to a query ``[dimension]``, of which some may be missed."""
+    rows = graph.search(query, min(k, len(matrix)), threads=1).keys.astype(np.int64)
+    scores = matrix[rows].astype(np.float32) @ query
+    best = take_best(scores, k)
+    return rows[best], scores[best]
 
 
 def map_words(folder: Path) -> bm25s.BM25 | None:
@@ -107,6 +99,12 @@ def make_graph(dimension: int) -> "usearch.index.Index":
         expansion_add=EXPANSION_ADD,
         expansion_search=EXPANSION_SEARCH,
     )
+
+
+def map_graph(path: Path, dimension: int) -> "usearch.index.Index":
+    graph = make_graph(dimension)
+    graph.view(str(path))
+    return graph
 
 
 def write_graph(path: Path, matrix: np.ndarray, advance: Callable[[int], object] = lambda rows: None) -> None:

@@ -73,7 +73,7 @@ class Answered:
 class ReRanker:
     """Scores each question together with each of its candidates, by a sequence classifier or a fusion.
 
-    fingerprint: the hash of a bi-encoder. If it is that of the fusion, its similarities are given to ``score``
+    fingerprint: that of a bi-encoder. If the fusion has the same one, its similarities are given to ``score``
     """
 
     def __init__(
@@ -117,10 +117,7 @@ def make_candidates(questions: Sequence[str], candidates: Sequence[Sequence[str]
 
 
 class Searcher:
-    """Searches an index by its bi-encoder, BM25, and optionally a cross-encoder; SearcherFlags describes the settings.
-
-    Raises KinspanError if a file is missing or damaged, or ``model`` is not the index's bi-encoder.
-    """
+    """Searches an index by its bi-encoder, BM25, and optionally a cross-encoder; for the settings see SearcherFlags."""
 
     def __init__(
         self,
@@ -155,8 +152,6 @@ class Searcher:
         first_stage: BI_ENCODER, BM25, or FUSION, the reciprocal rank fusion of both
         candidates:  number of candidates from the first stage, raised to k and rerank_k if it is lower
         exact:       compare all vectors, even if the index has an approximate one
-
-        Raises KinspanError for an empty question.
         """
         queries = [clean_question(question) for question in questions]
         candidates = max(candidates, k, rerank_k if self.cross_encoder else 0)
@@ -281,25 +276,21 @@ def rerank_run(
     queries:    any source that ``read_questions`` takes
     collection: an index, or any source that ``stream_answers`` takes
     depth:      number of candidates of each question to re-rank; the others follow in their order
-
-    Raises KinspanError for a question or a candidate without text.
     """
     if (output / RUN).resolve() == run.resolve():
         raise KinspanError(f"--output_dir {output}: its {RUN} is the input run: give another folder")
     ranked = rank_run(read_run(run))
     heads = {question: ids[:depth] for question, ids in ranked.items()}
+    candidates = [name for ids in heads.values() for name in ids]
     questions = read_questions(queries)
     if missing := [question for question in ranked if question not in questions]:
         raise KinspanError(f"{run}: question {missing[0]} is not in {queries}")
-    texts = _find_texts(collection, {name for ids in heads.values() for name in ids})
-    if lost := [(question, name) for question, ids in heads.items() for name in ids if name not in texts]:
-        raise KinspanError(f"{run}: candidate {lost[0][1]} has no text in {collection}")
+    texts = _find_texts(collection, set(candidates))
+    if lost := [name for name in candidates if name not in texts]:
+        raise KinspanError(f"{run}: candidate {lost[0]} has no text in {collection}")
     make_folder(output)
-    data = replace(
-        make_candidates([questions[name] for name in heads], [[texts[name] for name in ids] for ids in heads.values()]),
-        question_ids=list(heads),
-        answer_ids=pa.array([name for ids in heads.values() for name in ids], pa.large_string()),
-    )
+    data = make_candidates([questions[name] for name in heads], [[texts[n] for n in ids] for ids in heads.values()])
+    data = replace(data, question_ids=list(heads), answer_ids=pa.array(candidates, pa.large_string()))
     logger.info(f"{run}: {data.num_questions:,} questions, {data.num_pairs:,} candidates to re-rank")
     scores = np.split(score_answers(model, data, max_length, precision=precision), data.starts[1:-1])
     rankings = (
@@ -312,9 +303,8 @@ def rerank_run(
 def _find_texts(collection: str, wanted: set[str]) -> dict[str, str]:
     """Returns the wanted texts of a collection by id. Raises KinspanError if an id has two texts."""
     if (Path(collection) / MANIFEST).is_file():
-        index = Index(collection)
-        rows = find_ids(index.texts, wanted)
-        return {answer.id: answer.text for answer in iterate_answers(index.texts, rows)}
+        table = Index(collection).texts
+        return {answer.id: answer.text for answer in iterate_answers(table, find_ids(table, wanted))}
     texts: dict[str, str] = {}
     for answer in stream_answers(collection, {}, all_answers=True):
         if answer.id in wanted and answer.text and texts.setdefault(answer.id, answer.text) != answer.text:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from finetune.ranking.retrieval import find_by_words, find_exactly, take_best
-from serve.index import Graph, map_words, write_graph, write_words
+from serve.index import find_approximately, map_graph, map_words, write_graph, write_words
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def test_exact_search(matrix, queries, k, monkeypatch):
 def test_approximate_search(tmp_path, matrix, queries):
     pytest.importorskip("usearch")
     write_graph(tmp_path / "graph", matrix)
-    graph = Graph(tmp_path / "graph", matrix)
+    graph = map_graph(tmp_path / "graph", 32)
     shares = []
     for query, (expected, scores) in zip(queries, find_exactly(matrix, queries, 50), strict=True):
-        rows, near = graph.find(query, 50)
+        rows, near = find_approximately(graph, matrix, query, 50)
         assert len(rows) == 50
         assert np.all(np.diff(near) <= 0)
         shares.append(np.isin(expected, rows).mean())
