@@ -8,6 +8,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from finetune.ranking.embedder import Embedder
 from serve.answers import Answer
+from serve.building import build_index
 from tests.synthetic import write_model
 
 WORDS = "river stone green market engine winter paper silver garden music bridge apple arrow basin beacon"
@@ -48,3 +49,10 @@ def answers() -> list[Answer]:
     words = WORDS.split()
     texts = [f"{words[n % 15]} {words[n // 4]} {words[(7 * n) % 15]} number {n}" for n in range(60)]
     return [Answer(f"a{n}", text, f"what of {n}?", f"https://example.org/{n}") for n, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="session")
+def index(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, answers: list[Answer]) -> Path:
+    folder = tmp_path_factory.mktemp("index") / "index"
+    build_index(folder, embedder, answers)
+    return folder

@@ -19,13 +19,6 @@ from serve.search import Searcher, list_scores, make_candidates, rerank_run, sea
 QUESTIONS = {f"q{number}": f"what of number {number}" for number in range(0, 60, 3)}
 
 
-@pytest.fixture(scope="module")
-def index(tmp_path_factory, embedder, answers):
-    folder = tmp_path_factory.mktemp("index") / "index"
-    build_index(folder, embedder, answers)
-    return folder
-
-
 @pytest.fixture
 def searched(index, tmp_path):
     """The run of a plain search for 20 answers to each question."""

@@ -19,13 +19,6 @@ QUESTIONS = ["a river of stone", "Where is music in the garden?", "number 41"]
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory, embedder, answers):
-    folder = tmp_path_factory.mktemp("index") / "index"
-    build_index(folder, embedder, answers)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def searcher(index, cross_encoder):
     return Searcher(index, str(cross_encoder), max_length=32)
 

@@ -1,5 +1,7 @@
 """Cross-validation: what scores a question has not seen it, and no question has a say in what scores it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,15 +46,13 @@ def test_weights_are_equal_without_evidence_and_never_negative(write_sets, answe
 def test_fused_scores_are_out_of_fold(write_sets, answer_set):
     data = answer_set(write_sets(dev=40, candidates=8), "dev")
     noise = np.random.default_rng(0)
-    scores = {
-        name: data.labels + noise.normal(scale=scale, size=data.num_pairs) for name, scale in [("a", 1), ("b", 2)]
-    }
+    scores = {name: data.labels + noise.normal(scale=n, size=data.num_pairs) for n, name in enumerate("ab", 1)}
     fold_of = np.arange(40) % 4
     fused = fuse_out_of_fold(data, scores, fold_of)
     for _, held_out in iterate_folds(fold_of):
         rows = held_out[data.question_of]
         turned = data.labels.copy()
         turned[rows] = 1 - turned[rows]  # labels of the fold itself do not matter
-        other = fuse_out_of_fold(type(data)(**{**vars(data), "labels": turned}), scores, fold_of)
+        other = fuse_out_of_fold(replace(data, labels=turned), scores, fold_of)
         np.testing.assert_allclose(other[rows], fused[rows])
     assert measure(data, fused).mean() > measure(data, scores["b"]).mean()

@@ -11,9 +11,9 @@ from finetune.data.folds import assign_folds
 from finetune.data.registry import load_split
 
 
-def write_file(path, count, candidates=3, wrong=True, asks="what is"):
+def write_file(path, count, candidates=3, turned=False, asks="what is"):
     rows = [
-        {"question": f"{asks} {q}?", "answer": f"answer {q} {k}", "label": int(k == q % candidates or not wrong)}
+        {"question": f"{asks} {q}?", "answer": f"answer {q} {k}", "label": int((k == q % candidates) != turned)}
         for q in range(count)
         for k in range(candidates)
     ]
@@ -85,18 +85,10 @@ def test_questions_of_the_test_set_are_removed_in_other_words_too(tmp_path):
         load_questions(str(tmp_path), None, tmp_path / "out")
 
 
-def test_labels_that_look_reversed_are_refused(tmp_path):
-    path = write_file(tmp_path / "q.jsonl", 60)
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({**row, "label": 1 - row["label"]}) + "\n" for row in rows))
-    with pytest.raises(KinspanError, match="--questions"):
-        load_questions(str(path), None, tmp_path / "out")
-
-
 def test_what_cannot_be_used_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    few, right = (write_file(tmp_path / "few.jsonl", 6), write_file(tmp_path / "right.jsonl", 60, wrong=False))
-    for given in (str(few), str(right), str(tmp_path / "empty"), f"wikiqa={tmp_path / 'empty'}"):
+    few, turned = write_file(tmp_path / "few.jsonl", 6), write_file(tmp_path / "turned.jsonl", 60, turned=True)
+    for given in (str(few), str(turned), str(tmp_path / "empty"), f"wikiqa={tmp_path / 'empty'}"):
         with pytest.raises(KinspanError, match="--questions"):
             load_questions(given, None, tmp_path / "out")
     for split in ("train", "dev", "test"):

@@ -240,19 +240,6 @@ def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(opt
     assert run._prepare(begun, replace(hooks, prepare=prepare), given)[0].name == "corpus"
 
 
-@pytest.fixture
-def train():
-    """A run that takes two seconds an update, and keeps how long it was asked to be."""
-    asked = []
-
-    def run_updates(updates):
-        asked.append(updates)
-        return {"steps": updates, "wall_seconds": 2.0 * updates}
-
-    run_updates.asked = asked
-    return run_updates
-
-
 @pytest.mark.parametrize(
     ("text", "seconds", "pairs"),
     [("30m", 1800, None), ("1.5h", 5400, None), ("51,200pairs", None, 51200), ("320pairs", None, 320)],
@@ -268,7 +255,13 @@ def test_other_budgets_are_refused(text):
         parse_budget(text)
 
 
-def test_a_time_is_measured_once_and_then_stays(train, tmp_path):
+def test_a_time_is_measured_once_and_then_stays(tmp_path):
+    asked = []
+
+    def train(updates):
+        asked.append(updates)
+        return {"steps": updates, "wall_seconds": 2.0 * updates}
+
     def die(updates):
         if updates > MEASURED_UPDATES:
             raise KeyboardInterrupt
@@ -279,4 +272,4 @@ def test_a_time_is_measured_once_and_then_stays(train, tmp_path):
     assert json.loads((tmp_path / PLANNED).read_text())["updates"] == {"20m": 600}
     for budget in ("20m", "20m", "40m", "51200pairs", "3200pairs"):
         train_for(parse_budget(budget), train, tmp_path)
-    assert train.asked == [MEASURED_UPDATES, 600, 600, 1200, 1600, 100]
+    assert asked == [MEASURED_UPDATES, 600, 600, 1200, 1600, 100]

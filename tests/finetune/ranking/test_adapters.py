@@ -13,20 +13,13 @@ from finetune.ranking.ranker import check_no_bottlenecks, find_max_length, load_
 from finetune.ranking.score import score_pairs
 from pretrain.release.folder import fingerprint_model
 from tests.adapters import write_random_adapter
-from tests.synthetic import write_model
 
 
 @pytest.fixture(scope="module")
-def make_adapter(tmp_path_factory):
+def make_adapter(make_model, tmp_path_factory):
     """``make_adapter("pfeiffer")``: a folder of an adapter beside a small base, its numbers drawn."""
-    from transformers import AutoModelForSequenceClassification as Auto
-
-    base = write_model(tmp_path_factory.mktemp("base"), Auto, num_labels=1, initializer_range=0.2)
-
-    def make(method):
-        return write_random_adapter(tmp_path_factory.mktemp("adapters") / method, base, method)
-
-    return make
+    base = make_model(initializer_range=0.2)
+    return lambda method: write_random_adapter(tmp_path_factory.mktemp("adapters") / method, base, method)
 
 
 @pytest.mark.parametrize("method", ["pfeiffer", "lora"])

@@ -92,12 +92,9 @@ def test_no_text_injects_a_special_token_and_none_breaks_it(headless):
     assert ids.count(embedder.model.tokenizer.sep_token_id) == 1
 
 
-def test_what_reads_both_texts_together_is_refused(model):
+def test_a_model_that_does_not_fit_is_refused_and_positions_are_never_exceeded(model, make_model, headless, caplog):
     with pytest.raises(KinspanError, match="--model"):
-        Embedder(str(model))
-
-
-def test_a_tokenizer_that_does_not_fit_is_refused_and_positions_are_never_exceeded(make_model, headless, caplog):
+        Embedder(str(model))  # reads both texts together
     assert Embedder(str(headless), max_length=65).max_length == 64
     assert "--max_length 65" in caplog.text
     with pytest.raises(KinspanError, match="tokenizer"):
@@ -113,12 +110,8 @@ def test_a_fingerprint_names_all_that_decides_the_vectors(saved, tmp_path):
     assert own == fingerprint_model(str(shutil.copytree(first, tmp_path / "copy")))
     (tmp_path / "copy/README.md").write_text("a card says nothing")
     assert own == fingerprint_model(str(tmp_path / "copy"))
-    for name in (
-        "1_Pooling/config.json",
-        "sentence_bert_config.json",
-        "tokenizer.json",
-        "2_Normalize/pytorch_model.bin",
-    ):
+    parts = "1_Pooling/config.json", "sentence_bert_config.json", "tokenizer.json", "2_Normalize/pytorch_model.bin"
+    for name in parts:
         changed = tmp_path / name / "changed"
         shutil.copytree(first, changed)
         (changed / name).parent.mkdir(exist_ok=True)

@@ -4,8 +4,9 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,17 +26,12 @@ class Client:
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> SimpleNamespace:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
-        names = {"Content-Type": "application/json"} | {
-            name.replace("_", "-"): value for name, value in headers.items()
-        }
-        connection.request(method, path, body, names)
+        connection.request(method, path, body, {"Content-Type": "application/json", **headers})
         response = connection.getresponse()
         text = response.read()
         connection.close()
-        is_json = response.headers.get_content_type() == "application/json"
-        return SimpleNamespace(
-            status=response.status, headers=response.headers, text=text, json=json.loads(text) if is_json else None
-        )
+        content = json.loads(text) if response.headers.get_content_type() == "application/json" else None
+        return SimpleNamespace(status=response.status, headers=response.headers, text=text, json=content)
 
     def get(self, path: str, **headers: str) -> SimpleNamespace:
         return self.request("GET", path, **headers)
@@ -56,9 +52,8 @@ class StandIn:
         self.gate: threading.Event | None = None
         self.fails: dict[str, Exception] = {}
         self.cross_encoder = None
-        manifest = SimpleNamespace(rows=4, model={"name": "stand-in"})
         answers = [SimpleNamespace(question=question, title="") for question in ("one?", "two?", "", "one?")]
-        self.index = _StandInIndex(answers, manifest)
+        self.index = StandInIndex(answers, "stand-in")
 
     def list_truncations(self) -> list[str]:
         return []
@@ -70,23 +65,28 @@ class StandIn:
         for question in questions:
             if question in self.fails:
                 raise self.fails[question]
-        hits = [
-            [Hit(f"a{n}", f"about {question}", "", "", "", 1.0 - n, {BI_ENCODER: 1.0 - n}) for n in range(k)]
-            for question in questions
-        ]
+        ranked = [(f"a{n}", 1.0 - n) for n in range(k)]
+        hits = [[Hit(name, f"about {q}", "", "", "", x, {BI_ENCODER: x}) for name, x in ranked] for q in questions]
         return Answered(hits, {"encode": 1.0, "total": 1.0})
 
 
-class _StandInIndex:
-    def __init__(self, answers: list[Any], manifest: Any) -> None:
-        self._answers, self.manifest = answers, manifest
-        self.folder = SimpleNamespace(resolve=lambda: SimpleNamespace(name="stand-in"))
+class StandInIndex:
+    def __init__(self, answers: list[Any], name: str) -> None:
+        self._answers, self.folder = answers, Path(name)
+        self.manifest = SimpleNamespace(model={"name": name})
 
     def __len__(self) -> int:
         return len(self._answers)
 
     def answer(self, row: int) -> Any:
         return self._answers[row]
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @contextmanager
@@ -97,10 +97,7 @@ def running(service: ServiceSettings, searcher: Any) -> Iterator[SimpleNamespace
     server = make_server(service, opened, searcher)
     thread = threading.Thread(target=server.run, args=[[opened]])
     thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: server.started)
     try:
         yield SimpleNamespace(server=server, client=Client(port), thread=thread)
     finally:
@@ -109,32 +106,15 @@ def running(service: ServiceSettings, searcher: Any) -> Iterator[SimpleNamespace
         assert not thread.is_alive()
 
 
-Start = Callable[..., SimpleNamespace]
-
-
 @pytest.fixture
 def stand_in() -> StandIn:
     return StandIn()
 
 
 @pytest.fixture
-def start(stand_in: StandIn) -> Iterator[Start]:
+def start(stand_in: StandIn) -> Iterator[Callable[..., SimpleNamespace]]:
     """``start(**settings)``: a service with the stand-in for a searcher."""
-    opened = []
-
-    def begin(**settings: Any) -> SimpleNamespace:
-        context = running(ServiceSettings("stand-in", **settings), stand_in)
-        opened.append(context)
-        return context.__enter__()
-
-    yield begin
-    if stand_in.gate:
-        stand_in.gate.set()
-    for context in opened:
-        context.__exit__(None, None, None)
-
-
-@pytest.fixture(scope="session")
-def run_service() -> Callable[[ServiceSettings, Any], AbstractContextManager[SimpleNamespace]]:
-    """``with run_service(service, searcher) as started:``, for fixtures of a wider scope than ``start``."""
-    return running
+    with ExitStack() as services:
+        yield lambda **given: services.enter_context(running(ServiceSettings("stand-in", **given), stand_in))
+        if stand_in.gate:
+            stand_in.gate.set()

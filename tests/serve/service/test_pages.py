@@ -13,6 +13,7 @@ from serve.questions import BI_ENCODER, CROSS_ENCODER
 from serve.search import Answered, Hit
 from serve.service.evaluations import EvaluatedQuery, write_evaluation
 from serve.service.waiting import ServiceSettings
+from tests.serve.service.conftest import StandInIndex, running
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TOKEN = "a-token-of-some-length"
@@ -41,11 +42,7 @@ class Shelf:
 
     cross_encoder = SimpleNamespace(name="tiny-ranker")
     list_truncations = staticmethod(list)
-
-    def __init__(self):
-        manifest = SimpleNamespace(rows=len(ANSWERS), model={"name": "tiny-encoder"})
-        folder = SimpleNamespace(resolve=lambda: SimpleNamespace(name="help desk"))
-        self.index = ShelfIndex(manifest, folder)
+    index = StandInIndex(ANSWERS, "help desk")
 
     def search(self, questions, k, rerank_k, first_stage):
         return Answered([self._find(q, k, rerank_k) for q in questions], {"encode": 1.5, "rerank": 8.0, "total": 9.5})
@@ -53,34 +50,22 @@ class Shelf:
     def _find(self, question, k, rerank_k):
         words = set(question.lower().split())
         found = [answer for answer in ANSWERS if words & set(re.findall(r"\w+", answer.text.lower()))]
-        scores = [
-            {BI_ENCODER: 0.9 - n / 10} | ({CROSS_ENCODER: 2.0 - n} if rerank_k else {}) for n in range(len(found))
-        ]
-        return [
-            Hit(*a, score=[*of_stage.values()][-1], scores=of_stage) for a, of_stage in zip(found, scores, strict=True)
-        ][:k]
-
-
-class ShelfIndex:
-    def __init__(self, manifest, folder):
-        self.manifest, self.folder = manifest, folder
-
-    def __len__(self):
-        return len(ANSWERS)
-
-    def answer(self, row):
-        return ANSWERS[row]
+        hits = []
+        for n, answer in enumerate(found[:k]):
+            scores = {BI_ENCODER: 0.9 - n / 10} | ({CROSS_ENCODER: 2.0 - n} if rerank_k else {})
+            hits.append(Hit(*answer, score=[*scores.values()][-1], scores=scores))
+        return hits
 
 
 @pytest.fixture(scope="module")
-def site(run_service, tmp_path_factory):
+def site(tmp_path_factory):
     """The address of a service with an evaluation of 60 questions: A is right on the even ones, B on every third."""
     folder = tmp_path_factory.mktemp("evaluations") / "desk"
     right, wrong = [("a0", 0.9), ("a3", 0.2)], [("a3", 0.8), ("a0", 0.1)]
     found = [{"words": wrong if n % 2 else right, "meaning": [] if n % 3 else right, "both": right} for n in range(60)]
     asked = [EvaluatedQuery(f"q/{n}", f"question {n}", ["a0"], hits) for n, hits in enumerate(found)]
     write_evaluation(folder, asked, ANSWERS)
-    with run_service(ServiceSettings("index", "tiny", evaluation=[str(folder)]), Shelf()) as started:
+    with running(ServiceSettings("index", "tiny", evaluation=[str(folder)]), Shelf()) as started:
         yield f"http://127.0.0.1:{started.client.port}"
 
 
@@ -177,8 +162,8 @@ def test_what_the_service_refuses_is_said(page, site):
     assert page.locator(".problem").count() == 0
 
 
-def test_a_token_is_asked_for(page, run_service):
-    with run_service(ServiceSettings("index", "tiny", token=TOKEN), Shelf()) as started:
+def test_a_token_is_asked_for(page):
+    with running(ServiceSettings("index", "tiny", token=TOKEN), Shelf()) as started:
         page.goto(f"http://127.0.0.1:{started.client.port}/?q=printer")
         page.fill("#token", "another-token-than-that")
         page.press("#token", "Enter")

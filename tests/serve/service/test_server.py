@@ -9,20 +9,11 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from launch.commands import serve as entry
 from launch.kinspan import show
-from serve.building import build_index
 from serve.search import Searcher
 from serve.service.server import read_token
 from serve.service.waiting import ServiceSettings
 from tests.launch.entries import program_of
 from tests.serve.service.conftest import Client, running
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory, embedder, answers):
-    folder = tmp_path_factory.mktemp("served") / "index"
-    build_index(folder, embedder, answers)
-    return folder
-
 
 QUESTIONS = [f"what of the river and number {n}?" for n in range(12)]
 
