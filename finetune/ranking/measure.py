@@ -39,10 +39,7 @@ log = logging.getLogger(__name__)
 def measure_files(
     runs: list[str], qrels: str, *, metrics: Sequence[str] = METRICS, as_json: bool = False
 ) -> Iterator[str]:
-    """Measures TREC run files, the first of which is the baseline, by the judgements of ``qrels``.
-
-    metrics: by our own names, or by those of ir_measures
-    """
+    """Measures TREC run files, the first of which is the baseline, by the judgements of ``qrels``."""
     judged = trec.read_qrels(Path(qrels))
     systems: dict[str, Figures] = {}
     notes = []

@@ -1,7 +1,6 @@
 """Forward passes over examples of like length, packed, so that no padding is computed."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ from pretrain.engine.watch import note_place
 from .encode import EncodedPairs, EncodedTexts, group_by_length
 
 BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; on a CPU, more would overflow the cache
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 
 PackedForward = Callable[..., torch.Tensor]  # takes what EncodedExamples.pack returns, gives an output per example
 
@@ -47,10 +45,9 @@ def run_batches(
     device = out.device
     batches = list(group_by_length(encoded.lengths, BATCH_TOKENS[device.type], numbers))
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    dtype = PRECISIONS[precision]
     rounds = range(0, len(batches), size)
     bar = show_progress(what, "passes", rounds, quiet=rank > 0 or len(rounds) <= 20, leave=False)
-    with torch.autocast(device.type, dtype) if dtype else nullcontext():  # around all passes: weights are rounded once
+    with torch.autocast(device.type, torch.bfloat16, precision == "bf16"):  # around all: weights are rounded once
         for first in bar:
             rows = batches[min(first + rank, len(batches) - 1)]
             note_place(f"{what}, pass {first // size + 1} of {len(rounds)}")

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from serve.folder import read_manifest
 from serve.questions import CANDIDATES, SearcherFlags, keep_judged, read_questions
 
 if TYPE_CHECKING:
-    from serve.search import Answered, Hit
+    from serve.search import Hit
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,8 @@ def main() -> Iterator[str]:
         questions = keep_judged(Path(str(config.questions)), questions)  # those with relevance judgements
     read_manifest(Path(config.index))  # before torch is imported, which takes seconds
     log.info("loading PyTorch and %s", config.index)
-    from serve.search import Searcher
+    from finetune.evaluation.trec import write_run
+    from serve.search import Searcher, list_scores, search_all
 
     settings = config.cross_encoder, config.model, config.precision, config.max_length, config.blend
     searcher = Searcher(config.index, *settings)
@@ -82,7 +83,14 @@ def main() -> Iterator[str]:
         exact=config.exact,
     )
     if config.questions:
-        yield from _answer_all(search, questions, is_beir, config)
+        k = config.k or (RUN_HITS if config.run else SHOWN_HITS)
+        answers = list(search_all(search, questions, k, skip_same_id=is_beir))
+        if config.json or not config.run:
+            for name, hits in answers:
+                yield _format_hits({"question_id": name, "question": questions[name]}, hits, config.json)
+        if config.run:
+            count = write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in answers), TAG)
+            log.info("%s: %d questions, %d answers", config.run, len(questions), count)
     for question in config.question:
         answered = search([question], config.k or SHOWN_HITS)
         timings = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in answered.timings.items())
@@ -90,22 +98,6 @@ def main() -> Iterator[str]:
         yield shown if config.json else f"{shown}\n\n  {timings}"
     for line in searcher.list_truncations():
         log.info(line)
-
-
-def _answer_all(
-    search: "Callable[[Sequence[str], int], Answered]", questions: dict[str, str], is_beir: bool, config: SearchConfig
-) -> Iterator[str]:
-    from finetune.evaluation.trec import write_run
-    from serve.search import list_scores, search_all
-
-    k = config.k or (RUN_HITS if config.run else SHOWN_HITS)
-    answers = list(search_all(search, questions, k, skip_same_id=is_beir))
-    if config.json or not config.run:
-        for name, hits in answers:
-            yield _format_hits({"question_id": name, "question": questions[name]}, hits, config.json)
-    if config.run:
-        count = write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in answers), TAG)
-        log.info("%s: %d questions, %d answers", config.run, len(questions), count)
 
 
 def _format_hits(question: dict[str, str], hits: "list[Hit]", as_json: bool) -> str:
