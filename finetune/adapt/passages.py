@@ -24,7 +24,6 @@ from .questions import MIN_QUESTIONS, Questions, divide
 
 DEPTH = 25  # paragraphs that each search finds
 MAX_QUESTIONS = 1000
-VECTORS = "vectors"  # folder of the cached vectors
 
 
 def has_labels(path: Path, columns: dict[str, str] | None) -> bool:
@@ -47,7 +46,7 @@ def search_candidates(
     texts = paragraphs.texts
     rankings = [rank_by_words(texts, asked.questions, DEPTH, language)]
     if find_kind(model) == BI_ENCODER and not holds_no_weights(model):
-        rankings.insert(0, search_by_model(model, texts, list(asked.questions), folder / VECTORS))
+        rankings.insert(0, search_by_model(model, texts, list(asked.questions), folder / "vectors"))
     data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)
     places = ["\t".join(paragraphs.documents[rows[0]]) for rows in right]
     share = found[data.labels == 1].mean()

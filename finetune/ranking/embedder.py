@@ -97,7 +97,11 @@ class Embedder:
         cleaned = self._clean(texts)
         if self.packed:
             prompt = find_prompt(self.model, prompts)
-            vectors = self._embed_packed(self.packed, [prompt + text for text in cleaned], precision)
+            tokens = tokenise(self.model.tokenizer, [prompt + text for text in cleaned])
+            lengths = np.minimum(tokens.lengths + self.template.num_special, self.max_length)
+            encoded = EncodedTexts(tokens, self.template, lengths)
+            vectors = torch.zeros(len(texts), self.packed.config.hidden_size, device=self.model.device)
+            run_batches(self.packed, encoded, np.arange(len(texts)), vectors, f"embedding with {self.name}", precision)
         else:
             encode = self.model.encode_query if prompts == QUERY else self.model.encode_document
             options = {"show_progress_bar": False, "convert_to_tensor": True}
@@ -107,13 +111,6 @@ class Embedder:
             row = np.flatnonzero(~np.isfinite(array).all(axis=1))[0]
             raise KinspanError(f"--model {self.place}: its vector of {texts[row][:60]!r} is not finite")
         return array
-
-    def _embed_packed(self, ranker: SiameseRanker, texts: list[str], precision: str) -> torch.Tensor:
-        tokens, special = tokenise(self.model.tokenizer, texts), self.template.num_special
-        encoded = EncodedTexts(tokens, self.template, np.minimum(tokens.lengths + special, self.max_length))
-        vectors = torch.zeros(len(texts), ranker.config.hidden_size, device=self.model.device)
-        run_batches(ranker, encoded, np.arange(len(texts)), vectors, f"embedding with {self.name}", precision)
-        return vectors
 
 
 def _find_pooling(model: SentenceTransformer) -> str | None:

@@ -131,7 +131,9 @@ def _load_cross_encoder(name_or_dir: str, kind: str, max_length: int | None, pre
         if isinstance(scorer, Ranker):
             scores = score_pairs(scorer, pairs, scorer.device, f"scoring with {name}", precision)
         else:
-            scores = _score_by_library(scorer, data)
+            texts = zip((data.questions[n] for n in data.question_of), data.answers.to_pylist(), strict=True)
+            logits = scorer.predict(list(texts), show_progress_bar=False)
+            scores = (logits if logits.ndim == 1 else logits[:, 1] - logits[:, 0]).astype(np.float64)
         return scores, pairs.find_cut()
 
     return RankingModel(name, length, run)
@@ -145,10 +147,3 @@ def _load_by_library(name_or_dir: str) -> CrossEncoder:
     if config.num_labels not in (1, 2):
         raise KinspanError(f"--model {name_or_dir} has {config.num_labels} labels: give a model with 1 or 2")
     return load_cross_encoder(name_or_dir, torch.nn.Identity())  # logits, as for a Ranker
-
-
-def _score_by_library(model: CrossEncoder, data: AnswerSet) -> np.ndarray:
-    """Returns each pair's logit, or label 1's minus label 0's if there are two, ``[N]``."""
-    questions = (data.questions[number] for number in data.question_of)
-    logits = model.predict(list(zip(questions, data.answers.to_pylist(), strict=True)), show_progress_bar=False)
-    return (logits if logits.ndim == 1 else logits[:, 1] - logits[:, 0]).astype(np.float64)
