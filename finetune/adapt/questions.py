@@ -108,12 +108,6 @@ def make_spec(given: str) -> str:
     return given if "=" in given else f"{FILES}={given}"
 
 
-def name_questions(given: str) -> str:
-    """Returns the name for a card: the public data set, or the given file or folder."""
-    name, _, place = make_spec(given).partition("=")
-    return name if name != FILES else Path(place).resolve().name
-
-
 def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
     """Reads the labelled questions of ``--questions``, pools train and dev, and checks and divides them.
 

@@ -205,14 +205,11 @@ class Cost(NamedTuple):
 
 
 class CostMeter:
-    """Measures the cost of rankers.
-
-    Models of one architecture take the same time, and so a start is measured for all rankers that are trained from it.
-    """
+    """Measures the cost of rankers, one for each role: models of one architecture take the same time."""
 
     def __init__(self, data: AnswerSet, words: WordCounts) -> None:
         self.data, self.words = data.take(np.arange(min(TIMED_QUESTIONS, data.num_questions))), words
-        self.measured: dict[str, Cost] = {}  # by role
+        self.measured: dict[str, Cost] = {}
 
     def measure(self, ranker: Ranker) -> Cost:
         """Returns the cost of scoring a question's candidates, or of a fusion's parts together.

@@ -34,7 +34,7 @@ from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 from .budget import BATCH, Budget
 from .page import render_page
 from .passages import has_labels, search_candidates
-from .questions import TEST, Questions, load_questions, locate_test, name_questions
+from .questions import FILES, TEST, Questions, load_questions, locate_test, make_spec
 from .rankers import (
     PRETRAINED,
     Cost,
@@ -81,14 +81,7 @@ class AdaptOptions:
 
 @dataclass(frozen=True)
 class PipelineHooks:
-    """Functions of data_pipeline and pretrain, passed in because finetune may not import them.
-
-    prepare:  given documents, a model, a folder and texts, makes or finds the corpus of the documents in the folder,
-              without those that contain one of the texts, and returns its counts
-    choose:   returns the objective for a corpus
-    pretrain: trains with settings in a folder, or resumes, and returns the summary; writes the model to ``release``
-    read:     returns the paragraphs of documents
-    """
+    """Functions that ``launch.commands.adapt`` describes, passed in because finetune may not import their packages."""
 
     prepare: Callable[[list[str], str, Path, list[str]], dict[str, int]]
     choose: Callable[[Path], str]
@@ -221,8 +214,6 @@ def train_for(budget: Budget, train: Callable[[int], JsonObject], folder: Path) 
 
     A time becomes a number of updates by the speed of the first MEASURED_UPDATES, which the run then continues.
     ``folder`` keeps the number, so that the same budget gives it again, and a killed run resumes.
-
-    train: trains up to this total number of updates, and returns the summary
     """
     path = folder / PLANNED
     plan = read_object(path, "delete it") if path.exists() else {"updates": {}, "seconds": None}
@@ -364,7 +355,8 @@ def _release(verdict: Verdict, ranker: Ranker, comparison: Comparison) -> None:
     by_name = {verdict.best.name: figures["chosen"], verdict.base.name: figures["base"], BM25: figures["bm25"]}
     measured = {split: {MAP: by_name.pop(ranker.name)}}
     measured |= {f"{split}, {name}": {MAP: value} for name, value in by_name.items()}
-    about = {"data": name_questions(str(comparison.options.questions)), "figures": measured}
+    name, _, place = make_spec(str(comparison.options.questions)).partition("=")
+    about = {"data": name if name != FILES else Path(place).resolve().name, "figures": measured}
     models = {part.role: part.model for part in ranker.parts or (ranker,)}
     if find_kind(comparison.options.model) == BI_ENCODER:
         models.setdefault(BI_ENCODER, comparison.options.model)  # finds what the others rank

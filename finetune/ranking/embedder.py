@@ -76,10 +76,7 @@ class Embedder:
         return np.concatenate(scores).astype(np.float64), cut
 
     def find_cut(self, texts: Sequence[str], prompts: tuple[str, ...] = ANSWER) -> np.ndarray:
-        """Returns which texts have more than ``max_length`` tokens, and so are truncated, ``[n]`` bool.
-
-        prompts: the kind of the texts, ``ANSWER`` or ``QUERY``
-        """
+        """Returns which texts, of kind ``ANSWER`` or ``QUERY``, are cut to ``max_length`` tokens, ``[n]`` bool."""
         if not texts or not isinstance(self.model.tokenizer, PreTrainedTokenizerBase):
             return np.zeros(len(texts), dtype=bool)
         options = {"truncation": True, "max_length": self.max_length + 1, "split_special_tokens": True}

@@ -56,8 +56,7 @@ def mine_file(
 ) -> tuple[AnswerSet, list[Negatives]]:
     """Mines negatives for the data set ``spec``, writes both into ``output``, and returns the questions and negatives.
 
-    model:         the bi-encoder that retrieves candidates
-    cross_encoder: scores the candidates instead of the bi-encoder
+    The bi-encoder ``model`` retrieves candidates; the cross-encoder, if given, scores them instead.
     """
     old = find_files(output, [f"train{suffix}" for suffix in FORMATS])
     if old and not (output / FACTS).exists():

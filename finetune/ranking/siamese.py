@@ -118,10 +118,7 @@ def encode_answers(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_leng
 def score_texts(
     ranker: PackedForward, data: AnswerSet, texts: EncodedAnswers, width: int, device: torch.device, what: str
 ) -> np.ndarray:
-    """Returns the cosine of every row's candidate to its question, ``[N]`` float64; each text is embedded once.
-
-    width: dimension of the vectors
-    """
+    """Returns the cosine of every row's candidate to its question, ``[N]`` float64, by vectors of this ``width``."""
     needed = np.unique(np.concatenate([texts.questions[data.question_of], texts.answers]))
     vectors = torch.zeros(len(texts.lengths), width, device=device)
     run_batches(ranker, texts, needed, vectors, what)
