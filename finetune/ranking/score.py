@@ -16,7 +16,7 @@ from .encode import EncodedPairs, EncodedTexts, group_by_length
 
 BATCH_TOKENS = {"cuda": 65536, "cpu": 2048}  # per forward pass; on a CPU, more would overflow the cache
 
-PackedForward = Callable[..., torch.Tensor]  # takes what EncodedExamples.pack returns, gives an output per example
+PackedForward = Callable[..., torch.Tensor]  # takes what ``pack`` returns, gives an output per example
 
 
 def score_pairs(

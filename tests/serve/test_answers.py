@@ -7,6 +7,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from serve.answers import Answer, name_by_hash, read_answers, read_paragraphs
+from tests.conftest import write_jsonl
 
 
 def read(source, columns=None, all_answers=False):
@@ -17,11 +18,6 @@ def read_documents(*sources):
     return read_answers([], list(map(str, sources)))
 
 
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_a_table_may_name_and_leave_out_its_fields(tmp_path):
     rows = [
         {"id": 7, "text": " Restart\nit. ", "title": "It hangs", "url": "https://x.org"},
@@ -30,7 +26,9 @@ def test_a_table_may_name_and_leave_out_its_fields(tmp_path):
         {"answer": "Update it.", "title": "T"},
         {"id": "1\ud83d", "text": "Cut \ud83d", "question": "\udc00"},
     ]
-    assert read(write(tmp_path / "solved.jsonl", rows)) == [
+    path = tmp_path / "solved.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read(path) == [
         Answer("7", "Restart\nit.", "", "https://x.org", "It hangs"),
         Answer(name_by_hash("Update it.", "T"), "Update it.", "", "", "T"),
         Answer("1?", "Cut ?", "?"),
@@ -38,9 +36,9 @@ def test_a_table_may_name_and_leave_out_its_fields(tmp_path):
     path = tmp_path / "solved.tsv"
     path.write_text('nr\tpassage\tasked\n1\tsay "so"\twhy?\n2\tb\t\n')
     assert read(path, {"id": "nr", "question": "asked"}) == [Answer("1", 'say "so"', "why?"), Answer("2", "b")]
-    path = write(tmp_path / "some.jsonl", [{"text": "a"}, {"text": "b", "why": "q"}])
+    path = write_jsonl(tmp_path / "some.jsonl", [{"text": "a"}, {"text": "b", "why": "q"}])
     assert [answer.question for answer in read(path, {"question": "why"})] == ["", "q"]
-    path = write(tmp_path / "docid.jsonl", [{"docid": "7067032", "title": "Owls", "text": "Owls hunt at night."}])
+    path = write_jsonl(tmp_path / "docid.jsonl", [{"docid": "7067032", "title": "Owls", "text": "Owls hunt at night."}])
     assert read(path) == [Answer("7067032", "Owls hunt at night.", title="Owls")]
     (tmp_path / "collection.tsv").write_text('0\tThe "first" one.\n17\tAnother.\n')
     assert read(tmp_path / "collection.tsv") == [Answer("0", 'The "first" one.'), Answer("17", "Another.")]
@@ -70,7 +68,7 @@ def test_a_source_that_is_absent_or_no_table_is_refused(tmp_path):
     for read_source in (read, read_documents, lambda path: read(f"forum=questions:{path}")):
         with pytest.raises(KinspanError, match=r"absent\.jsonl"):
             read_source(tmp_path / "absent.jsonl")
-    broken = write(tmp_path / "asked.jsonl", [{"id": 1, "title": "Why?"}])
+    broken = write_jsonl(tmp_path / "asked.jsonl", [{"id": 1, "title": "Why?"}])
     with pytest.raises(KinspanError, match=re.escape(str(broken))):
         read(f"forum=questions:{broken}")
     for source in (f"forum={tmp_path}", f"files={tmp_path}", tmp_path):
@@ -84,12 +82,13 @@ def test_numbers_within_questions_are_no_ids_of_texts(tmp_path):
     rows = [("why?", "0", "since", 1), ("why?", "1", "so", 0), ("how?", "0", "so", 1), ("how?", "1", "since", 0)]
     names = ("question", "answer_id", "answer", "label")
     (tmp_path / "set").mkdir()
-    write(tmp_path / "set/train.jsonl", [dict(zip(names, row, strict=True)) for row in rows])
+    write_jsonl(tmp_path / "set/train.jsonl", [dict(zip(names, row, strict=True)) for row in rows])
     answers = read(f"files={tmp_path / 'set'}")
     assert [(answer.text, answer.question) for answer in answers] == [("since", "why?"), ("so", "how?")]
     for split in ("train", "dev"):  # without ids
-        asked = [(f"{q} in {split}?", a) for q in ("why", "how") for a in ("since", "so")]
-        write(tmp_path / f"{split}.jsonl", [{"question": q, "answer": a, "label": int(a == "so")} for q, a in asked])
+        pairs = [(f"{q} in {split}?", a) for q in ("why", "how") for a in ("since", "so")]
+        rows = [{"question": q, "answer": a, "label": int(a == "so")} for q, a in pairs]
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
     assert sorted(answer.text for answer in read(f"files={tmp_path}")) == ["since", "so"]
 
 
@@ -98,9 +97,9 @@ def test_a_data_set_gives_its_candidates_and_the_questions_that_they_answer(tmp_
     folder.mkdir()
     rows = [("1", "why?", "a", "since", 0), ("2", "how?", "b", "so", 1), ("2", "how?", "a", "since", 1)]
     names = ("question_id", "question", "answer_id", "answer", "label")
-    lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows]
-    (folder / "train.jsonl").write_text("".join(lines))
-    (folder / "dev.jsonl").write_text(lines[1].replace('"so"', '"otherwise"'))
+    lines = [dict(zip(names, row, strict=True)) for row in rows]
+    write_jsonl(folder / "train.jsonl", lines)
+    write_jsonl(folder / "dev.jsonl", [lines[1] | {"answer": "otherwise"}])
     answers = read(f"files={folder}")
     of_b = [Answer(name_by_hash(text, ""), text, "how?") for text in ("so", "otherwise")]
     assert answers == [Answer("a", "since", "how?"), *of_b]
@@ -118,7 +117,7 @@ def questions(folder):
         {"id": "t2", "title": "The screen is dark", "text": "It was bright before, and now it is dark.", "answers": []},
         {"id": "t3", "title": "The mouse is stuck", "text": "It moves left and never right.", "answers": ["Clean it."]},
     ]
-    return f"questions:{write(folder / 'tickets.jsonl', rows)}"
+    return f"questions:{write_jsonl(folder / 'tickets.jsonl', rows)}"
 
 
 def test_a_forum_gives_its_accepted_answers_or_all(tmp_path):
@@ -139,7 +138,7 @@ def test_a_folder_in_the_form_of_beir(tmp_path):
         {"_id": "32", "title": "Only a title", "text": ""},
         {"_id": "33", "title": "", "text": ""},
     ]
-    write(tmp_path / "corpus.jsonl", rows)
+    write_jsonl(tmp_path / "corpus.jsonl", rows)
     answers = read(tmp_path)
     assert answers == [
         Answer("MED-10", "Statins They lower cholesterol."),
@@ -153,7 +152,7 @@ def test_a_folder_in_the_form_of_beir(tmp_path):
 def test_documents_are_read_by_paragraphs_and_a_forum_by_its_answers(tmp_path, tiny_documents):
     path = tmp_path / "d.jsonl"
     document = {**tiny_documents[0], "url": "https://x.org"}
-    write(path, [document, *tiny_documents[1:], {"paragraphs": ["Short."]}])
+    write_jsonl(path, [document, *tiny_documents[1:], {"paragraphs": ["Short."]}])
     answers = read_documents(path)
     assert Answer(f"{document['id']}#1", document["paragraphs"][0], "", "https://x.org", document["title"]) in answers
     assert "Short." not in {answer.text for answer in answers}
@@ -172,7 +171,7 @@ def test_paragraphs_are_found_again_by_the_ids_of_their_documents(tmp_path, tiny
     (tmp_path / "docs/sub/README.md").write_text(f"# A\n\n{second}")
     (tmp_path / "old/docs/README.md").write_text(third)
     lines = [{"id": "x", "paragraphs": [text]} for text in (first, second, third, second)]
-    (tmp_path / "d.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_jsonl(tmp_path / "d.jsonl", lines)
     folders = [tmp_path / "docs", tmp_path / "old/docs"]
     answers = read_documents(*folders, tmp_path / "my notes.md", tmp_path / "d.jsonl")
     ids = {(answer.id, answer.text, answer.title) for answer in answers}

@@ -27,19 +27,13 @@ def read(folder, embedder, k=10):
     return [([index.answer(row).id for row in rows], np.round(scores, 4).tolist()) for rows, scores in ranked]
 
 
-@pytest.fixture
-def encoded(embedder, monkeypatch):
-    """The numbers of answers that were encoded at a time."""
-    encode, counts = embedder.embed_answers, []
-    monkeypatch.setattr(embedder, "embed_answers", lambda texts, *more: counts.append(len(texts)) or encode(texts))
-    return counts
-
-
 @pytest.mark.parametrize("approximate", [False, True])
-def test_an_index_becomes_what_its_answers_are_now(approximate, tmp_path, embedder, answers, encoded, caplog):
+def test_an_index_becomes_what_its_answers_are_now(approximate, tmp_path, embedder, answers, monkeypatch, caplog):
     if approximate:
         pytest.importorskip("usearch")
     caplog.set_level(logging.INFO)
+    encode, encoded = embedder.embed_answers, []
+    monkeypatch.setattr(embedder, "embed_answers", lambda texts, *more: encoded.append(len(texts)) or encode(texts))
     built, grown = tmp_path / "built", tmp_path / "grown"
     first = [*answers[30:50], answers[0]._replace(text="an older text"), answers[1]._replace(title="T"), *answers[2:20]]
     build_index(grown, embedder, first, approximate=approximate)

@@ -12,6 +12,7 @@ from launch.commands import evaluate, index, rank, search
 from launch.kinspan import show
 from serve.questions import BI_ENCODER, BM25, FUSION
 from serve.search import Searcher
+from tests.conftest import write_jsonl
 
 
 @pytest.fixture
@@ -28,8 +29,7 @@ def run(monkeypatch, capsys):
 
 
 def write(path, answers):
-    path.write_text("".join(json.dumps(answer._asdict()) + "\n" for answer in answers))
-    return path
+    return write_jsonl(path, (answer._asdict() for answer in answers))
 
 
 def test_from_answers_to_a_question(tmp_path, run, bi_encoder, cross_encoder, answers):
@@ -65,10 +65,8 @@ def built(tmp_path, run, bi_encoder, answers):
     """A folder in BEIR's form, and an index of it."""
     folder = tmp_path / "beir"
     (folder / "qrels").mkdir(parents=True)
-    rows = [{"_id": answer.id, "title": "", "text": answer.text} for answer in answers]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = [{"_id": f"q{number}", "text": f"number {number}"} for number in range(10, 19)]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    write_jsonl(folder / "corpus.jsonl", [{"_id": a.id, "title": "", "text": a.text} for a in answers])
+    write_jsonl(folder / "queries.jsonl", [{"_id": f"q{n}", "text": f"number {n}"} for n in range(10, 19)])
     judged = "".join(f"q{number}\ta{number}\t1\n" for number in range(10, 15))
     (folder / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     run(index, "--model", bi_encoder, "--answers", folder, "--output_dir", tmp_path / "index")
@@ -130,11 +128,9 @@ def test_what_cannot_be_done_is_refused(tmp_path, run, entry, arguments, named):
 
 def test_documents_are_searched_as_an_index_of_them(tmp_path, run, bi_encoder, cross_encoder, tiny_documents):
     texts = {paragraph for document in tiny_documents for paragraph in document["paragraphs"]}
-    documents, questions = tmp_path / "documents.jsonl", tmp_path / "questions.jsonl"
-    documents.write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
+    documents = write_jsonl(tmp_path / "documents.jsonl", tiny_documents)
     asked = {" ".join(text.split()[:6]): text for text in sorted(texts)[::9]}
-    lines = ({"question": question, "answer": answer} for question, answer in asked.items())
-    questions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    questions = write_jsonl(tmp_path / "questions.jsonl", [{"question": q, "answer": a} for q, a in asked.items()])
     flags = ("--documents", documents, "--data", f"files={questions}", "--depth", 20, "--json")
     result = json.loads(run(evaluate, *flags, "--model", cross_encoder, bi_encoder).splitlines()[-1])
     assert result["questions"] == len(asked)

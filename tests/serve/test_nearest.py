@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from finetune.evaluation.bm25 import score_bm25
 from finetune.ranking.retrieval import find_by_words, find_exactly, take_best
 from serve.index import find_approximately, map_graph, map_words, write_graph, write_words
+from serve.search import make_candidates
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +55,6 @@ def test_best_of_equal_scores_are_the_first():
 
 
 def test_words_are_bm25s(tmp_path):
-    from finetune.evaluation.bm25 import score_bm25
-    from serve.search import make_candidates
-
     texts = ["the river rose", "a stone bridge over the river", "silver music", "river river stone"]
     write_words(tmp_path, texts, "en")
     words = map_words(tmp_path)

@@ -1,6 +1,5 @@
 """Runs of a search, which TREC tools measure, and runs that are re-ranked."""
 
-import json
 import re
 from functools import partial
 
@@ -15,6 +14,7 @@ from finetune.ranking.model import score_answers
 from serve.building import build_index
 from serve.questions import FUSION
 from serve.search import Searcher, list_scores, make_candidates, rerank_run, search_all
+from tests.conftest import write_jsonl
 
 QUESTIONS = {f"q{number}": f"what of number {number}" for number in range(0, 60, 3)}
 
@@ -42,8 +42,7 @@ def rerank(searched, cross_encoder, tmp_path):
 
 
 def write_collection(path, answers):
-    path.write_text("".join(json.dumps({"_id": answer.id, "text": answer.text}) + "\n" for answer in answers))
-    return path
+    return write_jsonl(path, ({"_id": answer.id, "text": answer.text} for answer in answers))
 
 
 def test_a_run_holds_what_the_search_finds_and_measures_as_it(tmp_path, index, cross_encoder):

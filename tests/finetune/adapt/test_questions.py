@@ -1,7 +1,5 @@
 """Labelled questions as users have them: in one file, with a leak, reversed, or far too many."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from data_pipeline.core.errors import KinspanError
 from finetune.adapt.questions import load_questions, thin
 from finetune.data.folds import assign_folds
 from finetune.data.registry import load_split
+from tests.conftest import write_jsonl
 
 
 def write_file(path, count, candidates=3, turned=False, asks="what is"):
@@ -17,8 +16,7 @@ def write_file(path, count, candidates=3, turned=False, asks="what is"):
         for q in range(count)
         for k in range(candidates)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_jsonl(path, rows)
 
 
 def test_one_file_is_used_whole_and_judges_whole(tmp_path):
@@ -58,7 +56,7 @@ def test_thinning_keeps_the_share_of_right_candidates(tmp_path, count, candidate
         for q in range(count)
         for k in range(candidates)
     ]
-    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "test.jsonl", rows)
     data = load_split(f"files={tmp_path}", "test")
     notes = []
     thinned = thin(data, (count, count * sum(kept)), notes)

@@ -21,6 +21,7 @@ from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.ranking.model import score_answers
+from tests.conftest import write_jsonl
 from tests.finetune.conftest import WORDS
 
 
@@ -148,8 +149,7 @@ def test_whatever_is_chosen_is_released(done, options, hooks, monkeypatch, numbe
 
 def test_what_cannot_be_trained_is_refused_before_the_pretraining(options, hooks, tmp_path):
     rows = [{"question": f"what is {q}", "answer": f"{k}", "label": int(k == 1)} for q in range(20) for k in range(2)]
-    path = tmp_path / "few-answers.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_jsonl(tmp_path / "few-answers.jsonl", rows)
     begun = []
     with pytest.raises(KinspanError):
         adapt(options(questions=str(path)), replace(hooks, pretrain=lambda *given: begun.append(given)))
@@ -193,8 +193,7 @@ def test_without_labels_there_is_no_verdict_and_labels_may_come_later(options, h
 def test_questions_with_their_right_passages_alone_are_judged_by_a_search(options, hooks, tmp_path):
     texts = hooks.read([]).texts
     lines = [{"question": f"{texts[number]} why?", "answer": texts[number]} for number in range(0, 60, 3)]
-    path = tmp_path / "passages.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = write_jsonl(tmp_path / "passages.jsonl", lines)
     given = options(questions=str(path))
     result = adapt(given, hooks)
     rows = {row["name"]: row["map"] for row in result["rankers"]}

@@ -31,11 +31,6 @@ WEIGHTS = {BM25: 0.2, FINDER: 0.3, READER: 0.5}
 
 
 @pytest.fixture(scope="module")
-def data(write_sets, answer_set):
-    return answer_set(write_sets(dev=40, candidates=6), "dev")
-
-
-@pytest.fixture(scope="module")
 def test_set(write_sets, answer_set):
     return answer_set(write_sets(test=10, candidates=5), "test")
 

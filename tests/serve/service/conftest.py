@@ -51,7 +51,7 @@ class StandIn:
         self.asked: list[list[str]] = []
         self.gate: threading.Event | None = None
         self.fails: dict[str, Exception] = {}
-        self.cross_encoder = None
+        self.cross_encoder, self.language = None, "en"
         answers = [SimpleNamespace(question=question, title="") for question in ("one?", "two?", "", "one?")]
         self.index = StandInIndex(answers, "stand-in")
 

@@ -27,20 +27,16 @@ ANSWERS = [
     Answer("a3", "A screen that stays dark has no power. " * 60, "The screen is dark", ""),
     Answer("manual.pdf#3", "Clean the rollers once a year.", title="Care of the rollers"),
 ]
-FAILURES = {  # status: what the page says
-    422: "cannot be asked",
-    429: "Busy",
-    500: "Something failed",
-    503: "Not ready",
-    504: "Too slow",
-    0: "No connection",
-}
+# What the page says to a status
+FAILURES = {422: "cannot be asked", 429: "Busy", 500: "Something failed", 503: "Not ready", 504: "Too slow"}
+FAILURES[0] = "No connection"
 
 
 class Shelf:
     """Finds all answers that share a word with the question, in their order."""
 
     cross_encoder = SimpleNamespace(name="tiny-ranker")
+    language = "en"
     list_truncations = staticmethod(list)
     index = StandInIndex(ANSWERS, "help desk")
 
