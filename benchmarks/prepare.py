@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="Times that each is measured.")
     args = parser.parse_args()
     tally = Tally()
-    paragraphs = [p for document in read_documents(args.input) for p in clean(document, Rules(), tally)]
+    paragraphs = [p for document in read_documents(args.input) for p in clean(document, Rules(), tally) or []]
     chars = sum(map(len, paragraphs))
     tokenizer_json = load_tokenizer(args.tokenizer).backend_tokenizer.to_str()
     spent: dict[str, list[Timed]] = {name: [] for name in (ALONE, ONE, TWO)}

@@ -199,7 +199,7 @@ def _read_documents(sources: list[str]) -> Iterator[Answer]:
         if document.title_is_text:
             texts, heading = list(map(normalise, document.answers)), {"question": normalise(document.title)}
         else:
-            texts = clean(document, Rules(min_document_chars=0), tally)
+            texts = clean(document, Rules(min_document_chars=0), tally) or []
             is_title = document.title not in (document.id, Path(document.id).stem)  # but the file's name
             heading = {"title": normalise(document.title) if is_title else ""}
         stem = normalise(document.id).replace(" ", "_")  # a TREC file cannot hold white space

@@ -271,12 +271,7 @@ def check_rules(rules: Rules) -> None:
         raise KinspanError(f"--languages {wrong[0]}: not a known ISO 639 code")
 
 
-def clean(document: Document, rules: Rules, tally: Tally) -> list[str]:
-    """Returns the kept paragraphs of a document; an empty list if it is dropped."""
-    return clean_or_drop(document, rules, tally) or []
-
-
-def clean_or_drop(document: Document, rules: Rules, tally: Tally) -> list[str] | None:
+def clean(document: Document, rules: Rules, tally: Tally) -> list[str] | None:
     """Returns the kept paragraphs of a document, or None if it is dropped.
 
     A question with only a title and an accepted answer is kept, with an empty list. ``tally`` counts each lost

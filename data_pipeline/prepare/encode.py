@@ -19,7 +19,7 @@ from data_pipeline.matching import count_chars
 from data_pipeline.tokenizers import check_joins
 
 from .benchmark import Benchmark
-from .cleaning import Tally, clean_or_drop, normalise, split_sentences
+from .cleaning import Tally, clean, normalise, split_sentences
 from .document import Document, Omitted, Rejected
 from .duplicates import write_signatures
 from .plan import PreparePlan, load_plan
@@ -130,7 +130,7 @@ class Encoder:
         tally.counts["documents cut off a longer text"] += sum(document.is_part for document in documents)
         if self.rules.title_texts:
             documents = [replace(document, title_is_text=True) for document in documents]
-        cleaned = [(document, clean_or_drop(document, self.rules, tally)) for document in documents]
+        cleaned = [(document, clean(document, self.rules, tally)) for document in documents]
         kept = [(document, paragraphs) for document, paragraphs in cleaned if paragraphs is not None]
         if self.benchmark and kept:
             kept = _drop_contaminated(self.benchmark, kept, tally)

@@ -91,7 +91,7 @@ def _parse_questions(record: Record) -> list[Document]:
 
 
 def _make_questions(document: Document) -> list[ForumQuestion]:
-    paragraphs = clean(document, Rules(), Tally())
+    paragraphs = clean(document, Rules(), Tally()) or []
     text = hash_text(document, list(map(hash_string, paragraphs)))
     body = " ".join(paragraphs)
     title = normalise(document.title)

@@ -3,7 +3,7 @@
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, check_rules, clean, clean_or_drop
+from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, check_rules, clean
 from data_pipeline.prepare.document import Document
 from tests.synthetic import write_file
 
@@ -153,7 +153,7 @@ def test_an_answered_question_is_kept_in_the_languages_asked_for_alone(body):
     question = Document("id", title, body, "s", answers=[answer], accepted=0, title_is_text=True, is_post=True)
     for asked, kept in ((["en"], None), (["fr"], body), ([], body)):
         tally = Tally()
-        assert clean_or_drop(question, Rules(languages=asked), tally) == kept
+        assert clean(question, Rules(languages=asked), tally) == kept
         counted = {name for name in tally.counts if name.startswith("documents ")}
         assert counted == {"documents read"} | ({"documents in another language: fr"} if kept is None else set())
 

@@ -175,7 +175,7 @@ def test_a_real_dump_reads_as_prose(shared, read):
     assert not rejected
     assert set(omitted) == {"not an article but a page of namespace 14"}
     assert len(omitted) == 11
-    paragraphs = [p for d in documents for p in clean(d, Rules(), Tally())]
+    paragraphs = [p for d in documents for p in clean(d, Rules(), Tally()) or []]
     assert 600 < len(paragraphs) < 800
     odd = [p for p in paragraphs if re.search(r"\[\[|\]\]|\{\{|\}\}|''|</|^[*#:;|]|\( *\)|:$|&\w+;", p)]
     assert not odd
