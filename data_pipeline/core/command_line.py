@@ -38,10 +38,7 @@ METAVARS = {int: "N", float: "X", str: "TEXT", bool: "true|false"}
 
 
 def parse(config_class: type[Config], description: str, epilog: str = "", argv: list[str] | None = None) -> Config:
-    """Returns the settings of ``--config FILE.yaml`` and of the flags, which override it.
-
-    argv: the arguments; without it, those of the process
-    """
+    """Returns the settings of ``--config FILE.yaml`` and, above it, of the flags in ``argv`` or else of the process."""
     arguments = [*_normalise(config_class, sys.argv[1:] if argv is None else argv)]
     parser = make_parser(config_class, description, epilog, everything="--help all" in " ".join(arguments))
     parsed, words = parser.parse_known_args(arguments)

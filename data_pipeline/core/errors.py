@@ -18,10 +18,7 @@ def redact(text: str) -> str:
 
 
 class KinspanError(Exception):
-    """Signals a mistake that the user can mend. The text is one line that names the file, line or flag, and what to do.
-
-    The entries in ``launch/`` print it without a traceback and exit with status 2.
-    """
+    """Signals a mistake that the user can mend, in one line that names the flag or file; the exit status is 2."""
 
     def __init__(self, text: str) -> None:
         super().__init__(redact(text))

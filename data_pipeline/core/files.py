@@ -102,10 +102,7 @@ def hold_lock(path: Path, wait: bool = True) -> Iterator[int]:
 
 @contextmanager
 def lock_file(path: Path, in_use: str) -> Iterator[None]:
-    """Keeps other processes out while the block runs. Raises KinspanError with the text ``in_use`` if one is in.
-
-    On storage without locks, nobody is kept out.
-    """
+    """Keeps other processes out while the block runs. Raises KinspanError with the text ``in_use`` if one is in."""
     with ExitStack() as stack:
         try:
             stack.enter_context(hold_lock(path, wait=False))
@@ -148,10 +145,7 @@ def verify_once(path: Path, claim: str, verify: Callable[[], None]) -> None:
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
-    """Writes the text, or its lines one after another; on an error, the file stays as it was.
-
-    Characters that UTF-8 cannot encode, such as half of a surrogate pair, are written as escape sequences.
-    """
+    """Writes the text, or its lines one after another; on an error, the file stays as it was."""
     partial = path.with_name(path.name + ".tmp")
     try:
         with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:

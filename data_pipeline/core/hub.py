@@ -11,10 +11,7 @@ ADVICE = "give a model's folder, a name on the hub such as roberta-base, or all-
 
 
 def expect_hub(name_or_dir: str) -> None:
-    """Switches the hub's library offline if the hub cannot be reached and ``name_or_dir`` is not a folder.
-
-    Offline, files that were downloaded before are still found. The library itself retries each file five times.
-    """
+    """Switches the hub's library offline, with the files it has, if a name needs the hub and that cannot be reached."""
     expect_folder(name_or_dir)
     if not Path(name_or_dir).is_dir():
         _go_offline_if_unreachable()

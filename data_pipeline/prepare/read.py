@@ -1,8 +1,4 @@
-"""Reads documents, and counts rejected input, which the rule ``--max_rejected`` limits for all commands.
-
-What is rejected: broken records, files of unknown format, and the unreadable rest of a file, which counts with the
-estimated text of the whole file.
-"""
+"""Reads documents, and counts rejected input, which the rule ``--max_rejected`` limits for all commands."""
 
 import logging
 from collections import Counter

@@ -49,8 +49,7 @@ class NodeCache:
     def require(self, user: object, num_bytes: int, what: str) -> None:
         """Registers that ``user``, until it is garbage-collected, needs up to ``num_bytes`` of shards at the same time.
 
-        Raises KinspanError if all users of this process need more than the cache holds: shards would be evicted just
-        before their use.
+        Raises KinspanError if the cache cannot hold what all users of this process need.
         """
         self._needs[user] = num_bytes
         needed = sum(self._needs.values()) / GIGABYTE

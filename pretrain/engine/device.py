@@ -45,10 +45,7 @@ def name_device() -> str:
 
 
 def set_threads(local_ranks: int = 1) -> None:
-    """Lets PyTorch use this rank's share of the processors; a single rank leaves those that other programs keep busy.
-
-    OMP_NUM_THREADS and a GPU leave the number as it is.
-    """
+    """Lets PyTorch use this rank's share of the processors; a single rank leaves those that are busy to others."""
     if torch.cuda.is_available() or "OMP_NUM_THREADS" in os.environ:
         return
     processors = sorted(os.sched_getaffinity(0))

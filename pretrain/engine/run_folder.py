@@ -33,10 +33,7 @@ FORMAT = 4  # version of the folder; raised when a resumed run would draw or cou
 
 
 def open_folder(name: str | Path) -> Path:
-    """Makes the output folder if it is missing, and returns it.
-
-    Raises KinspanError if it is not writable, or holds files but no run.
-    """
+    """Makes the output folder if it is missing. Raises KinspanError if it is not writable, or is another program's."""
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)

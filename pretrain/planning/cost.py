@@ -60,10 +60,7 @@ def estimate_activations(
 def estimate_update(
     flops: float, encoder: "PreTrainedConfig", parameters: int, peak: float, count: int, network: float
 ) -> float:
-    """Estimates the seconds of an update in bf16 with ZeRO 1.
-
-    peak: FLOP/s of each of ``count`` GPUs;  network: GB/s between machines
-    """
+    """Estimates the seconds of an update in bf16 with ZeRO 1 on ``count`` GPUs of ``peak`` FLOP/s; network: in GB/s."""
     utilisation = UTILISATION.get(encoder.model_type, OTHER_UTILISATION) * min(1.0, encoder.hidden_size / WIDTH)
     speed = NVLINK if count <= NODE_GPUS else network
     sent = SENT_BYTES * parameters * (count - 1) / count / (speed * 1e9)

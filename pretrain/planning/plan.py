@@ -231,10 +231,7 @@ def _open_stream(
 
 
 def measure_speed(model: TrainedModel, stream: PairStream, precision: str) -> float:
-    """Returns the tokens per second of passes forward and backward, in a second on this machine's processor or one GPU.
-
-    The first pass does not count, and updates are left out.
-    """
+    """Returns tokens per second, forward and backward, over a second after the first pass; here, on one GPU at most."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, passes, began = model.to(device, DTYPES[precision]), 0, 0.0
     inputs = to_tensors(batch := stream.batch(0, min(CPU_MICRO_BATCH, stream.epoch_pairs)), device)

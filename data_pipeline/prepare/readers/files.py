@@ -141,7 +141,9 @@ class _LocalFiles:
     """Finds the files and folders of a local name or glob."""
 
     is_folder, exists = staticmethod(os.path.isdir), staticmethod(os.path.isfile)
-    identify = staticmethod(os.path.abspath)
+
+    def identify(self, name: str) -> str:
+        return os.path.abspath(name)
 
     def __init__(self, name: str) -> None:
         self.names = expand_glob(name) or [name]
