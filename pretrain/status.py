@@ -85,6 +85,5 @@ def format_status(status: JsonObject) -> str:
         "validation": "  ".join(f"{name} {value:.4f}" for name, value in status["validation"].items()) or "none yet",
     }
     rows |= {"warning": "; ".join(status["warnings"])} if status["warnings"] else {}
-    return "\n".join(
-        [f"{status['folder']}: {status['title']}", *(f"  {name:<11}{value}" for name, value in rows.items())]
-    )
+    lines = [f"{status['folder']}: {status['title']}", *(f"  {name:<11}{value}" for name, value in rows.items())]
+    return "\n".join(lines)

@@ -28,9 +28,9 @@ IDS = {"question_id": QUESTION_IDS, "answer_id": DOCUMENT_IDS}  # but for ROW_ID
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
 MAX_FIELD = 2**31 - 1  # characters: texts may be as long as in the other formats; the csv module's default is 131,072
 _SURROGATES = re.compile("[\ud800-\udfff]")  # which JSON can escape
-TEXT_LABELS = (("0", "0.0", "False", "FALSE"), ("1", "1.0", "True", "TRUE"))  # as other programs write them
-LABELS: dict[str | float, int] = {0: 0, 1: 1}  # 1.0 and True are 1
-LABELS |= {text: label for label in (0, 1) for text in TEXT_LABELS[label]}
+# As other programs write them; 1.0 and True are 1
+LABELS: dict[str | float, int] = dict.fromkeys((0, "0", "0.0", "False", "FALSE"), 0)
+LABELS |= dict.fromkeys((1, "1", "1.0", "True", "TRUE"), 1)
 
 Record = JsonObject
 Value = TypeVar("Value")
