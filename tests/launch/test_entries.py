@@ -68,16 +68,12 @@ def test_no_entry_shadows_a_package(entry, copied, tmp_path):
 
 def test_spawned_workers_find_the_packages(tmp_path, helpers):
     documents = helpers.write_jsonl(tmp_path / "d.jsonl", helpers.synthetic_documents(12))
-    output = tmp_path / "corpus"
-    done = run(
-        ROOT / "launch/prepare.py", "--input", documents, "--output_dir", output, "--num_workers", 2, cwd=tmp_path
-    )
+    command = [ROOT / "launch/prepare.py", "--input", documents, "--output_dir", "corpus", "--num_workers"]
+    done = run(*command, 2, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "documents read" in done.stdout
-    assert (output / "manifest.json").exists()
-    again = run_program(
-        ROOT / "launch/prepare.py", "--input", documents, "--output_dir", output, "--num_workers", 1, cwd=tmp_path
-    )
+    assert (tmp_path / "corpus/manifest.json").exists()
+    again = run_program(*command, 1, cwd=tmp_path)
     assert "already holds this corpus" in again.stdout
 
 

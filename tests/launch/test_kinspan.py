@@ -7,6 +7,7 @@ import tomllib
 from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -57,12 +58,9 @@ def test_a_command_may_have_one_of_its_own_below(typed, module):
 
 
 def test_an_output_that_nobody_reads_any_more_is_no_success(monkeypatch):
-    def write():
-        raise BrokenPipeError
-
     monkeypatch.setattr(os, "_exit", sys.exit)
     with pytest.raises(SystemExit) as end:
-        kinspan.run(write)
+        kinspan.run(Mock(side_effect=BrokenPipeError))
     assert end.value.code == 141  # as of any program that writes to such a pipe
 
 

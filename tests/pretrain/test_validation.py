@@ -11,24 +11,14 @@ from pretrain.validation import evaluate
 from tests.pretrain.steps import PlainEngine
 
 
-@pytest.fixture
-def evaluated(make_model, tiny_corpus, make_stream):
-    """``evaluated(objective)``: the figures of 150 pairs; and their scores, kinds and parts."""
-
-    def run(objective):
-        stream = make_stream(tiny_corpus, objective=objective, masking=True, split="validation", max_length=64)
-        model, _ = load_model(str(make_model()), 3, stream.mixture.names)
-        values = evaluate(PlainEngine(model, 1), stream, 150, Layout(64, 32, 1), rank=0)
-        batch = stream.batch(0, 150)
-        with torch.no_grad():
-            scores, _ = model.eval().logits(to_tensors(batch, torch.device("cpu")))
-        return values, scores.numpy(), batch.kinds, batch.part
-
-    return run
-
-
-def test_areas_are_scikit_learns(evaluated):
-    values, scores, kinds, part = evaluated("ssp:2+sp:1")
+def test_areas_are_scikit_learns(make_model, tiny_corpus, make_stream):
+    stream = make_stream(tiny_corpus, objective="ssp:2+sp:1", masking=True, split="validation", max_length=64)
+    model, _ = load_model(str(make_model()), 3, stream.mixture.names)
+    values = evaluate(PlainEngine(model, 1), stream, 150, Layout(64, 32, 1), rank=0)
+    batch = stream.batch(0, 150)
+    with torch.no_grad():
+        scores = model.eval().logits(to_tensors(batch, torch.device("cpu")))[0].numpy()
+    kinds, part = batch.kinds, batch.part
     positive = kinds == POSITIVE
     assert values["pair_auc"] == pytest.approx(roc_auc_score(positive, scores))
     for name, kind in (("hard", HARD), ("easy", EASY)):

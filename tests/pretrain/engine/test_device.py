@@ -31,17 +31,6 @@ def test_gpus_that_torch_cannot_use_are_refused(monkeypatch, tmp_path):
     claim_device(0)  # hidden on purpose
 
 
-@pytest.fixture
-def processor(monkeypatch):
-    """Makes this machine one without a GPU whose processor can do what is named."""
-
-    def pretend(**capabilities):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-
-    return pretend
-
-
 @pytest.mark.parametrize(
     ("capabilities", "chosen"),
     [
@@ -51,8 +40,9 @@ def processor(monkeypatch):
         ({}, "fp32"),
     ],
 )
-def test_bf16_is_chosen_where_it_is_faster(processor, capabilities, chosen):
-    processor(**capabilities)
+def test_bf16_is_chosen_where_it_is_faster(monkeypatch, capabilities, chosen):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     assert choose_precision("auto", zero_stage=1) == chosen
     assert choose_precision("auto", zero_stage=0) == "fp32"
 

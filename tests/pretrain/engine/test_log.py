@@ -3,8 +3,10 @@
 import errno
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,23 +54,15 @@ def test_a_full_disk_costs_no_line(open_log, tmp_path, monkeypatch):
     log = open_log()
     log.write(10, "train", {"loss": 1.0})
 
-    class Full:
-        def __init__(self, file):
-            self.file = file
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.file.close()
-
-        def write(self, text):
-            self.file.write(text[:7])
+    @contextmanager
+    def open_full(path, mode="r", **options):
+        with whole(path, mode, **options) as file:
+            yield SimpleNamespace(write=lambda text: file.write(text[:7]))
             raise OSError(errno.ENOSPC, "No space left on device")
 
     whole = Path.open
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", lambda path, mode="r", **k: Full(whole(path, mode, **k)))
+        patch.setattr(Path, "open", open_full)
         log.write(20, "train", {"loss": 2.0})
     assert steps(tmp_path) == [(10, "train")]
     log.write(30, "train", {"loss": 3.0})
@@ -96,10 +90,7 @@ def test_wandb_sees_one_run_for_all_starts(wandb, open_log, tmp_path):
 
 
 def test_wandb_that_cannot_be_used_is_refused(wandb, tmp_path, monkeypatch):
-    def refuse(**options):
-        raise RuntimeError("api_key not configured")
-
-    wandb.init = refuse
+    wandb.init = Mock(side_effect=RuntimeError("api_key not configured"))
     for module in (wandb, None):  # None: it is not installed
         monkeypatch.setitem(sys.modules, "wandb", module)
         with pytest.raises(KinspanError, match="--wandb mine"):

@@ -4,22 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from torch.distributed import HashStore
 
 from pretrain.engine import watch
 from pretrain.engine.watch import SETTING_UP, SILENCE, Watch
-
-
-class Store(dict):
-    """The process group's store, in one process."""
-
-    def set(self, key, value):
-        self[key] = value.encode()
-
-    def get(self, key):
-        return self[key]
-
-    def check(self, keys):
-        return all(key in self for key in keys)
 
 
 @pytest.fixture
@@ -31,7 +19,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def three(clock, tmp_path):
-    store = Store()
+    store = HashStore()  # in one process
     return [Watch(tmp_path, rank, 3, 100.0, store) for rank in range(3)]
 
 
@@ -68,27 +56,30 @@ def test_a_silent_rank_is_named_wherever_it_is(three, clock):
     assert "step 3" in verdict
 
 
-def test_a_dead_process_is_noticed_at_once(three, clock):
+@pytest.fixture
+def dead_process():
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
-    three[1].beat.process = child.pid
+    return child.pid
+
+
+def test_a_dead_process_is_noticed_at_once(three, clock, dead_process):
+    three[1].beat.process = dead_process
     three[1].enter(SETTING_UP)
     assert look(three, clock) is None  # it may have refused, as the others are about to
     three[1].enter("step 1")
     assert "rank 1" in look(three, clock)
 
 
-def test_a_machine_that_is_lost_while_the_others_leave_is_named(three, clock):
+def test_a_machine_that_is_lost_while_the_others_leave_is_named(three, clock, dead_process):
     """They wait for it without end. A process that has ended is in order then, and so is one that takes its time."""
-    child = subprocess.Popen([sys.executable, "-c", "pass"])
-    child.wait()
     for rank in three:
         rank.enter("step 9, waiting for the device")
     assert look(three, clock) is None
     three[0].leave()
     three[1].leave()
     assert [look(three, clock, 50) for _ in range(10)] == [None] * 10
-    three[2].beat.process = child.pid
+    three[2].beat.process = dead_process
     assert look(three, clock) is None
     clock[0] += SILENCE + 1
     assert "rank 0" in three[1].look()

@@ -6,38 +6,13 @@ from data_pipeline.core.errors import KinspanError
 from pretrain.engine.world import World, expand_counts, find_first_host, read_world
 
 # Slurm 22.05: srun, the last of seven tasks on three machines.
-SRUN = {
-    "SLURM_JOB_ID": "41",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NUM_NODES": "3",
-    "SLURM_STEP_NUM_TASKS": "7",
-    "SLURM_STEP_TASKS_PER_NODE": "3(x2),1",
-    "SLURM_STEP_NODELIST": "node[01-02,07]",
-    "SLURM_NTASKS": "7",
-    "SLURM_PROCID": "6",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "2",
-}
-TORCHRUN = {
-    "RANK": "3",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "4",
-    "LOCAL_WORLD_SIZE": "2",
-    "GROUP_RANK": "1",
-    "MASTER_ADDR": "node01",
-    "MASTER_PORT": "41763",
-    "TORCHELASTIC_RUN_ID": "41",
-}
-DEEPSPEED = {
-    "RANK": "1",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "2",
-    "LOCAL_SIZE": "2",
-    "CROSS_RANK": "0",
-    "CROSS_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
-}
+SRUN = {"SLURM_JOB_ID": "41", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_NUM_TASKS": "7"}
+SRUN |= {"SLURM_STEP_TASKS_PER_NODE": "3(x2),1", "SLURM_STEP_NODELIST": "node[01-02,07]", "SLURM_NTASKS": "7"}
+SRUN |= {"SLURM_PROCID": "6", "SLURM_LOCALID": "0", "SLURM_NODEID": "2"}
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+TORCHRUN |= {"MASTER_ADDR": "node01", "MASTER_PORT": "41763", "TORCHELASTIC_RUN_ID": "41"}
+DEEPSPEED = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_SIZE": "2", "CROSS_RANK": "0"}
+DEEPSPEED |= {"CROSS_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 @pytest.mark.parametrize(

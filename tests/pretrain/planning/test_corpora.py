@@ -111,11 +111,8 @@ def test_each_part_gives_the_pairs_of_its_corpus_alone(mixed, tiny_corpus, other
         alone = make_stream(folder, objective=name, seed=3, block_anchors=60, max_length=mixed.max_length)
         expected = decode_pairs(alone, tokenizer, 0, len(pairs))
         for ours, theirs in zip(pairs, expected, strict=True):
-            assert [ours[k] for k in ("a", "b", "doc_id", "b_doc_id")] == [
-                theirs[k] for k in ("a", "b", "doc_id", "b_doc_id")
-            ]
-    names = {pair["corpus"] for pair in described}
-    assert names == {"corpus", "corpus-2"}
+            assert all(ours[k] == theirs[k] for k in ("a", "b", "doc_id", "b_doc_id"))
+    assert {pair["corpus"] for pair in described} == {"corpus", "corpus-2"}
     assert format_pair(described[0]).startswith("pair 0: corpus, ssp, ")
 
 

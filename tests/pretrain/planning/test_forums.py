@@ -40,16 +40,13 @@ def test_all_leaves_out_the_forums_of_the_benchmarks_and_their_metas():
         *("travel.stackexchange.com_2024-04-02", "2024-04/apple.stackexchange.com.7z", "b/apple.stackexchange.com"),
     ]
     others = ["pineapple", "apple-pie", "beer.meta.stackexchange.com", "meta.stackexchange.com", "meta.superuser.com"]
-    assert choose("all", parse_sources([f"forums/{name}" for name in of_benchmarks + others])) == [
-        f"forums/{name}" for name in others
-    ]
+    kept = choose("all", parse_sources([f"forums/{name}" for name in of_benchmarks + others]))
+    assert kept == [f"forums/{name}" for name in others]
 
 
 def test_named_forums_are_chosen_or_left_out():
     assert choose(None) == [source.path for source in GIVEN]
-    assert choose("beer, physics") == [
-        s.path for s in GIVEN if "beer" in s.path or s.path.endswith("physics.stackexchange.com")
-    ]
+    assert choose("beer, physics") == [s.path for s in GIVEN if "/beer" in s.path or "/physics" in s.path]
     assert len(choose("-beer,-physics")) == len(EVERY) - 2
 
 
@@ -112,8 +109,7 @@ def test_held_out_duplicates_of_one_question_are_not_validated(tmp_path, helpers
 def test_what_has_too_few_held_out_documents_is_left_out_of_validation_alone(tiny_corpus, make_corpus, helpers):
     small = make_corpus(helpers.synthetic_documents(30, seed="none"), validation_share=0.0)
     config = PretrainConfig(corpus=[f"{tiny_corpus}=1", f"{small}=1"])
-    mixture, (note,) = mix_validation(
-        build_mixture(config, list_sources(config)).read_from(Corpus(tiny_corpus), Corpus(small))
-    )
+    given = build_mixture(config, list_sources(config)).read_from(Corpus(tiny_corpus), Corpus(small))
+    mixture, (note,) = mix_validation(given)
     assert mixture.weights == (1, 0)
     assert mixture.names[1] in note
