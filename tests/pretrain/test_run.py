@@ -17,20 +17,8 @@ from tests.chaos.starts import Start
 from tests.pretrain.steps import expect_equal_runs, read_curve, read_log
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = {
-    "max_steps": 24,
-    "save_steps": 8,
-    "eval_steps": 8,
-    "eval_pairs": 40,
-    "log_steps": 4,
-    "global_batch_size": 15,
-    "micro_batch_size": 4,
-    "max_length": 48,
-    "learning_rate": 1e-3,
-    "precision": "fp32",
-}
-
-
+SETTINGS = {"max_steps": 24, "save_steps": 8, "eval_steps": 8, "eval_pairs": 40, "log_steps": 4, "max_length": 48}
+SETTINGS |= {"global_batch_size": 15, "micro_batch_size": 4, "learning_rate": 1e-3, "precision": "fp32"}
 KILL = Fault("kill -9 all", "checkpoint", number=2)  # while the checkpoint of step 16 is written, or just after
 
 
@@ -60,18 +48,12 @@ def killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks):
     while read_status(settings["output_dir"])["state"] == "running" and time.monotonic() < deadline:
         time.sleep(0.2)
     assert read_status(settings["output_dir"])["state"] == "not running"
-    said = run(settings, ranks)
-    assert "resuming from" in said
+    assert "resuming from" in run(settings, ranks)
     expect_equal_runs(settings["output_dir"], whole["output_dir"], 24)
     assert read_status(settings["output_dir"])["state"] == "complete"
-    one_curve(settings["output_dir"])
-
-
-def one_curve(folder):
-    """TensorBoard has each step once, in order, with the values of the log."""
-    for split in ("train", "validation"):
-        expected = [(step, round(loss, 3)) for step, loss in read_log(folder, split, "step", "loss")]
-        assert read_curve(folder, f"loss/{split}") == expected
+    for split in ("train", "validation"):  # TensorBoard has each step once, in order, with the values of the log
+        logged = read_log(settings["output_dir"], split, "step", "loss")
+        assert read_curve(settings["output_dir"], f"loss/{split}") == [(step, round(loss, 3)) for step, loss in logged]
 
 
 def test_a_killed_run_ends_bit_identical(settings, tmp_path):
@@ -88,11 +70,7 @@ def test_a_killed_run_ends_bit_identical(settings, tmp_path):
     ("stage", "precision", "family", "objective"),
     [(s, "fp32", "bert", "ssp") for s in ("zero0", "zero1", "zero2", "zero3", "offload")]
     + [(s, "bf16", "bert", "ssp") for s in ("zero1", "zero2", "zero3")]
-    + [
-        (s, "fp32", *what)
-        for s in ("zero0", "zero1", "zero2", "zero3")
-        for what in (("electra", "ssp"), ("bert", "all"))
-    ],
+    + [(f"zero{k}", "fp32", *what) for k in range(4) for what in (("electra", "ssp"), ("bert", "all"))],
 )
 def test_a_killed_run_of_two_ranks_ends_bit_identical(
     stage, precision, family, objective, settings, tmp_path, make_model

@@ -30,18 +30,9 @@ def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
 
 def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
     model = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    config = PretrainConfig(
-        corpus=str(tiny_corpus),
-        model=str(model),
-        output_dir=str(folder),
-        deepspeed_config=f"ds_configs/{stage}.json",
-        precision=precision,
-        global_batch_size=10,
-        micro_batch_size=4,
-        learning_rate=1e-3,
-        max_steps=50,
-    )
-    setup, engine = start_engine(config)
+    known = {"corpus": str(tiny_corpus), "model": str(model), "output_dir": str(folder), "precision": precision}
+    known |= {"global_batch_size": 10, "micro_batch_size": 4, "learning_rate": 1e-3, "max_steps": 50}
+    setup, engine = start_engine(PretrainConfig(**known, deepspeed_config=f"ds_configs/{stage}.json"))
     if probe:
         try_largest(engine, setup.train_stream, setup.layout)
     result = [take_step(setup, engine, step) for step in range(3)][-1]
