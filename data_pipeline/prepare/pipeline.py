@@ -14,6 +14,7 @@ import json
 import logging
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -242,21 +243,20 @@ def _clear_remains(plan: PreparePlan) -> None:
 def _gather(plan: PreparePlan) -> Encoded:
     """Adds up the counts of the input tasks, and joins their rejected records in ``rejected.jsonl``."""
     keys = [task.key for task in plan.tasks]
-    tally, read_tally, num_documents, filled, num_paragraphs, num_bytes = Tally(), ReadTally(), [], set(), 0, 0
+    tally, read_tally, num_documents, filled, sums = Tally(), ReadTally(), [], set(), Counter[str]()
     for key in keys:
         counts = json.loads((plan.encoded / f"{key}.json").read_text(encoding="utf-8"))
         tally.add(Tally(**counts["tally"]))
         read_tally.add(ReadTally(**counts["read"]))
         num_documents.append(counts["documents"])
-        num_paragraphs += counts["paragraphs"]
-        num_bytes += counts["bytes"]
+        sums.update({name: counts[name] for name in ("paragraphs", "bytes")})
         filled |= set(counts["filled"])
     with (plan.folder / "rejected.jsonl").open("wb") as file:
         for key in keys:
             with (plan.encoded / f"{key}.rejected.jsonl").open("rb") as part:
                 shutil.copyfileobj(part, file)
-    spills = Spills(plan.encoded, keys, num_documents, plan.count_buckets(num_bytes))
-    return Encoded(spills, num_paragraphs, filled, tally, read_tally)
+    spills = Spills(plan.encoded, keys, num_documents, plan.count_buckets(sums["bytes"]))
+    return Encoded(spills, sums["paragraphs"], filled, tally, read_tally)
 
 
 # 2. Duplicates --------------------------------------------------------------------------------------------

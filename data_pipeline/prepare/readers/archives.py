@@ -49,6 +49,7 @@ def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
     ):
         path = Path(folder, "file")  # a copy, since a reader may need a file twice and the tar is read once
         for info in archive:
+            archive.members = []  # type: ignore[attr-defined]  # it would remember all entries
             name, is_link = f"{source.name}::{info.name}", info.issym() or info.islnk()
             if is_link or (info.isfile() and not is_wanted(name)):
                 yield SourceFile(name, io.BytesIO, size=info.size, is_link=is_link)

@@ -19,7 +19,6 @@ from .reader import Meter, SourceFile
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _TARS = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz"}
-ZSTD_WINDOW = 31  # a window of 2 GB, the largest that zstd --long writes
 File = IO[bytes] | io.RawIOBase | io.BufferedIOBase
 
 
@@ -72,7 +71,7 @@ def _find_zstd() -> Callable[[], bz2.BZ2Decompressor] | None:
         zstd = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
     except ImportError:
         return None
-    return partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW})
+    return partial(zstd.ZstdDecompressor, options={zstd.DecompressionParameter.window_log_max: 31})  # 2 GB
 
 
 class _Streams(io.RawIOBase):

@@ -197,10 +197,6 @@ def _open_stream(name: str) -> "tuple[IterableDataset, int]":
     return rows, min(rows.num_shards, MAX_PARTS)
 
 
-def _split_stream(name: str, size: int) -> list[FilePart]:
-    return [FilePart(number, number + 1) for number in range(_open_stream(name)[1])]
-
-
 def _read_stream(source: SourceFile, part: FilePart | None) -> Rows:
     rows, num_parts = _open_stream(source.name.partition(":")[2])
     begin = part.begin if part else 0
@@ -232,4 +228,6 @@ TEXT = Reader(_read_text_rows, _parse_row, may_be_compressed=True)
 JSON = Reader(_read_json, _parse_row, may_be_compressed=True)
 PARQUET = Reader(_read_row_groups, _parse_row, split=_split_row_groups)
 ARROW = Reader(_read_batches, _parse_row, ignored=_IGNORED)
-HUGGING_FACE = Reader(_read_stream, _parse_row, split=_split_stream)
+HUGGING_FACE = Reader(
+    _read_stream, _parse_row, split=lambda name, _: [FilePart(k, k + 1) for k in range(_open_stream(name)[1])]
+)

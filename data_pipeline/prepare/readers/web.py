@@ -30,10 +30,12 @@ _INLINE = {"p", "item", "quote", "hi", "ref"}
 _PAGES = ("text/html", "application/xhtml+xml")
 
 
-def _make_document(record: Record, content: bytes, url: str | None, keep_code: bool) -> list[Document]:
+def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
     """Makes a document of the title and the paragraphs of a page, by trafilatura. Raises Rejected if it has no text."""
     import trafilatura
 
+    page, is_crawled = record.content, isinstance(record.content, dict)
+    content, url = (page["page"], page["url"] or None) if is_crawled else (page, None)
     extracted = trafilatura.bare_extraction(
         content, url=url, include_comments=False, include_tables=False, include_formatting=False, with_metadata=True
     )
@@ -50,7 +52,7 @@ def _make_document(record: Record, content: bytes, url: str | None, keep_code: b
             if is_block and before is not None and before.tag in _KEPT:
                 before.append(element)
     paragraphs = collect_paragraphs(extracted.body, _KEPT, _DROPPED, "lb")
-    name = url or (f"{record.name}:{record.line}" if isinstance(record.content, dict) else record.name)
+    name = url or (f"{record.name}:{record.line}" if is_crawled else record.name)
     return [Document(name, extracted.title or "", paragraphs, record.source, is_parsed=True, code_blocks=code_blocks)]
 
 
@@ -75,10 +77,6 @@ def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str
         if not dropped_depth and element is not body:
             paragraphs[-1].append(element.tail or "")
     return [text for text in (" ".join("".join(parts).split()) for parts in paragraphs) if text]
-
-
-def _parse_html(record: Record, keep_code: bool = False) -> list[Document]:
-    return _make_document(record, record.content, None, keep_code)
 
 
 # Crawls ---------------------------------------------------------------------------------------------------
@@ -167,9 +165,5 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
     return {"url": url, "page": content}
 
 
-def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
-    return _make_document(record, record.content["page"], record.content["url"] or None, keep_code)
-
-
-HTML = Reader(read_whole, _parse_html, may_be_compressed=True, modules=("trafilatura",), has_code=True)
+HTML = Reader(read_whole, _parse_page, may_be_compressed=True, modules=("trafilatura",), has_code=True)
 WARC = Reader(_read_responses, _parse_page, may_be_compressed=True, modules=("warcio", "trafilatura"), has_code=True)
