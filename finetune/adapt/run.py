@@ -34,7 +34,7 @@ from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 from .budget import BATCH, Budget
 from .page import render_page
 from .passages import has_labels, search_candidates
-from .questions import FILES, TEST, Questions, load_questions, locate_test, make_spec
+from .questions import FILES, SAMPLE, TEST, Questions, load_questions, locate_test, make_spec
 from .rankers import (
     PRETRAINED,
     Cost,
@@ -326,21 +326,21 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     """
     model = result["release"] if result["chosen"] else None
     kind = find_kind(model or options.model)
-    names = [row["name"] for row in result["rankers"]]
-    if model is None and (kind == BI_ENCODER or name_base(options.model) in names):
+    if model is None and (kind == BI_ENCODER or name_base(options.model) in [row["name"] for row in result["rankers"]]):
         model = options.model
     is_default = model is None or name_installed(model) == DEFAULT_MODEL_NAME
     embedding = ["--model", model] if model and not is_default and can_embed(model) else []
     ranking = ["--cross_encoder", model] if not is_default and kind != BI_ENCODER else []
     index = options.output / "index"
-    question = questions.judging.questions[0] if questions else "your question"
+    is_sample = options.questions == SAMPLE  # no questions about the documents
+    question = "your question" if is_sample or not questions else questions.judging.questions[0]
     commands: list[list[object]] = [
         ["index", "--documents", *map(redact, options.documents), *embedding, "--output_dir", index],
         ["search", "--index", index, *ranking, question],
     ]
     if questions and questions.test and model:
         test = f"files={locate_test(options.output)}"
-        commands.insert(0, ["evaluate", "--model", name_installed(model), "--data", test])
+        commands.append(["evaluate", "--model", name_installed(model), "--data", test])
     return [shlex.join(["kinspan", *map(str, command)]) for command in commands]
 
 
