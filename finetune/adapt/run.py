@@ -153,11 +153,7 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
 
 
 def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions | None) -> tuple[Path, str, list[str]]:
-    """Makes the corpus, and returns it, the objective that suits it, and notes.
-
-    A forum's pre-training pairs questions with their accepted answers. Those of dev and test questions are the labels,
-    so documents that contain them are left out.
-    """
+    """Makes the corpus, of a forum without threads whose answers are labels; returns it, its objective, and notes."""
     corpus = options.output / "corpus"
     counts = hooks.prepare(options.documents, options.model, corpus, [])
     objective, left_out = hooks.choose(corpus), 0
@@ -180,10 +176,7 @@ def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions |
 
 
 def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objective: str) -> JsonObject:
-    """Pre-trains for the budget, with a schedule that a larger budget can continue, and returns the summary.
-
-    It ranks at the base model's length.
-    """
+    """Pre-trains for the budget, with a schedule that a larger budget can continue, and returns the summary."""
     output, config = options.output, load_config(options.model)
     log.info("pre-training %s for %s, objective %s", name_model(options.model), options.budget.text, objective)
     settings = {
@@ -320,10 +313,7 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
 
 
 def _list_commands(options: AdaptOptions, questions: Questions | None, result: JsonObject) -> list[str]:
-    """Returns commands to paste: measure the chosen ranker again, index the documents, and answer a question of them.
-
-    If no ranker is chosen, they use the base model if it can rank, and else the default model.
-    """
+    """Returns commands to paste. If no ranker is chosen, they use the base model if it ranks, and else the default."""
     model = result["release"] if result["chosen"] else None
     kind = find_kind(model or options.model)
     if model is None and (kind == BI_ENCODER or name_base(options.model) in [row["name"] for row in result["rankers"]]):

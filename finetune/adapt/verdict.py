@@ -56,7 +56,6 @@ LEARNED = (
     "rankers are that need no training."
 )
 
-
 LEVEL = 0.04  # p of a shown gain; of simulated verdicts about rankers that are no better 3.6 to 4.4% are then wrong
 GAIN = 0.05  # that a user would care about
 LIKELY = 0.84 + 1.96  # standard errors that a gain must have to be shown with a probability of .8, at p of .05
