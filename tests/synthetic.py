@@ -109,6 +109,7 @@ def write_unigram(folder: Path, cross_words: bool = False) -> Path:
         ):
             content = json.loads((folder / name).read_text(encoding="utf-8"))
             (folder / name).write_text(json.dumps(content | {key: value}), encoding="utf-8")
+    return folder
 
 
 def write_model(folder: Path, auto: Any = None, family: str = "bert", seed: int = 1, **options: Any) -> Path:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.prepare.encode import Rules, normalise, split_sentences
+from data_pipeline.prepare.cleaning import Rules, normalise, split_sentences
 from data_pipeline.sampling.batch import Batch, concatenate
 from data_pipeline.sampling.pairs import POSITIVE
 from objectives.rtd import mask_for_generator
