@@ -23,6 +23,7 @@ from finetune.data.passages import RankedRows
 from finetune.evaluation.metrics import rank_run
 from finetune.evaluation.trec import rank_scores, read_run, write_run
 from finetune.ranking import kinds
+from finetune.ranking.config import RankConfig
 from finetune.ranking.embedder import MAX_CHARS, Embedder, fingerprint_bi_encoder
 from finetune.ranking.model import load_model, score_answers
 from finetune.ranking.retrieval import find_by_words, fuse
@@ -261,26 +262,13 @@ def list_scores(hits: Sequence[Hit]) -> dict[str, float]:
     return rank_scores([(hit.id, hit.score) for hit in reranked], [hit.id for hit in hits[len(reranked) :]])
 
 
-def rerank_run(
-    model: str,
-    run: Path,
-    queries: str,
-    collection: str,
-    output: Path,
-    depth: int = CANDIDATES,
-    max_length: int | None = None,
-    precision: str = "fp32",
-) -> None:
-    """Re-ranks the first candidates of each question of a TREC run by a model, and writes RUN into ``output``.
-
-    queries:    any source that ``read_questions`` takes
-    collection: an index, or any source that ``stream_answers`` takes
-    depth:      number of candidates of each question to re-rank; the others follow in their order
-    """
-    if (output / RUN).resolve() == run.resolve():
+def rerank_run(config: RankConfig) -> None:
+    """Re-ranks the first candidates of each question of ``--run``, and writes RUN into ``--output_dir``."""
+    run, queries, collection, output = str(config.run), str(config.queries), str(config.collection), config.output_dir
+    if (Path(output) / RUN).resolve() == Path(run).resolve():
         raise KinspanError(f"--output_dir {output}: its {RUN} is the input run: give another folder")
-    ranked = rank_run(read_run(run))
-    heads = {question: ids[:depth] for question, ids in ranked.items()}
+    ranked = rank_run(read_run(Path(run)))
+    heads = {question: ids[: config.depth] for question, ids in ranked.items()}
     candidates = [name for ids in heads.values() for name in ids]
     questions = read_questions(queries)
     if missing := [question for question in ranked if question not in questions]:
@@ -288,16 +276,16 @@ def rerank_run(
     texts = _find_texts(collection, set(candidates))
     if lost := [name for name in candidates if name not in texts]:
         raise KinspanError(f"{run}: candidate {lost[0]} has no text in {collection}")
-    make_folder(output)
+    make_folder(Path(output))
     data = make_candidates([questions[name] for name in heads], [[texts[n] for n in ids] for ids in heads.values()])
     data = replace(data, question_ids=list(heads), answer_ids=pa.array(candidates, pa.large_string()))
     logger.info(f"{run}: {data.num_questions:,} questions, {data.num_pairs:,} candidates to re-rank")
-    scores = np.split(score_answers(model, data, max_length, precision=precision), data.starts[1:-1])
-    rankings = (
-        (question, rank_scores([(ids[n], new[n]) for n in np.argsort(-new, kind="stable")], ranked[question][depth:]))
-        for (question, ids), new in zip(heads.items(), scores, strict=True)
-    )
-    write_run(output / RUN, rankings, shorten_name(name_installed(model)))
+    scores = score_answers(config.model, data, config.max_length, config.precision)
+    rankings = []
+    for (question, ids), new in zip(heads.items(), np.split(scores, data.starts[1:-1]), strict=True):
+        best = [(ids[n], new[n]) for n in np.argsort(-new, kind="stable")]
+        rankings.append((question, rank_scores(best, ranked[question][config.depth :])))
+    write_run(Path(output) / RUN, rankings, shorten_name(name_installed(config.model)))
 
 
 def _find_texts(collection: str, wanted: set[str]) -> dict[str, str]:

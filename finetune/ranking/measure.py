@@ -30,52 +30,41 @@ from finetune.evaluation.comparison import (
     list_metrics,
     name_folders,
 )
-from finetune.evaluation.metrics import METRICS, SEARCH_METRICS, Figures, compute_question_metrics
+from finetune.evaluation.config import EvaluateConfig
+from finetune.evaluation.metrics import SEARCH_METRICS, Figures, compute_question_metrics
 from finetune.evaluation.named_metrics import measure_answers, measure_retrieval, measure_run
+
+from .config import RankConfig
 
 log = logging.getLogger(__name__)
 
 
-def measure_files(
-    runs: list[str], qrels: str, *, metrics: Sequence[str] = METRICS, as_json: bool = False
-) -> Iterator[str]:
-    """Measures TREC run files, the first of which is the baseline, by the judgements of ``qrels``."""
-    judged = trec.read_qrels(Path(qrels))
+def measure_files(config: EvaluateConfig, metrics: Sequence[str]) -> Iterator[str]:
+    """Measures TREC run files, the first of which is the baseline, by the judgements of ``--qrels``."""
+    judged = trec.read_qrels(Path(str(config.qrels)))
     systems: dict[str, Figures] = {}
     notes = []
-    for name in runs:
+    for name in config.run:
         scores = trec.read_run(Path(name))
         with _prefix_errors(name):
             notes += [f"{name}: {note}" for note in trec.list_unshared(judged, scores)]
             systems[name] = measure_run(judged, scores, metrics)
-    yield f"{qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged"
-    yield from _report(compare_systems(systems), notes, {"qrels": qrels, "questions": len(judged)}, as_json)
+    yield f"{config.qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged"
+    facts = {"qrels": config.qrels, "questions": len(judged)}
+    yield from _report(compare_systems(systems), notes, facts, config.json)
 
 
-def measure_models(
-    models: list[str],
-    spec: str,
-    *,
-    split: str,
-    eval_filter: str,
-    columns: str | None = None,
-    max_length: int | None = None,
-    precision: str = "fp32",
-    metrics: Sequence[str] = METRICS,
-    language: str | None = None,
-    as_json: bool = False,
-    output_dir: str | None = None,
-) -> Iterator[str]:
-    """Measures models, the first of which is the baseline, and BM25 on a data set such as "wikiqa=FOLDER".
+def measure_models(config: EvaluateConfig, metrics: Sequence[str]) -> Iterator[str]:
+    """Measures models, the first of which is the baseline, and BM25 on a data set.
 
-    metrics:    by our own names, or by those of ir_measures
-    output_dir: folder for the predictions and the metrics of every question
+    metrics: by our own names, or by those of ir_measures
     """
-    data = load_filtered(spec, split, eval_filter, parse_columns(columns))
-    output, notes = Path(output_dir) if output_dir else None, []
+    spec, split, models = str(config.data), config.split, config.model
+    data = load_filtered(spec, split, config.eval_filter, parse_columns(config.columns))
+    output, notes = Path(config.output_dir) if config.output_dir else None, []
     if output:  # first, to fail early if it cannot be made
         make_folder(output)
-    title = f"{data.name} {data.split}, {eval_filter}"
+    title = f"{data.name} {data.split}, {config.eval_filter}"
     yield f"{title}: {data.num_questions:,} questions, {data.num_pairs:,} candidates"
     model_of = {name_installed(model): model for model in models}
     if len(model_of) < len(models):
@@ -83,7 +72,7 @@ def measure_models(
     names = [*model_of, BM25]
     systems: dict[str, Figures] = {}
     for name, folder in zip(names, name_folders(names), strict=True):
-        scores = score_bm25(data, language) if name == BM25 else _score(model_of[name], data, max_length, precision)
+        scores = score_bm25(data, config.language) if name == BM25 else _score(model_of[name], data, config)
         with _prefix_errors(name):
             systems[name] = measure_answers(data, scores, metrics)
             if output:
@@ -93,21 +82,12 @@ def measure_models(
     if output:
         write_atomically(output / "per_question.csv", format_per_question(systems, data.question_ids))
         notes.append(f"{output} has the predictions and per_question.csv")
-    facts = {"data": spec, "split": split, "filter": eval_filter, "questions": data.num_questions}
-    yield from _report(rows, notes, {**facts, "candidates": data.num_pairs}, as_json)
+    facts = {"data": spec, "split": split, "filter": config.eval_filter, "questions": data.num_questions}
+    yield from _report(rows, notes, {**facts, "candidates": data.num_pairs}, config.json)
 
 
 def measure_search(
-    models: list[str],
-    questions: AnswerSet,
-    documents: Documents,
-    paragraphs: Paragraphs,
-    *,
-    depth: int,
-    max_length: int | None = None,
-    precision: str = "fp32",
-    language: str | None = None,
-    as_json: bool = False,
+    config: EvaluateConfig, questions: AnswerSet, documents: Documents, paragraphs: Paragraphs
 ) -> Iterator[str]:
     """Measures models by a search of all paragraphs, beside BM25 and its rank fusion with the first bi-encoder.
 
@@ -115,18 +95,17 @@ def measure_search(
     bi-encoder find.
 
     questions, documents: from ``load_passage_questions``
-    depth:                number of paragraphs that each search finds
     """
     from .embedder import Embedder  # torch takes seconds to import
     from .kinds import BI_ENCODER, find_kind
     from .retrieval import find_exactly, fuse, rank_by_words
 
     paragraphs, right = locate_answers(questions, documents, paragraphs)
-    texts, asked = paragraphs.texts, questions.questions
-    finders = [model for model in models if find_kind(model) == BI_ENCODER] or [default_model()]
-    found: dict[str, Sequence[RankedRows]] = {BM25: rank_by_words(texts, asked, depth, language)}
+    texts, asked, depth = paragraphs.texts, questions.questions, config.depth
+    finders = [model for model in config.model if find_kind(model) == BI_ENCODER] or [default_model()]
+    found: dict[str, Sequence[RankedRows]] = {BM25: rank_by_words(texts, asked, depth, config.language)}
     for model in finders:
-        embedder = Embedder(model, max_length)
+        embedder = Embedder(model, config.max_length)
         found[model] = find_exactly(embedder.embed_answers(texts), embedder.embed_queries(asked), depth)
         if num_cut := int(embedder.find_cut(texts).sum()):
             counts = embedder.name, num_cut, len(texts), embedder.max_length
@@ -137,38 +116,37 @@ def measure_search(
     found[fusion] = [fuse(pair, depth) for pair in zip(*first_two, strict=True)]
     answers = [set(map(str, rows)) for rows in right]
     systems: dict[str, Figures] = {}
-    for name in dict.fromkeys([*models, *finders, fusion, BM25]):
+    for name in dict.fromkeys([*config.model, *finders, fusion, BM25]):
         if name in found:
             ranked = [rows.astype(str).tolist() for rows, _ in found[name]]
             systems[name_installed(name)] = measure_retrieval(ranked, answers, SEARCH_METRICS)
         else:
-            scores = _score(name, data, max_length, precision)
+            scores = _score(name, data, config)
             systems[name_installed(name)] = compute_question_metrics(data, scores, SEARCH_METRICS, is_found)
     sizes = f"{len(asked):,} questions, {len(texts):,} paragraphs, {data.num_pairs:,} candidates to re-rank"
     yield f"{sizes}, with {is_found[data.labels == 1].mean():.0%} of the right passages"
     facts = {"questions": len(asked), "paragraphs": len(texts), "candidates": data.num_pairs, "depth": depth}
-    yield from _report(compare_systems(systems), [ABOUT], facts, as_json)
+    yield from _report(compare_systems(systems), [ABOUT], facts, config.json)
 
 
-def rank_file(
-    model: str, path: Path, output: Path, columns: str | None, max_length: int | None, precision: str
-) -> None:
+def rank_file(config: RankConfig) -> None:
     """Ranks the unlabelled candidates of a table by a model's scores, and writes ``run.txt`` and ``ranking.jsonl``."""
+    path, output = Path(str(config.data)), Path(config.output_dir)
     if not path.is_file():
         raise KinspanError(f"--data {path}: there is no such file")
     table = read_table(path)
-    rows = read_candidates(table, parse_columns(columns) or {}, labelled=False)
+    rows = read_candidates(table, parse_columns(config.columns) or {}, labelled=False)
     data = collect_answers(path.name, "candidates", table.place, rows)
     make_folder(output)  # first, to fail early if it cannot be made
     log.info("%s: %s questions, %s candidates", path, f"{data.num_questions:,}", f"{data.num_pairs:,}")
-    trec.write_ranking(output, data, _score(model, data, max_length, precision), shorten_name(name_installed(model)))
+    trec.write_ranking(output, data, _score(config.model, data, config), shorten_name(name_installed(config.model)))
 
 
-def _score(name: str, data: AnswerSet, max_length: int | None, precision: str) -> np.ndarray:
+def _score(name: str, data: AnswerSet, config: EvaluateConfig | RankConfig) -> np.ndarray:
     log.info("loading %s", name_installed(name))
     from .model import score_answers  # torch takes seconds to import
 
-    return score_answers(name, data, max_length, precision=precision)
+    return score_answers(name, data, config.max_length, config.precision)
 
 
 @contextmanager

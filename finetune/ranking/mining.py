@@ -7,7 +7,6 @@ positives (Moreira et al., 2024, "NV-Retriever", section 3.1, "TopK-PercPos").
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from datasets import Dataset
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
-from data_pipeline.core.default_model import name_installed
+from data_pipeline.core.default_model import default_model, name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.tokenizers import shorten_name
@@ -27,37 +26,21 @@ from finetune.data.filters import NO_ALL_NEGATIVE
 from finetune.data.registry import load_filtered, parse_columns
 from finetune.data.tables import FORMATS
 
+from .config import MineConfig
 from .kinds import CROSS_ENCODER, can_embed, find_kind, load_bi_encoder, load_cross_encoder
 
 TRAIN, FACTS = "train.jsonl", "mined.json"
-
-
-@dataclass(frozen=True)
-class MiningRules:
-    """How negatives are chosen: the fields are flags of ``kinspan data mine``."""
-
-    negatives: int = 8
-    depth: int = 100
-    positive_share: float = 0.95
-
+RULES = ("negatives", "depth", "positive_share")  # settings that mined.json holds
 
 Negatives = list[tuple[int, float]]  # (row of the candidate, score), the hardest first
 
 
-def mine_file(
-    spec: str,
-    output: Path,
-    model: str,
-    cross_encoder: str | None = None,
-    rules: MiningRules = MiningRules(),
-    *,
-    max_length: int | None = None,
-    columns: str | None = None,
-) -> tuple[AnswerSet, list[Negatives]]:
-    """Mines negatives for the data set ``spec``, writes both into ``output``, and returns the questions and negatives.
+def mine_file(config: MineConfig) -> tuple[AnswerSet, list[Negatives]]:
+    """Mines negatives for ``--data``, writes both into ``--output_dir``, and returns the questions and negatives.
 
-    The bi-encoder ``model`` retrieves candidates; the cross-encoder, if given, scores them instead.
+    The bi-encoder ``--model`` retrieves candidates; the cross-encoder, if given, scores them instead.
     """
+    output, model, cross_encoder = Path(config.output_dir), config.model or default_model(), config.cross_encoder
     old = find_files(output, [f"train{suffix}" for suffix in FORMATS])
     if old and not (output / FACTS).exists():
         raise KinspanError(f"--output_dir {output} holds a {old[0].name} that was not mined: choose another folder")
@@ -65,19 +48,19 @@ def mine_file(
         raise KinspanError(f"--model {model} is not a bi-encoder: give it as --cross_encoder")
     if cross_encoder and find_kind(cross_encoder) != CROSS_ENCODER:
         raise KinspanError(f"--cross_encoder {cross_encoder} is a {find_kind(cross_encoder)}")
-    names = parse_columns(columns)
-    data = load_filtered(spec, "train", NO_ALL_NEGATIVE, names)
+    names = parse_columns(config.columns)
+    data = load_filtered(config.data, "train", NO_ALL_NEGATIVE, names)
     data = data.keep(data.labels == 1)
     make_folder(output)
     scorer = None
     if cross_encoder:
-        scorer = load_cross_encoder(cross_encoder, torch.nn.Sigmoid(), max_length, "--cross_encoder")
-    mined = mine(data, load_bi_encoder(model, max_length), scorer, rules)
+        scorer = load_cross_encoder(cross_encoder, torch.nn.Sigmoid(), config.max_length, "--cross_encoder")
+    mined = mine(data, load_bi_encoder(model, config.max_length), scorer, config)
     facts = {
         "data": data.name,
         "model": shorten_name(name_installed(model)),
         "cross_encoder": cross_encoder and shorten_name(cross_encoder),
-        **vars(rules),
+        **{name: getattr(config, name) for name in RULES},
         "questions": data.num_questions,
         "mined": sum(map(len, mined)),
         "without_negatives": sum(not negatives for negatives in mined),
@@ -88,7 +71,7 @@ def mine_file(
 
 
 def mine(
-    data: AnswerSet, model: SentenceTransformer, cross_encoder: CrossEncoder | None, rules: MiningRules
+    data: AnswerSet, model: SentenceTransformer, cross_encoder: CrossEncoder | None, config: MineConfig
 ) -> list[Negatives]:
     """Returns each question's hardest candidates that are not right for it.
 
@@ -104,9 +87,9 @@ def mine(
         Dataset.from_dict(pairs),
         model,
         cross_encoder=cross_encoder,
-        relative_margin=1 - rules.positive_share,
-        num_negatives=rules.negatives,
-        range_max=max(rules.depth, rules.negatives),
+        relative_margin=1 - config.positive_share,
+        num_negatives=config.negatives,
+        range_max=max(config.depth, config.negatives),
         output_format="labeled-list",  # a right answer, then the negatives, which are the same for each right answer
         output_scores=True,
         verbose=False,

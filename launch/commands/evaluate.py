@@ -41,12 +41,8 @@ def main() -> Iterator[str]:
     from finetune.ranking import measure  # torch takes seconds to import
 
     if mode == "run":
-        return measure.measure_files(config.run, str(config.qrels), metrics=metrics, as_json=config.json)
-    chosen = {name: getattr(config, name) for name in ("split", "eval_filter", "columns")} | {"as_json": config.json}
-    of_models = {name: getattr(config, name) for name in ("max_length", "precision", "language")}
+        return measure.measure_files(config, metrics)
     if mode == "documents":
         questions, documents = load_passage_questions(str(config.data), config.split, parse_columns(config.columns))
-        options = {"depth": config.depth, "as_json": config.json, **of_models}
-        return measure.measure_search(config.model, questions, documents, read_paragraphs(config.documents), **options)
-    of_models["output_dir"] = config.output_dir
-    return measure.measure_models(config.model, str(config.data), metrics=metrics, **chosen, **of_models)
+        return measure.measure_search(config, questions, documents, read_paragraphs(config.documents))
+    return measure.measure_models(config, metrics)

@@ -8,6 +8,7 @@ from transformers import AutoModel
 
 from data_pipeline.core.errors import KinspanError
 from finetune.adapt import run as adapt_run
+from finetune.ranking.config import RankConfig
 from finetune.ranking.measure import rank_file
 from launch.commands import adapt
 from launch.kinspan import show
@@ -37,7 +38,7 @@ def test_documents_alone(documents, monkeypatch, tmp_path, capsys):
     assert "This is no verdict" in capsys.readouterr().out
     result = json.loads((output / "result.json").read_text())
     (tmp_path / "candidates.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": "a", "answer": "c"}\n')
-    rank_file(result["release"], tmp_path / "candidates.jsonl", tmp_path / "ranked", None, None, "fp32")
+    rank_file(RankConfig(result["release"], str(tmp_path / "ranked"), str(tmp_path / "candidates.jsonl")))
     run(monkeypatch, *arguments, "--budget", "960pairs")
     assert json.loads((output / "pretrain/summary.json").read_text())["steps"] == 30
 

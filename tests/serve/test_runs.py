@@ -10,6 +10,7 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import compute_run_metrics, rank_run
 from finetune.evaluation.trec import read_run, write_run
+from finetune.ranking.config import RankConfig
 from finetune.ranking.model import score_answers
 from serve.building import build_index
 from serve.questions import FUSION
@@ -34,8 +35,8 @@ def rerank(searched, cross_encoder, tmp_path):
     def call(collection, run=searched, queries=None, depth=5):
         asked = tmp_path / "queries.tsv"
         asked.write_text("".join(f"{name}\t{text}\n" for name, text in (queries or QUESTIONS).items()))
-        options = {"depth": depth, "max_length": 32, "precision": "fp32"}
-        rerank_run(str(cross_encoder), run, str(asked), str(collection), tmp_path / "out", **options)
+        texts = {"run": str(run), "queries": str(asked), "collection": str(collection)}
+        rerank_run(RankConfig(str(cross_encoder), str(tmp_path / "out"), **texts, depth=depth, max_length=32))
         return read_run(tmp_path / "out/run.txt")
 
     return call

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from data_pipeline.core.errors import KinspanError
-from finetune.ranking.mining import MiningRules, mine, mine_file
+from finetune.ranking.config import MineConfig
+from finetune.ranking.mining import mine, mine_file
 from finetune.training.config import FinetuneConfig
 from finetune.training.stages import load_data
 from tests.finetune.data.rows import make_answers
@@ -39,36 +40,36 @@ BI_ENCODER = SimpleNamespace(
 )
 
 
-def negatives(data, rules, cross_encoder=None):
-    mined = mine(data, BI_ENCODER, cross_encoder, rules)
+def negatives(data, cross_encoder=None, **rules):
+    mined = mine(data, BI_ENCODER, cross_encoder, MineConfig("", "", **rules))
     return [[data.answers[row].as_py() for row, _ in of_question] for of_question in mined]
 
 
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        (MiningRules(), ["near", "farther", "far"]),  # cos 20.5 is .997 of cos 20
-        (MiningRules(positive_share=1.0), ["nearest", "near", "farther", "far"]),
-        (MiningRules(positive_share=0.7), ["farther", "far"]),  # .7 of .940 is .658, and cos 50 .643
-        (MiningRules(negatives=1), ["near"]),
-        (MiningRules(negatives=1, depth=2), []),
+        ({}, ["near", "farther", "far"]),  # cos 20.5 is .997 of cos 20
+        ({"positive_share": 1.0}, ["nearest", "near", "farther", "far"]),
+        ({"positive_share": 0.7}, ["farther", "far"]),  # .7 of .940 is .658, and cos 50 .643
+        ({"negatives": 1}, ["near"]),
+        ({"negatives": 1, "depth": 2}, []),
     ],
 )
 def test_near_candidates_are_dropped(questions, rules, expected):
-    assert negatives(questions, rules)[0] == expected
+    assert negatives(questions, **rules)[0] == expected
 
 
 def test_a_cross_encoder_decides(questions):
     scores = {"right": 0.9, "near": 0.8, "far": 0.86, "too near": 0.4}
     predict = lambda pairs, **_: torch.tensor([scores.get(text, 0.1) for _, text in pairs], dtype=torch.double)  # noqa: E731
     scorer = SimpleNamespace(predict=predict)
-    assert negatives(questions, MiningRules(2), scorer)[0] == ["near", "too near"]  # "far" has more than .95 of .9
+    assert negatives(questions, scorer, negatives=2)[0] == ["near", "too near"]  # "far" has more than .95 of .9
 
 
 def test_right_answers_of_an_equal_question_are_no_negatives(questions):
     asked = [*questions.questions]
     asked[3] = " What? "  # whose right answer is "near"
-    mined = negatives(replace(questions, questions=asked), MiningRules(positive_share=1.0))
+    mined = negatives(replace(questions, questions=asked), positive_share=1.0)
     assert all("near" not in mined[number] and "right" not in mined[number] for number in (0, 3))
     assert "farther" in mined[0]
 
@@ -80,9 +81,9 @@ def test_the_mined_data_set_is_trained_on(sets, make_model, tmp_path):
     for path in sets.glob("*.jsonl"):
         (renamed / path.name).write_text(path.read_text().replace('"question":', '"query":'))
     encoder = str(make_model(headless=True))
-    rules = MiningRules(2, positive_share=1.0)
+    rules = {"negatives": 2, "positive_share": 1.0, "columns": "question=query"}
     for _ in range(2):  # the same command again replaces what it wrote
-        _, mined = mine_file(f"files={renamed}", output, encoder, rules=rules, columns="question=query")
+        _, mined = mine_file(MineConfig(f"files={renamed}", str(output), encoder, **rules))
     rows = [json.loads(line) for line in (output / "train.jsonl").read_text().splitlines()]
     source = [json.loads(line) for line in (sets / "train.jsonl").read_text().splitlines()]
     right = {(row["question"], row["answer"]) for row in source if row["label"]}
@@ -98,19 +99,19 @@ def test_the_mined_data_set_is_trained_on(sets, make_model, tmp_path):
 
 
 def test_with_a_cross_encoder_of_transformers(sets, model, make_model, tmp_path):
-    rules = MiningRules(2, positive_share=1.0)
-    _, mined = mine_file(f"files={sets}", tmp_path / "mined", str(make_model(headless=True)), str(model), rules)
+    models = str(make_model(headless=True)), str(model)
+    _, mined = mine_file(MineConfig(f"files={sets}", str(tmp_path), *models, negatives=2, positive_share=1.0))
     assert all(0 < score < 1 for of_question in mined for _, score in of_question)
 
 
 def test_refusals(sets, model, make_model, tmp_path):
     encoder = str(make_model(headless=True))
-    for flag, output, *arguments in (
-        ("--model", "a", str(model)),
-        ("--cross_encoder", "a", encoder, encoder),
-        ("--output_dir", sets, encoder),
+    for flag, settings in (
+        ("--model", {"model": str(model)}),
+        ("--cross_encoder", {"cross_encoder": encoder}),
+        ("--output_dir", {"output_dir": str(sets)}),
+        ("--max_length", {"max_length": 2}),
     ):
+        given = {"data": f"files={sets}", "output_dir": str(tmp_path / "a"), "model": encoder, **settings}
         with pytest.raises(KinspanError, match=flag):
-            mine_file(f"files={sets}", tmp_path / output, *arguments)
-    with pytest.raises(KinspanError, match="--max_length"):
-        mine_file(f"files={sets}", tmp_path / "a", encoder, max_length=2)
+            mine_file(MineConfig(**given))

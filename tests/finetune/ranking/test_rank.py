@@ -8,6 +8,7 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.data.registry import load_split
 from finetune.evaluation.trec import read_run
+from finetune.ranking.config import RankConfig
 from finetune.ranking.measure import rank_file
 from finetune.ranking.model import score_answers
 
@@ -23,7 +24,7 @@ def rank(model, tmp_path):
         if suffix == ".tsv":
             lines = ["\t".join(names), *("\t".join(str(row[name]) for name in names) for row in rows)]
         path.write_text("".join(line + "\n" for line in lines))
-        rank_file(str(model), path, tmp_path / "out", columns, 32, "fp32")
+        rank_file(RankConfig(str(model), str(tmp_path / "out"), str(path), columns=columns, max_length=32))
         return tmp_path / "out"
 
     return write
@@ -55,5 +56,5 @@ def test_refusals(rank, tmp_path):
             rank(rows)
     for match, path in (("--data", "absent.jsonl"), ("sheet.xlsx", "sheet.xlsx")):
         with pytest.raises(KinspanError, match=match):
-            rank_file("x", tmp_path / path, tmp_path / "out", None, 32, "fp32")
+            rank_file(RankConfig("x", str(tmp_path / "out"), str(tmp_path / path)))
     assert not (tmp_path / "out").exists()
