@@ -1,7 +1,7 @@
-"""Decodes random documents of a corpus, and the pairs of a stream."""
+"""Decodes documents of a corpus, and the pairs of a stream."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.progress import show_progress
 
 from .corpus import SPLITS, Corpus, Shard
+from .matching import fold_words
+from .prepare.cleaning import normalise
 from .sampling.block import Block, Spans
 from .sampling.pairs import KINDS, POSITIVE
 from .sampling.stream import CHUNK, PairStream
@@ -28,17 +31,39 @@ def load_decoder(folder: Path) -> Tokenizer:
         raise KinspanError(f"the tokenizer in {folder} cannot be read: {quote_error(error)}") from error
 
 
-def format_document(shard: Shard, row: int, decoder: Tokenizer) -> str:
-    """Returns a document as text, decoded from its token ids: an uncased tokenizer has lost its capitals."""
+def read_document(shard: Shard, row: int, decoder: Tokenizer) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Returns a document's fields, paragraphs and answers, the texts decoded from their token ids."""
     first, last = shard.document_starts[row], shard.document_starts[row + 1]
     starts = shard.sentence_starts[shard.paragraph_starts[first : last + 1]]
+    fields = shard.rows.slice(row, 1).drop_columns(["tokens"]).to_pylist()[0] | {"tokens": starts[-1] - starts[0]}
     paragraphs = _decode(decoder, [shard.tokens[a:b].tolist() for a, b in pairwise(starts)])
-    fields = shard.rows.slice(row, 1).drop_columns(["tokens"]).to_pylist()[0]
-    answers = [list(chain.from_iterable(answer)) for answer in fields.get("answers", [])]
-    for number, answer in enumerate(_decode(decoder, answers)):
-        paragraphs.append(f"[{'accepted answer' if number == fields['accepted'] else 'answer'}] {answer}")
-    place = f"{fields['id']}, from {fields['source']}, {starts[-1] - starts[0]:,} tokens, {SPLITS[fields['held_out']]}"
-    return "\n\n".join([f"{'-' * 80}\n{fields['title'] or '(no title)'}\n{place}", *paragraphs]) + "\n"
+    return fields, paragraphs, _decode(decoder, [list(chain(*answer)) for answer in fields.get("answers", [])])
+
+
+def format_document(shard: Shard, row: int, decoder: Tokenizer) -> str:
+    """Returns a document as text: an uncased tokenizer has lost its capitals."""
+    fields, texts, answers = read_document(shard, row, decoder)
+    for number, answer in enumerate(answers):
+        texts.append(f"[{'accepted answer' if number == fields['accepted'] else 'answer'}] {answer}")
+    place = f"{fields['id']}, from {fields['source']}, {fields['tokens']:,} tokens, {SPLITS[fields['held_out']]}"
+    return "\n\n".join([f"{'-' * 80}\n{fields['title'] or '(no title)'}\n{place}", *texts]) + "\n"
+
+
+def check_left_out(texts: Sequence[str], corpus: Corpus, flag: str) -> None:
+    """Raises KinspanError if a paragraph, an answer or an id in the corpus equals a text that was to be left out.
+
+    The texts are encoded and decoded first, so that both sides lose the same. One with an unknown token would equal
+    others, and is not looked for.
+    """
+    decoder = load_decoder(Path(corpus.tokenizer_folder))
+    encoded = decoder.encode_batch([normalise(text) for text in texts], add_special_tokens=False)
+    wanted = {fold_words(text) for text in _decode(decoder, [e.ids for e in encoded])}
+    wanted = {words for words in wanted if words and "unk" not in words.split()}
+    for number in show_progress("looking for answers", "shards", range(len(corpus.manifest.shards) if wanted else 0)):
+        shard = corpus.shard(number)
+        for fields, *read in (read_document(shard, row, decoder) for row in range(len(shard.held_out))):
+            if not wanted.isdisjoint(map(fold_words, chain([fields["id"]], *read))):
+                raise KinspanError(f"{flag}: {corpus.folder} still has an answer, in {fields['id']}: delete the folder")
 
 
 def _decode(decoder: Tokenizer, texts: list[list[int]]) -> list[str]:

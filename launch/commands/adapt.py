@@ -89,6 +89,8 @@ def main() -> str:
 
 def prepare_documents(documents: list[str], model: str, folder: Path, without: list[str]) -> dict[str, int]:
     """Prepares the corpus unless it exists, without documents of a text or id in ``without``; returns its totals."""
+    from data_pipeline.browse import check_left_out
+    from data_pipeline.corpus import Corpus
     from data_pipeline.prepare.cleaning import Rules
     from data_pipeline.prepare.pipeline import prepare
     from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG
@@ -97,6 +99,7 @@ def prepare_documents(documents: list[str], model: str, folder: Path, without: l
     rules = Rules(validation_share=HELD_OUT)
     make = partial(prepare, max_rejected=MAX_REJECTED_WITHOUT_FLAG, quiet=not sys.stderr.isatty())
     result = make(documents, model, folder, OBJECTIVES, rules, decontaminate=without)
+    check_left_out(without, Corpus(folder), "--questions")
     for note in list_notes(result.tally, result.read_tally):
         log.info(note)
     check_trainable(result.manifest, f"--documents {' '.join(documents)}")

@@ -1,9 +1,12 @@
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from data_pipeline.browse import decode_pairs, format_document, load_decoder, sample_documents
+from data_pipeline.browse import check_left_out, decode_pairs, format_document, load_decoder, sample_documents
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
+from tests.synthetic import short_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +40,23 @@ def test_pairs_are_shown_by_what_stands_in_their_documents(make_stream, tiny_cor
         assert pair["a"] in documents[pair["doc_id"]]
         if "without" not in pair["b_place"]:
             assert pair["b"] in documents[pair["b_doc_id"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "stands"),
+    [
+        ("HE SAID: we don't know how many café tables were sold in São Paulo", True),
+        ("We don't know how many café tables were sold", False),  # a part, for the n-grams
+        ("Sans café?", True),
+        ("café", False),
+        ("\u0bf5 \u0bf5", False),  # unknown to the tokenizer
+    ],
+)
+def test_a_text_that_was_to_be_left_out_is_refused(text, stands, tmp_path, helpers):
+    first = 'He said: "We don\'t know how many café tables were sold in São Paulo."'
+    lines = [{"id": "t1", "title": "?", "paragraphs": [first], "answers": ["No.", "sans CAFE"]}]
+    lines += [{"id": f"t{n}", "title": "?", "text": f"Case {n} \u0bf5"} for n in range(2, 9)]
+    source = f"questions:{helpers.write_jsonl(tmp_path / 'desk.jsonl', lines)}"
+    helpers.prepare([source], short_tokenizer(), tmp_path / "corpus")
+    with pytest.raises(KinspanError, match="--questions") if stands else nullcontext():
+        check_left_out(["Nothing.", text], Corpus(tmp_path / "corpus"), "--questions")
