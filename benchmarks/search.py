@@ -29,7 +29,7 @@ from finetune.evaluation.named_metrics import measure_retrieval
 from finetune.evaluation.significance import compare_rows, format_p
 
 FIRST = {"bi_encoder": "bi-encoder", "bm25": "BM25", "fusion": "fusion"}
-BATCH = 16  # questions that are searched together, where it is not the time that counts
+BATCH, TIMED = 16, 20  # questions that are searched together, and alone for the time
 
 EPILOG = f"""example:
   kinspan index --answers insuranceqa=InsuranceQA --output_dir index
@@ -37,12 +37,6 @@ EPILOG = f"""example:
       --cross_encoder runs/insuranceqa/seed-1/best
 
 {SPECS}"""
-
-
-def draw_questions(data: AnswerSet, count: int | None = None) -> AnswerSet:
-    """Returns so many questions, or all, in an order drawn by chance: fewer are the first of more."""
-    order = np.random.Generator(np.random.Philox(0)).permutation(data.num_questions)
-    return data.take(order[:count])
 
 
 def list_right(data: AnswerSet) -> list[set[str]]:
@@ -103,17 +97,11 @@ def time_ways(searchers: dict[str, Any], questions: Sequence[str], rerank_k: int
     return {way: 1000 * s for way, s in _common.take_turns(ways, len(questions) // 2).items()}
 
 
-def group_seeds(ways: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the ways by their row: those that differ in the seed of their cross-encoder alone share one."""
-    rows: dict[str, list[str]] = {}
-    for way in ways:
-        rows.setdefault(re.sub(r"/seed-\d+(/.*)?$", "", way), []).append(way)
-    return rows
-
-
 def tabulate(ranked: Sequence[dict[str, list[str]]], right: Sequence[set[str]], latency: dict[str, float]) -> list[str]:
-    """Returns a table in Markdown: figures of each row, and its difference to the first."""
-    rows = group_seeds(list(ranked[0]))
+    """Returns a table in Markdown: figures of each row, and its difference to the first. Seeds share a row."""
+    rows: dict[str, list[str]] = {}
+    for way in ranked[0]:
+        rows.setdefault(re.sub(r"/seed-\d+(/.*)?$", "", way), []).append(way)
     figures = {way: measure_retrieval([ids[way] for ids in ranked], right) for way in ranked[0]}
     stacked = {
         row: {m: np.stack([figures[w][m] for w in ways]) for m in RETRIEVAL_METRICS} for row, ways in rows.items()
@@ -139,23 +127,23 @@ def main() -> None:
     parser.add_argument("--rerank_k", type=int, default=30, help="Candidates that it ranks.")
     parser.add_argument("--rerank", nargs="+", choices=tuple(FIRST), default=list(FIRST), help="After which.")
     parser.add_argument("--questions", type=int, help="Ask so many, drawn by chance. Without it: all.")
-    parser.add_argument("--timed", type=int, default=20, help="Questions that are timed.")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="Of the cross-encoders.")
     parser.add_argument("--candidates_to", type=Path, help="Write the bi-encoder's candidates there instead.")
     args = parser.parse_args()
     from serve.search import Searcher
 
-    data = draw_questions(load_split(args.data, args.split), args.questions)
+    data = load_split(args.data, args.split)
+    order = np.random.Generator(np.random.Philox(0)).permutation(data.num_questions)  # fewer are the first of more
+    data = data.take(order[: args.questions])
     searchers = {"": Searcher(args.index)}
     if args.candidates_to:
         write_candidates(searchers[""], data, args.rerank_k, args.candidates_to / f"{args.split}.jsonl")
         return
-    searchers |= {name: Searcher(args.index, name, precision=args.precision) for name in args.cross_encoder}
+    searchers |= {name: Searcher(args.index, name, precision="bf16") for name in args.cross_encoder}
     ranked: list[dict[str, list[str]]] = []
     for start in tqdm(range(0, data.num_questions, BATCH), desc="searching", disable=None, mininterval=5):
         questions = data.questions[start : start + BATCH]
         ranked += find_batch(searchers, questions, args.rerank_k, [FIRST[stage] for stage in args.rerank])
-    latency = time_ways(searchers, data.questions[: 2 * args.timed], args.rerank_k)
+    latency = time_ways(searchers, data.questions[: 2 * TIMED], args.rerank_k)
     print("\n".join(tabulate(ranked, list_right(data), latency)))
 
 

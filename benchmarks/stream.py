@@ -57,8 +57,7 @@ def list_texts(stream: PairStream, tokenizer: Any, first: int, count: int) -> Te
 
 
 def list_usual_ways(tokenizer: Any, texts: list[Texts]) -> dict[str, Callable[[int], None]]:
-    """Returns two ways to make batches from texts. Both tell the collator the special tokens, which it would else look
-    for in Python, id by id."""
+    """Returns two ways to make batches from texts, whose special tokens the collator need not look for in Python."""
     import torch
     from transformers import DataCollatorForLanguageModeling
 
@@ -111,17 +110,14 @@ def measure_memory() -> float:
 
 
 def larger_corpus(folder: Path, target: Path, times: int) -> None:
-    """Writes a corpus whose manifest lists each shard ``times`` times; files are linked where they can be."""
+    """Writes a corpus whose manifest lists each shard ``times`` times, linked on the same disk."""
     manifest = Corpus(folder).manifest
     shutil.copytree(folder / "tokenizer", target / "tokenizer")
     shards = []
     for number, shard in enumerate(manifest.shards * times):
         name = f"shards/{number:05d}.arrow"
         (target / name).parent.mkdir(exist_ok=True)
-        try:
-            os.link(folder / shard.file, target / name)
-        except OSError:  # another file system
-            shutil.copyfile(folder / shard.file, target / name)
+        os.link(folder / shard.file, target / name)
         shards.append(dataclasses.replace(shard, file=name))
     fingerprint = fingerprint_corpus(shards, manifest.tokenizer["fingerprint"])
     write_manifest(dataclasses.replace(manifest, shards=shards, fingerprint=fingerprint), target)
@@ -156,7 +152,7 @@ def main() -> None:
 
     rows = [(f"open, and make batch {SEEK_BATCH:,}", f"{_common.in_fresh_process(seek, args.corpus):.2f} s", "")]
     for times in TIMES_LARGER:
-        with tempfile.TemporaryDirectory() as larger:
+        with tempfile.TemporaryDirectory(dir=Path(args.corpus).parent) as larger:
             larger_corpus(Path(args.corpus), Path(larger), times)
             end, peak = _common.in_fresh_process(read_epoch, larger, size)
         rows.append((f"memory after an epoch of {times} x the corpus", f"{end:.1f} MB", f"peak {peak:.1f} MB"))

@@ -33,7 +33,7 @@ import torch
 import yaml
 
 from benchmarks._common import environment
-from benchmarks.dose.starts import make_rampart
+from benchmarks.dose.starts import make_start
 from data_pipeline.core.files import write_atomically
 from finetune.adapt.questions import list_lines
 from finetune.data.answers import AnswerSet
@@ -101,7 +101,7 @@ class Study:
         """Returns the folder of the start's weights."""
         folder = self.work / "starts" / start
         if not (folder / "tokenizer.json").exists():
-            {"rampart": make_rampart}[start](folder)  # DistilBERT's family cannot be trained yet
+            make_start(start, folder)
         return folder
 
     def make_set(self, name: str) -> Path:

@@ -1,24 +1,10 @@
-"""How search is measured: which questions are asked, and what stands in the table."""
+"""How search is measured: what stands in the table."""
 
 from types import SimpleNamespace
 
 import numpy as np
 
-from benchmarks.search import draw_questions, find_batch, group_seeds, tabulate
-
-
-def test_fewer_questions_are_the_first_of_more():
-    names = [f"q{number}" for number in range(50)]
-    data = SimpleNamespace(num_questions=50, take=lambda order: [names[place] for place in order])
-    every = draw_questions(data)
-    assert sorted(every) == sorted(names)
-    assert every != names
-    assert draw_questions(data, 20) == every[:20]
-
-
-def test_seeds_of_one_row_go_together():
-    ways = ["BM25", *(f"BM25 + study/plain/seed-{seed}/best" for seed in (1, 2)), "BM25 + releases/docs"]
-    assert group_seeds(ways) == {"BM25": ["BM25"], "BM25 + study/plain": ways[1:3], "BM25 + releases/docs": ways[3:]}
+from benchmarks.search import find_batch, tabulate
 
 
 def test_the_table_has_means_and_differences():
