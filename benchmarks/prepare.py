@@ -10,7 +10,6 @@ Bars: one worker within 1.3 times the baseline; two workers at least 1.8 times a
 
 import contextlib
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -82,16 +81,10 @@ def time_alone(tokenizer_json: str, paragraphs: list[str]) -> Timed:
 def time_prepare(paths: list[str], tokenizer: str, num_workers: int, duplicates: str = "exact") -> Timed:
     """Times a whole run of ``prepare``."""
     load_tokenizer(tokenizer)  # imports transformers
-    before = count_cpu_seconds()
+    before = sum(os.times()[:4])  # of this process and of its ended children: prepare waits for its workers
     with tempfile.TemporaryDirectory() as folder:
         done = prepare(paths, tokenizer, folder, OBJECTIVES, num_workers=num_workers, duplicates=duplicates, quiet=True)
-    return Timed(done.seconds, count_cpu_seconds() - before, done.manifest.totals["tokens"])
-
-
-def count_cpu_seconds() -> float:
-    """Returns those of this process and of its ended children: ``prepare`` waits for its workers."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used)
+    return Timed(done.seconds, sum(os.times()[:4]) - before, done.manifest.totals["tokens"])
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 Ours:       pretrain.step.train_step with the engine that kinspan pretrain builds, on packed batches.
 Trainer:    the Hugging Face Trainer with its best settings (SDPA, fused AdamW, ``bf16=True`` for bf16), padded to the
             longest pair of the batch, and the same with its sampler that groups pairs by length.
-DeepSpeed:  a plain Hugging Face model in a DeepSpeed engine.
 
 All train on the same pairs with the same masks (grouped by length: on pairs of the same stream), with dropout, in
 processes of their own that take turns, an update each. What makes a batch is not counted for anyone.
@@ -29,7 +28,6 @@ WAYS = {
     "ours": trainings.train_ours,
     "Trainer": trainings.train_by_trainer,
     "Trainer, by length": trainings.train_by_trainer_and_length,
-    "DeepSpeed": trainings.train_by_deepspeed,
 }
 
 EPILOG = """example:

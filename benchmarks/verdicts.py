@@ -4,7 +4,9 @@ For each set and draw: adapt is given the documents and 50 questions; what its v
 are then measured on up to 300 test questions. A set is pre-trained on once, and its draws share that. Every draw leaves
 a line in --lines, and is skipped where it is there: the same command goes on.
 
-SETS.json: {"covidqa": {"documents": "documents.jsonl", "questions": "files=FOLDER"}, ...}"""
+SETS.json: {"covidqa": {"documents": "documents.jsonl", "questions": "files=FOLDER"}, ...}. With "search": true adapt is
+given the right passages alone, all paragraphs are searched, and rank fusion of BM25 and the base model is measured too.
+"""
 
 import json
 import shutil
@@ -19,21 +21,24 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
 from benchmarks import _common
-from data_pipeline.core.default_model import default_model
+from data_pipeline.core.default_model import default_model, name_installed
 from finetune.adapt.budget import parse_budget
+from finetune.adapt.passages import DEPTH
 from finetune.adapt.questions import list_lines, thin
 from finetune.adapt.run import RESULT, AdaptOptions, PipelineHooks, adapt
 from finetune.data.answers import AnswerSet, concatenate
 from finetune.data.filters import find_kept
 from finetune.data.folds import group_questions
 from finetune.data.registry import load_split
+from finetune.evaluation.bm25 import BM25
 from finetune.evaluation.metrics import MAP, compute_question_metrics
+from finetune.ranking.measure import measure_search
 from finetune.ranking.model import score_answers
 from launch.commands.adapt import choose_objective, prepare_documents, pretrain
 from serve.answers import read_paragraphs
 
 DRAWN, POOL, TESTED = 50, 1000, (300, 5000)
-FIGURES = ("base", "used", "predicted", "minutes")
+FIGURES = ("base", "used", "fused", "predicted", "minutes")
 HOOKS = PipelineHooks(prepare_documents, choose_objective, pretrain, read_paragraphs)
 
 
@@ -47,8 +52,15 @@ def draw(spec: str, number: int) -> tuple[AnswerSet, AnswerSet]:
     return thin(pool.take(np.arange(DRAWN)), (DRAWN, 30 * DRAWN), []), thin(test, TESTED, [])
 
 
-def measure(model: str, test: AnswerSet) -> float:
-    return float(compute_question_metrics(test, score_answers(model, test), (MAP,))[MAP].mean())
+def measure(models: list[str], test: AnswerSet, place: dict) -> list[float]:
+    """Returns the MAP of each model, and of a search the one of rank fusion as well."""
+    if not place.get("search"):
+        return [compute_question_metrics(test, score_answers(model, test), (MAP,))[MAP].mean() for model in models]
+    right, paragraphs = test.keep(test.labels == 1), read_paragraphs([place["documents"]])
+    *_, found = measure_search(list(dict.fromkeys(models)), right, {}, paragraphs, depth=DEPTH, as_json=True)
+    by_name = {row["name"]: row["map"] for row in json.loads(found)["systems"]}
+    fused = next(value for name, value in by_name.items() if name.startswith(f"{BM25} and "))
+    return [*(by_name[name_installed(model)] for model in models), fused]
 
 
 def judge_draw(name: str, place: dict, number: int, budget: str, work: Path) -> dict:
@@ -56,7 +68,11 @@ def judge_draw(name: str, place: dict, number: int, budget: str, work: Path) -> 
     drawn, test = draw(place["questions"], number)
     shared, folder = work / name / "pretrained", work / name / f"draw-{number}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "questions.jsonl").write_text("".join(list_lines(replace(drawn, split="questions"))))
+    lines = list(list_lines(replace(drawn, split="questions")))
+    if place.get("search"):
+        rows = [json.loads(line) for line in lines]
+        lines = [json.dumps({key: row[key] for key in ("question", "answer")}) + "\n" for row in rows if row["label"]]
+    (folder / "questions.jsonl").write_text("".join(lines))
     options = AdaptOptions([place["documents"]], None, None, default_model(), parse_budget(budget), shared)
     if not (shared / RESULT).is_file():
         adapt(options, HOOKS)
@@ -66,13 +82,13 @@ def judge_draw(name: str, place: dict, number: int, budget: str, work: Path) -> 
     began = time.monotonic()
     result = adapt(replace(options, questions=str(folder / "questions.jsonl"), output=output), HOOKS)
     minutes = (time.monotonic() - began) / 60
-    base = measure(default_model(), test)
-    used = measure(result["release"], test) if result["release"] else base
+    models = [default_model(), result["release"] or default_model()]
+    base, used, fused = (*measure(models, test, place), np.nan)[:3]
     line = {"set": name, "draw": number, "budget": budget, "chosen": result["chosen"]}
     predicted = next(row["map"] for row in result["rankers"] if row["name"] == result["chosen"])
     rows = {row["name"]: [round(row[key] or 0, 4) for key in ("map", "gain", "p", "ms")] for row in result["rankers"]}
     shutil.rmtree(output)
-    figures = dict(zip(FIGURES, (base, used, predicted, minutes), strict=True))
+    figures = dict(zip(FIGURES, (base, used, fused, predicted, minutes), strict=True))
     return {**line, **{key: round(value, 4) for key, value in figures.items()}, "rankers": rows}
 
 
@@ -81,13 +97,15 @@ def print_results(lines: list[dict]) -> None:
     rows = []
     for name in [*dict.fromkeys(line["set"] for line in lines), "all"]:
         drawn = [line for line in lines if name in (line["set"], "all")]
-        base, used, predicted, minutes = np.array([[line[key] for key in FIGURES] for line in drawn]).T
+        base, used, fused, predicted, minutes = np.array(
+            [[line.get(key, np.nan) for key in FIGURES] for line in drawn]
+        ).T
         gains, error = used - base, np.abs(predicted - used).mean()
-        figures = [base.mean(), used.mean(), gains.mean(), gains.min(), (gains < -0.01).mean(), error]
+        figures = [base.mean(), fused.mean(), used.mean(), gains.mean(), gains.min(), (gains < -0.01).mean(), error]
         counts = [len(drawn), int((gains != 0).sum()), round(minutes.mean())]
         rows.append([name, *map(str, counts), *(f"{figure:.3f}" for figure in figures)])
-    header = ["draws", "changed", "minutes", "base", "used", "gain", "worst", "worse by .01", "error of MAP"]
-    _common.print_table(["set", *header], rows)
+    header = ["set", "draws", "changed", "minutes", "base", "rank fusion", "used"]
+    _common.print_table([*header, "gain", "worst", "worse by .01", "error of MAP"], rows)
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ CHECKS = {
     "the same run twice": "checks:repeat",
     "kill -9 and resume": "checks:kill_and_resume",
     "updates": "checks:compare_updates",
+    "two ranks on one GPU": "checks:compare_ranks",
     "compiled against eager": "checks:compare_compiled",
 }
 SPEEDS = {  # the most important first; the last may not end
@@ -145,6 +146,8 @@ def main() -> int:
     worker = [sys.executable, "-m", "benchmarks.gpu.worker", str(kit), str(folder), *["--quick"] * args.quick]
     checks, speeds = ([name for name in of if name in args.only] for of in (CHECKS, SPEEDS))
     minute = 60 * (STRETCH if args.quick else 1)
+    plan = f"{CHECK_MINUTES * minute:.0f} s for {', '.join(checks)}; speeds until {MINUTES * minute:.0f} s"
+    print(plan, flush=True)
     run_at_once([checks] if args.quick else [[name] for name in checks], worker, folder, began + CHECK_MINUTES * minute)
     run_at_once([speeds], worker, folder, began + MINUTES * minute)
     results = read_results(folder)

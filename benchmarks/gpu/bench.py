@@ -176,12 +176,12 @@ def measure_speed(settings: dict[str, Any], seconds: float, warm: int, lines: in
     return {"tokens/s": tokens, "TFLOP/s": mfu * UNIT_TFLOPS / 100, "ms per update": update, **memory}
 
 
-def start_command(settings: dict[str, Any], **variables: str) -> subprocess.Popen:
-    """Starts launch/pretrain.py with these settings, by the flags of its help."""
+def start_command(settings: dict[str, Any], *before: str, **variables: str) -> subprocess.Popen:
+    """Starts launch/pretrain.py with these settings, by the flags of its help. ``before``: Python's arguments"""
     flags = []
     for name, value in settings.items():
         flags += [f"--{name}"] if value is True else [] if value is False else [f"--{name}={value}"]
-    command = [sys.executable, str(ROOT / "launch/pretrain.py"), *flags]
+    command = [sys.executable, *before, str(ROOT / "launch/pretrain.py"), *flags]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
 
 

@@ -21,12 +21,16 @@ from pretrain.modeling.pair_model import PairModel, load_model
 
 from .bench import DEVICE, ON_GPU, Bench, Row, finish, read_lines, start_command, train_here
 
-FP32_CLOSE, BF16_CLOSE = 1e-4, 0.01  # of losses: in nats, and relative
+FP32_CLOSE, BF16_CLOSE, RANKS_CLOSE = 1e-4, 0.01, 1e-5  # of losses: in nats, relative, in nats
 BF16_ROUNDING, BF16_NOISE = 2.0, 1e-3  # packed bf16 may be so many times as far from padded fp32 as padded bf16 is
 PAIRS = 24  # of compare_families; with --quick 4
 LOSSES = ("loss", "mlm_loss", "pair_loss")
 REPEATED = ("minilm-l6", "electra-base", "modernbert-base")  # bidirectional, with replaced tokens, with windows
 STEPS, OVERFLOW = 6, 3  # of a run of updates; the one whose gradient is made infinite
+BY_GLOO = """import functools, runpy, sys, deepspeed
+deepspeed.init_distributed = functools.partial(deepspeed.init_distributed, dist_backend="gloo")
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")"""  # NCCL refuses two ranks on one GPU
 STAGES = (("fp32", (0, 1, 2, 3)), ("bf16", (1, 2, 3)))
 Outputs = dict[str, torch.Tensor]
 Lines = list[dict[str, Any]]
@@ -181,6 +185,26 @@ def compare_updates(bench: Bench) -> Iterator[Row]:
             close = FP32_CLOSE if precision == "fp32" else BF16_CLOSE * exact[0]["loss"]
             yield Row(f"ZeRO {stage} in {precision} against ZeRO 0 in fp32", {"losses, nats": gap}, gap <= close)
     yield compare_overflow(bench)
+
+
+def compare_ranks(bench: Bench) -> Iterator[Row]:
+    """Trains MiniLM-L6 by two ranks on one device, which gloo joins, in ZeRO 1 and 2, against one rank."""
+    model = bench.model("minilm-l6", **NO_DROPOUT)
+    world = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": "29555"}
+    for stage in (2,) if bench.quick else (1, 2):
+        shared = {
+            "model": model,
+            "precision": "fp32",
+            "tf32": False,
+            "deepspeed_config": f"ds_configs/zero{stage}.json",
+        }
+        shared |= _shape(32, 16, STEPS)
+        alone, both = (bench.settings("minilm-l6", **shared) for _ in range(2))
+        finish(start_command(alone))
+        for process in [start_command(both, "-c", BY_GLOO, RANK=rank, **world) for rank in "01"]:
+            finish(process)
+        gap = find_gap(read_lines(alone), read_lines(both))
+        yield Row(f"two ranks on one device, ZeRO {stage}", {"losses, nats": gap}, gap <= RANKS_CLOSE)
 
 
 def compare_adamw() -> Row:

@@ -24,14 +24,9 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison.
+    """A model ("minilm" with its weights, or one of MODELS) on an objective's pairs, in a corpus of its tokenizer.
 
-    model:      "minilm" (with its weights), or one of MODELS (from its config)
-    objective:  of the pairs, which have its own length
-    precision:  "fp32" or "bf16"
-    corpus:     a folder, made with the model's tokenizer
-    pairs:      of an update
-    rounds:     updates that count; one more warms up
+    ``pairs`` make an update, and ``rounds`` updates count after one that warms up. ``precision``: "fp32" or "bf16"
     """
 
     model: str

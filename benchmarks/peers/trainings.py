@@ -1,7 +1,7 @@
-"""The ways to train that are compared: ours, DeepSpeed with a plain model, and the Trainer of ``transformers``.
+"""The ways to train that are compared: ours, and the Trainer of ``transformers``.
 
-The peers train the masked-LM model of ``transformers`` as it comes, with a pair head, and pad each batch to its longest
-pair. The Trainer has its best settings: SDPA, fused AdamW, and ``bf16=True`` for bf16. It takes the pairs in the order
+The Trainer trains the masked-LM model of ``transformers`` as it comes, with a pair head, and pads each batch to its
+longest pair. It has its best settings: SDPA, fused AdamW, and ``bf16=True`` for bf16. It takes the pairs in the order
 of the stream, which is random, or by length in that of its own sampler, which sorts fifty batches of pairs.
 """
 
@@ -89,41 +89,6 @@ def load_plain(case: Case) -> PlainPairs:
         return PlainPairs(AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(name))).train()
 
 
-def read_losses(model: PlainPairs) -> dict[str, float]:
-    return {name: float(value) for name, value in model.last.items()}
-
-
-def train_by_deepspeed(case: Case, turn: Turn) -> None:
-    from pretrain.engine.engine import start_distributed
-
-    start_distributed()
-    import deepspeed
-
-    model, bf16 = load_plain(case), case.precision == "bf16"
-    settings = {
-        "train_micro_batch_size_per_gpu": case.pairs,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": CLIP,
-        "bf16": {"enabled": bf16},
-        "zero_optimization": {"stage": 1 if bf16 else 0},
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "steps_per_print": 10**9,
-    }
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
-    engine.train()
-    stream = open_stream(case)
-    for step in range(case.rounds + 1):
-        batch = stream.batch(step * case.pairs, case.pairs)
-        inputs = pad_rows(split_rows(batch), model.masked_lm.config.pad_token_id)
-        turn.begin()
-        inputs = {name: value.to(engine.device) for name, value in inputs.items()}
-        engine.backward(engine(**inputs)["loss"])
-        engine.step()
-        turn.end(batch.num_tokens, read_losses(model))
-
-
 def train_by_trainer(case: Case, turn: Turn) -> None:
     rows = split_rows(open_stream(case).batch(0, case.pairs * (case.rounds + 1)))
     _run_trainer(case, turn, rows)
@@ -186,7 +151,7 @@ def _run_trainer(case: Case, turn: Turn, rows: list[dict[str, Any]]) -> None:
             turn.begin()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            turn.end(tokens[state.global_step - 1], read_losses(model))
+            turn.end(tokens[state.global_step - 1], {name: float(value) for name, value in model.last.items()})
 
     options = {"per_device_train_batch_size": case.pairs, "bf16": case.precision == "bf16"}
     with TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import train_step
 from benchmarks.peers.case import IGNORED, Case, open_stream, pad_rows, split_rows
-from benchmarks.peers.trainings import MEGA_BATCH, choose_by_length, load_plain, read_losses
+from benchmarks.peers.trainings import MEGA_BATCH, choose_by_length, load_plain
 from benchmarks.peers.turns import Update, compare
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
@@ -54,14 +54,13 @@ def test_the_plain_models_losses_are_ours(case):
     plain = load_plain(case)
     batch = open_stream(case).batch(0, case.pairs)
     loss = plain(**pad_rows(split_rows(batch), plain.masked_lm.config.pad_token_id))["loss"]
-    losses = read_losses(plain)
-    assert float(loss.detach()) == pytest.approx(sum(losses.values()))
+    assert float(loss.detach()) == pytest.approx(float(sum(plain.last.values())))
     classifier = BertForSequenceClassification._from_config(plain.masked_lm.config, attn_implementation=NAME)
     classifier.bert.load_state_dict(plain.masked_lm.bert.state_dict(), strict=False)  # ours has a pooler
     plain.masked_lm.get_output_embeddings().weight = classifier.get_input_embeddings().weight
     ours = PairModel(classifier, FAMILIES["bert"].mlm_head_of(plain.masked_lm)).eval()
     _, sums, _ = ours(**to_tensors(batch, torch.device("cpu")), scales={"mlm": 1.0, "pair": 1.0})
-    assert losses["mlm"] == pytest.approx(float(sums[0] / sums[2]), rel=1e-5)
+    assert float(plain.last["mlm"]) == pytest.approx(float(sums[0] / sums[2]), rel=1e-5)
 
 
 def test_pairs_by_length_are_spread_over_the_samplers_batches(case):
