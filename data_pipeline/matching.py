@@ -24,10 +24,11 @@ UNSPACED = (
     "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U000323af"
 )
 _PAIRED = f"{UNSPACED}\uac00-\ud7a3"  # also Hangul, whose words end with particles
-# Combining accents, Hebrew and Arabic points, and the scripts from Hindi to Khmer without their full stops: ``\w`` does
-# not match marks, and would cut a Hindi word at each vowel sign.
+# Combining accents, Hebrew and Arabic points; then Syriac and Thaana points and the scripts from Hindi to Khmer without
+# their full stops: ``\w`` does not match marks, and would cut a Hindi word at each vowel sign.
+POINTS = "\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
 MARKS = (
-    "\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+    f"{POINTS}\u0711\u0730-\u074a\u07a6-\u07b0"
     "\u0900-\u0963\u0966-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84"
     "\u0f8d-\u0fbc\u102b-\u103e\u1056-\u1059\u105e-\u1064\u1071-\u1074\u1082-\u108d\u17b4-\u17d3\u200d"
 )

@@ -15,7 +15,7 @@ import numpy as np
 import Stemmer
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.matching import MARKS, count_chars, fold_characters, write_bigrams
+from data_pipeline.matching import MARKS, POINTS, count_chars, fold_characters, write_bigrams
 from data_pipeline.prepare.cleaning import LANGUAGE_CHARS, detect_language
 from finetune.data.answers import AnswerSet
 
@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 BM25 = "BM25"
 ABOUT = f"{BM25} compares all words, in lower case, by their Snowball stems"  # for tables
-WORD = re.compile(rf"[\w{MARKS}]+")
+WORD = re.compile(rf"\w[\w{MARKS}]*")
+_OPTIONAL = re.compile(f"[{POINTS}\u0640]")  # stress, vowels and long lines of Arabic words; the dot of a lower-case İ
 K1, B = 1.5, 0.75  # the defaults of bm25s
 ENGLISH, UNSTEMMED = "en", "none"
 SAMPLE, MIN_SAMPLE = 20, 100  # texts of which the language is guessed, and characters below which it is English
@@ -55,7 +56,7 @@ def choose_language(given: str | None, texts: Sequence[str]) -> str:
 @lru_cache(100_000)
 def stem_word(word: str, language: str) -> str:
     """Returns the stem of a word, by which BM25 compares it."""
-    word = fold_characters(word).lower()
+    word = _OPTIONAL.sub("", fold_characters(word).lower())
     if (stemmer := load_stemmer(language)) is None:
         return word
     with _lock:

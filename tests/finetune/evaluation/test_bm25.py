@@ -61,8 +61,10 @@ def test_scripts_without_spaces_share_pairs_of_characters():
     assert (scores > 0).tolist() == [True, False, True, False]
 
 
-def test_vowel_signs_and_points_are_of_a_word():
-    assert cut_words(["हिन्दी में शब्द।", "Стрела\u0301 שָׁלוֹם"], "none") == [["हिन्दी", "में", "शब्द"], ["стрела\u0301", "שָׁלוֹם"]]
+def test_vowel_signs_are_of_a_word_and_points_are_not_compared():
+    assert cut_words(["हिन्दी में शब्द।", "ދިވެހި"], "none") == [["हिन्दी", "में", "शब्द"], ["ދިވެހި"]]
+    pointed, plain = "Стрела\u0301 שָׁלוֹם عَرَبِيّ البـــلاد İstanbul", "стрела שלום عربي البلاد istanbul"
+    assert cut_words([pointed], "none") == cut_words([plain], "none") == [plain.split()]
 
 
 def test_the_collection_is_the_distinct_candidates():
