@@ -7,6 +7,7 @@ defines more ``STEPS``, see docs/corpora.md.
 import hashlib
 import html
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -83,6 +84,8 @@ class Tally:
 # Text ---------------------------------------------------------------------------------------------------
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_WIDE = "[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff01-\uff60\U00020000-\U000323af]"  # Chinese and Japanese
+_LINE_END = re.compile(rf"(?<={_WIDE})\s*\n\s*(?={_WIDE})")  # within a text without spaces
 _STOP, _CLOSING = "[。！？｡…]", "」』）”’)\\]》】"
 # Of Armenian, Arabic, Urdu, Indian languages, Amharic, Burmese, Khmer, Tibetan, Mongolian and Santali
 _SPACED = "։؟۔।॥።፧။។៕།༎᠃᱾᱿"
@@ -97,11 +100,11 @@ _NON_EUROPEAN_STOPS = re.compile(
 
 
 def normalise(text: str) -> str:
-    """Folds white space to single spaces, and replaces what no tokenizer accepts (NUL, lone surrogates)."""
+    """Folds white space, of which Chinese lines have none between them, and replaces NULs and lone surrogates."""
     if "\x00" in text:
         text = text.replace("\x00", " ")
     if not text.isascii():
-        text = _SURROGATES.sub("\ufffd", text)
+        text = _SURROGATES.sub("\ufffd", _LINE_END.sub("", text) if "\n" in text else text)
     return " ".join(text.split())
 
 
@@ -154,10 +157,10 @@ _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{2,6}|#x[0-9A-Fa-f]{2,5});")
 _CELL_GAP = re.compile(r"\t| \| |\|\|| {3,}")
 # Six words in a row. Possessive quantifiers (++) avoid quadratic time on text without spaces, such as Chinese.
 _PROSE = re.compile(r"(?<![^\W\d_])(?:[^\W\d_]++[\s,;'’-]++){5}[^\W\d_]")
-_SENTENCE_MARK = re.compile(f"[.!?…:;{STOPS}]")
+_SENTENCE_MARK = re.compile(f"[.!?…:;{STOPS}]|[\u0e01-\u0ede] +[\u0e01-\u0ede]")  # Thai and Lao have only spaces
 MAX_HEADING = 120  # characters
 MIN_GAPS = 3  # number of gaps between cells from which a paragraph may be a row of a table
-MIN_LETTERS = 0.35  # share of letters among the characters that are not white space
+MIN_LETTERS = 0.35  # share of letters and their marks among the characters that are not white space
 
 
 def repair_unicode(document: Document, paragraphs: list[str]) -> list[str]:
@@ -214,7 +217,7 @@ def _is_table(paragraph: str) -> bool:
     if _PROSE.search(paragraph):
         return False
     text = "".join(paragraph.split())
-    return sum(map(str.isalpha, text)) < MIN_LETTERS * len(text)
+    return sum(unicodedata.category(c)[0] in "LM" for c in text) < MIN_LETTERS * len(text)
 
 
 def drop_title(document: Document, paragraphs: list[str]) -> list[str]:

@@ -91,8 +91,7 @@ def parse_counted(record: Record, tally: ReadTally, parse: Parse = parse_record)
         tally.unread |= isinstance(reason, Unreadable)
         return reason
     tally.count(size)
-    fold = fold_characters  # of paragraphs this is a cleaning step
-    return [replace(d, title=fold(d.title), answers=list(map(fold, d.answers))) for d in documents]
+    return [replace(d, title=fold_characters(d.title), answers=[*map(fold_characters, d.answers)]) for d in documents]
 
 
 def read_input(

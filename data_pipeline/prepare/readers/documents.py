@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from data_pipeline.prepare.cleaning import STOPS
+from data_pipeline.prepare.cleaning import STOPS, normalise
 from data_pipeline.prepare.document import Document, Rejected
 
 from . import reader
@@ -42,7 +42,7 @@ _NAMED_TARGET = re.compile(r"\s*<[^<>]+>$")  # in a role's text: ``print <print-
 _DROPPED_STYLES = ("Subtitle", "Caption", "TOC", "toc")
 # python-docx skips paragraphs and runs in content controls, fields and tracked insertions
 _PARAGRAPHS = ".//w:p[not(ancestor::w:tbl or ancestor::w:txbxContent)]"
-_RUNS = ".//w:r[not(ancestor::w:txbxContent or ancestor::w:moveFrom)]"
+_RUNS = ".//w:r[not(ancestor::w:txbxContent or ancestor::w:moveFrom or ancestor::w:rt)]"
 _SLIDE = re.compile(r"ppt/slides/slide(\d+)\.xml")
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 FULL_LINE = 0.8  # share of a long line's length; a shorter line that ends a sentence ends a paragraph
@@ -94,12 +94,9 @@ def _parse_markdown(record: Record, keep_code: bool = False) -> list[Document]:
 
 
 def _join_words(tokens: "list[Token]") -> str:
-    parts = [
-        token.content if token.type in ("text", "code_inline") else " "
-        for token in tokens
-        if token.type in ("text", "code_inline", "softbreak", "hardbreak") or _BREAK.match(token.content)
-    ]
-    return " ".join("".join(parts).split())
+    shown = {"text": "", "code_inline": "", "softbreak": "\n", "hardbreak": " "}
+    kept = (token for token in tokens if token.type in shown or _BREAK.match(token.content))
+    return normalise("".join(shown.get(token.type, " ") or token.content for token in kept))
 
 
 def _parse_rst(record: Record, keep_code: bool = False) -> list[Document]:
@@ -124,7 +121,7 @@ def _list_paragraphs(node: "Node") -> Iterator[str]:
         *(nodes.system_message, nodes.title, nodes.substitution_definition),
     )
     if isinstance(node, nodes.paragraph):
-        yield " ".join(node.astext().split())
+        yield normalise(node.astext())
     elif isinstance(node, nodes.literal_block | nodes.doctest_block):
         yield _Code(node.astext())
     elif not isinstance(node, dropped):
@@ -228,17 +225,12 @@ def join_lines(lines: list[str]) -> list[str]:
     full = FULL_LINE * statistics.median(lengths[len(lengths) // 2 :]) if lengths else 0
     paragraphs = [""]
     for line in lines:
-        if not line:
-            paragraphs.append("")
-            continue
         before = paragraphs[-1]
-        if _HYPHEN.search(before) and line[0].islower():
-            paragraphs[-1] = before[:-1] + line
-        else:
-            paragraphs[-1] = f"{before} {line}" if before else line
-        if len(line) < full and _SENTENCE_END.search(line):
+        is_cut = _HYPHEN.search(before) and line[:1].islower()
+        paragraphs[-1] = before[:-1] + line if is_cut else f"{before}\n{line}"
+        if not line or (len(line) < full and _SENTENCE_END.search(line)):
             paragraphs.append("")
-    return [paragraph for paragraph in paragraphs if paragraph]
+    return list(filter(None, map(normalise, paragraphs)))
 
 
 MARKDOWN = Reader(read_whole, _parse_markdown, may_be_compressed=True, modules=("markdown_it",), has_code=True)

@@ -20,6 +20,7 @@ from .reader import FilePart, Reader, Record, SourceFile, name_file
 PIECE_BYTES = 1 << 20  # about a book
 PARAGRAPH_SENTENCES = 8  # about a paragraph of a novel
 MAX_SENTENCES = 2000  # about four chapters
+ISO_2022 = b"\x1b$"  # begins Japanese, Korean or Chinese in these encodings of 7 bits
 _CHAPTER = re.compile(rb"\s*(?:chapter|prologue|epilogue|part)\b[\s\w.:-]{0,20}$", re.I)
 _FORBIDDEN = re.compile(  # in XML: control characters, and halves of characters of UTF-16
     r"&#(?:x0*(?:[0-8bcef]|1[0-9a-f]|d[89a-f][0-9a-f]{2}|fff[ef])|0*(?:[0-8]|1[124-9]|2\d|3[01]|6553[45]|5529[6-9]"
@@ -35,11 +36,14 @@ _SPACES = [  # undo the tokenisation of that corpus
 
 
 def decode(content: bytes) -> str:
-    """Decodes UTF-8, with or without a byte order mark. Raises Rejected if it is not UTF-8."""
+    """Decodes UTF-8, with or without a byte order mark. Raises Rejected if it is not UTF-8, or no text."""
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Rejected(f"not UTF-8 (byte {error.start}): convert it, such as with iconv") from error
+    if text.count("\x00") > len(text) // 100 or ISO_2022 in content:
+        raise Rejected("not text in UTF-8: it holds NULs, or is in ISO-2022: convert it, such as with iconv")
+    return text
 
 
 def parse_xml(content: bytes) -> ElementTree.Element:
@@ -110,8 +114,6 @@ def _parse_text(record: Record) -> list[Document]:
     name, title = name_title(record)
     is_part = isinstance(record.content, dict)
     text = decode(record.content["text"] if is_part else record.content)
-    if text.count("\x00") > len(text) // 100:
-        raise Rejected("not text but binary: it holds NULs")
     if text.startswith(("%PDF-", "{\\rtf")):  # which may be pure ASCII
         raise Rejected("not text but PDF or RTF: name it .pdf, or convert it")
     document_id = f"{name}:{record.line}" if is_part else name

@@ -13,12 +13,13 @@ from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from data_pipeline.core.errors import quote_error
+from data_pipeline.prepare.cleaning import normalise
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
 from . import reader
 from .compression import open_source
 from .reader import FilePart, Reader, Record, SourceFile
-from .text import read_whole
+from .text import ISO_2022, read_whole
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}  # tags of trafilatura
 _INLINE = {"p", "item", "quote", "hi", "ref"}
+_READINGS = ["//rt", "//rp"]  # small letters above Chinese characters, which say how those are read
 _PAGES = ("text/html", "application/xhtml+xml")
 
 
@@ -36,11 +38,15 @@ def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
 
     page, is_crawled = record.content, isinstance(record.content, dict)
     content, url = (page["page"], page["url"] or None) if is_crawled else (page, None)
+    if ISO_2022 in content:
+        content = content.decode("iso2022_jp_2", "replace")
     extracted = trafilatura.bare_extraction(
-        content, url=url, include_comments=False, include_tables=False, include_formatting=False, with_metadata=True
+        content, url=url, include_comments=False, include_tables=False, with_metadata=True, prune_xpath=_READINGS
     )
     if extracted is None or isinstance(extracted, dict):
         raise Rejected("no running text was found in the page")
+    for quote in extracted.body.xpath("//quote[not(p) and (parent::p or parent::item or parent::hi or parent::ref)]"):
+        quote.tag = "hi"
     code_blocks = 0
     for element in [code for code in extracted.body.iter("code") if code.getparent().tag != "code"]:
         before, text, tail = element.getprevious(), "".join(element.itertext()), element.tail
@@ -65,18 +71,14 @@ def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str
     for event, element in etree.iterwalk(body, events=("start", "end", "comment", "pi")):
         if element.tag in blocks or element.tag in dropped_tags:
             paragraphs.append([])
-        if event == "start":
-            dropped_depth += element.tag in dropped_tags
-            if element.tag == line_break:
-                paragraphs[-1].append(" ")
-            if not dropped_depth:
-                paragraphs[-1].append(element.text or "")
-            continue
-        if event == "end":
-            dropped_depth -= element.tag in dropped_tags
-        if not dropped_depth and element is not body:
-            paragraphs[-1].append(element.tail or "")
-    return [text for text in (" ".join("".join(parts).split()) for parts in paragraphs) if text]
+        is_start = event == "start"
+        if element.tag in dropped_tags:
+            dropped_depth += 1 if is_start else -1
+        if is_start and element.tag == line_break:
+            paragraphs[-1].append(" ")
+        if not dropped_depth and (is_start or element is not body):
+            paragraphs[-1].append((element.text if is_start else element.tail) or "")
+    return list(filter(None, (normalise("".join(parts)) for parts in paragraphs)))
 
 
 # Crawls ---------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, check_rules, clean
+from data_pipeline.prepare.cleaning import STEPS, Rules, Tally, check_rules, clean, normalise
 from data_pipeline.prepare.document import Document
 from tests.synthetic import write_file
 
@@ -44,6 +44,7 @@ KEPT = [
     *["In 1999 it rose by 3.5% to $1,200; in 2000 it fell to $900.", "الكتاب على الطاولة.", "这是一本书。"],
     *["यह एक किताब है।", "یہ ایک کتاب ہے۔", "A column of text in which there is one | of them."],
     "Run it with <command> as its argument; Option<T> and List<String> are types.",
+    *["ကျွန်ုပ်တို့သည် မြို့တို့ကို ကြည့်ရှုခဲ့ကြသည်။", "มีแม่น้ำเจ้าพระยาไหลผ่านและแบ่งเมืองออกเป็นสองฝั่ง คือ ฝั่งพระนครและฝั่งธนบุรี"],
     *["Code is between <script> and </script>.", "10² is not 102… don´t，！ می\u200cخواهم น้ำ և."],
 ]
 
@@ -88,6 +89,10 @@ def test_text_of_parsed_markup_is_not_read_as_html():
 def test_a_chinese_character_counts_as_three():
     texts = ["这是一个足够长的中文段落，它会被保留下来的。", "太短的段落。", "没有句号的标题" * 6]
     assert clean(Document("id", "", texts, "s"), Rules(60, 100), Tally()) == texts[::2]
+
+
+def test_no_space_is_put_between_lines_of_chinese():
+    assert normalise("北京是\r\n 首都，\n城\n a\nb") == "北京是首都，城 a b"
 
 
 def test_posts_keep_their_form_and_length():

@@ -88,9 +88,9 @@ def test_code_in_a_sentence_of_a_page_is_part_of_it(tmp_path, read):
 
 def test_markup_within_markdown_is_taken_off(tmp_path, read):
     text = "---\ntitle: x\n---\nA *b* **c** `d` [e](f)\nand [g] &amp; <https://h.example>.\n\n"
-    text += "- One.\n- Two.\n\n> Quoted.<br>Again.\n"
+    text += "- One.\n- 東京\n都。\n\n> Quoted.<br>Again.\n"
     (document,), _, _ = read(write_file(tmp_path / "notes.md", text))
-    assert document.paragraphs == ["A b c d e and [g] & https://h.example.", "One.", "Two.", "Quoted. Again."]
+    assert document.paragraphs == ["A b c d e and [g] & https://h.example.", "One.", "東京都。", "Quoted. Again."]
     (second,), _, _ = read(write_file(tmp_path / "hugo.md", f"{text.replace('---', '+++')}\n### Low\n## High\n## Next"))
     assert second.paragraphs == document.paragraphs
     assert (document.title, second.title) == ("notes", "High")
@@ -138,13 +138,14 @@ def test_fields_and_tracked_changes_of_a_word_file_are_part_of_its_sentences(tmp
         "<w:ins {} w:id='1' w:author='a'><w:r><w:t> on page 7</w:t></w:r></w:ins>",
         "<w:del {} w:id='2' w:author='a'><w:r><w:delText> or not</w:delText></w:r></w:del>",
         "<w:sdt {}><w:sdtContent><w:r><w:t>, Ann.</w:t></w:r></w:sdtContent></w:sdt>",
+        "<w:ruby {}><w:rt><w:r><w:t>ねこ</w:t></w:r></w:rt><w:rubyBase><w:r><w:t>猫</w:t></w:r></w:rubyBase></w:ruby>",
     ):
         paragraph._p.append(parse_xml(xml.format(nsdecls("w"))))
     block = f"<w:sdt {nsdecls('w')}><w:sdtContent><w:p><w:r><w:t>{FIRST}</w:t></w:r></w:p></w:sdtContent></w:sdt>"
     made.element.body.insert(0, parse_xml(block))
     made.save(tmp_path / "a.docx")
     (document,), _, _ = read(tmp_path / "a.docx")
-    assert (document.title, document.paragraphs) == ("Heading", [FIRST, SECOND, "See table 3 on page 7, Ann."])
+    assert (document.title, document.paragraphs) == ("Heading", [FIRST, SECOND, "See table 3 on page 7, Ann.猫"])
 
 
 def make_pdf(lines):

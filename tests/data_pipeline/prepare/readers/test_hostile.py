@@ -24,6 +24,7 @@ CONTENTS = {
     "NULs": b"\x00" * 5001,
     "latin-1": "Café au lait. ".encode("latin-1") * 50,
     "UTF-16": "A text of some length. ".encode("utf-16") * 20,
+    "UTF-16 unmarked": "A text of some length.".encode("utf-16-le") * 20,
     "a tag": b"<" * 5000,
     "braces": b"{" * 5000 + b"\n",
 }
@@ -85,6 +86,8 @@ UTF_16 = "<mediawiki>\ntext\n</mediawiki>\n".encode("utf-16")
 @pytest.mark.parametrize(
     ("name", "content", "kind"),
     [(name, UTF_16, "UTF-16") for name in ("a.xml", "a.jsonl", "a.csv", "Posts.xml", "wiki_00")]
+    + [(f"a.{suffix}", UTF_16[2:], "NULs") for suffix in ("txt", "md", "rst")]
+    + [("a.txt", "東京は日本の首都です。".encode("iso2022_jp") * 20, "ISO-2022")]
     + [("a.txt", start + b"A sentence of it. " * 9, "PDF or RTF") for start in (b"%PDF-1.4\n", b"{\\rtf1\\ansi ")],
 )
 def test_a_file_of_another_kind_is_refused_for_that(tmp_path, read, name, content, kind):
