@@ -329,8 +329,9 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
         ["search", "--index", index, *ranking, question],
     ]
     if questions and questions.test and model:
+        by_search = [] if is_sample else ["--documents", *map(redact, options.documents)]  # of all their paragraphs
         test = f"files={locate_test(options.output)}"
-        commands.append(["evaluate", "--model", name_installed(model), "--data", test])
+        commands.append(["evaluate", *by_search, "--model", name_installed(model), "--data", test])
     return [shlex.join(["kinspan", *map(str, command)]) for command in commands]
 
 
