@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("--rerank_k", type=int, default=30, help="Candidates that it ranks.")
     parser.add_argument("--rerank", nargs="+", choices=tuple(FIRST), default=list(FIRST), help="After which.")
     parser.add_argument("--questions", type=int, help="Ask so many, drawn by chance. Without it: all.")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="Of the cross-encoders.")
     parser.add_argument("--candidates_to", type=Path, help="Write the bi-encoder's candidates there instead.")
     args = parser.parse_args()
     from serve.search import Searcher
@@ -138,7 +139,7 @@ def main() -> None:
     if args.candidates_to:
         write_candidates(searchers[""], data, args.rerank_k, args.candidates_to / f"{args.split}.jsonl")
         return
-    searchers |= {name: Searcher(args.index, name, precision="bf16") for name in args.cross_encoder}
+    searchers |= {name: Searcher(args.index, name, precision=args.precision) for name in args.cross_encoder}
     ranked: list[dict[str, list[str]]] = []
     for start in tqdm(range(0, data.num_questions, BATCH), desc="searching", disable=None, mininterval=5):
         questions = data.questions[start : start + BATCH]

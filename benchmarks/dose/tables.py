@@ -166,7 +166,8 @@ def draw(path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure((9.5, 3.8), layout="constrained")
-    for axes, start in zip(figure.subplots(1, 2, sharey=True), ("rampart", "minilm"), strict=True):
+    starts = {"rampart": "an encoder that has seen no pairs: rampart", "minilm": "an embedding model: all-MiniLM-L6-v2"}
+    for axes, start in zip(figure.subplots(1, 2, sharey=True), starts, strict=True):
         for number, curve in enumerate(CURVES):
             rows = [parse_row(f"{start}-{curve}-{count}-selqa") for count in COUNTS]
             maps = {place: read_ap(row).mean(axis=1) for place, row in enumerate(rows) if read_lines(row)}
@@ -176,7 +177,7 @@ def draw(path: Path) -> None:
             axes.plot(list(maps), means, color=f"C{number}", label=label)
         for row, style in ((BM25, "--"), (COSINE, ":")):
             axes.axhline(read_ap(row).mean(), color="gray", linestyle=style, label=title(row))
-        axes.set(title=f"from {start}", xlabel="labelled questions")
+        axes.set(title=f"from {starts[start]}", xlabel="labelled questions")
         axes.set_xticks(range(len(COUNTS)), ["none", *map(str, COUNTS[1:])])
         axes.legend(fontsize=7, loc="lower right")
     figure.axes[0].set_ylabel("MAP on SelQA's test questions")
