@@ -187,7 +187,7 @@ def _read_documents(sources: list[str]) -> Iterator[Answer]:
     names = Counter(top.resolve().name for top in tops)
     labels = {top: name if names[name := top.resolve().name] == 1 else str(top).strip("./") for top in tops}
     tally, used_ids = Tally(), set[str]()
-    ids: dict[tuple[str, str], str] = {}
+    made: dict[tuple[str, str], Answer] = {}
 
     def parse(record: Record) -> list[Document]:
         path, _, inside = split_prefix(record.file)[1].partition("::")
@@ -204,14 +204,14 @@ def _read_documents(sources: list[str]) -> Iterator[Answer]:
             heading = {"title": normalise(document.title) if is_title else ""}
         stem = normalise(document.id).replace(" ", "_")  # a TREC file cannot hold white space
         url = document.url or (stem if is_url(stem) else "")
-        answers = []
-        for number, text in enumerate(texts, 1):
-            key, name = (text, document.title), f"{stem}#{number}"
-            if key not in ids:
-                ids[key] = f"{name}-{name_by_hash(*key)}" if name in used_ids else name
+        keys = [(text, document.title) for text in texts]
+        for number, key in enumerate(keys, 1):
+            if key not in made:
+                name = f"{stem}#{number}"
+                unique = f"{name}-{name_by_hash(*key)}" if name in used_ids else name
+                made[key] = Answer(unique, key[0], url=url, **heading)
                 used_ids.add(name)
-            answers.append(Answer(ids[key], text, url=url, **heading))
-        return answers
+        return [made[key] for key in keys]
 
     answers = read_input(sources, parse, make, MAX_REJECTED_WITHOUT_FLAG)
     if not answers:

@@ -152,7 +152,8 @@ def test_a_folder_in_the_form_of_beir(tmp_path):
 def test_documents_are_read_by_paragraphs_and_a_forum_by_its_answers(tmp_path, tiny_documents):
     path = tmp_path / "d.jsonl"
     document = {**tiny_documents[0], "url": "https://x.org"}
-    write_jsonl(path, [document, *tiny_documents[1:], {"paragraphs": ["Short."]}])
+    copy = {**document, "id": "copy", "url": "https://x.org/copy"}  # the address of its first place counts
+    write_jsonl(path, [document, *tiny_documents[1:], {"paragraphs": ["Short."]}, copy])
     answers = read_documents(path)
     assert Answer(f"{document['id']}#1", document["paragraphs"][0], "", "https://x.org", document["title"]) in answers
     assert "Short." not in {answer.text for answer in answers}
