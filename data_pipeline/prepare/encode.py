@@ -147,7 +147,8 @@ class Encoder:
         paragraphs = [paragraph for _, of_document in kept for paragraph in of_document]
         sentences = [split_sentences(paragraph) for paragraph in paragraphs]
         if not self._joins_checked:
-            check_joins(self._encode, list(chain.from_iterable(sentences))[:200], self.name)
+            encode = partial(self.tokenizer.encode, add_special_tokens=False)
+            check_joins(lambda text: encode(text).ids, list(chain.from_iterable(sentences))[:200], self.name)
             self._joins_checked = True
         starts = _accumulate_offsets([len(of_document) for _, of_document in kept])
         names = map(name_split, documents, text_hashes)
@@ -158,12 +159,8 @@ class Encoder:
         keys = list(map(make_key, documents, text_hashes))
         chars = pa.array(np.fromiter(map(count_chars, paragraphs), dtype=np.uint32))
         columns += [pa.array(keys, pa.binary(KEY_BYTES)), pa.ListArray.from_arrays(starts, chars)]
-        min_chars = [1 if d.is_post else self.rules.min_document_chars for d in documents]
-        columns.append(pa.array(min_chars, pa.uint32()))
+        columns.append(pa.array([1 if d.is_post else self.rules.min_document_chars for d in documents], pa.uint32()))
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(make_spill_schema(self.wide))[:-2]))
-
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def _make_optional(self, documents: list[Document]) -> list[pa.Array]:
         """Returns the columns of corpus.OPTIONAL_COLUMNS, which only some readers fill."""

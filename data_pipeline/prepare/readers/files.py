@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,16 +108,11 @@ def _disambiguate(files: list[InputFile]) -> list[InputFile]:
     by_name: dict[str, list[list[str]]] = defaultdict(list)
     for path in paths:
         by_name[path[-1]].append(path)
+    num_shared = {name: len(os.path.commonprefix([p[:-1] for p in same])) for name, same in by_name.items()}  # noqa: RUF071
     return [
-        replace(file, called="/".join(path[_count_shared(by_name[path[-1]]) :])) if len(by_name[path[-1]]) > 1 else file
+        replace(file, called="/".join(path[num_shared[path[-1]] :])) if len(by_name[path[-1]]) > 1 else file
         for file, path in zip(files, paths, strict=True)
     ]
-
-
-def _count_shared(paths: list[list[str]]) -> int:
-    """Counts the leading folders that all paths share: those that the first and the last in sort order share."""
-    folders = zip(min(paths), max(paths), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], folders))
 
 
 def check_unchanged(files: list[InputFile]) -> None:
