@@ -8,6 +8,7 @@ from typing import Literal
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
+from data_pipeline.matching import fold_characters
 from data_pipeline.prepare.document import QUESTION_IDS
 from finetune.data.tables import lacks_names, read_nameless_tsv, read_table
 from finetune.evaluation.trec import QRELS, QUERIES, find_beir_file, is_trec_id, read_beir_qrels
@@ -46,8 +47,8 @@ class SearcherFlags:
 
 
 def clean_question(question: str) -> str:
-    """Returns the question on one line, without control characters, truncated to MAX_QUESTION characters."""
-    text = question[: 2 * MAX_QUESTION].encode("utf-8", "replace").decode()
+    """Returns the question on one line, without characters that are not seen, truncated to MAX_QUESTION characters."""
+    text = fold_characters(question[: 2 * MAX_QUESTION]).encode("utf-8", "replace").decode()
     text = " ".join("".join(" " if unicodedata.category(c) == "Cc" else c for c in text).split())[:MAX_QUESTION]
     if not text:
         raise KinspanError("the question is empty")

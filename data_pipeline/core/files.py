@@ -41,6 +41,15 @@ def load_python(path: str, label: str) -> ModuleType:
     return module
 
 
+def _make_object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    if len(made := dict(pairs)) < len(pairs):
+        raise ValueError("a key is set twice")
+    return made
+
+
+parse_json = json.JSONDecoder(object_pairs_hook=_make_object).decode  # ``json.loads`` keeps the last of equal keys
+
+
 def read_object(path: Path, advice: str) -> JsonObject:
     """Reads the JSON object in ``path``. Raises KinspanError, which ends with ``advice``, if there is none."""
     try:

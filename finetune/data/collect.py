@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.matching import fold_characters
 from data_pipeline.prepare.encode import normalise
 
 from .answers import POSITIVE_GRADE, AnswerSet
@@ -77,7 +78,7 @@ class Collector:
         """Returns the index of the row's question; a new one gets the next index. Raises ValueError."""
         if self._last and self._last[0] == row[1:3]:  # rows of a question are mostly adjacent
             return self._last[1]
-        text = normalise(row.question)
+        text = normalise(fold_characters(row.question))
         if not text:
             raise ValueError("the question is empty")
         key = text if row.question_id is None else self._clean_id(row.question_id)

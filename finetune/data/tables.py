@@ -5,7 +5,6 @@ beginning of a block, so that a message could not name the line.
 """
 
 import csv
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from data_pipeline.core.errors import KinspanError, quote_error
-from data_pipeline.core.files import JsonObject
+from data_pipeline.core.files import JsonObject, parse_json
 from data_pipeline.prepare.document import DOCUMENT_IDS, QUESTION_IDS, ROW_IDS, note_unread_ids
 from data_pipeline.prepare.encode import normalise
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
@@ -90,7 +89,7 @@ def read_json(path: Path, kind: type[Value]) -> Value:
 
 def _parse_json(text: str, place: str, kind: type[Value]) -> Value:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise KinspanError(f"{place}: not JSON: {error}") from error
     if not isinstance(value, kind):

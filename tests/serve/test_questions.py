@@ -46,7 +46,7 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, name, text, named):
 
 
 def test_questions_are_cleaned_and_cut(tmp_path):
-    assert clean_question(" a\tb\n\0c  d ") == "a b c d"
+    assert clean_question(" a\tb\n\0c  d\u200b u\u0308") == "a b c d ü"
     (tmp_path / "q.tsv").write_text(f"q1\t{'word ' * MAX_QUESTION}\n")
     assert len(read_questions(str(tmp_path / "q.tsv"))["q1"]) <= MAX_QUESTION
 

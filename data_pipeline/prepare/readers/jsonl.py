@@ -1,9 +1,9 @@
 """``.jsonl``: a line is a document, ``{id?, title?, url?, paragraphs: [str]}`` or ``{..., text: str}``."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+from data_pipeline.core.files import parse_json
 from data_pipeline.prepare.document import DOCUMENT_IDS, Document, Rejected, note_unread_ids
 
 from .lines import read_lines, split_bytes
@@ -42,7 +42,7 @@ def find_id(fields: dict[str, Any]) -> str:
 def load_json(content: bytes) -> Any:
     """Parses JSON. Raises Rejected if it is invalid, or not UTF-8."""
     try:
-        return json.loads(decode(content))
+        return parse_json(decode(content))
     except (ValueError, RecursionError) as error:
         raise Rejected(f"not JSON: {error}") from error
 

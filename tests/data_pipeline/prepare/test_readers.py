@@ -98,6 +98,7 @@ def test_documents_without_an_id_are_named_by_file_and_line(tmp_path):
 BROKEN = [
     *[b"{broken", b"[" * 100_000, b'{"text": "caf\xe9"}', b"[1, 2]", b"null", b'"text"', b"{}", b'{"title": "x"}'],
     *[b'{"text": 5}', b'{"text": null}', b'{"paragraphs": "text"}', b'{"paragraphs": [1]}', b'{"paragraphs": [["x"]]}'],
+    b'{"text": "One text.", "text": "Another."}',
 ]
 
 

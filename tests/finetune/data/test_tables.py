@@ -55,7 +55,8 @@ def test_ids_have_many_names(tmp_path, caplog):
 
 
 def test_ids_are_optional(tmp_path):
-    write(tmp_path / "train.jsonl", [{k: v for k, v in row.items() if not k.endswith("_id")} for row in ROWS])
+    rows = [{k: v for k, v in row.items() if not k.endswith("_id")} for row in ROWS]
+    write(tmp_path / "train.jsonl", [rows[0] | {"query": f"\u200b{rows[0]['query']}"}, *rows[1:]])
     data = load_split(f"files={tmp_path}", "train", COLUMNS)
     assert data.question_ids == ["q1", "q2"]
     assert data.answer_ids.to_pylist() == ["q1-2", "q1-1", "q2-1"]  # in the order of a hash of the text
@@ -122,6 +123,7 @@ FIRST = b'{"question": "q", "answer": "a", "label": 1}\n'
     [
         ("train.jsonl", b'{"question": "q"', "train.jsonl line 1"),
         ("train.jsonl", b"[1]", "train.jsonl line 1"),
+        ("train.jsonl", FIRST.replace(b"{", b'{"label": 0, '), "train.jsonl line 1"),
         ("train.jsonl", FIRST + b'{"question": "q"}', "train.jsonl line 2"),
         ("train.jsonl", FIRST + FIRST.replace(b"}", b', "answer_id": 7}'), "train.jsonl line 2: 'answer_id'"),
         ("train.jsonl", b"", "train.jsonl"),
