@@ -19,18 +19,8 @@ from .batches import TrainedModel
 from .step import GlobalBatch
 
 # Dense bf16 TFLOP/s of one device, from the vendors' data sheets. The first name that matches counts.
-PEAK_TFLOPS = {
-    "H200": 989,
-    "H100 NVL": 835,
-    "H100 PCIe": 756,
-    "H100": 989,
-    "B200": 2250,
-    "A100": 312,
-    "A10": 125,
-    "L40S": 362,
-    "L40": 181,
-    "L4": 121,
-}
+PEAK_TFLOPS = {"H200": 989, "H100 NVL": 835, "H100 PCIe": 756, "H100": 989, "B200": 2250}
+PEAK_TFLOPS |= {"A100": 312, "A10": 125, "L40S": 362, "L40": 181, "L4": 121}
 KEPT_LOSSES = 20  # logged losses that a new one is compared with
 NUM_RECENT = 5  # the median of the last 5 is the current level
 MIN_LOSSES = 8  # with fewer, no loss counts as a spike

@@ -32,7 +32,6 @@ class Mirror:
     def __init__(self, url: str, settings: CacheSettings) -> None:
         self.store, self.cache = Store(url), open_cache(settings)
         incoming = self.cache.root / f"opening-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-
         with hold_lock(incoming.with_suffix(LOCK)):
             incoming.mkdir(exist_ok=True)
             path = incoming / "manifest.json"

@@ -28,9 +28,7 @@ class Store:
         try:
             self.fs, root = fsspec.core.url_to_fs(url, **_choose_options(url.partition("://")[0]))
         except ImportError as error:
-            raise KinspanError(
-                f"{self.name}: {quote_error(error)}; kinspan[remote] has what S3 and http need"
-            ) from error
+            raise KinspanError(f"{self.name}: {quote_error(error)}; kinspan[remote] reads S3 and http") from error
         except ValueError as error:
             raise KinspanError(f"{self.name} cannot be read: {quote_error(error)}") from error
         self.root = str(root).rstrip("/")
@@ -79,6 +77,5 @@ def _choose_options(protocol: str) -> dict[str, dict]:
 def _is_final(error: Exception) -> bool:
     """Returns whether another attempt would fail in the same way."""
     type_name = type(error).__name__  # botocore's types are not imported for other stores
-    final = isinstance(error, FileNotFoundError | PermissionError | ValueError)
-    final = final or "Credentials" in type_name or "ParamValidation" in type_name
-    return final or getattr(error, "status", None) in REFUSED
+    final = isinstance(error, FileNotFoundError | PermissionError | ValueError) or "Credentials" in type_name
+    return final or "ParamValidation" in type_name or getattr(error, "status", None) in REFUSED

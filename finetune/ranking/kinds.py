@@ -82,6 +82,7 @@ def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> Sentence
     for module in model.modules():
         if isinstance(module, Transformer) and isinstance(module.tokenizer, PreTrainedTokenizerBase):
             check_vocabulary(module.tokenizer, name_or_dir)
+            _check_weights(module.auto_model, name_or_dir)
             limits = (module.max_seq_length, count_positions(module.auto_model), max_length)
             length = min((limit for limit in limits if limit and limit < UNLIMITED), default=DEFAULT_LENGTH)
             check_fits(name_or_dir, module.auto_model, module.tokenizer, length, ("a",))
@@ -98,9 +99,18 @@ def load_cross_encoder(
     silence_transformers()
     options = {"activation_fn": activation, "model_kwargs": {"dtype": torch.float32}}
     try:
-        return CrossEncoder(name_or_dir, max_length=max_length, trust_remote_code=False, **options)
+        model = CrossEncoder(name_or_dir, max_length=max_length, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, a fusion, an adapter
         raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {quote_error(error)}") from error
+    _check_weights(model, name_or_dir, flag)
+    return model
+
+
+def _check_weights(model: torch.nn.Module, name_or_dir: str, flag: str = "--model") -> None:
+    """Raises KinspanError for a weight that transformers drew at random, since no file holds it."""
+    drawn = (name for name, weight in model.named_parameters() if not getattr(weight, "_is_hf_initialized", False))
+    if lost := next((name for name in drawn if ".pooler" not in f".{name}"), None):
+        raise KinspanError(f"{flag} {name_or_dir} lacks weights of the encoder, such as {lost}")
 
 
 def find_prompt(model: SentenceTransformer, names: tuple[str, ...]) -> str:

@@ -141,7 +141,10 @@ def test_what_cannot_score(made, bi_encoder, data):
     nan = bi_encoder()
     broken = {name: tensor * np.nan for name, tensor in load_file(nan / "model.safetensors").items()}
     save_file(broken, nan / "model.safetensors", {"format": "pt"})
+    cut = bi_encoder("cut")
+    save_file(dict(list(load_file(cut / "model.safetensors").items())[1:]), cut / "model.safetensors", {"format": "pt"})
     for match, arguments in (
+        ("--model .* lacks weights", (str(cut), data)),
         ("has 3 labels", (str(made("bert", num_labels=3)), data)),
         ("--max_length", (positions, data, 64)),
         ("--max_length", (str(bi_encoder("short")), data, 2)),
