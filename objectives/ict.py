@@ -12,18 +12,14 @@ at least two sentences, and makes five pairs:
 It is SP with an A of one sentence, and draws as SP does.
 """
 
+from dataclasses import replace
 from functools import partial
-
-from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, has_two_sentences
 
 from . import sp
 
-ICT = Objective(
+ICT = replace(
+    sp.SP,
     name="ict",
-    max_length=256,
-    num_draws=sp.NUM_DRAWS,
-    usable=has_two_sentences,
-    needs=TWO_SENTENCES,
     sample=partial(sp.sample, max_a=1),
     asks="whether the sentence A was taken out of the paragraph B",
     negatives="another paragraph without a sentence, of the document (hard, up to two of four) or of others (easy)",

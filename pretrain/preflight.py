@@ -22,7 +22,7 @@ from data_pipeline.sources import is_remote, list_paths
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
 from pretrain.engine import ranks
-from pretrain.engine.device import OutOfMemory, is_out_of_memory
+from pretrain.engine.device import refuse_out_of_memory
 from pretrain.engine.engine import build_engine, start_distributed
 from pretrain.engine.log import format_time
 from pretrain.engine.run_folder import SHARED, holds_this_run, open_folder
@@ -33,7 +33,7 @@ from pretrain.modeling.losses import LossWeights
 from pretrain.planning.checks import check
 from pretrain.planning.corpora import list_sources
 from pretrain.setup import Setup, set_up
-from pretrain.step import start_count_reduction, train_step, try_largest
+from pretrain.step import OUT_OF_MEMORY, start_count_reduction, train_step, try_largest
 
 logger = logging.getLogger(__name__)
 TIME_LIMIT = 900.0  # seconds for all checks: loading a model from the hub, or compiling, takes minutes
@@ -57,6 +57,7 @@ class HostFacts:
     problems: list[str]
 
 
+@ranks.report_failures()
 def preflight(config: PretrainConfig) -> list[str]:
     """Returns the problems found, one line each, with the host; all ranks call it, and get the same list.
 
@@ -79,10 +80,6 @@ def preflight(config: PretrainConfig) -> list[str]:
         return problems
     except KinspanError as error:
         raise KinspanError(f"{socket.gethostname()}: {error}") from error
-    except RuntimeError as error:
-        if not ranks.is_communication_failure(error):
-            raise
-        raise ranks.CommunicationFailure(error) from error
     finally:
         faulthandler.cancel_dump_traceback_later()
         for folder in missing:
@@ -182,7 +179,7 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
 def _time_step(setup: Setup) -> tuple[float, int]:
     """Runs two steps; returns the seconds that the second took, and its number of tokens."""
     config = setup.config
-    try:
+    with refuse_out_of_memory(OUT_OF_MEMORY.format(setup.layout.largest, setup.train_stream.max_length)):
         engine = build_engine(setup.model, setup.deepspeed_settings, config.learning_rate, config.weight_decay)
         if config.compile:
             compile_encoders(setup.model.encoders)
@@ -195,8 +192,4 @@ def _time_step(setup: Setup) -> tuple[float, int]:
             what = global_batch, setup.train_stream.batch(0, 1), setup.layout, setup.rank
             result = train_step(engine, *what, config.seed, step, weights)
             result.sums.tolist()  # waits for a GPU
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(setup.layout.largest, setup.train_stream.max_length) from error
     return max(ranks.gather(time.perf_counter() - began)), global_batch.counts["num_tokens"]

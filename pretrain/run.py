@@ -23,14 +23,14 @@ from data_pipeline.sampling.batch import Batch
 from pretrain.checkpoints.reader import convert_to_universal, find_resumable, get_step, load_checkpoint
 from pretrain.checkpoints.writer import Writer
 from pretrain.engine import ranks
-from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
-from pretrain.engine.device import OutOfMemory, is_out_of_memory, name_device, return_freed_memory
+from pretrain.engine.deepspeed_compat import release_engine
+from pretrain.engine.device import name_device, refuse_out_of_memory, return_freed_memory
 from pretrain.engine.engine import build_engine, set_learning_rate
 from pretrain.engine.log import Log, WandbBoard, find_warnings, read_metrics
 from pretrain.engine.loop import LoopState, Outcome, Progress
 from pretrain.engine.run_folder import CHECKPOINTS, SUMMARY, lock_folder
 from pretrain.engine.stop import Stopped, StopRequest, listen_for_stop
-from pretrain.engine.watch import SETTING_UP, Watch, note_place, watch_ranks
+from pretrain.engine.watch import SETTING_UP, note_place, watch_ranks
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
@@ -41,7 +41,7 @@ from .batches import Feeder, average_tokens
 from .config import PretrainConfig, as_dict
 from .metrics import KEPT_LOSSES, Clock, FlopCounter, compute_figures, find_peak_tflops, is_spike
 from .setup import Setup, begin, set_up
-from .step import GlobalBatch, start_count_reduction, train_step, try_largest
+from .step import OUT_OF_MEMORY, GlobalBatch, start_count_reduction, train_step, try_largest
 
 log = logging.getLogger(__name__)
 WAIT, WARM_UP = 3, 1  # steps before --profile traces any
@@ -60,20 +60,17 @@ def pretrain(config: PretrainConfig) -> JsonObject:
     rank, _, world = read_launcher_variables()
     try:
         with (
+            ranks.report_failures(),
             lock_folder(folder),
             listen_for_stop(config.max_hours) as request,
-            watch_ranks(folder, rank, world, config.stall_minutes * 60) as watch,
+            watch_ranks(folder, rank, world, config.stall_minutes * 60),
         ):
-            summary = _run(config, request, watch)
+            summary = _run(config, request)
     except Stopped:
         _leave_at_exit()
         raise
     except OSError as error:  # such as a full disk
         raise KinspanError(f"{error.filename or folder} cannot be written: {quote_error(error)}") from error
-    except RuntimeError as error:
-        if ranks.is_communication_failure(error):
-            raise ranks.CommunicationFailure(error) from error
-        raise
     _leave_at_exit()  # not after an error: the other ranks may be waiting for this one
     return summary
 
@@ -84,11 +81,10 @@ def _leave_at_exit() -> None:
     atexit.register(dist.destroy_process_group)
 
 
-def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> JsonObject:
-    setup = None
-    try:
-        note_place(SETTING_UP, untimed=True)  # weights and shards may be remote
-        setup = set_up(config)
+def _run(config: PretrainConfig, request: StopRequest) -> JsonObject:
+    note_place(SETTING_UP, untimed=True)  # weights and shards may be remote
+    setup = set_up(config)
+    with refuse_out_of_memory(OUT_OF_MEMORY.format(setup.layout.largest, setup.train_stream.max_length)):
         note_place("reading checkpoints", untimed=True)
         checkpoint, summary = find_resumable(setup.folder / CHECKPOINTS), setup.folder / SUMMARY
         if not checkpoint and summary.exists():
@@ -101,12 +97,6 @@ def _run(config: PretrainConfig, request: StopRequest, watch: Watch) -> JsonObje
             run.begin()
             run.train()
         return run.summarise()
-    except Exception as error:
-        if ranks.is_communication_failure(error):
-            watch.wait_for_verdict(str(ranks.CommunicationFailure(error)))
-        if setup and is_out_of_memory(error):
-            raise OutOfMemory(setup.layout.largest, setup.train_stream.max_length) from error
-        raise
 
 
 @dataclass
@@ -163,7 +153,6 @@ class Pretraining(LoopState):
             compile_encoders(setup.model.encoders)
         if checkpoint:
             self.progress = PretrainProgress(**load_checkpoint(self.engine, checkpoint, world, universal))
-            disable_overflow_error(self.engine)  # the loss scaler that was loaded is another object
             self.saved_at = self.progress.step
             log.info("resuming from %s at step %d", checkpoint, self.progress.step)
 

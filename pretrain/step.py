@@ -11,7 +11,7 @@ from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
 from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import Engine, guard_update, nan_guard, read_outcome, without_updates
-from pretrain.engine.device import OutOfMemory, is_out_of_memory
+from pretrain.engine.device import refuse_out_of_memory
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
 from pretrain.engine.watch import note_place
@@ -21,6 +21,8 @@ from pretrain.modeling.siamese.cached import CachedGradients, cache_gradients, c
 from pretrain.modeling.siamese.model import SiameseModel
 
 from .batches import make_largest_batch, to_tensors
+
+OUT_OF_MEMORY = "--micro_batch_size {}: out of memory with this many pairs of {} tokens"
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def try_largest(engine: Engine, stream: PairStream, layout: Layout) -> None:
     moments, which the first update makes; but not under ZeRO 3, where the optimizer has no parameters between updates,
     so that memory may still run out at the first one. Leaves parameters, gradients and counters as they were.
     """
-    try:
+    with refuse_out_of_memory(OUT_OF_MEMORY.format(layout.largest, stream.max_length)):
         moments = reserve_moments(engine.optimizer)
         batch = make_largest_batch(stream, layout.full_pairs)
         scales = {loss.name: 0.0 for loss in engine.module.losses}
@@ -169,7 +171,3 @@ def try_largest(engine: Engine, stream: PairStream, layout: Layout) -> None:
                 engine.backward(loss + 0.0 * outputs.sum())  # only the outputs of a bi-encoder have a graph
                 engine.step()
         del moments
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(layout.largest, stream.max_length) from error

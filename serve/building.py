@@ -98,7 +98,7 @@ def build_index(
         if index.manifest.data == wanted.data:
             logger.info("%s holds these answers already: nothing to do", folder)
             return index.manifest
-        before = {answer.id: answer for answer in iterate_answers(index.texts, range(len(index)))}
+        before = {answer.id: answer for answer in iterate_answers(index.texts)}
         same = sum(before.get(answer.id) == answer for answer in answers)
         changed = sum(answer.id in before for answer in answers) - same
         counts = len(answers) - same - changed, changed, len(before) - same - changed, same

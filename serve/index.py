@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import bm25s
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from data_pipeline.core.errors import KinspanError, quote_error
@@ -140,15 +139,7 @@ def map_texts(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def iterate_answers(table: pa.Table, rows: Iterable[int]) -> Iterator[Answer]:
-    """Yields the answers in these rows of a table."""
-    remaining = iter(rows)
-    while batch := list(islice(remaining, BATCH)):
-        columns = table.take(pa.array(batch, pa.int64())).to_pydict()
-        yield from (Answer(*values) for values in zip(*(columns[name] for name in Answer._fields), strict=True))
-
-
-def find_ids(table: pa.Table, ids: Iterable[str]) -> list[int]:
-    """Returns the rows whose id is one of these, in ascending order."""
-    wanted = pa.array(list(ids), pa.large_string())
-    return pc.indices_nonzero(pc.is_in(table.column("id"), value_set=wanted)).to_pylist()
+def iterate_answers(table: pa.Table) -> Iterator[Answer]:
+    """Yields the answers of a table, in the order of its rows."""
+    for batch in table.to_batches():
+        yield from (Answer(**row) for row in batch.to_pylist())

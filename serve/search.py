@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
@@ -31,7 +32,7 @@ from finetune.ranking.retrieval import find_by_words, fuse
 from .answers import stream_answers
 from .building import find_model
 from .folder import MANIFEST
-from .index import Index, find_ids, iterate_answers
+from .index import Index
 from .questions import (
     BI_ENCODER,
     BLEND,
@@ -292,7 +293,8 @@ def _find_texts(collection: str, wanted: set[str]) -> dict[str, str]:
     """Returns the wanted texts of a collection by id. Raises KinspanError if an id has two texts."""
     if (Path(collection) / MANIFEST).is_file():
         table = Index(collection).texts
-        return {answer.id: answer.text for answer in iterate_answers(table, find_ids(table, wanted))}
+        table = table.filter(pc.is_in(table["id"], value_set=pa.array(list(wanted), pa.large_string())))
+        return dict(zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True))
     texts: dict[str, str] = {}
     for answer in stream_answers(collection, {}, all_answers=True):
         if answer.id in wanted and answer.text and texts.setdefault(answer.id, answer.text) != answer.text:

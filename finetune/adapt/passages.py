@@ -6,15 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.passages import (
-    LABEL,
-    Paragraphs,
-    RankedRows,
-    find_candidates,
-    locate_answers,
-    read_passage_questions,
-)
-from finetune.data.tables import read_table
+from finetune.data.passages import Paragraphs, RankedRows, find_candidates, locate_answers, read_passage_questions
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.retrieval import find_exactly, rank_by_words
@@ -24,11 +16,6 @@ from .questions import MIN_QUESTIONS, Questions, divide
 
 DEPTH = 25  # paragraphs that each search finds
 MAX_QUESTIONS = 1000
-
-
-def has_labels(path: Path, columns: dict[str, str] | None) -> bool:
-    """Returns whether a table says which candidates are right."""
-    return (columns or {}).get(LABEL, LABEL) in read_table(path).fields
 
 
 def search_candidates(

@@ -16,7 +16,7 @@ from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, name_installed
 from data_pipeline.core.errors import KinspanError, redact
 from data_pipeline.core.files import JsonObject, make_folder, read_object, write_atomically
 from finetune.data.answers import AnswerSet
-from finetune.data.passages import Paragraphs
+from finetune.data.passages import Paragraphs, has_labels
 from finetune.data.registry import parse_columns
 from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP
@@ -33,7 +33,7 @@ from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 
 from .budget import BATCH, Budget
 from .page import render_page
-from .passages import has_labels, search_candidates
+from .passages import search_candidates
 from .questions import FILES, SAMPLE, TEST, Questions, load_questions, locate_test, make_spec
 from .rankers import (
     PRETRAINED,

@@ -49,10 +49,15 @@ class Paragraphs:
 def load_passage_questions(spec: str, split: str, columns: dict[str, str] | None) -> tuple[AnswerSet, Documents]:
     """Reads the questions of a file without labels, see ``read_passage_questions``, or a split's right candidates."""
     path = Path(spec.removeprefix(f"{NAME}="))
-    if path.is_file() and (columns or {}).get(LABEL, LABEL) not in read_table(path).fields:
+    if path.is_file() and not has_labels(path, columns):
         return read_passage_questions(path, columns or {})
     data = load_filtered(spec, split, NO_ALL_NEGATIVE, columns)
     return data.keep(data.labels == 1), {}
+
+
+def has_labels(path: Path, columns: Mapping[str, str] | None) -> bool:
+    """Returns whether a table says which candidates are right."""
+    return (columns or {}).get(LABEL, LABEL) in read_table(path).fields
 
 
 def read_passage_questions(path: Path, columns: Mapping[str, str]) -> tuple[AnswerSet, Documents]:

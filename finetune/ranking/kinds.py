@@ -8,13 +8,13 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers import AutoConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
-from transformers.utils import logging as transformers_logging
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.hub import ABSENT, expect_hub
 from data_pipeline.tokenizers import check_vocabulary
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.limits import check_fits, count_positions
+from pretrain.modeling.pair_model import silence_transformers
 
 log = logging.getLogger(__name__)
 
@@ -117,9 +117,3 @@ def find_prompt(model: SentenceTransformer, names: tuple[str, ...]) -> str:
     """Returns the prompt of this kind of text, as ``encode_query`` and ``encode_document`` choose it."""
     chosen = next((name for name in names if name in model.prompts), model.default_prompt_name)
     return model.prompts.get(chosen) or "" if chosen else ""
-
-
-def silence_transformers() -> None:
-    """Silences what transformers prints while it loads."""
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()

@@ -29,18 +29,20 @@ from pretrain.modeling.encoder import encode_packed, prepare_encoder
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.limits import count_positions
 from pretrain.modeling.pair_model import (
+    build_fresh,
     fold_two_labels,
     holds_no_weights,
     load_config,
     load_part,
     read_config,
     redraw_head,
+    silence_transformers,
     start_at_base_rate,
 )
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
 
-from .kinds import CLASSIFIER, DEFAULT_LENGTH, UNLIMITED, silence_transformers
+from .kinds import CLASSIFIER, DEFAULT_LENGTH, UNLIMITED
 
 log = logging.getLogger(__name__)
 
@@ -78,17 +80,15 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
     positive_share: share of answers among the training pairs, which a fresh head predicts at first
     fresh_head:     replace everything above the encoder by fresh weights
     """
-    silence_transformers()
     if is_adapter(name_or_dir):
         if fresh_head:
             raise KinspanError(f"--fresh_head does not go with the adapter {name_or_dir}")
         return Ranker(load_adapted(name_or_dir, attn_implementation=attention.NAME))
     config = load_config(name_or_dir)
-    options: dict[str, Any] = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
     # Not the seed itself, from which pre-training may have drawn the head that its encoder was trained with.
     torch.manual_seed(FRESH_SEED + seed)
     if holds_no_weights(name_or_dir):
-        classifier = AutoModelForSequenceClassification.from_config(**options, trust_remote_code=False)
+        classifier = build_fresh(AutoModelForSequenceClassification, config, name_or_dir)
         start_at_base_rate(classifier, positive_share)
         log.info("%s holds no weights: the model starts from scratch", name_or_dir)
         return Ranker(classifier)
@@ -97,6 +97,7 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
     has_two_labels = not fresh_head and is_classifier and stored.num_labels == 2  # any other head starts fresh
     if has_two_labels:
         config.num_labels = 2
+    options = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
     classifier, missing = load_part(AutoModelForSequenceClassification, name_or_dir, options)
     if has_two_labels:
         fold_two_labels(classifier)

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.progress import show_progress
-from pretrain.engine.device import is_out_of_memory
+from pretrain.engine.device import refuse_out_of_memory
 from pretrain.engine.stop import interrupt_if_asked
 from pretrain.engine.watch import note_place
 
@@ -52,15 +51,9 @@ def run_batches(
             rows = batches[min(first + rank, len(batches) - 1)]
             note_place(f"{what}, pass {first // size + 1} of {len(rounds)}")
             interrupt_if_asked()
-            try:
+            examples = f"{len(rows)} examples of up to {encoded.lengths[rows].max()} tokens"
+            with refuse_out_of_memory(f"out of memory with {examples}: lower --max_length"):
                 outputs = ranker(**encoded.pack(rows, device))
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                longest = encoded.lengths[rows].max()
-                raise KinspanError(
-                    f"out of memory with {len(rows)} examples of up to {longest} tokens: lower --max_length"
-                ) from error
             if first + rank < len(batches):
                 out[torch.from_numpy(rows).to(device)] = outputs.to(out.dtype)
     if size > 1:

@@ -30,7 +30,7 @@ from pretrain.release.folder import write_max_length
 from pretrain.release.siamese import fill_siamese_folder
 
 from .encode import EncodedTexts, tokenise_once
-from .kinds import ANSWER, QUERY, can_embed, find_prompt, load_bi_encoder, silence_transformers
+from .kinds import ANSWER, QUERY, can_embed, find_prompt, load_bi_encoder
 from .ranker import FRESH_SEED
 from .score import PackedForward, run_batches
 
@@ -61,7 +61,6 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
 
     name_or_dir: a bi-encoder, or anything that ``ranker.load_ranker`` takes but an adapter
     """
-    silence_transformers()
     if is_adapter(name_or_dir):
         raise KinspanError(f"--model {name_or_dir} is an adapter: --loss contrastive trains a whole encoder")
     model, _ = load_siamese_model(name_or_dir, FRESH_SEED + seed)  # its masked-LM head is not used

@@ -31,7 +31,7 @@ from finetune.evaluation.metrics import (
 from finetune.evaluation.trec import read_qrels, read_run, write_predictions
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import find_max_length
-from pretrain.engine.log import complete_lines
+from pretrain.engine.log import read_metrics
 from pretrain.engine.ranks import broadcast_from_rank_0
 from pretrain.engine.run_folder import SUMMARY
 from pretrain.engine.stop import listen_for_stop
@@ -64,6 +64,7 @@ log = logging.getLogger(__name__)
 
 TRANSFER_SEED = 1  # one transfer serves all seeds of the target
 RESULTS, CURVES, BASELINES = "results.json", "curves.png", "baselines.json"
+FINETUNING_PANELS = {"loss": "training loss", MAP: "MAP"}  # of the curves
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,9 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
         lines = [
             {**line, "split": f"{line['split']}, seed {seed}"}
             for seed in list_seeds(config)
-            for line in map(json.loads, complete_lines(output / f"seed-{seed}" / "metrics.jsonl"))
+            for line in read_metrics(output / f"seed-{seed}")
         ]
-        draw_curve(lines, {"loss": "training loss", MAP: "MAP"}, output / CURVES)
+        draw_curve(lines, FINETUNING_PANELS, output / CURVES)
     log_better_baselines(results)
     return results
 

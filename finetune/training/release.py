@@ -9,13 +9,13 @@ from typing import Any
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import JsonObject, read_object
 from finetune.evaluation.metrics import MAP
-from pretrain.engine.log import complete_lines
+from pretrain.engine.log import read_metrics
 from pretrain.release.card import CardOverrides
 from pretrain.release.curve import CURVE, draw_curve
 from pretrain.release.folder import CARD, FACTS, replace_release
 
 from .card import ABOUT, format_card
-from .experiment import RESULTS
+from .experiment import FINETUNING_PANELS, RESULTS
 from .stages import BEST, DEV
 
 WEIGHTS = "model.safetensors"
@@ -63,8 +63,7 @@ def release_ranker(
         with replace_release(output) as partial:
             shutil.copytree(source, partial, ignore=shutil.ignore_patterns(ABOUT, CARD, "*.tmp"))
             (partial / FACTS).write_text(json.dumps(about, indent=1) + "\n")
-            lines = map(json.loads, complete_lines(source.parent / "metrics.jsonl"))
-            is_drawn = draw_curve(list(lines), {"loss": "training loss", MAP: "MAP"}, partial / CURVE)
+            is_drawn = draw_curve(read_metrics(source.parent), FINETUNING_PANELS, partial / CURVE)
             card = format_card(about, overrides or CardOverrides(), CURVE if is_drawn else "")
             (partial / CARD).write_text(card, encoding="utf-8")
     except (ValueError, TypeError, AttributeError, LookupError) as error:

@@ -15,7 +15,7 @@ from data_pipeline.core.files import JsonObject, write_atomically
 from finetune.data.filters import find_kept
 from finetune.data.folds import assign_folds, group_questions, iterate_folds
 from finetune.evaluation.metrics import MAP
-from pretrain.engine.log import complete_lines
+from pretrain.engine.log import read_metrics
 from pretrain.engine.ranks import broadcast_from_rank_0
 
 from .config import FinetuneConfig
@@ -70,13 +70,12 @@ def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
         stage = make_target_stage(settings, rest, SEED, str(config.model), "search")
         run = folder / f"fold-{fold}"
         train_ranker(stage, SEED, run, ranks)
-        peaks.append(broadcast_from_rank_0(partial(_find_peak, run / "metrics.jsonl")))
+        peaks.append(broadcast_from_rank_0(partial(_find_peak, run)))
         if ranks.rank == 0:
             shutil.rmtree(run / BEST, ignore_errors=True)  # the weights of all runs would fill a disk
     return peaks
 
 
-def _find_peak(path: Path) -> JsonObject:
+def _find_peak(run: Path) -> JsonObject:
     """Returns the validation with the highest MAP, the first of equals."""
-    lines = (line for line in map(json.loads, complete_lines(path)) if line["split"] == DEV)
-    return max(lines, key=lambda line: line[MAP])
+    return max((line for line in read_metrics(run) if line["split"] == DEV), key=lambda line: line[MAP])

@@ -12,24 +12,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object, write_atomically
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from pretrain.checkpoints.reader import convert_to_universal, find_resumable, load_checkpoint
 from pretrain.checkpoints.writer import Writer, full_weights
-from pretrain.engine.deepspeed_compat import disable_overflow_error, release_engine
+from pretrain.engine.deepspeed_compat import release_engine
 from pretrain.engine.deepspeed_config import zero_stage
-from pretrain.engine.device import choose_precision, is_out_of_memory, return_freed_memory
+from pretrain.engine.device import choose_precision, refuse_out_of_memory, return_freed_memory
 from pretrain.engine.engine import build_engine, complete_settings, set_learning_rate
 from pretrain.engine.log import Log
 from pretrain.engine.loop import LoopState, Outcome, Progress
-from pretrain.engine.ranks import (
-    CommunicationFailure,
-    barrier,
-    broadcast_from_rank_0,
-    is_communication_failure,
-    start_sum,
-)
+from pretrain.engine.ranks import barrier, broadcast_from_rank_0, report_failures, start_sum
 from pretrain.engine.run_folder import (
     CHECKPOINTS,
     SUMMARY,
@@ -40,7 +33,7 @@ from pretrain.engine.run_folder import (
     open_folder,
 )
 from pretrain.engine.stop import StopRequest, listen_for_stop
-from pretrain.engine.watch import Watch, note_place, watch_ranks
+from pretrain.engine.watch import note_place, watch_ranks
 
 from .card import write_card
 from .config import FinetuneConfig, list_metrics
@@ -62,20 +55,15 @@ def train_ranker(stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) ->
     config, record = stage.config, {**stage.identity, "seed": seed}
     if summary := _read_summary(folder, record):
         return summary
-    with lock_folder(open_folder(folder)), listen_for_stop(config.max_hours) as request:
+    with report_failures(), lock_folder(open_folder(folder)), listen_for_stop(config.max_hours) as request:
         if summary := _read_summary(folder, record):  # another process has completed it in the meantime
             return summary
-        try:
-            check_shared(folder)
-            setup = load_setup(stage, seed, ranks)
-            # Only now, so that a failure to load does not claim the folder.
-            broadcast_from_rank_0(lambda: claim_folder(folder, record))
-            with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60) as watch:
-                return _train(stage, seed, folder, ranks, setup, request, watch)
-        except Exception as error:
-            if is_communication_failure(error):
-                raise CommunicationFailure(error) from error
-            raise
+        check_shared(folder)
+        setup = load_setup(stage, seed, ranks)
+        # Only now, so that a failure to load does not claim the folder.
+        broadcast_from_rank_0(lambda: claim_folder(folder, record))
+        with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60):
+            return _train(stage, seed, folder, ranks, setup, request)
 
 
 def _read_summary(folder: Path, record: JsonObject) -> JsonObject | None:
@@ -89,8 +77,9 @@ def _read_summary(folder: Path, record: JsonObject) -> JsonObject | None:
     return broadcast_from_rank_0(read)
 
 
+@refuse_out_of_memory("out of memory: lower --micro_batch_size or --max_length")
 def _train(
-    stage: TrainingStage, seed: int, folder: Path, ranks: Ranks, setup: RankerSetup, request: StopRequest, watch: Watch
+    stage: TrainingStage, seed: int, folder: Path, ranks: Ranks, setup: RankerSetup, request: StopRequest
 ) -> JsonObject:
     """Builds the engine, loads the newest complete checkpoint, and trains to the end; returns the summary."""
     config, checkpoints, run = stage.config, folder / CHECKPOINTS, None
@@ -120,7 +109,6 @@ def _train(
         )
         if checkpoint:
             run.progress = FitProgress(**load_checkpoint(engine, checkpoint, ranks.world, universal))
-            disable_overflow_error(engine)  # again: loading replaced the loss scaler
             run.saved_at = run.progress.step
             log.info("resuming from %s at step %s", checkpoint, run.progress.step)
         run.restore_window()
@@ -130,12 +118,6 @@ def _train(
             run.metrics = Log(folder, run.progress.step, setup.schedule.total, f"{stage.what}, seed {seed}", undone)
         run.train()
         return run.finish()
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise KinspanError("out of memory: lower --micro_batch_size or --max_length") from error
-        if is_communication_failure(error):
-            watch.wait_for_verdict(str(CommunicationFailure(error)))
-        raise
     finally:
         if run and run.metrics:
             run.metrics.close()

@@ -3,6 +3,8 @@
 import ctypes
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -91,11 +93,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
 
 
-class OutOfMemory(KinspanError):
-    """Raised when memory ran out. ``pairs``: number in a micro-batch; ``length``: maximum tokens in a pair"""
-
-    def __init__(self, pairs: int, length: int) -> None:
-        super().__init__(f"--micro_batch_size {pairs}: out of memory with this many pairs of {length} tokens")
+@contextmanager
+def refuse_out_of_memory(message: str) -> Iterator[None]:
+    """Raises KinspanError with this message if memory runs out in the block."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise KinspanError(message) from error
 
 
 def return_freed_memory() -> None:

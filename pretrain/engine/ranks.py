@@ -4,7 +4,8 @@ Objects and counts are exchanged over separate gloo groups, so that no rank wait
 are summed over the default group.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from typing import TypeVar, cast
@@ -124,3 +125,14 @@ class CommunicationFailure(KinspanError):
     def __init__(self, error: BaseException) -> None:
         cause = quote_error(error)
         super().__init__(f"rank {dist.get_rank()}: communication with the other ranks failed: {cause}")
+
+
+@contextmanager
+def report_failures() -> Iterator[None]:
+    """Raises CommunicationFailure if a collective fails in the block."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_communication_failure(error):
+            raise
+        raise CommunicationFailure(error) from error

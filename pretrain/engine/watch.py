@@ -165,7 +165,7 @@ def note_place(place: str, untimed: bool = False) -> None:
 
 
 @contextmanager
-def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[Watch]:
+def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> Iterator[None]:
     """Watches all ranks while the block runs. They enter it together."""
     store = None
     if ranks.is_distributed():
@@ -190,9 +190,13 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
     _active.append(watch)
     try:
         try:
-            yield watch
+            with ranks.report_failures():
+                yield
         except Stopped:
             watch.leave()
+            raise
+        except ranks.CommunicationFailure as failure:
+            watch.wait_for_verdict(str(failure))
             raise
         watch.leave()  # not after an error: the other ranks must notice that this one has ended
     finally:

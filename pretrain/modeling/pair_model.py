@@ -183,10 +183,15 @@ def list_weights(folder: Path) -> list[Path]:
     return [path for pattern in ("*.safetensors", "pytorch_model*.bin") for path in folder.glob(pattern)]
 
 
-def read_config(name_or_dir: str) -> PreTrainedConfig:
-    """Returns the config of any model. Raises KinspanError if there is none."""
+def silence_transformers() -> None:
+    """Silences what transformers prints while it loads."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+
+
+def read_config(name_or_dir: str) -> PreTrainedConfig:
+    """Returns the config of any model. Raises KinspanError if there is none."""
+    silence_transformers()
     expect_hub(name_or_dir)
     try:
         return AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)

@@ -44,7 +44,7 @@ def test_an_index_becomes_what_its_answers_are_now(approximate, tmp_path, embedd
     assert "11 answers added, 2 changed, 11 removed, 27 unchanged" in caplog.text
     build_index(built, embedder, now, approximate=approximate)
     index = Index(grown)
-    assert list(iterate_answers(index.texts, range(len(index)))) == now
+    assert list(iterate_answers(index.texts)) == now
     assert read(grown, embedder) == read(built, embedder)
     (grown / "evaluations").mkdir()
     before = read_manifest(grown)
