@@ -137,9 +137,6 @@ class PlannedRow:
     stages: list[PlannedStage]
 
 
-# The file -----------------------------------------------------------------------------------------------------------
-
-
 def read_study(path: Path) -> Study:
     """Reads a study's file. Raises KinspanError, naming the file and the row."""
     content = read_yaml(path, f"--study {path}")
@@ -214,9 +211,6 @@ def make_finetune_config(settings: Mapping[str, Any]) -> FinetuneConfig:
     config = make_config(FinetuneConfig, settings)
     check(config)
     return config
-
-
-# The plan -----------------------------------------------------------------------------------------------------------
 
 
 def plan_rows(context: StudyContext) -> list[PlannedRow]:
@@ -296,9 +290,6 @@ def fill_names(value: Any, names: Mapping[str, str]) -> Any:
     if missing := [name for name in re.findall(r"\$(\w+)", value) if name not in names]:
         raise KinspanError(f"${missing[0]} is not known: give --where {missing[0]}=...")
     return re.sub(r"\$(\w+)", lambda match: str(names[match[1]]), value)
-
-
-# The run ------------------------------------------------------------------------------------------------------------
 
 
 def run_study(context: StudyContext) -> Settings:
@@ -390,9 +381,6 @@ def _summarize_row(planned: PlannedRow, result: Settings, split: str, rows: list
         "unimproved": sum(run["run"]["best_step"] == 0 for run in result["seeds"]) if config.epochs else 0,
         "shares_stages": bool(row.stages or row.tanda) and len(list_seeds(config)) > 1,
     }
-
-
-# The table ----------------------------------------------------------------------------------------------------------
 
 
 def format_study(results: Settings) -> str:

@@ -18,15 +18,15 @@ from .forums import RUECKLE, view_nothing, view_questions
 from .title_body import TITLE_BODY
 
 
-def view(shard: Shard, with_equal: bool = False) -> Shard:
-    """Returns a view of the documents with a title and a first sentence that differs from it, unless ``with_equal``."""
+def view(shard: Shard) -> Shard:
+    """Returns a view of the documents with a title and a first sentence that differs from it."""
     titles, bodies = find_titles(shard), find_bodies(shard)
     if titles is None:
         return view_nothing(shard)
     first = shard.paragraph_starts[shard.document_starts[:-1]]  # [D] first sentences; past the last one for no text
     end = shard.sentence_starts[(first + 1).clip(max=len(shard.sentence_starts) - 1)]
     sentences = TextColumn(bodies.start, end.clip(max=bodies.end), bodies.values)
-    return view_questions(shard, titles, sentences if with_equal else sentences.drop(find_equal(titles, sentences)))
+    return view_questions(shard, titles, sentences.drop(find_equal(titles, sentences)))
 
 
 TITLE_SENTENCE = replace(

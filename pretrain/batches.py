@@ -31,6 +31,7 @@ SWITCH_INTERVAL = 5e-5
 CPU_MICRO_BATCH = 32  # pairs
 MEMORY_RESERVE = 0.15  # share of the free memory, for communication and fragmentation
 TRIAL_SIZES = (4, 12)  # pairs
+SAMPLE = 20_000  # pairs whose mean length is measured
 ALIGNMENT = 16  # bytes: each array begins at a multiple, so that it can be viewed as any type
 
 
@@ -150,9 +151,9 @@ def make_largest_batch(stream: PairStream, num_pairs: int) -> Batch:
     )
 
 
-def average_tokens(stream: PairStream, num_pairs: int = 20_000) -> float:
-    """Returns the mean number of tokens in a pair, over the first ``num_pairs`` of the stream."""
-    num_pairs = min(num_pairs, stream.epoch_pairs)
+def average_tokens(stream: PairStream) -> float:
+    """Returns the mean number of tokens in a pair, over the first SAMPLE of the stream."""
+    num_pairs = min(SAMPLE, stream.epoch_pairs)
     return stream.batch(0, num_pairs).num_tokens / num_pairs
 
 

@@ -286,7 +286,7 @@ def rerank_run(config: RankConfig) -> None:
     for (question, ids), new in zip(heads.items(), np.split(scores, data.starts[1:-1]), strict=True):
         best = [(ids[n], new[n]) for n in np.argsort(-new, kind="stable")]
         rankings.append((question, rank_scores(best, ranked[question][config.depth :])))
-    write_run(Path(output) / RUN, rankings, shorten_name(name_installed(config.model)))
+    write_run(Path(output) / RUN, rankings, shorten_name(config.model))
 
 
 def _find_texts(collection: str, wanted: set[str]) -> dict[str, str]:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.matching import count_chars
 from data_pipeline.tokenizers import shorten_name
@@ -101,13 +100,9 @@ class ScoreCache:
         return self.score(ranker.model, data)
 
 
-def name_model(model: str) -> str:
-    return shorten_name(name_installed(model))
-
-
 def name_base(model: str) -> str:
     """Returns the name of the base model among the rankers."""
-    return f"{name_model(model)} as it is"
+    return f"{shorten_name(model)} as it is"
 
 
 def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[Ranker]:
@@ -119,7 +114,7 @@ def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[R
             raise KinspanError(f"{model} holds no weights")
         base = cache.rank(name_base(model), find_kind(model), model, data)
     except KinspanError as error:
-        log.info("%s ranks nothing as it is: %s", name_model(model), error)
+        log.info("%s ranks nothing as it is: %s", shorten_name(model), error)
         return
     yield base
     weights = {BM25: 1.0, base.role: 1.0}

@@ -15,6 +15,7 @@ import numpy as np
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, name_installed
 from data_pipeline.core.errors import KinspanError, redact
 from data_pipeline.core.files import JsonObject, make_folder, read_object, write_atomically
+from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.passages import Paragraphs, has_labels
 from finetune.data.registry import parse_columns
@@ -45,7 +46,6 @@ from .rankers import (
     fuse_rankers,
     list_untrained,
     name_base,
-    name_model,
     plan_trainings,
     train_rankers,
 )
@@ -178,7 +178,7 @@ def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions |
 def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objective: str) -> JsonObject:
     """Pre-trains for the budget, with a schedule that a larger budget can continue, and returns the summary."""
     output, config = options.output, load_config(options.model)
-    log.info("pre-training %s for %s, objective %s", name_model(options.model), options.budget.text, objective)
+    log.info("pre-training %s for %s, objective %s", shorten_name(options.model), options.budget.text, objective)
     settings = {
         "corpus": [str(corpus)],
         "model": options.model,

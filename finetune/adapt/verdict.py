@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from data_pipeline.core.files import JsonObject
+from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, ENGLISH, count_words
@@ -18,7 +19,7 @@ from finetune.ranking.ranker import find_max_length, load_own_tokenizer, load_ra
 from finetune.ranking.score import score_pairs
 
 from .questions import SELQA
-from .rankers import PRETRAINED, Ranker, ScoreCache, list_untrained, name_base, name_model
+from .rankers import PRETRAINED, Ranker, ScoreCache, list_untrained, name_base
 
 SHOWN = (
     "Use {name}: its MAP is {chosen:.3f} on {questions} questions that it had not seen, against {base:.3f} of "
@@ -167,7 +168,7 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> JsonObjec
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         fresh = load_ranker(model).eval().to(device)  # with the pair head that its pre-training began with
         pairs = encode_pairs(data, load_own_tokenizer(model), find_max_length(pretrained))
-        name = f"{name_model(model)} as a cross-encoder, before any training"
+        name = f"{shorten_name(model)} as a cross-encoder, before any training"
         before = Ranker(name, CROSS_ENCODER, model, score_pairs(fresh, pairs, device))
     precision = {ranker.name: ranker.measure(data) for ranker in (before, after, *rankers.values())}
     intervals = {name: dict(zip(("low", "high"), compute_interval(ap), strict=True)) for name, ap in precision.items()}

@@ -122,26 +122,25 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
     run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them. Scores read back unchanged.
     Each line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id, text, score, label}]}``.
     """
-    order = _write_run(folder, data, scores, tag)
     ids, labels = data.answer_ids.to_pylist(), data.labels.tolist()
+    write_ranking(folder, data, scores, tag, "predictions.jsonl", labels)
     judged = (
         f"{question} 0 {ids[row]} {labels[row]}\n"
         for question, rows in zip(data.question_ids, data.question_slices(), strict=True)
         for row in range(rows.start, rows.stop)
     )
     write_atomically(folder / "qrels.txt", judged)
-    write_atomically(folder / "predictions.jsonl", _list_questions(data, scores, order, labels))
 
 
-def write_ranking(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> None:
-    """Writes run.txt and ranking.jsonl, for candidates without labels; otherwise as ``write_predictions`` does."""
-    order = _write_run(folder, data, scores, tag)
-    write_atomically(folder / "ranking.jsonl", _list_questions(data, scores, order))
-
-
-def _write_run(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> np.ndarray:
-    """Writes run.txt, and returns the rows of each question best first, as ``metrics.rank_rows`` does."""
-    order = rank_rows(data, scores)
+def write_ranking(
+    folder: Path,
+    data: AnswerSet,
+    scores: np.ndarray,
+    tag: str,
+    name: str = "ranking.jsonl",
+    labels: list[int] | None = None,
+) -> None:
+    """Writes run.txt, and a file ``name`` as predictions.jsonl, in which candidates have labels only if given."""
     ids, values = data.answer_ids.to_pylist(), scores.astype(np.float64).tolist()
     rankings = (
         (question, dict(zip(ids[rows], values[rows], strict=True)))
@@ -149,14 +148,12 @@ def _write_run(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str) -> n
     )
     make_folder(folder)
     write_run(folder / "run.txt", rankings, tag)
-    return order
+    write_atomically(folder / name, _list_questions(data, scores, labels))
 
 
-def _list_questions(
-    data: AnswerSet, scores: np.ndarray, order: np.ndarray, labels: list[int] | None = None
-) -> Iterator[str]:
+def _list_questions(data: AnswerSet, scores: np.ndarray, labels: list[int] | None) -> Iterator[str]:
     """Yields a line of JSON for each question, with its candidates best first, and their labels if given."""
-    ids, texts = data.answer_ids.to_pylist(), data.answers.to_pylist()
+    order, ids, texts = rank_rows(data, scores), data.answer_ids.to_pylist(), data.answers.to_pylist()
     values = scores.astype(np.float64).tolist()
     for question_id, question, rows in zip(data.question_ids, data.questions, data.question_slices(), strict=True):
         candidates: list[dict[str, Any]] = [
@@ -167,15 +164,13 @@ def _list_questions(
         yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], tag: str) -> int:
-    """Writes the candidates of each question as TREC's lines, best first as trec_eval ranks them; returns their count.
+def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], tag: str) -> None:
+    """Writes the candidates of each question as TREC's lines, best first as trec_eval ranks them.
 
     rankings: the scores by candidate of each question, in the order in which they are written
     """
-    count = 0
 
     def lines() -> Iterator[str]:
-        nonlocal count
         for question, scores in rankings:
             ranked = rank_run({question: scores})[question]
             for name in (question, *ranked):
@@ -183,10 +178,8 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Mapping[str, float]]], t
                     raise KinspanError(f"{path}: the id {name!r} is empty or has white space")
             for rank, candidate in enumerate(ranked, 1):
                 yield f"{question} Q0 {candidate} {rank} {scores[candidate]!r} {'_'.join(tag.split())}\n"
-            count += len(ranked)
 
     write_atomically(path, lines())
-    return count
 
 
 def rank_scores(ranked: Iterable[tuple[str, float]], rest: Iterable[str] = ()) -> dict[str, float]:

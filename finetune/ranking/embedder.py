@@ -11,7 +11,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
-from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import read_text_template, shorten_name
 from finetune.data.answers import AnswerSet
@@ -41,7 +40,7 @@ class Embedder:
     def __init__(self, name_or_dir: str, max_length: int | None = None) -> None:
         if not can_embed(name_or_dir):
             raise KinspanError(f"--model {name_or_dir} is not a bi-encoder, which embeds each text alone")
-        self.name, self.place = shorten_name(name_installed(name_or_dir)), name_or_dir
+        self.name, self.place = shorten_name(name_or_dir), name_or_dir
         self.model = load_bi_encoder(name_or_dir, max_length).eval()
         self.similarity = str(self.model.similarity_fn_name or COSINE)
         if self.similarity not in (COSINE, DOT):

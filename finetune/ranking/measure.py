@@ -112,7 +112,7 @@ def measure_search(
             log.info("%s: %d of %d paragraphs are cut (--max_length %d)", *counts)
     first_two = found[finders[0]], found[BM25]  # ties go to the bi-encoder, as in a search of an index
     data, is_found, _ = find_candidates(questions, right, paragraphs, first_two, depth)
-    fusion = f"{BM25} and {shorten_name(name_installed(finders[0]))}, fused by rank"
+    fusion = f"{BM25} and {shorten_name(finders[0])}, fused by rank"
     found[fusion] = [fuse(pair, depth) for pair in zip(*first_two, strict=True)]
     answers = [set(map(str, rows)) for rows in right]
     systems: dict[str, Figures] = {}
@@ -139,7 +139,7 @@ def rank_file(config: RankConfig) -> None:
     data = collect_answers(path.name, "candidates", table.place, rows)
     make_folder(output)  # first, to fail early if it cannot be made
     log.info("%s: %s questions, %s candidates", path, f"{data.num_questions:,}", f"{data.num_pairs:,}")
-    trec.write_ranking(output, data, _score(config.model, data, config), shorten_name(name_installed(config.model)))
+    trec.write_ranking(output, data, _score(config.model, data, config), shorten_name(config.model))
 
 
 def _score(name: str, data: AnswerSet, config: EvaluateConfig | RankConfig) -> np.ndarray:

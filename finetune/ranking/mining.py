@@ -16,7 +16,7 @@ from datasets import Dataset
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
-from data_pipeline.core.default_model import default_model, name_installed
+from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.tokenizers import shorten_name
@@ -58,7 +58,7 @@ def mine_file(config: MineConfig) -> tuple[AnswerSet, list[Negatives]]:
     mined = mine(data, load_bi_encoder(model, config.max_length), scorer, config)
     facts = {
         "data": data.name,
-        "model": shorten_name(name_installed(model)),
+        "model": shorten_name(model),
         "cross_encoder": cross_encoder and shorten_name(cross_encoder),
         **{name: getattr(config, name) for name in RULES},
         "questions": data.num_questions,

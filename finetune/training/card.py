@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from data_pipeline.core.default_model import find_hub_name, list_versions, name_installed
+from data_pipeline.core.default_model import find_hub_name, list_versions
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object, write_atomically
 from data_pipeline.tokenizers import shorten_name
@@ -14,7 +14,7 @@ from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER
 from pretrain.release.card import CardOverrides, make_metadata, render_card
 from pretrain.release.folder import CARD, FACTS
 
-from .config import CONTRASTIVE, TEMPERATURE, FinetuneConfig
+from .config import CONTRASTIVE, TEMPERATURE
 from .stages import TrainingStage, name_transfer
 
 ABOUT = "ranker.json"  # beside a ranker's weights: the content of its card
@@ -29,11 +29,6 @@ AS_TRANSFERRED = "no update of the adaptation improved the dev MAP, so this is t
 FiguresBySplit = Mapping[str, Mapping[str, float]]
 
 
-def name_model(config: FinetuneConfig) -> str:
-    """Returns the name of the model that fine-tuning starts from, for people."""
-    return shorten_name(name_installed(str(config.model)))
-
-
 def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures: FiguresBySplit) -> None:
     """Writes the card of the ranker in ``folder``, which was best after ``step`` updates of the stage, and ABOUT: its
     ``facts`` in words, ``figures`` by split and the hub's names, without a local path, for the card of a release."""
@@ -41,7 +36,7 @@ def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures
     is_contrastive = config.loss == CONTRASTIVE
     is_adapted = bool(config.transfer) and stage.what != "transfer"
     facts = {
-        "Starting model": name_model(config),
+        "Starting model": shorten_name(str(config.model)),
         "Data": stage.train.name,
         "Transferred from": name_transfer(config) if is_adapted else None,
         "Questions and pairs": f"{stage.train.num_questions:,} and {stage.train.num_pairs:,}",

@@ -17,6 +17,7 @@ import torch
 from data_pipeline.core.default_model import default_model, list_versions
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, hash_file, read_object, write_atomically
+from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.evaluation.bm25 import BM25, score_bm25
 from finetune.evaluation.comparison import START, format_mean
@@ -39,7 +40,7 @@ from pretrain.modeling.pair_model import holds_no_weights
 from pretrain.release.curve import draw_curve
 from pretrain.release.folder import fingerprint_model
 
-from .card import AS_STARTED, AS_TRANSFERRED, name_model, write_card
+from .card import AS_STARTED, AS_TRANSFERRED, write_card
 from .config import FinetuneConfig, check, choose_metrics, list_metrics, list_seeds
 from .search import search_settings
 from .setup import Ranks, join_ranks
@@ -138,7 +139,7 @@ def _run_seed(experiment: Experiment, seed: int) -> JsonObject:
         start, what = str(transferred / name_best(f"{DEV}-{name_set(config.data)}")), "adaptation"
     stage = make_target_stage(config, data, seed, start, what)
     summary = train_ranker(stage, seed, folder, experiment.ranks)
-    measured = _measure(experiment, folder, f"{name_model(config)}-seed-{seed}")
+    measured = _measure(experiment, folder, f"{shorten_name(str(config.model))}-seed-{seed}")
     figures, split = {split.split: measured[split.split] for split in data.measured}, data.measured[-1].split
     if experiment.ranks.rank == 0 and (folder / BEST).is_dir():  # the weights may have been deleted since
         baseline_figures = {f"{split}, {name}": row for name, row in experiment.baselines.items()}
@@ -227,7 +228,7 @@ def _gather_results(experiment: Experiment, runs: list[JsonObject]) -> JsonObjec
     splits = {split.split: split for split in (data.train, *data.measured)}
     transfer = {"transfer": data.transfer} if data.transfer is not None else {}
     return {
-        "model": name_model(config),
+        "model": shorten_name(str(config.model)),
         "data": data.train.name,
         "transfer": data.transfer.name if data.transfer else None,
         "versions": list_versions(),

@@ -4,7 +4,6 @@ The number of a pair of a question and one of its candidates is the candidate's 
 candidate has a number beyond those of the rows, see finetune.data.answers.number_pairs.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,8 +12,6 @@ import numpy as np
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.random_bits import make_philox_key
 from finetune.data.answers import AnswerSet, number_pairs
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ def main() -> Iterator[str]:
             for name, hits in answers:
                 yield _format_hits({"question_id": name, "question": questions[name]}, hits, config.json)
         if config.run:
-            count = write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in answers), TAG)
-            log.info("%s: %d questions, %d answers", config.run, len(questions), count)
+            write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in answers), TAG)
+            log.info("%s: %d questions, %d answers", config.run, len(questions), sum(len(hits) for _, hits in answers))
     for question in config.question:
         answered = search([question], config.k or SHOWN_HITS)
         timings = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in answered.timings.items())

@@ -18,7 +18,6 @@ from transformers import (
 )
 from transformers.utils import cached_file, logging
 
-from data_pipeline.core.default_model import name_installed
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.hub import ABSENT, expect_hub
 from data_pipeline.tokenizers import shorten_name
@@ -100,7 +99,7 @@ def load_or_build(
     """
     if config is not None:
         return build_fresh(auto, config, name_or_dir, flag), []
-    config, short = load_config(name_or_dir, flag), shorten_name(name_installed(name_or_dir))
+    config, short = load_config(name_or_dir, flag), shorten_name(name_or_dir)
     if holds_no_weights(name_or_dir):
         return build_fresh(auto, config, name_or_dir, flag), [f"{short} holds no weights: training starts from scratch"]
     subfolder = Path(name_or_dir) / FAMILIES[config.model_type].masked_lm_folder  # where both heads share names

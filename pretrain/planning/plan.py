@@ -19,7 +19,7 @@ from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import is_remote, list_paths
 from objectives.mlm import MaskedLM
-from pretrain.batches import CPU_MICRO_BATCH, TrainedModel, to_tensors
+from pretrain.batches import CPU_MICRO_BATCH, SAMPLE, TrainedModel, to_tensors
 from pretrain.config import PretrainConfig
 from pretrain.engine.deepspeed_config import read_deepspeed_config, zero_stage
 from pretrain.engine.device import DTYPES, choose_precision, name_device
@@ -57,7 +57,6 @@ from .cost import compute_states, estimate_activations, estimate_update
 GPU_COUNTS = (1, 8, 64)
 GPU_TYPES = ("A100", "H100", "H200")
 MANY_EPOCHS = 40
-SAMPLE = 20_000  # number of pairs whose mean length is measured
 BUILT_IN = Path(__file__).resolve().parent / "models"  # configs by name, if the hub is out of reach
 
 

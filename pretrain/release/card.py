@@ -86,7 +86,7 @@ def format_card(
 ) -> str:
     """Returns the card of a pre-training run: Markdown with the hub's block of metadata.
 
-    facts:      from run.json, with the first and the last validation, see ``release.write_release``
+    facts:      from run.json, with the first and the last validation, see ``release.release``
     curve:      file name of the picture of the training curves; empty if there is none
     title, tag: an adapter's title and kind, for which ``more`` has base, part and size
     """

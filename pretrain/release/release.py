@@ -41,16 +41,16 @@ def release(source: Path, output: Path, average: int = 1, overrides: CardOverrid
     """
     run, checkpoint = _find_checkpoint(source)
     averaged = _find_averaged(checkpoint, average)
-    step, steps = get_step(checkpoint), sorted(get_step(path) for path in averaged)
+    steps = sorted(map(get_step, averaged))
     try:
         weights = average_weights(averaged)
     except OSError as error:  # a run that is still training may have deleted the checkpoint
         raise KinspanError(f"--run_dir {checkpoint}: {quote_error(error)}") from error
     try:
-        facts = write_release(run, weights, step, output, overrides, averaged_steps=steps, with_curve=True)
+        facts = _write_release(run, weights, steps, output, overrides or CardOverrides())
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(f"{run} cannot be released, its run.json is damaged: {quote_error(error)}") from error
-    if run == source and step < facts["total_steps"]:
+    if run == source and (step := steps[-1]) < facts["total_steps"]:
         log.warning("the run is not complete: this is step %d of %d", step, facts["total_steps"])
     for warning in find_warnings(facts):
         log.warning("%s", warning)
@@ -101,36 +101,26 @@ def average_weights(checkpoints: Sequence[Path]) -> Weights:
     return {name: (total / len(checkpoints)).to(weights[name].dtype) for name, total in sums.items()}
 
 
-def write_release(
-    run: Path,
-    weights: Weights,
-    step: int,
-    output: Path,
-    overrides: CardOverrides | None = None,
-    averaged_steps: Sequence[int] = (),
-    with_curve: bool = False,
-) -> Facts:
-    """Writes weights, config, tokenizer and model card to ``output``, and returns the facts on the card.
+def _write_release(run: Path, weights: Weights, steps: Sequence[int], output: Path, overrides: CardOverrides) -> Facts:
+    """Writes weights, config, tokenizer, training curves and model card, and returns the facts on the card.
 
-    averaged_steps: steps of the checkpoints that ``weights`` average; fewer than two: no average
-    with_curve:     whether the training curves are drawn
+    steps: of the checkpoints that ``weights`` average, ascending; the last one is released
     """
-    overrides = overrides or CardOverrides()
-    lines = [line for line in read_metrics(run) if line["step"] <= step]
+    lines = [line for line in read_metrics(run) if line["step"] <= steps[-1]]
     validation = [line for line in lines if line["split"] == "validation"]
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
-    facts |= {"step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
-    facts["revision"] = f"step-{step:08d}"
-    if len(averaged_steps) > 1:
-        facts["averaged_steps"] = list(averaged_steps)
-        facts["revision"] += f"-average-{len(averaged_steps)}"
+    facts |= {"step": steps[-1], "first_validation": validation[:1], "last_validation": validation[-1:]}
+    facts["revision"] = f"step-{steps[-1]:08d}"
+    if len(steps) > 1:
+        facts["averaged_steps"] = list(steps)
+        facts["revision"] += f"-average-{len(steps)}"
     with replace_release(output) as partial:
         if facts.get("base"):
             partial.mkdir(parents=True)
             fill_adapter_release(run, weights, facts, partial, output, overrides)
         else:
             model_type = _fill_release(run, weights, facts, partial)
-            curve = CURVE if with_curve and draw_curve(lines, PRETRAINING_PANELS, partial / CURVE) else ""
+            curve = CURVE if draw_curve(lines, PRETRAINING_PANELS, partial / CURVE) else ""
             kind: Kind = "bi-encoder" if facts["settings"].get("pair_loss") else "cross-encoder"
             (partial / CARD).write_text(format_card(facts, model_type, overrides, kind, curve), encoding="utf-8")
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")

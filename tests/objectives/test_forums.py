@@ -163,7 +163,6 @@ def test_a_view_reads_titles_and_bodies_where_they_stand(tmp_path, wide):
     assert list_texts(view) == [[1, 2, 3], [10, 11, 12, 13], [7], [8, 9]]
     assert view.viewed is shard
     assert list_texts(title_sentence.view(shard)) == [[1, 2, 3], [10, 11], [7], [8]]
-    assert list_texts(title_sentence.view(shard, with_equal=True)) == [[1, 2, 3], [10, 11], [5, 6], [5, 6], [7], [8]]
     assert isinstance(view_texts(shard, np.array([0]), [find_titles(shard), find_bodies(shard)]), Shard)
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.tokenizers import shorten_name
 from finetune.adapt import questions, rankers, run
 from finetune.adapt.budget import parse_budget
 from finetune.adapt.page import format_result
 from finetune.adapt.questions import load_questions
-from finetune.adapt.rankers import name_model
 from finetune.adapt.run import MEASURED_UPDATES, PLANNED, AdaptOptions, PipelineHooks, adapt, train_for
 from finetune.data.passages import Paragraphs
 from finetune.data.registry import load_split
@@ -178,11 +178,11 @@ def test_without_labels_there_is_no_verdict_and_labels_may_come_later(options, h
     assert result["chosen"] is None
     assert {path.name for path in (given.output / "release").iterdir()} >= {"config.json", "kinspan.json"}
     assert [row["name"] for row in result["sample"]["rows"]] == [
-        f"{name_model(given.model)} as a cross-encoder, before any training",
+        f"{shorten_name(given.model)} as a cross-encoder, before any training",
         "the pre-trained model, without labels",
         "BM25",
-        f"{name_model(given.model)} as it is",
-        f"rank fusion of BM25 and {name_model(given.model)} as it is",
+        f"{shorten_name(given.model)} as it is",
+        f"rank fusion of BM25 and {shorten_name(given.model)} as it is",
     ]
     text = format_result(result)
     assert all(sentence in text for sentence in (result["sample"]["sentence"], result["verdict"]))

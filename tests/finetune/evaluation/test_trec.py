@@ -112,7 +112,7 @@ def test_coverage_counts_what_the_files_do_not_share():
 def test_a_run_is_written_as_it_is_ranked(tmp_path):
     path = tmp_path / "run.txt"
     rankings = {"q2": {"a": 0.25, "b": 1 / 3, "c": 1 / 3}, "q1": {}, "q3": {"a": -1e-9}}
-    assert trec.write_run(path, iter(rankings.items()), "my tag") == 4
+    trec.write_run(path, iter(rankings.items()), "my tag")
     assert trec.read_run(path) == {question: scores for question, scores in rankings.items() if scores}
     lines = [line.split() for line in path.read_text().splitlines()]
     assert [(line[2], line[3], line[5]) for line in lines] == [  # equal scores by falling id
