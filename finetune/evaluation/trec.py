@@ -123,7 +123,7 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
     Each line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id, text, score, label}]}``.
     """
     ids, labels = data.answer_ids.to_pylist(), data.labels.tolist()
-    write_ranking(folder, data, scores, tag, "predictions.jsonl", labels)
+    write_ranking(folder, data, scores, tag, labels)
     judged = (
         f"{question} 0 {ids[row]} {labels[row]}\n"
         for question, rows in zip(data.question_ids, data.question_slices(), strict=True)
@@ -132,15 +132,8 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
     write_atomically(folder / "qrels.txt", judged)
 
 
-def write_ranking(
-    folder: Path,
-    data: AnswerSet,
-    scores: np.ndarray,
-    tag: str,
-    name: str = "ranking.jsonl",
-    labels: list[int] | None = None,
-) -> None:
-    """Writes run.txt, and a file ``name`` as predictions.jsonl, in which candidates have labels only if given."""
+def write_ranking(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str, labels: list[int] | None = None) -> None:
+    """Writes run.txt and ranking.jsonl; with ``labels``, predictions.jsonl in its place."""
     ids, values = data.answer_ids.to_pylist(), scores.astype(np.float64).tolist()
     rankings = (
         (question, dict(zip(ids[rows], values[rows], strict=True)))
@@ -148,6 +141,7 @@ def write_ranking(
     )
     make_folder(folder)
     write_run(folder / "run.txt", rankings, tag)
+    name = "ranking.jsonl" if labels is None else "predictions.jsonl"
     write_atomically(folder / name, _list_questions(data, scores, labels))
 
 

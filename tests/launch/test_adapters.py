@@ -10,16 +10,14 @@ from data_pipeline.core.errors import KinspanError
 from finetune.ranking.ranker import find_max_length, load_ranker
 from launch.commands import merge_adapter
 from launch.commands.train_adapters import TrainAdaptersConfig, name_runs, parse_task, plan_runs, train_all
-from pretrain.engine.stop import Stopped
 from pretrain.modeling.adapters.folder import read_adapter
-from tests.pretrain.steps import ask_in_step
+from tests.pretrain.steps import stopped_in_step
 from tests.synthetic import write_model
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch):
+def _one_thread():
     torch.set_num_threads(1)
-    monkeypatch.setattr("pretrain.run.dist.destroy_process_group", lambda: None)  # DeepSpeed remembers its groups
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +65,8 @@ def test_each_corpus_gets_an_adapter_and_a_second_call_does_nothing(config, tmp_
 def test_what_was_under_way_goes_on_and_ends_the_same(config, tmp_path, monkeypatch):
     train_all(plan_runs(config(output_dir=str(tmp_path / "whole")), None))
     runs = plan_runs(config(), None)
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, 5)  # in the second of three
-        with pytest.raises(Stopped):
-            train_all(runs)
+    with stopped_in_step(monkeypatch, 5):  # in the second of three
+        train_all(runs)
     assert (tmp_path / "out/beer/release").is_dir()
     assert not (tmp_path / "out/travel").exists()
     train_all(plan_runs(config(), None))

@@ -1,6 +1,8 @@
 """What the tests of training share: an engine and its updates in this process, requests to stop, collectives."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,15 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from data_pipeline.sampling.batch import Batch
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
 from pretrain.engine import ranks
 from pretrain.engine.engine import build_engine
+from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
-from pretrain.engine.stop import StopRequest
+from pretrain.engine.stop import Stopped, StopRequest
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.setup import Setup, begin, set_up
-from pretrain.step import start_count_reduction, train_step
+from pretrain.step import GlobalBatch, start_count_reduction, train_step
 
 
 class PlainEngine:
@@ -57,6 +61,13 @@ class PlainEngine:
         pass
 
 
+def make_run(corpus: Path | str, model: Path | str, folder: Path, /, **settings: Any) -> PretrainConfig:
+    """The settings of a small run in fp32, which writes to ``folder``."""
+    places = {"corpus": str(corpus), "model": str(model), "output_dir": str(folder), "precision": "fp32"}
+    small = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-3}
+    return PretrainConfig(**places | small | settings)
+
+
 def set_up_alone(config: PretrainConfig) -> Setup:
     """The set-up of a run of one rank."""
     begin(config)
@@ -82,6 +93,14 @@ def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER
         step=step,
         weights=weights,
     )
+
+
+def train_share(model: Any, layout: Layout, shares: list[list[Batch | None]], rank: int) -> Outcome:
+    """A rank's passes over its share of global batch 2, without DeepSpeed; ``shares``: the batches of each rank."""
+    every = [batch for share in shares for batch in share if batch]
+    counts = {name: sum(getattr(b, name) for b in every) for name in ("num_masked", "num_tokens", "num_pairs")}
+    batches = GlobalBatch(shares[rank], counts, stop=False), every[0], layout, rank
+    return train_step(PlainEngine(model, layout.accumulation), *batches, seed=1, step=2)
 
 
 def read_weights(folder: Path | str, step: int) -> dict[str, torch.Tensor]:
@@ -114,8 +133,9 @@ def read_curve(folder: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 3)) for event in board.Scalars(tag)]
 
 
-def ask_in_step(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """A SIGTERM while that step, the first being 1, is under way."""
+@contextmanager
+def stopped_in_step(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
+    """A SIGTERM while that step of the block's run, the first being 1, is under way: the block ends with status 75."""
     calls = []
 
     def wanted(request: StopRequest) -> bool:
@@ -124,7 +144,11 @@ def ask_in_step(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
             request.ask("SIGTERM")
         return request.reason is not None
 
-    monkeypatch.setattr(StopRequest, "wanted", wanted)
+    with monkeypatch.context() as patch:
+        patch.setattr(StopRequest, "wanted", wanted)
+        with pytest.raises(Stopped) as caught:
+            yield
+    assert caught.value.code == 75
 
 
 def record_collectives(monkeypatch: pytest.MonkeyPatch) -> list[str]:

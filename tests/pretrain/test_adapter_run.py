@@ -12,8 +12,6 @@ from safetensors.torch import load_file
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.reader import load_checkpoint
-from pretrain.config import PretrainConfig
-from pretrain.engine.stop import Stopped
 from pretrain.modeling.adapters.folder import load_adapted, read_adapter
 from pretrain.modeling.adapters.model import load_adapter_model
 from pretrain.release.release import release
@@ -21,14 +19,9 @@ from pretrain.run import pretrain
 from tests.cases import mark_slow
 from tests.chaos.faults import Fault
 from tests.chaos.starts import Start
-from tests.pretrain.steps import ask_in_step, expect_equal_runs, read_log, read_weights, start_engine
+from tests.pretrain.steps import expect_equal_runs, make_run, read_log, read_weights, start_engine, stopped_in_step
 
 STAGES = ("zero0", "zero1", "zero2", "zero3")
-
-
-@pytest.fixture(autouse=True)
-def _keep_groups(monkeypatch):
-    monkeypatch.setattr("pretrain.run.dist.destroy_process_group", lambda: None)  # DeepSpeed remembers its groups
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +34,9 @@ def config(base, tiny_corpus, tmp_path):
     """``config(name, **settings)``: of a small run with dropout in the folder of that name."""
 
     def make(name="run", **settings):
-        common = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-2}
-        common |= {"max_steps": 6, "save_steps": 2, "eval_steps": 6, "eval_pairs": 20, "log_steps": 2}
-        common |= {"adapter": "pfeiffer", "adapter_size": 6, "objective": "sop", "precision": "fp32"}
-        common |= {"corpus": str(tiny_corpus), "model": str(base), "output_dir": str(tmp_path / name)}
-        return PretrainConfig(**{**common, **settings})
+        common = {"max_steps": 6, "save_steps": 2, "eval_steps": 6, "eval_pairs": 20, "log_steps": 2}
+        common |= {"adapter": "pfeiffer", "adapter_size": 6, "objective": "sop", "learning_rate": 1e-2}
+        return make_run(tiny_corpus, base, tmp_path / name, **common | settings)
 
     return make
 
@@ -85,10 +76,8 @@ def test_a_stopped_run_ends_bit_identical(stage, config, monkeypatch):
     settings = f"ds_configs/{stage}.json"
     whole, halted = config("whole", deepspeed_config=settings), config("halted", deepspeed_config=settings)
     pretrain(whole)
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, 3)
-        with pytest.raises(Stopped):
-            pretrain(halted)
+    with stopped_in_step(monkeypatch, 3):
+        pretrain(halted)
     assert not (Path(halted.output_dir) / "summary.json").exists()
     pretrain(halted)
     expect_equal_runs(halted.output_dir, whole.output_dir, 6)

@@ -13,7 +13,6 @@ from pretrain import run
 from pretrain.checkpoints import writer
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.checkpoints.writer import full_weights
-from pretrain.config import PretrainConfig
 from pretrain.engine.stop import Stopped
 from pretrain.release.release import release
 from pretrain.run import pretrain
@@ -21,8 +20,8 @@ from pretrain.status import read_status
 from pretrain.step import try_largest
 from tests.cases import mark_slow
 from tests.pretrain.steps import (
-    ask_in_step,
     expect_equal_runs,
+    make_run,
     read_curve,
     read_log,
     read_weights,
@@ -30,6 +29,7 @@ from tests.pretrain.steps import (
     same,
     set_up_alone,
     start_engine,
+    stopped_in_step,
     take_step,
 )
 
@@ -45,12 +45,9 @@ def make_config(make_model, tiny_corpus):
     model = make_model()
 
     def make(folder, **settings):
-        common = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-3}
-        common |= {"max_steps": 12, "save_steps": 4, "eval_steps": 4, "eval_pairs": 20, "log_steps": 2}
-        common |= {"deepspeed_config": "ds_configs/zero2.json", "precision": "fp32", "keep_checkpoints": 9}
-        return PretrainConfig(
-            corpus=str(tiny_corpus), model=str(model), output_dir=str(folder), **{**common, **settings}
-        )
+        common = {"max_steps": 12, "save_steps": 4, "eval_steps": 4, "eval_pairs": 20, "log_steps": 2}
+        common |= {"deepspeed_config": "ds_configs/zero2.json", "keep_checkpoints": 9}
+        return make_run(tiny_corpus, model, folder, **common | settings)
 
     return make
 
@@ -107,11 +104,8 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(
 ):
     """At a step with a checkpoint and validation, and at one without; after its last step too."""
     stopped = config("stopped [*]", async_checkpoints=background)
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, stopped_before)
-        with pytest.raises(Stopped) as caught:
-            pretrain(stopped)
-    assert caught.value.code == 75
+    with stopped_in_step(monkeypatch, stopped_before):
+        pretrain(stopped)
     assert f"stopped at step {stopped_before} (SIGTERM)" in caplog.text
     assert read_status(Path(stopped.output_dir))["state"] == "not running"
     pretrain(stopped)
@@ -219,10 +213,8 @@ def test_skipped_updates_are_counted_with_their_examples(stage, config, monkeypa
 
 def test_skips_in_a_row_count_over_a_stop(config, monkeypatch):
     at_step(monkeypatch, range(2, 12), poison("loss"))
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, 4)
-        with pytest.raises(Stopped):
-            pretrain(config(max_skipped_steps=5))
+    with stopped_in_step(monkeypatch, 4):
+        pretrain(config(max_skipped_steps=5))
     with pytest.raises(KinspanError, match="up to step 6"):
         pretrain(config(max_skipped_steps=5))
 
@@ -304,10 +296,8 @@ def test_a_longer_run_goes_on_from_before_the_decay(stage, config):
 
 @pytest.mark.parametrize(("begun", "changed"), [(WSD, {**WSD, "max_steps": 8}), ({}, {"max_steps": 16}), ({}, WSD)])
 def test_a_run_is_not_cut_back_and_a_triangular_one_not_continued(begun, changed, config, monkeypatch):
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, 5)
-        with pytest.raises(Stopped):
-            pretrain(config(**begun))
+    with stopped_in_step(monkeypatch, 5):
+        pretrain(config(**begun))
     with pytest.raises(KinspanError, match="--output_dir"):
         pretrain(config(**changed))
     assert list_checkpoints(Path(config().output_dir) / "checkpoints")[0].name == "step-00000005"

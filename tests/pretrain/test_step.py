@@ -12,8 +12,8 @@ from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.losses import LossWeights
 from pretrain.modeling.pair_model import load_model
 from pretrain.planning.corpora import mix
-from pretrain.step import GlobalBatch, start_count_reduction, train_step, try_largest
-from tests.pretrain.steps import PlainEngine
+from pretrain.step import start_count_reduction, train_step, try_largest
+from tests.pretrain.steps import PlainEngine, train_share
 
 SIZE = 23
 
@@ -21,21 +21,8 @@ SIZE = 23
 def gradient(model, stream, layout):
     """Loss sums and the gradient of global batch 2, averaged over the layout's ranks."""
     shares = [make_micro_batches(stream, layout, rank, 2) for rank in range(layout.world)]
-    every = [b for share in shares for b in share if b]
-    counts = {name: sum(getattr(b, name) for b in every) for name in ("num_masked", "num_tokens", "num_pairs")}
     model.zero_grad()
-    stats = sum(
-        train_step(
-            PlainEngine(model, layout.accumulation),
-            global_batch=GlobalBatch(share, counts, stop=False),
-            filler=every[0],
-            layout=layout,
-            rank=rank,
-            seed=1,
-            step=2,
-        ).sums
-        for rank, share in enumerate(shares)
-    )
+    stats = sum(train_share(model, layout, shares, rank).sums for rank in range(layout.world))
     flat = torch.cat([p.grad.double().flatten() for p in model.parameters()]) / layout.world
     return stats, flat
 

@@ -15,10 +15,9 @@ import pytest
 from finetune.evaluation.metrics import MAP
 from finetune.training import setup, train
 from pretrain.checkpoints.writer import Writer
-from pretrain.engine.stop import Stopped
 from tests.cases import mark_slow
 from tests.finetune.training.runs import Killed, equal_runs, killed_in_step, logged, same, untimed, weights
-from tests.pretrain.steps import ask_in_step
+from tests.pretrain.steps import stopped_in_step
 
 ROOT = Path(__file__).resolve().parents[3]
 STAGES = mark_slow((None, "zero0", "zero2", "zero3"), (None, "zero2"))
@@ -101,11 +100,8 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stage, step, job, monkeypatch
     settings = {"deepspeed_config": f"ds_configs/{stage}.json"} if stage else {}
     settings |= {"eval_steps": 2, "log_steps": 3, "test_every_validation": True}
     whole = job("whole", **settings)
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, step)
-        with pytest.raises(Stopped) as caught:
-            job(**settings)
-    assert caught.value.code == 75
+    with stopped_in_step(monkeypatch, step):
+        job(**settings)
     assert equal_runs(whole, job(**settings))
 
 

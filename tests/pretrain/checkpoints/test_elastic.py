@@ -22,13 +22,12 @@ from pretrain.batches import make_micro_batches
 from pretrain.checkpoints import manifest, reader
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer, full_weights
-from pretrain.config import PretrainConfig
 from pretrain.engine import engine as engines
 from pretrain.engine.engine import build_engine
 from pretrain.engine.schedule import Schedule
 from pretrain.step import start_count_reduction, train_step
 from tests.chaos.starts import free_port
-from tests.pretrain.steps import set_up_alone
+from tests.pretrain.steps import make_run, set_up_alone
 from tests.programs import run_programs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,25 +47,11 @@ HOP = 3  # steps
 
 def config_of(case, base, output):
     stage, precision, family = case
-    return PretrainConfig(
-        corpus=(base / "corpus").read_text(),
-        model=str(base / family),
-        output_dir=str(output),
-        deepspeed_config=f"ds_configs/{stage}.json",
-        precision=precision,
-        generator="1/2",
-        embedding_sharing="tied" if family == "electra" else "none",
-        global_batch_size=7,
-        micro_batch_size=2,
-        learning_rate=1e-3,
-        weight_decay=0.1,
-        max_length=48,
-        max_steps=HOP * len(WORLDS),
-        save_steps=HOP,
-        log_steps=1,
-        eval_pairs=0,
-        async_checkpoints=False,
-    )
+    settings = {"deepspeed_config": f"ds_configs/{stage}.json", "precision": precision, "weight_decay": 0.1}
+    settings |= {"generator": "1/2", "embedding_sharing": "tied" if family == "electra" else "none"}
+    settings |= {"global_batch_size": 7, "micro_batch_size": 2, "max_steps": HOP * len(WORLDS), "save_steps": HOP}
+    settings |= {"log_steps": 1, "eval_pairs": 0, "async_checkpoints": False}
+    return make_run((base / "corpus").read_text(), base / family, output, **settings)
 
 
 def train(setup, engine, first, end):

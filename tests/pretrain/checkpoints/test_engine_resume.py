@@ -4,10 +4,9 @@ import pytest
 
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer, full_weights
-from pretrain.config import PretrainConfig
 from pretrain.modeling.losses import LossWeights
 from tests.cases import mark_slow
-from tests.pretrain.steps import same, start_engine, take_step
+from tests.pretrain.steps import make_run, same, start_engine, take_step
 
 STAGES = mark_slow(("zero0", "zero1", "zero2", "zero3", "offload"), ("zero2",))
 
@@ -19,15 +18,8 @@ def started(tmp_path, make_model, tiny_corpus):
 
     def start(stage, family="electra", name="run", **settings):
         model = models.setdefault(family, make_model(family))
-        common = {"global_batch_size": 10, "micro_batch_size": 4, "learning_rate": 1e-3, "max_steps": 50}
-        config = PretrainConfig(
-            corpus=str(tiny_corpus),
-            model=str(model),
-            output_dir=str(tmp_path / name),
-            deepspeed_config=f"ds_configs/{stage}.json",
-            **{"precision": "fp32", "max_length": 48, "generator": "1/2", **common, **settings},
-        )
-        return start_engine(config)
+        settings = {"generator": "1/2", "max_steps": 50, "deepspeed_config": f"ds_configs/{stage}.json", **settings}
+        return start_engine(make_run(tiny_corpus, model, tmp_path / name, **settings))
 
     return start
 

@@ -7,9 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.checkpoints.writer import full_weights
-from pretrain.config import PretrainConfig
 from pretrain.engine import engine as engines
-from tests.pretrain.steps import start_engine, take_step
+from tests.pretrain.steps import make_run, start_engine, take_step
 
 
 class Watch(TorchDispatchMode):
@@ -31,10 +30,8 @@ class Watch(TorchDispatchMode):
 @pytest.fixture
 def config(make_model, tiny_corpus, tmp_path):
     def make(stage, precision, **settings):
-        common = {"global_batch_size": 12, "micro_batch_size": 4, "max_length": 48, "learning_rate": 1e-3}
-        where = {"corpus": str(tiny_corpus), "model": str(make_model("roberta")), "output_dir": str(tmp_path / "run")}
-        stage = f"ds_configs/{stage}.json"
-        return PretrainConfig(**where, **common, deepspeed_config=stage, precision=precision, **settings)
+        settings |= {"global_batch_size": 12, "deepspeed_config": f"ds_configs/{stage}.json", "precision": precision}
+        return make_run(tiny_corpus, make_model("roberta"), tmp_path / "run", **settings)
 
     return make
 

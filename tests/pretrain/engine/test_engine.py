@@ -9,11 +9,10 @@ from deepspeed.accelerator import get_accelerator
 from pretrain import step as steps
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.writer import full_weights
-from pretrain.config import PretrainConfig
 from pretrain.engine.deepspeed_compat import disable_overflow_error
 from pretrain.engine.engine import start_distributed
 from pretrain.step import try_largest
-from tests.pretrain.steps import set_up_alone, start_engine, take_step
+from tests.pretrain.steps import make_run, set_up_alone, start_engine, take_step
 
 
 def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
@@ -30,9 +29,8 @@ def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
 
 def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
     model = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    known = {"corpus": str(tiny_corpus), "model": str(model), "output_dir": str(folder), "precision": precision}
-    known |= {"global_batch_size": 10, "micro_batch_size": 4, "learning_rate": 1e-3, "max_steps": 50}
-    setup, engine = start_engine(PretrainConfig(**known, deepspeed_config=f"ds_configs/{stage}.json"))
+    settings = {"max_length": None, "max_steps": 50, "deepspeed_config": f"ds_configs/{stage}.json"}
+    setup, engine = start_engine(make_run(tiny_corpus, model, folder, precision=precision, **settings))
     if probe:
         try_largest(engine, setup.train_stream, setup.layout)
     result = [take_step(setup, engine, step) for step in range(3)][-1]

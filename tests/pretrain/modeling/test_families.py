@@ -8,37 +8,23 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.batches import to_tensors
-from pretrain.config import PretrainConfig
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from tests.cases import mark_slow
+from tests.pretrain.steps import make_run
 from tests.synthetic import write_unigram
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("family", mark_slow(FAMILIES, ("electra", "distilbert", "deberta-v2", "modernbert")))
-def test_trained_checkpointed_and_released(family, make_model, tiny_corpus, make_stream, tmp_path, monkeypatch):
+def test_trained_checkpointed_and_released(family, make_model, tiny_corpus, make_stream, tmp_path):
     """A few steps through the engine; then the classes that a release names give the trained model's scores."""
-    monkeypatch.setattr("pretrain.run.dist.destroy_process_group", lambda: None)  # DeepSpeed remembers its groups
     small = make_model(family, initializer_range=0.1)
-    config = PretrainConfig(
-        corpus=str(tiny_corpus),
-        model=str(small),
-        output_dir=str(tmp_path / "run"),
-        token_loss="mlm",
-        precision="fp32",
-        global_batch_size=10,
-        micro_batch_size=5,
-        max_length=48,
-        learning_rate=3e-3,
-        max_steps=8,
-        save_steps=8,
-        eval_pairs=20,
-        eval_steps=8,
-    )
+    settings = {"token_loss": "mlm", "micro_batch_size": 5, "learning_rate": 3e-3, "max_steps": 8, "save_steps": 8}
+    config = make_run(tiny_corpus, small, tmp_path / "run", **settings, eval_pairs=20, eval_steps=8)
     summary = pretrain(config)
     assert summary["last_validation"]["mlm_loss"] < summary["first_validation"]["mlm_loss"]
 

@@ -9,10 +9,10 @@ from sentence_transformers import CrossEncoder
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoModelForSequenceClassification
 
 from pretrain.batches import to_tensors
-from pretrain.config import PretrainConfig
 from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
+from tests.pretrain.steps import make_run
 
 CPU = torch.device("cpu")
 
@@ -22,24 +22,9 @@ def run(request, make_model, tiny_corpus, tmp_path):
     """The run's folder, and the model as it ended."""
     small = str(make_model("electra", initializer_range=0.1))
     sharing = {"generator": "1/2", "embedding_sharing": request.param}
-    config = PretrainConfig(
-        corpus=str(tiny_corpus),
-        model=small,
-        output_dir=str(tmp_path / "run"),
-        objective="ssp+sp",
-        precision="fp32",
-        global_batch_size=10,
-        micro_batch_size=5,
-        max_length=48,
-        learning_rate=3e-3,
-        max_steps=6,
-        save_steps=6,
-        log_steps=3,
-        eval_pairs=40,
-        eval_steps=6,
-        **sharing,
-    )
-    pretrain(config)
+    settings = {"objective": "ssp+sp", "micro_batch_size": 5, "learning_rate": 3e-3, "max_steps": 6, "save_steps": 6}
+    settings |= {"log_steps": 3, "eval_pairs": 40, "eval_steps": 6}
+    pretrain(make_run(tiny_corpus, small, tmp_path / "run", **settings, **sharing))
     model, _ = load_replaced_token_model(small, *sharing.values(), seed=1, objectives=("ssp", "sp"))
     lost = model.load_state_dict(load_file(str(tmp_path / "run/checkpoints/step-00000006/weights.safetensors")), False)
     assert not lost.unexpected_keys

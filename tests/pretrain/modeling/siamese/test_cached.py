@@ -19,8 +19,7 @@ from pretrain.modeling.losses import compute_mlm_loss
 from pretrain.modeling.siamese import cached
 from pretrain.modeling.siamese.losses import bar_known, compare_texts
 from pretrain.modeling.siamese.model import load_siamese_model
-from pretrain.step import GlobalBatch, train_step
-from tests.pretrain.steps import PlainEngine
+from tests.pretrain.steps import train_share
 
 SIZE = 11
 
@@ -76,20 +75,10 @@ class Exchange:
 def gradients(model, stream, layout, exchange):
     """Loss sums and each parameter's gradient of global batch 2, averaged over the layout's ranks."""
     shares = [make_micro_batches(stream, layout, rank, 2) for rank in range(layout.world)]
-    every = [batch for share in shares for batch in share if batch]
-    counts = {name: sum(getattr(b, name) for b in every) for name in ("num_masked", "num_tokens", "num_pairs")}
 
     def act(rank):
         model.zero_grad()
-        result = train_step(
-            PlainEngine(model, layout.accumulation),
-            global_batch=GlobalBatch(shares[rank], counts, stop=False),
-            filler=every[0],
-            layout=layout,
-            rank=rank,
-            seed=1,
-            step=2,
-        )
+        result = train_share(model, layout, shares, rank)
         return result.sums, {name: p.grad.double().clone() for name, p in model.named_parameters()}
 
     results = exchange.run(layout.world, act)

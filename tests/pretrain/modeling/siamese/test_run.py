@@ -11,14 +11,12 @@ from transformers.utils import logging
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
-from pretrain.config import PretrainConfig
-from pretrain.engine.stop import Stopped
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.siamese.model import load_siamese_model
 from pretrain.release.release import release
 from pretrain.release.siamese import fill_siamese_folder
 from pretrain.run import pretrain
-from tests.pretrain.steps import ask_in_step, expect_equal_runs, read_log, read_weights
+from tests.pretrain.steps import expect_equal_runs, make_run, read_log, read_weights, stopped_in_step
 from tests.synthetic import short_tokenizer
 
 TEXTS = ["how do owls hunt at night ?", "owls", "the railway opened in the year of the great fire , " * 12]
@@ -30,12 +28,9 @@ def config(make_model, tiny_corpus, tmp_path):
     model = make_model(initializer_range=0.1)
 
     def make(name="run", **settings):
-        common = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 32, "learning_rate": 1e-3}
-        common |= {"max_steps": 8, "save_steps": 4, "eval_steps": 4, "eval_pairs": 20, "log_steps": 2}
-        common |= {"deepspeed_config": "ds_configs/zero2.json", "precision": "fp32", "pair_loss": "contrastive"}
-        return PretrainConfig(
-            corpus=[str(tiny_corpus)], model=str(model), output_dir=str(tmp_path / name), **{**common, **settings}
-        )
+        common = {"max_steps": 8, "save_steps": 4, "eval_steps": 4, "eval_pairs": 20, "log_steps": 2, "max_length": 32}
+        common |= {"deepspeed_config": "ds_configs/zero2.json", "pair_loss": "contrastive"}
+        return make_run(tiny_corpus, model, tmp_path / name, **common | settings)
 
     return make
 
@@ -61,10 +56,8 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stage, config, monkeypatch):
     settings = {"deepspeed_config": f"ds_configs/{stage}.json", "own_negatives": 1}
     whole, stopped = config("whole", **settings), config("stopped", **settings)
     pretrain(whole)
-    with monkeypatch.context() as patch:
-        ask_in_step(patch, 5)
-        with pytest.raises(Stopped):
-            pretrain(stopped)
+    with stopped_in_step(monkeypatch, 5):
+        pretrain(stopped)
     pretrain(stopped)
     expect_equal_runs(stopped.output_dir, whole.output_dir, 8)
     rates = [read_log(run.output_dir, "validation", "pair_mrr", "pair_r1") for run in (whole, stopped)]
