@@ -97,7 +97,7 @@ def listen_for_stop(max_hours: float | None = None) -> Iterator[StopRequest]:
 
 def _watch_launchers(launchers: list[psutil.Process], ask: Callable[[str], None], done: threading.Event) -> None:
     """Asks for a stop once a launcher is gone. DeepSpeed's exits at once on SIGTERM, and its ranks run on."""
-    while launchers and all(map(_is_running, launchers)):
+    while launchers and all(map(is_running, launchers)):
         if done.wait(1.0):
             return
     ask("the launcher is gone")
@@ -126,8 +126,10 @@ def _runs_python(process: psutil.Process) -> bool:
         return False
 
 
-def _is_running(process: psutil.Process) -> bool:
+def is_running(process: psutil.Process | int) -> bool:
+    """Returns whether a process of this machine, or the one with this id, runs; a zombie does not."""
     try:
+        process = psutil.Process(process) if isinstance(process, int) else process
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False

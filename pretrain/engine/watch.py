@@ -17,11 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
 import torch.distributed as dist
 
 from pretrain.engine import ranks
-from pretrain.engine.stop import Stopped
+from pretrain.engine.stop import Stopped, is_running
 
 STATUS = 70  # EX_SOFTWARE of sysexits.h
 BEAT = 1.0  # seconds between two heartbeats, and between two checks
@@ -104,7 +103,7 @@ class Watch:
         for rank in self.watched_ranks:
             beat = self.beats.get(rank)
             is_local = beat and beat.machine == self.beat.machine and beat.place != SETTING_UP
-            if beat and is_local and not self.is_leaving and not is_alive(beat.process):
+            if beat and is_local and not self.is_leaving and not is_running(beat.process):
                 return f"{beat} has died, at {beat.place}"
             if now - self.beat_times[rank] > SILENCE:
                 silence = f"has given no sign of life for {SILENCE:.0f} s, as seen from {self.beat.host}"
@@ -213,11 +212,3 @@ def name_machine() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return f"{socket.gethostname()} {os.getpid()}"  # then each rank counts as on another machine
-
-
-def is_alive(process: int) -> bool:
-    """Returns whether a process of this machine runs; a zombie does not."""
-    try:
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
