@@ -271,7 +271,7 @@ def check_rules(rules: Rules) -> None:
     find_steps(tuple(rules.skip_steps), tuple(rules.clean_with))
     codes = set(_load_model().labels) if rules.languages else set()
     if wrong := [code for code in rules.languages if code not in codes]:
-        raise KinspanError(f"--languages {wrong[0]}: not a known ISO 639 code")
+        raise KinspanError(f"--languages {wrong[0]}: not one of the codes that py3langid detects")
 
 
 def clean(document: Document, rules: Rules, tally: Tally) -> list[str] | None:
