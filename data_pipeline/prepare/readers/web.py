@@ -13,7 +13,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from data_pipeline.core.errors import quote_error
-from data_pipeline.prepare.cleaning import normalise
+from data_pipeline.prepare.cleaning import LINE_END, normalise
 from data_pipeline.prepare.document import Document, Omitted, Rejected
 
 from . import reader
@@ -35,13 +35,14 @@ _PAGES = ("text/html", "application/xhtml+xml")
 def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
     """Makes a document of the title and the paragraphs of a page, by trafilatura. Raises Rejected if it has no text."""
     import trafilatura
+    from trafilatura.utils import decode_file
 
     page, is_crawled = record.content, isinstance(record.content, dict)
     content, url = (page["page"], page["url"] or None) if is_crawled else (page, None)
-    if ISO_2022 in content:
-        content = content.decode("iso2022_jp_2", "replace")
+    html = content.decode("iso2022_jp_2", "replace") if ISO_2022 in content else decode_file(content)
+    html = LINE_END.sub("", html)  # of which trafilatura would make spaces
     extracted = trafilatura.bare_extraction(
-        content, url=url, include_comments=False, include_tables=False, with_metadata=True, prune_xpath=_READINGS
+        html, url=url, include_comments=False, include_tables=False, with_metadata=True, prune_xpath=_READINGS
     )
     if extracted is None or isinstance(extracted, dict):
         raise Rejected("no running text was found in the page")
