@@ -198,8 +198,9 @@ def _parse_pptx(record: Record) -> list[Document]:
     with _open_zip(record) as archive:
         slides = {int(match[1]): name for name in archive.namelist() if (match := _SLIDE.fullmatch(name))}
         trees = [ElementTree.fromstring(archive.read(slides[number])) for number in sorted(slides)]
-    paragraphs = [paragraph for tree in trees for paragraph in tree.iter(f"{_DRAWING}p")]
-    return _make_nonempty(record, "", ["".join(t.text or "" for t in p.iter(f"{_DRAWING}t")) for p in paragraphs])
+    shown = {f"{_DRAWING}t": "", f"{_DRAWING}br": "\n"}
+    paragraphs = [[part for part in p.iter() if part.tag in shown] for tree in trees for p in tree.iter(f"{_DRAWING}p")]
+    return _make_nonempty(record, "", ["".join(shown[t.tag] or t.text or "" for t in p) for p in paragraphs])
 
 
 def _parse_pdf(record: Record) -> list[Document]:

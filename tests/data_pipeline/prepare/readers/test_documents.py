@@ -108,9 +108,10 @@ def test_the_pages_of_a_book_and_the_slides_of_a_talk(tmp_path, read):
     shape = '<x xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"><a:p><a:r><a:t>{}</a:t></a:r></a:p></x>'
     with zipfile.ZipFile(tmp_path / "a.pptx", "w") as archive:
         for number, text in ((10, SECOND), (2, FIRST)):
-            archive.writestr(f"ppt/slides/slide{number}.xml", shape.format(text))
+            broken = text.replace(" ", "</a:t></a:r><a:br/><a:r><a:t>", 1)
+            archive.writestr(f"ppt/slides/slide{number}.xml", shape.format(broken))
     (document,), _, _ = read(tmp_path / "a.pptx")
-    assert document.paragraphs == [FIRST, SECOND]
+    assert document.paragraphs == [text.replace(" ", "\n", 1) for text in (FIRST, SECOND)]
 
 
 @pytest.mark.parametrize("content", ['[{"text": "One."}, {"text": "Two."}, 3]', '{"text": "One."}'])
