@@ -85,7 +85,7 @@ class Tally:
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _WIDE = "[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff01-\uff60\U00020000-\U000323af]"  # Chinese and Japanese
-LINE_END = re.compile(rf"(?<={_WIDE})\s*\n\s*(?={_WIDE})")  # within a text without spaces
+LINE_END = re.compile(rf"(?<={_WIDE})[^\S\n]*+\n\s*+(?={_WIDE})")  # within a text without spaces
 _STOP, _CLOSING = "[。！？｡…]", "」』）”’)\\]》】"
 # Of Armenian, Arabic, Urdu, Indian languages, Amharic, Burmese, Khmer, Tibetan, Mongolian and Santali
 _SPACED = "։؟۔।॥።፧။។៕།༎᠃᱾᱿"

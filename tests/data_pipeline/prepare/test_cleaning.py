@@ -93,6 +93,7 @@ def test_a_chinese_character_counts_as_three():
 
 def test_no_space_is_put_between_lines_of_chinese():
     assert normalise("北京是\r\n 首都，\n城\n a\nb") == "北京是首都，城 a b"
+    assert normalise(f"城{chr(10) * 200_000}a") == "城 a"  # in linear time
 
 
 def test_posts_keep_their_form_and_length():
