@@ -103,7 +103,7 @@ def print_results(lines: list[dict]) -> None:
         gains, error = used - base, np.abs(predicted - used).mean()
         figures = [base.mean(), fused.mean(), used.mean(), gains.mean(), gains.min(), (gains < -0.01).mean(), error]
         counts = [len(drawn), int((gains != 0).sum()), round(minutes.mean())]
-        rows.append([name, *map(str, counts), *(f"{figure:.3f}" for figure in figures)])
+        rows.append([name, *map(str, counts), *(f"{figure:.3f}".replace("nan", "") for figure in figures)])
     header = ["set", "draws", "changed", "minutes", "base", "rank fusion", "used"]
     _common.print_table([*header, "gain", "worst", "worse by .01", "error of MAP"], rows)
 

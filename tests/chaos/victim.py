@@ -31,7 +31,7 @@ def harm_steps() -> None:
 
     rank, train_step = int(os.environ.get("RANK", "0")), product.train_step
 
-    def harmed(engine: Any, **named: Any) -> Any:
+    def harmed(engine: Any, *given: Any, **named: Any) -> Any:
         step, hooks = named["step"], []
         if "CHAOS_STALL" in os.environ and numbers("CHAOS_STALL") == [rank, step]:
             time.sleep(10**6)
@@ -42,7 +42,7 @@ def harm_steps() -> None:
                 hooks = [norms[0].register_forward_hook(lambda module, given, out: out * torch.nan)]
         time.sleep(float(os.environ.get("CHAOS_SLOW", "0")))
         try:
-            return train_step(engine, **named)
+            return train_step(engine, *given, **named)
         finally:
             for hook in hooks:
                 hook.remove()
