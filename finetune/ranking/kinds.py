@@ -102,7 +102,7 @@ def load_cross_encoder(
         model = CrossEncoder(name_or_dir, max_length=max_length, trust_remote_code=False, **options)
     except Exception as error:  # a missing folder, a fusion, an adapter
         raise KinspanError(f"{flag} {name_or_dir} cannot be loaded: {quote_error(error)}") from error
-    _check_weights(model, name_or_dir, flag)
+    _check_weights(model.model or model, name_or_dir, flag)
     return model
 
 
