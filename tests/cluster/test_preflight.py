@@ -1,6 +1,5 @@
 """Preflight over hosts of which one has something wrong: it names that host."""
 
-import os
 import shutil
 
 import pytest
@@ -57,16 +56,8 @@ def have_a_slow_link(hosts, settings):
     return {}
 
 
-def need(*programs):
-    for program in programs:
-        if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin"):
-            pytest.skip(f"{program} is not installed")
-
-
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_hosts_with_nothing_wrong_are_ready(launcher, fly, tmp_path):
-    if launcher == "deepspeed":
-        need("sshd", "pdsh")
     statuses, said = fly(2, launcher)
     assert not any(statuses)
     assert "READY" in said
