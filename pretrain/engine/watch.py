@@ -202,6 +202,7 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
         _active.clear()
         done.set()
         looker.join()
+        talker.join(FAREWELL)  # at Python's exit a thread that is still in the store's C++ aborts the process
         faulthandler.cancel_dump_traceback_later()
 
 
