@@ -116,7 +116,7 @@ def test_a_question_is_typed_and_answered(page, site):
     ask(page, "my PRINTER")
     assert titles(page)[0] == "The printer is offline"
     assert page.get_attribute("article h3 a", "href") == "https://example.org/t0"
-    assert page.locator("article").first.locator("mark").all_inner_texts() == ["printer", "printer"]  # past an emoji
+    expect(page.locator("article").first.locator("mark")).to_have_text(["printer", "printer"])  # past an emoji
     assert page.inner_text("article .score").split() == ["2.00", "cross-encoder"]  # as in the API
     assert "re-ranking 8.0 ms" in page.inner_text(".timings")
     assert "3 answers" in page.inner_text("#status")
