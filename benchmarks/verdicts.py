@@ -31,6 +31,7 @@ from finetune.data.filters import find_kept
 from finetune.data.folds import group_questions
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25
+from finetune.evaluation.config import EvaluateConfig
 from finetune.evaluation.metrics import MAP, compute_question_metrics
 from finetune.ranking.measure import measure_search
 from finetune.ranking.model import score_answers
@@ -57,7 +58,8 @@ def measure(models: list[str], test: AnswerSet, place: dict) -> list[float]:
     if not place.get("search"):
         return [compute_question_metrics(test, score_answers(model, test), (MAP,))[MAP].mean() for model in models]
     right, paragraphs = test.keep(test.labels == 1), read_paragraphs([place["documents"]])
-    *_, found = measure_search(list(dict.fromkeys(models)), right, {}, paragraphs, depth=DEPTH, as_json=True)
+    config = EvaluateConfig(model=[*dict.fromkeys(models)], depth=DEPTH, json=True)
+    *_, found = measure_search(config, right, {}, paragraphs)
     by_name = {row["name"]: row["map"] for row in json.loads(found)["systems"]}
     fused = next(value for name, value in by_name.items() if name.startswith(f"{BM25} and "))
     return [*(by_name[name_installed(model)] for model in models), fused]
