@@ -31,8 +31,8 @@ CHECKS = {
     "losses on GPU and CPU": "checks:compare_losses",
     "the same run twice": "checks:repeat",
     "kill -9 and resume": "checks:kill_and_resume",
+    "two ranks on one GPU": "checks:compare_ranks",  # before a check that trains in this process, and sets its ranks
     "updates": "checks:compare_updates",
-    "two ranks on one GPU": "checks:compare_ranks",
     "compiled against eager": "checks:compare_compiled",
 }
 SPEEDS = {  # the most important first; the last may not end
