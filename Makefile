@@ -93,7 +93,7 @@ lint: $(INSTALLED)  ## Check style, formatting and types; .pre-commit-config.yam
 	$(BIN)/mypy
 
 # Data, objectives, metrics and the rules of the house: what imports no torch, without the corpora of real text.
-FAST = tests/test_architecture.py tests/docs/test_architecture_page.py tests/data_pipeline/sampling \
+FAST = tests/test_architecture.py tests/docs/test_pages.py tests/data_pipeline/sampling \
 	tests/data_pipeline/prepare/test_encode.py tests/data_pipeline/prepare/test_readers.py tests/objectives \
 	tests/finetune/data tests/finetune/evaluation
 SLOWER = --ignore tests/objectives/test_adversarial.py --ignore tests/objectives/test_lengths.py \

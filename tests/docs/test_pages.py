@@ -40,9 +40,27 @@ def test_each_page_of_docs_is_in_the_index():
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
 def test_every_file_that_a_page_names_exists(page):
-    named = set(re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", (ROOT / page).read_text(encoding="utf-8")))
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", text))
     assert len(named) > 10
     assert not {name for name in named if not (ROOT / name).exists()}
+    folders = FOLDERS.split("|")
+    beside = set(re.findall(r"`(\w+(?:/|\.py))`", text)) - {f"{folder}/" for folder in folders}  # in a named folder
+    assert not {name for name in beside if not any(any(ROOT.glob(f"{folder}/**/{name}")) for folder in folders)}
+
+
+def test_every_test_that_the_makefile_names_exists():
+    named = set(re.findall(r"\btests/[\w./]+", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    assert len(named) > 5
+    assert not {name for name in named if not (ROOT / name).exists()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_table_begins_with_its_header(page):
+    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(encoding="utf-8"), re.MULTILINE):
+        header, rule, _ = table.split("\n", 2)
+        assert re.fullmatch(r"[|: -]+", rule), header
+        assert table.count("\n") > 2, header
 
 
 def test_each_figure_of_the_first_screen_is_in_the_studys_page():
