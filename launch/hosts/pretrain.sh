@@ -113,7 +113,7 @@ for ((try = 0; ; try++)); do
         echo "refused: mend that, and start it again"
         exit 2
     fi
-    if [ -n "$stopping" ] || grep -qE 'stopped at step [0-9]+, with a checkpoint' "$logs"/*.log; then
+    if [ -n "$stopping" ] || grep -qE 'stopped at step [0-9]+ \(' "$logs"/*.log; then
         echo "stopped: the same command again goes on"
         exit 75
     fi

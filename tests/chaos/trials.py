@@ -129,7 +129,7 @@ def kills(arena: Arena, number: int, seed: int, cells: list[Cell], most: int) ->
         trial.expect(known(outcome, fault, launcher), f"{name} ended with {outcome.statuses}: {outcome.errors}")
         asked = fault.asks and outcome.struck and outcome.first_step is not None
         if asked and fault.moment != "start" and not (run / "summary.json").exists():
-            trial.expect("with a checkpoint" in outcome.output, f"{name} stopped without a checkpoint")
+            trial.expect("stopped at step" in outcome.output, f"{name} stopped without a checkpoint")
         if (run / "summary.json").exists() or trial.wrong:
             break
     if not trial.wrong:

@@ -9,9 +9,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+
+from pretrain.engine.loop import LoopState
+from pretrain.engine.stop import Stopped
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "launch/slurm"
@@ -32,6 +36,15 @@ def write_commands(folder, commands):
         (folder / name).write_text("#!/bin/bash\n" + text)
         (folder / name).chmod(0o755)
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def stopped(caplog):
+    """What a rank logs as it ends with status 75, which torchrun turns into 1."""
+    named = {"progress": {"step": 5}, "request": {"reason": "SIGTERM"}, "writer": {"finish": lambda: None}}
+    with caplog.at_level("INFO"), pytest.raises(Stopped):
+        LoopState.stop(SimpleNamespace(saved_at=5, **{k: SimpleNamespace(**v) for k, v in named.items()}))
+    return caplog.messages[-1]
 
 
 # Slurm --------------------------------------------------------------------------------------------------------------
@@ -89,14 +102,12 @@ def test_a_complete_run_is_not_queued_again(job):
     assert "launch/slurm/node.sh --config my run.yaml" in calls
 
 
-def test_a_stopped_run_is_queued_again(job):
-    for said, status in (
-        ("", 75),
-        ("stopped at step 5, with a checkpoint (SIGTERM): the same command again goes on", 1),
-    ):
-        ended, _, calls = job(status, said)
+def test_a_stopped_run_is_queued_again(job, stopped):
+    for said, status in (("", 75), (stopped, 1)):
+        ended, output, calls = job(status, said)
         assert ended == status
         assert REQUEUED in calls
+        assert "was lost" not in output
 
 
 @pytest.mark.parametrize(("launcher", "name"), [("srun", "USR1"), ("torchrun", "TERM"), ("deepspeed", "USR1")])
@@ -168,7 +179,7 @@ OVER_SSH = {
     """,
     "torchrun": """
         echo "torchrun $*"
-        trap 'echo "stopped at step 3, with a checkpoint (SIGTERM)"; exit 1' TERM
+        trap 'echo "stopped at step 3"; exit 1' TERM
         echo -e "$SAID"
         if [[ -n ${WAITS:-} ]]; then touch started-$$; for n in $(seq 600); do sleep 0.1; done; fi
         exit $STATUS
@@ -227,6 +238,12 @@ def test_a_lost_machine_is_named_and_the_others_start_again(hosts):
     assert status == 70
     assert output.count("starting on a b") == 2
     assert died in output
+
+
+def test_a_run_whose_hours_are_over_is_not_started_again(hosts, stopped):
+    status, output, _ = hosts(1, f"[default0]:{stopped}")
+    assert status == 75
+    assert output.count("starting on a b") == 1
 
 
 @pytest.mark.parametrize("strike", [signal.SIGTERM, signal.SIGINT])
