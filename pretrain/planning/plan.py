@@ -289,7 +289,7 @@ def _format_time(plan: RunPlan) -> list[str]:
         lines = [f"time here  {format_time(plan.tokens / speed)} on {name_device()}, at {measured}"]
     if plan.precision != "bf16":
         return lines
-    network, encoder = plan.config.network_gb_per_s, plan.model.encoders[0].config
+    network, encoder = plan.config.network_gb_per_s, plan.model.encoders[-1].config  # of ELECTRA's two, the large one
     lines = [
         *(lines if plan.speed else ()),
         f"time       at the utilisation measured on an H200, {network:g} GB/s between machines of 8 GPUs",

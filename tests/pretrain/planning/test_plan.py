@@ -72,6 +72,9 @@ def test_parameters_of_electra_base_and_its_generator():
     assert plan.num_parameters == discriminator + generator - embeddings + BASE_PAIR_HEAD
     apart = make_plan(recipe("electra-base-ssp", "--embedding_sharing", "none"))
     assert apart.num_parameters == discriminator + generator + BASE_PAIR_HEAD
+    (line,) = (line for line in format_plan(plan).splitlines() if line.startswith("H100"))
+    hours = plan.flops * plan.tokens / (0.29 * 989e12) / 3600  # by the utilisation of the discriminator
+    assert int(line.split()[1]) == int(hours)
 
 
 @pytest.mark.parametrize("family", ["bert", "electra"])
