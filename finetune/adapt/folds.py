@@ -111,8 +111,9 @@ def train_in_folds(
         stage = replace(stage, what=f"fold {fold + 1} of {training.num_folds}")
         train_ranker(stage, SEED, run, join_ranks(stage.config))
         scores[1:, fold_of_row == fold] = [np.load(run / name_scores(step)) for step in steps[1:]]
-    tried = slice(0 if start is not None else 1, None)
-    return choose_updates(judging, scores[tried], fold_of[questions.compared], steps[tried])
+    first = 0 if start is not None else 1
+    ranked = np.stack([questions.sink_missed(row) for row in scores[first:]])
+    return choose_updates(judging, ranked, fold_of[questions.compared], steps[first:])
 
 
 def choose_updates(

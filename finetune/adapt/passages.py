@@ -12,7 +12,7 @@ from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.retrieval import find_exactly, rank_by_words
 from pretrain.modeling.pair_model import holds_no_weights
 
-from .questions import MIN_QUESTIONS, Questions, divide
+from .questions import MIN_QUESTIONS, Questions, divide, thin
 
 DEPTH = 25  # paragraphs that each search finds
 MAX_QUESTIONS = 1000
@@ -28,18 +28,20 @@ def search_candidates(
     asked, documents = read_passage_questions(path, columns)
     if asked.num_questions < MIN_QUESTIONS:
         raise KinspanError(f"--questions {path}: {asked.num_questions} questions are too few: label fifty or more")
-    asked = asked.take(np.arange(min(asked.num_questions, MAX_QUESTIONS)))
+    notes: list[str] = []
+    asked = thin(asked, (MAX_QUESTIONS, asked.num_pairs), notes)
     paragraphs, right = locate_answers(asked, documents, paragraphs)
     texts = paragraphs.texts
     rankings = [rank_by_words(texts, asked.questions, DEPTH, language)]
     if find_kind(model) == BI_ENCODER and not holds_no_weights(model):
         rankings.insert(0, search_by_model(model, texts, list(asked.questions), folder / "vectors"))
     data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)
-    places = ["\t".join(paragraphs.documents[rows[0]]) for rows in right]
+    places = ["\t".join(paragraphs.documents[rows[0]]).strip() for rows in right]  # "" for a text that joined
     share = found[data.labels == 1].mean()
-    note = f"{len(texts):,} paragraphs are searched: {share:.0%} of the right ones are found, and then ranked by others"
+    searched = f"{len(texts):,} paragraphs are searched"
+    notes.append(f"{searched}: {share:.0%} of the right ones are found, and then ranked by others")
     many = len(set(places)) > MIN_QUESTIONS
-    return divide(str(path), data, found, clear, None, folder, [note], places if many else ())
+    return divide(str(path), data, found, clear, None, folder, notes, places if many else ())
 
 
 def search_by_model(model: str, texts: list[str], questions: list[str], cache: Path) -> list[RankedRows]:

@@ -122,6 +122,8 @@ def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
     if test:
         pool = _remove_tested(given, pool, test, notes)
         test = thin(test.take(find_kept(test, CLEAN)), MAX_TESTED, notes)
+    if num_wrong := int((pool.positives == 0).sum()):
+        notes.append(f"{num_wrong:,} of {pool.num_questions:,} questions have no right candidate, and are left out")
     pool = pool.take(find_kept(pool, NO_ALL_NEGATIVE))
     for data in (pool, test):
         if data and (count := int(find_kept(data, CLEAN).sum())) < MIN_QUESTIONS:

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 STARTED, RESULT, PAGE, PLANNED = "adapt.json", "result.json", "report.html", "budget.json"
 PRETRAINING, RELEASE = "pretrain", "release"
-LOOKS = "looks"  # key in STARTED: hashes of the scores that each set of questions has judged, by a hash of that set
+LOOKS = "looks"  # key in STARTED: the questions that judged, by a hash of them and of the scores that they judged
 ANSWERS = "answers"  # key in STARTED: a hash of the answers that the pre-training leaves out
 FEW_PARAGRAPHS = 200  # with fewer, hardly anything is learned
 MEASURED_UPDATES = 100  # what warm-up and decay need; their speed turns a time budget into updates
@@ -95,12 +95,11 @@ def adapt(options: AdaptOptions, hooks: PipelineHooks) -> JsonObject:
     if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
     load_config(options.model)  # fails early if the model cannot be trained
-    questions = _load(options, hooks) if options.questions else None
     make_folder(output)
     with lock_folder(output):
         if not (output / STARTED).exists():
             write_atomically(output / STARTED, "{}\n")
-        return _run_stages(options, questions, hooks)
+        return _run_stages(options, _load(options, hooks) if options.questions else None, hooks)
 
 
 def _load(options: AdaptOptions, hooks: PipelineHooks) -> Questions:
@@ -280,15 +279,15 @@ class Comparison:
         return verdict
 
     def _count_looks(self, judging: AnswerSet) -> int:
-        """Returns how many different sets of rankers these questions have judged, this one included."""
+        """Returns how many different sets of rankers these questions, or some of them, have judged, now included."""
         path = self.options.output / STARTED
         record = read_object(path, "delete it")
-        looks = record.setdefault(LOOKS, {}).setdefault(fingerprint_answers(judging), [])
-        scores = hashlib.sha256(np.concatenate([ranker.scores for ranker in self.rankers]).round(4).tobytes())
-        if (look := scores.hexdigest()[:16]) not in looks:
-            looks.append(look)
+        scores = np.concatenate([ranker.scores for ranker in self.rankers]).round(4)
+        look = fingerprint_identity({"of": fingerprint_answers(judging), "by": hashlib.sha256(scores).hexdigest()})
+        looks = record.setdefault(LOOKS, {})
+        looks[look] = list(judging.questions)
         write_atomically(path, json.dumps(record) + "\n")
-        return len(looks)
+        return sum(not set(judging.questions).isdisjoint(questions) for questions in looks.values())
 
 
 def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:

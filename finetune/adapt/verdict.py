@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.stats import norm
 
 from data_pipeline.core.files import JsonObject
 from data_pipeline.tokenizers import shorten_name
@@ -36,14 +37,14 @@ SHOWN_ON_TEST = (
     "(difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}; p {p:.3f}); BM25 has {bm25:.3f}."
 )
 NOT_SHOWN_ON_TEST = (
-    "Keep {base_name}: {name} was best on the other questions, but on the {questions} test questions no gain "
+    "Keep {base_name}: {name} was chosen on the other questions, but on the {questions} test questions no gain "
     "worth its cost is shown (MAP {chosen:.3f} against {base:.3f}, p {p:.3f}); BM25 has {bm25:.3f}. {more}"
 )
 MORE = "Some {more:,} questions more would show a gain of {gain}."
 ENOUGH = "A gain of {gain} would have been shown."
 NOT_WORTH = "That gains less than {gain} and takes {times:.0f} times as long for a question: --quality_first takes it."
 CHEAPER = " {name} has {map:.3f} and takes {times:.0f} times as long for a question: --quality_first prefers it."
-LOOKED = " These questions have now judged {looks} times, so that a gain counts with p of {level:.3f} or less."
+LOOKED = " These questions, or some, have now judged {looks} times: a gain counts with p of {level:.3f} or less."
 UNJUDGED = (
     "This is no verdict on your documents, which these questions are not about. For a verdict, label fifty questions "
     "about your documents and add --questions; docs/start.md has the form."
@@ -59,7 +60,7 @@ LEARNED = (
 
 LEVEL = 0.04  # p of a shown gain; of simulated verdicts about rankers that are no better 3.6 to 4.4% are then wrong
 GAIN = 0.05  # that a user would care about
-LIKELY = 0.84 + 1.96  # standard errors that a gain must have to be shown with a probability of .8, at p of .05
+LIKELY = 0.84  # standard errors, beyond those of p, that a gain must have to be shown with a probability of .8
 SMALL_GAIN, COSTLY = 0.01, 10  # a ranker with a smaller gain is not worth this many times the time
 
 
@@ -115,7 +116,7 @@ def judge(
     shown = [ranker for ranker in others if p[ranker.name] <= level]
     candidates = others if measure_test else shown or others
     quality = max(candidates, key=lambda ranker: maps[ranker.name])
-    best = quality if quality_first else choose_best(candidates, maps, ms)
+    best = choose_best(candidates, maps, ms) if (measure_test or shown) and not quality_first else quality
     if measure_test:
         best_ap, base_ap, bm25_ap = (measure_test(ranker) for ranker in (best, base, rankers[0]))
         best_p = compare(best_ap, base_ap).over_questions
@@ -125,7 +126,9 @@ def judge(
     gains, times = best_ap - base_ap, ms[best.name] / ms[base.name]
     is_shown = best_p <= level and gains.mean() > 0
     is_worth_it = quality_first or gains.mean() >= SMALL_GAIN or times < COSTLY
-    wanted = (LIKELY * gains.std() / GAIN) ** 2 - len(gains)
+    looks, num_tests = round(LEVEL / level), 2 if measure_test else len(others)  # two sides, or a choice of rankers
+    errors = LIKELY + norm.isf(LEVEL / (looks + 1) / num_tests)  # at the next look
+    wanted = (errors * gains.std() / GAIN) ** 2 - len(gains)
     more = MORE.format(more=int(-(-wanted // 10) * 10), gain=GAIN) if wanted > 0 else ENOUGH.format(gain=GAIN)
     figures: JsonObject = {
         "name": best.name,
@@ -148,7 +151,7 @@ def judge(
         times = ms[quality.name] / ms[best.name]
         sentence += CHEAPER.format(name=quality.name, map=maps[quality.name], times=times)
     if level < LEVEL:
-        sentence += LOOKED.format(looks=round(LEVEL / level), level=level)
+        sentence += LOOKED.format(looks=looks, level=level)
     return Verdict(best if is_better else base, best, base, figures, p, sentence)
 
 

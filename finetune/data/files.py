@@ -60,7 +60,10 @@ def load_unsplit(place: Path, columns: dict[str, str]) -> AnswerSet:
 
 def _load_table(path: Path, split: str, columns: dict[str, str]) -> AnswerSet:
     table = read_table(path)
-    return collect_answers(NAME, split, table.place, read_candidates(table, columns))
+    data = collect_answers(NAME, split, table.place, read_candidates(table, columns))
+    if count := int(((data.labels == 0) & ~data.distinct.wrong).sum()):
+        log.info("%s: candidates with the label 0 that also have 1 for the same question: %s", path, f"{count:,}")
+    return data
 
 
 def has_splits(place: Path) -> bool:
@@ -78,7 +81,8 @@ def _list_files(place: Path) -> list[Path]:
 
 
 def _name_split(path: Path) -> str:
-    return path.name.partition(".")[0]
+    stem = path.name.partition(".")[0]
+    return next((split for split, names in SPLIT_NAMES.items() if stem in names), stem)
 
 
 def split_off(data: AnswerSet, name: str, share: float) -> tuple[AnswerSet, AnswerSet]:

@@ -23,7 +23,7 @@ from .collect import collect_answers
 from .files import NAME
 from .filters import NO_ALL_NEGATIVE
 from .registry import load_filtered
-from .tables import read_candidates, read_table
+from .tables import IDS, LABELS, OPTIONAL, REQUIRED, Table, read_candidates, read_table
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,16 @@ def load_passage_questions(spec: str, split: str, columns: dict[str, str] | None
 
 
 def has_labels(path: Path, columns: Mapping[str, str] | None) -> bool:
-    """Returns whether a table says which candidates are right."""
-    return (columns or {}).get(LABEL, LABEL) in read_table(path).fields
+    """Returns whether a table says which candidates are right, and not 1 in all rows."""
+    table, name = read_table(path), (columns or {}).get(LABEL, LABEL)
+    if name not in table.fields:
+        return LABEL in (columns or {})  # reading it then says that the column is missing
+    return _read_labels(table, name) != {1}
+
+
+def _read_labels(table: Table, column: str) -> set[int | None]:
+    """Returns the labels in a column; None stands for any other value."""
+    return {LABELS.get(str(record.get(column))) for _, record in table.records([column])}
 
 
 def read_passage_questions(path: Path, columns: Mapping[str, str]) -> tuple[AnswerSet, Documents]:
@@ -68,11 +76,16 @@ def read_passage_questions(path: Path, columns: Mapping[str, str]) -> tuple[Answ
     table, column = read_table(path), columns.get(DOCUMENT, DOCUMENT)
     records = table.records([column]) if column in table.fields else ()
     documents = {str(line): str(record[column]) for line, record in records if record.get(column) is not None}
-    rows = read_candidates(table, {c: name for c, name in columns.items() if c != DOCUMENT}, labelled=False)
+    names = {c: name for c, name in columns.items() if c not in (DOCUMENT, LABEL)}
+    rows = read_candidates(table, names, labelled=False)
     right = (row._replace(answer_id=str(row.line), label=1) for row in rows)
     data = collect_answers(path.name, "questions", table.place, right)
     if empty := [name for name, text in zip(data.answer_ids, data.answers, strict=True) if not text.as_py()]:
         raise KinspanError(f"{table.place} {empty[0]}: the answer is empty")
+    unread = set(table.fields) - {*REQUIRED, *OPTIONAL, *chain(*IDS.values()), *columns.values()}
+    labels = next((name for name in sorted(unread) if _read_labels(table, name) == {0, 1}), None)
+    if labels and data.num_pairs >= 2 * data.num_questions:
+        raise KinspanError(f"--columns: {path} has several answers a question: add label={labels}, or remove {labels}")
     return data, documents
 
 

@@ -28,8 +28,8 @@ FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
 MAX_FIELD = 2**31 - 1  # characters: texts may be as long as in the other formats; the csv module's default is 131,072
 _SURROGATES = re.compile("[\ud800-\udfff]")  # which JSON can escape
 # As other programs write them; 1.0 and True are 1
-LABELS: dict[str | float, int] = dict.fromkeys((0, "0", "0.0", "False", "FALSE"), 0)
-LABELS |= dict.fromkeys((1, "1", "1.0", "True", "TRUE"), 1)
+LABELS: dict[str | float, int] = dict.fromkeys((0, "0", "0.0", "False", "FALSE", "false"), 0)
+LABELS |= dict.fromkeys((1, "1", "1.0", "True", "TRUE", "true"), 1)
 
 Record = JsonObject
 Value = TypeVar("Value")
@@ -200,6 +200,7 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
     """
     names = _name_columns(table, columns, labelled)
     present = [c for c in names if names[c] in table.fields]
+    optional = {*(names[c] for c in OPTIONAL), names.get("label", "label")} - set(table.fields)
     for line, record in table.records([names[c] for c in present]):
         place = f"{table.place} {line}"
         if missing := [names[c] for c in present if names[c] not in record]:
@@ -211,9 +212,9 @@ def read_candidates(table: Table, columns: dict[str, str], labelled: bool = True
         for column in ("question", "answer"):
             if not isinstance(values[column], str):
                 raise KinspanError(f"{place}: {names[column]!r} is not text: {values[column]!r}")
-        for column in OPTIONAL:  # lines of JSON need not have the same fields
-            if column not in present and record.get(names[column]) is not None:
-                raise KinspanError(f"{place}: {names[column]!r} is not in the first line: give it in all lines or none")
+        for name in optional:  # lines of JSON need not have the same fields
+            if record.get(name) is not None:
+                raise KinspanError(f"{place}: {name!r} is not in the first line: give it in all lines or none")
         ids = [_parse_id(values[c], names[c], place) if c in present else None for c in OPTIONAL]
         yield SourceRow(line, ids[0], values["question"], ids[1], normalise(values["answer"]), LABELS[label])
 

@@ -7,6 +7,7 @@ import pytest
 from transformers import AutoModel
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.prepare.benchmark import Benchmark
 from finetune.adapt import run as adapt_run
 from finetune.ranking.config import RankConfig
 from finetune.ranking.measure import rank_file
@@ -43,12 +44,16 @@ def test_documents_alone(documents, monkeypatch, tmp_path, capsys):
     assert json.loads((output / "pretrain/summary.json").read_text())["steps"] == 30
 
 
-def test_documents_that_hold_a_text_are_left_out(documents, tiny_documents, tmp_path):
+def test_documents_that_hold_a_text_are_left_out(documents, tiny_documents, monkeypatch, tmp_path):
+    text = tiny_documents[0]["paragraphs"][0]
     every, fewer = (
         adapt.prepare_documents([str(documents)], short_tokenizer(), tmp_path / f"{len(texts)}", texts)["documents"]
-        for texts in ([], [tiny_documents[0]["paragraphs"][0]])
+        for texts in ([], [text])
     )
     assert fewer == every - 1
+    monkeypatch.setattr(Benchmark, "find", lambda *given: {})  # a preparation that overlooks it
+    with pytest.raises(KinspanError, match="--questions"):
+        adapt.prepare_documents([str(documents)], short_tokenizer(), tmp_path / "2", [text])
 
 
 @pytest.mark.parametrize(

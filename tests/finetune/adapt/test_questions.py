@@ -1,5 +1,7 @@
 """Labelled questions as users have them: in one file, with a leak, reversed, or far too many."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -81,6 +83,24 @@ def test_questions_of_the_test_set_are_removed_in_other_words_too(tmp_path):
     test.write_text(write_file(tmp_path / "leak", 30, asks="what in the world is").read_text())
     with pytest.raises(KinspanError, match="--questions"):
         load_questions(str(tmp_path), None, tmp_path / "out")
+
+
+def test_what_is_left_out_or_contradicts_itself_is_counted(tmp_path, caplog):
+    rows = [json.loads(line) for line in write_file(tmp_path / "q.jsonl", 20).read_text().splitlines()]
+    rows = [{**row, "label": 0} if row["question"] == "what is 7?" else row for row in rows]
+    turned = [{**row, "answer": row["answer"].upper(), "label": 1 - row["label"]} for row in rows[:4]]
+    caplog.set_level("INFO")
+    loaded = load_questions(str(write_jsonl(tmp_path / "q.jsonl", rows + turned)), None, tmp_path / "out")
+    assert loaded.train.num_questions == 19
+    assert any("1 of 20" in note for note in loaded.notes)
+    assert "q.jsonl: candidates with the label 0 that also have 1 for the same question: 4" in caplog.text
+
+
+def test_a_dev_set_of_another_name_is_pooled_too(tmp_path):
+    for number, split in enumerate(("train", "validation", "test")):
+        write_file(tmp_path / f"{split}.jsonl", 20 + number, asks=f"{split} {'a b c d e f'[: 3 * number]}")
+    loaded = load_questions(str(tmp_path), None, tmp_path / "out")
+    assert (loaded.train.num_questions, loaded.test.num_questions) == (41, 22)
 
 
 def test_what_cannot_be_used_is_refused(tmp_path):

@@ -5,14 +5,16 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
-from finetune.adapt import questions, rankers, run
+from finetune.adapt import passages, questions, rankers, run
 from finetune.adapt.budget import parse_budget
+from finetune.adapt.folds import train_in_folds
 from finetune.adapt.page import format_result
 from finetune.adapt.questions import load_questions
 from finetune.adapt.run import MEASURED_UPDATES, PLANNED, AdaptOptions, PipelineHooks, adapt, train_for
@@ -156,20 +158,25 @@ def test_what_cannot_be_trained_is_refused_before_the_pretraining(options, hooks
     assert not begun
 
 
-def test_the_looks_at_a_test_set_are_counted(done, options, hooks):
+def test_the_looks_at_a_test_set_are_counted(done, options, hooks, folder):
     given = options()
     shutil.copytree(done[0].output, given.output)
 
     def count_looks():
-        return [len(looks) for looks in json.loads((given.output / run.STARTED).read_text())[run.LOOKS].values()]
+        return len(json.loads((given.output / run.STARTED).read_text())[run.LOOKS])
 
     adapt(given, hooks)
-    assert count_looks() == [1]
+    assert count_looks() == 1
     other = replace(hooks, pretrain=lambda settings, place: {**hooks.pretrain(settings, place), "steps": 9})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rankers, "EPOCHS", 3)
         adapt(given, other)
-    assert count_looks() == [2]
+    assert count_looks() == 2
+    judged = run.Comparison(given, load_questions(str(folder), None, given.output))
+    judged.add(rankers.list_untrained(given.model, judged.data, judged.cache))
+    test = judged.questions.test
+    assert judged._count_looks(test.take(np.arange(11))) == 3  # of questions that overlap
+    assert judged._count_looks(replace(test, questions=[f"{text} else" for text in test.questions])) == 1
 
 
 def test_without_labels_there_is_no_verdict_and_labels_may_come_later(options, hooks):
@@ -193,16 +200,22 @@ def test_without_labels_there_is_no_verdict_and_labels_may_come_later(options, h
 def test_questions_with_their_right_passages_alone_are_judged_by_a_search(options, hooks, tmp_path):
     texts = hooks.read([]).texts
     lines = [{"question": f"{texts[number]} why?", "answer": texts[number]} for number in range(0, 60, 3)]
+    lines += [{"question": f"{words}?", "answer": f"{words} it is!"} for words in ("who came there", "see you when")]
     path = write_jsonl(tmp_path / "passages.jsonl", lines)
     given = options(questions=str(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passages, "find_candidates", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):  # killed after the first search
+            adapt(given, hooks)
     result = adapt(given, hooks)
     rows = {row["name"]: row["map"] for row in result["rankers"]}
     assert rows[BM25] > 0.9
     assert len(rows) == 9
-    assert any("60 paragraphs" in note for note in result["notes"])
+    assert any("62 paragraphs" in note for note in result["notes"])
     questions = run._load(given, hooks)
     train = questions.train
-    assert set(train.answers.to_pylist()) <= set(texts)
+    assert set(train.answers.to_pylist()) <= {*texts, *(line["answer"] for line in lines)}
+    assert questions.groups[-1] != questions.groups[-2]  # of texts that joined the documents
     neighbours = train.answers.to_pylist()
     first = next(rows for rows in train.question_slices())
     right = neighbours[first][int(train.labels[first].argmax())]
@@ -210,8 +223,10 @@ def test_questions_with_their_right_passages_alone_are_judged_by_a_search(option
     trained = set(questions.select(np.arange(train.num_questions) == 0).answers.to_pylist())
     assert right in trained
     assert not trained & beside
-    scores = train.labels + np.where(questions.found, 0.0, 5.0)
-    assert (questions.sink_missed(scores)[~questions.found] < scores[questions.found].min() + 1).all()
+    missed = replace(questions, found=train.labels == 0)
+    training, *_ = rankers.plan_trainings(given.model, given.model, questions, 100)
+    scores, _ = train_in_folds(training, missed, given.output / "rankers")  # of which the updates were chosen
+    assert (np.minimum.reduceat(scores, train.starts[:-1])[train.question_of] == scores)[train.labels == 1].all()
 
 
 def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(options, hooks, folder, tmp_path):

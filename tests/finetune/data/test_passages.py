@@ -72,7 +72,16 @@ def test_labels_decide_what_is_right(tmp_path):
     (tmp_path / "set").mkdir()
     spec = f"files={write(tmp_path / 'set/test.jsonl', lines)}"
     assert load_passage_questions(spec, "test", {"label": "rel"})[0].answers.to_pylist() == ["a", "c"]
-    assert load_passage_questions(spec, "test", None)[0].answers.to_pylist() == ["a", "b", "c"]
+    for columns, flag in ((None, "--columns.* label=rel"), ({"label": "no"}, "'no'.* --columns")):
+        with pytest.raises(KinspanError, match=flag):  # else the wrong one would count as right
+            load_passage_questions(spec, "test", columns)
+    for labels in ({}, {"label": 1}):
+        rows = [{"question": line["question"], "answer": line["answer"], **labels} for line in lines]
+        write(tmp_path / "set/test.jsonl", rows)
+        assert load_passage_questions(spec, "test", None)[0].answers.to_pylist() == ["a", "b", "c"]
+    write(tmp_path / "set/test.jsonl", [lines[0], {**lines[1], "label": 0}])
+    with pytest.raises(KinspanError, match=r"line 2.*'label'"):
+        load_passage_questions(spec, "test", None)
 
 
 @pytest.mark.parametrize(
