@@ -4,6 +4,7 @@
     checkpoints/    see pretrain.checkpoints.writer
     summary.json    written last of all: the run is complete
     lock            held by the run that uses the folder
+    stacks/         see pretrain.engine.watch; written even before run.json if a rank is lost in the set-up
 
 Pre-training and fine-tuning share these names and rules.
 """
@@ -22,7 +23,7 @@ from typing import IO
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object, write_atomically
 
-LOCK, RUN = "lock", "run.json"
+LOCK, RUN, STACKS = "lock", "run.json", "stacks"
 SUMMARY, CHECKPOINTS = "summary.json", "checkpoints"
 SHARED = ".shared-"  # prefix of the files by which ranks check that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
@@ -43,7 +44,7 @@ def open_folder(name: str | Path) -> Path:
     except OSError as error:
         raise KinspanError(f"--output_dir {error.filename or folder} cannot be written: {error.strerror}") from error
     names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    if names - {RUN + ".tmp", LOCK} and not (folder / RUN).exists():
+    if names - {RUN + ".tmp", LOCK, STACKS} and not (folder / RUN).exists():
         raise KinspanError(f"--output_dir {folder} is not empty and holds no run: choose another folder")
     return folder
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from pretrain.engine import ranks
+from pretrain.engine.run_folder import STACKS
 from pretrain.engine.stop import Stopped, is_running
 
 STATUS = 70  # EX_SOFTWARE of sysexits.h
@@ -27,7 +28,6 @@ BEAT = 1.0  # seconds between two heartbeats, and between two checks
 SILENCE = 60.0  # seconds without a heartbeat after which a rank counts as dead
 FAREWELL = 4.0  # seconds that the other ranks get to write their stacks before the first one ends
 SETTING_UP = "the set-up"  # ranks may exit here (set-up errors) without counting as dead
-STACKS = "stacks"  # subfolder of the run's folder
 VERDICT = "verdict"  # key in the store
 
 
@@ -144,9 +144,10 @@ class Watch:
                 self.store.set(VERDICT, verdict)
 
     def wait_for_verdict(self, cause: str) -> None:
-        """Prints the cause of a failure, and gives the threads time to find a dead rank and end this process."""
+        """Prints the cause of a failure, gives the threads time to find a dead rank, and ends this process."""
         os.write(2, f"{cause}\n".encode())
         time.sleep(SILENCE + 2 * FAREWELL)
+        self.end(cause)  # all ranks live; a batch job would not start again after the status of a KinspanError
 
     def leave(self) -> None:
         """Ends the watch on all ranks together, because a process that exits earlier would seem to have died."""
@@ -196,7 +197,6 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
             raise
         except ranks.CommunicationFailure as failure:
             watch.wait_for_verdict(str(failure))
-            raise
         watch.leave()  # not after an error: the other ranks must notice that this one has ended
     finally:
         _active.clear()

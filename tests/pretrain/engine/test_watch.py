@@ -6,8 +6,9 @@ import sys
 import pytest
 from torch.distributed import HashStore
 
-from pretrain.engine import watch
-from pretrain.engine.watch import SETTING_UP, SILENCE, Watch
+from pretrain.engine import ranks, watch
+from pretrain.engine.run_folder import open_folder
+from pretrain.engine.watch import SETTING_UP, SILENCE, Watch, watch_ranks
 
 
 @pytest.fixture
@@ -84,3 +85,16 @@ def test_a_machine_that_is_lost_while_the_others_leave_is_named(three, clock, de
     clock[0] += SILENCE + 1
     assert "rank 0" in three[1].look()
     assert "has given no sign of life" in three[0].look()
+
+
+def test_a_network_that_fails_while_all_ranks_live_has_the_status_of_a_loss(tmp_path, monkeypatch):
+    """And leaves a folder to start again in, also from the set-up, before which it holds no run."""
+    for name in ("SILENCE", "FAREWELL"):
+        monkeypatch.setattr(watch, name, 0.0)
+    monkeypatch.setattr(watch.os, "_exit", sys.exit)
+    monkeypatch.setattr(ranks.dist, "get_rank", lambda: 0)
+    with pytest.raises(SystemExit) as ended, watch_ranks(tmp_path, 0, 1, 100.0):
+        raise ranks.CommunicationFailure(RuntimeError("gloo"))
+    assert ended.value.code == watch.STATUS
+    assert (tmp_path / "stacks/rank-0.txt").exists()
+    assert open_folder(tmp_path) == tmp_path
