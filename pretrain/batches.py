@@ -166,7 +166,7 @@ def choose_micro_batch(model: TrainedModel, stream: PairStream, precision: str, 
     fixed, _ = compute_states(num_trained, stage, precision, ranks.count(), frozen=num_frozen)
     torch.cuda.empty_cache()  # else memory that the allocator caches would count as used
     free, _ = torch.cuda.mem_get_info()
-    size = fit_pairs(measure_passes(copy.deepcopy(model).to("cuda", DTYPES[precision]), stream), free - fixed, limit)
+    size = fit_pairs(measure_passes(copy.deepcopy(model), DTYPES[precision], stream), free - fixed, limit)
     torch.cuda.empty_cache()
     return min(ranks.gather(size))
 
@@ -185,11 +185,12 @@ def fit_pairs(measure: Callable[[int], float], memory: float, max_pairs: int) ->
     return max(1, min(max_pairs, few + int(((1 - MEMORY_RESERVE) * memory - few_bytes) / bytes_per_pair)))
 
 
-def measure_passes(model: TrainedModel, stream: PairStream) -> Callable[[int], float]:
+def measure_passes(model: TrainedModel, dtype: torch.dtype, stream: PairStream) -> Callable[[int], float]:
     """Returns a function that measures the peak bytes of a pass of full pairs on a GPU, with the model's weights."""
-    others = torch.cuda.memory_allocated() - sum(p.nbytes for p in model.parameters())  # bytes of other objects
+    others = torch.cuda.memory_allocated()  # bytes of other objects
 
     def measure(pairs: int) -> float:
+        model.to("cuda", dtype)  # which may already take more memory than there is
         torch.cuda.reset_peak_memory_stats()
         inputs = to_tensors(make_largest_batch(stream, pairs), torch.device("cuda"))
         loss, _, outputs = model(**inputs, scales={loss.name: 0.0 for loss in model.losses})

@@ -17,7 +17,7 @@ from data_pipeline.core.files import JsonObject
 from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import (
     Engine,
-    disable_overflow_error,
+    adapt_loss_scaling,
     load_sharded_checkpoint,
     load_universal_checkpoint,
     write_universal_checkpoint,
@@ -92,7 +92,7 @@ def load_checkpoint(engine: Engine, checkpoint: Path, world: int, universal: Pat
     load, folder = (load_universal_checkpoint, universal) if universal else (load_sharded_checkpoint, checkpoint)
     if not load(engine, folder, TAG, base is not None):
         raise KinspanError(f"{folder} could not be loaded by DeepSpeed: remove {checkpoint} to resume an older one")
-    disable_overflow_error(engine)  # again: the loss scaler that was loaded is another object
+    adapt_loss_scaling(engine)  # again: the loss scaler that was loaded is another object
     if universal:
         ranks.barrier()
         if engine.global_rank == 0:

@@ -80,11 +80,15 @@ def skip_operator_builds() -> None:
     deepspeed.ops.__compatible_ops__ = dict.fromkeys([*ALL_OPS, "deepspeed_not_implemented"], False)
 
 
-def disable_overflow_error(engine: Engine) -> None:
-    """Lets a run in fp16 survive many overflows in a row: the training loop counts skipped updates itself."""
+def adapt_loss_scaling(engine: Engine) -> None:
+    """Lets a run in fp16 survive many overflows in a row: the training loop counts skipped updates itself.
+
+    The scale grows in ``read_outcome``: DeepSpeed grows it before it divides the gradient by it, and so halves that.
+    """
     optimizer = engine.optimizer
     if hasattr(getattr(optimizer, "loss_scaler", None), "raise_error_at_min_scale"):
         optimizer.loss_scaler.raise_error_at_min_scale = False
+        optimizer._update_scale = lambda overflow: overflow and optimizer.loss_scaler.update_scale(overflow)
 
 
 def skip_lone_reduction(engine: Engine) -> None:
@@ -192,7 +196,9 @@ def read_outcome(engine: Engine, norm: torch.Tensor | None) -> tuple[torch.Tenso
     zero = engine.optimizer
     if hasattr(getattr(zero, "optimizer", zero), "found_inf"):
         return ~norm.isfinite(), norm
-    if zero.overflow and getattr(zero, "cpu_offload", False):  # offload would add the next gradient to this one
+    if not zero.overflow:
+        zero.loss_scaler.update_scale(False)
+    elif getattr(zero, "cpu_offload", False):  # offload would add the next gradient to this one
         zero.averaged_gradients = dict.fromkeys(zero.averaged_gradients)
     return torch.full((), bool(zero.overflow), device=engine.device), norm
 

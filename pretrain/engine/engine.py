@@ -11,7 +11,7 @@ from data_pipeline.core.files import JsonObject
 from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import (
     Engine,
-    disable_overflow_error,
+    adapt_loss_scaling,
     silence_memory_reports,
     silence_start,
     skip_lone_reduction,
@@ -102,7 +102,7 @@ def build_engine(model: torch.nn.Module, settings: JsonObject, learning_rate: fl
         engine, *_ = deepspeed.initialize(model=model, optimizer=adamw, config=settings)
     except (ValueError, TypeError, AttributeError, LookupError, AssertionError, DeepSpeedConfigError) as error:
         raise KinspanError(f"--deepspeed_config: DeepSpeed refuses it: {quote_error(error)}") from error
-    disable_overflow_error(engine)
+    adapt_loss_scaling(engine)
     update_on_device(engine)
     if not ranks.is_distributed():
         skip_lone_reduction(engine)

@@ -116,7 +116,7 @@ class LoopState(ABC):
     def validate_if_due(self) -> None:
         """Validates if that is due. Raises Stopped if a rank is asked to stop meanwhile; validation then stays due."""
         if self.progress.due:
-            interrupts.append(lambda: any(ranks.gather(self.request.reason)))
+            interrupts.append(lambda: any(ranks.gather(self.request.wanted())))
             try:
                 self.validate()
             except Interrupted:

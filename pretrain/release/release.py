@@ -15,7 +15,7 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
 from pretrain.checkpoints.manifest import find_damage
 from pretrain.checkpoints.reader import get_step, list_checkpoints
-from pretrain.engine.log import find_warnings, read_metrics
+from pretrain.engine.log import read_metrics
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import TOKEN_HEAD, TOKEN_HEAD_INDEX
 
@@ -52,8 +52,6 @@ def release(source: Path, output: Path, average: int = 1, overrides: CardOverrid
         raise KinspanError(f"{run} cannot be released, its run.json is damaged: {quote_error(error)}") from error
     if run == source and (step := steps[-1]) < facts["total_steps"]:
         log.warning("the run is not complete: this is step %d of %d", step, facts["total_steps"])
-    for warning in find_warnings(facts):
-        log.warning("%s", warning)
     return output
 
 

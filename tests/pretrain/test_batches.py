@@ -1,8 +1,10 @@
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 
-from pretrain.batches import Feeder, fit_pairs, make_micro_batches, pin, to_tensors
+from pretrain.batches import Feeder, choose_micro_batch, fit_pairs, make_micro_batches, pin, to_tensors
 from pretrain.engine.layout import Layout
 
 
@@ -42,3 +44,19 @@ def test_as_many_pairs_as_fit_with_room(memory, most, pairs):
     assert fit_pairs(measure, memory, most) == pairs
     assert max(tried) <= 12
     assert pairs == 1 or 100.0 + 10.0 * pairs <= 0.85 * memory
+
+
+def test_weights_that_do_not_fit_are_no_traceback(monkeypatch):
+    """A pair is tried in the run, which refuses where that fails."""
+    linear = torch.nn.Linear(2, 2)
+    refuse = mock.Mock(side_effect=torch.OutOfMemoryError)
+    monkeypatch.setattr(torch.nn.Linear, "to", refuse)
+    for name, value in {
+        "is_available": True,
+        "mem_get_info": (1, 1),
+        "memory_allocated": 0,
+        "empty_cache": None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    assert choose_micro_batch(linear, None, "fp32", 1, 8) == 1
+    assert refuse.called

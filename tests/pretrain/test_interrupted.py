@@ -13,7 +13,7 @@ from pretrain import run
 from pretrain.checkpoints import writer
 from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.checkpoints.writer import full_weights
-from pretrain.engine.stop import Stopped
+from pretrain.engine.stop import Stopped, _listening
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from pretrain.status import read_status
@@ -115,12 +115,15 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(
     expect_equal_runs(stopped.output_dir, uninterrupted.output_dir, 12)
 
 
-def test_a_signal_in_a_validation_ends_it_after_the_checkpoint_that_was_due(config, uninterrupted, monkeypatch):
+@pytest.mark.parametrize("hours", [False, True])
+def test_a_stop_in_a_validation_ends_it_after_the_checkpoint_that_was_due(hours, config, uninterrupted, monkeypatch):
+    """By a signal, or as --max_hours are over."""
     plain, stopped = run.evaluate, config("stopped")
 
     def evaluate(engine, *values):
         if (Path(stopped.output_dir) / "checkpoints/step-00000004").exists():
-            os.kill(os.getpid(), signal.SIGTERM)
+            _listening[0].max_hours = 0.0 if hours else None
+            os.kill(os.getpid(), 0 if hours else signal.SIGTERM)
         return plain(engine, *values)
 
     with monkeypatch.context() as patch:

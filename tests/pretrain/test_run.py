@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from pretrain.config import PretrainConfig
+from pretrain.release.release import release
 from pretrain.run import pretrain
 from pretrain.status import read_status
 from tests.cases import mark_slow
@@ -115,6 +116,8 @@ def test_a_run_leaves_what_people_look_for(settings, caplog):
     caplog.set_level("INFO")
     run_here({**settings, "max_steps": 6})
     assert "this run is complete" in caplog.text
+    release(folder, folder / "release")
+    assert {caplog.text.count(warning) for warning in summary["warnings"]} == {1}
     text = json.dumps(summary["deepspeed"]) + (folder / "run.json").read_text()
     assert str(ROOT) not in text
 

@@ -1,14 +1,19 @@
 """Updates decided on the device, against DeepSpeed's, and that the host waits for none."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
+from deepspeed.accelerator import get_accelerator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.checkpoints.writer import full_weights
 from pretrain.engine import engine as engines
 from tests.pretrain.steps import make_run, start_engine, take_step
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Watch(TorchDispatchMode):
@@ -30,7 +35,8 @@ class Watch(TorchDispatchMode):
 @pytest.fixture
 def config(make_model, tiny_corpus, tmp_path):
     def make(stage, precision, **settings):
-        settings |= {"global_batch_size": 12, "deepspeed_config": f"ds_configs/{stage}.json", "precision": precision}
+        settings = {"deepspeed_config": f"ds_configs/{stage}.json", "global_batch_size": 12} | settings
+        settings |= {"precision": precision}
         return make_run(tiny_corpus, make_model("roberta"), tmp_path / "run", **settings)
 
     return make
@@ -68,3 +74,24 @@ def test_the_host_waits_for_no_micro_batch_and_no_update(stage, precision, confi
     assert not operators.waits
     assert "_fused_adamw_" in operators.names
     assert not result.skipped
+
+
+@pytest.mark.parametrize("stage", ["zero2", "zero3"])
+def test_a_loss_scale_that_grows_changes_no_gradient(stage, config, monkeypatch, tmp_path):
+    """In fp16, which only the settings refuse on a CPU; the norm is clipped."""
+    monkeypatch.setattr(get_accelerator(), "is_fp16_supported", lambda: True)
+    monkeypatch.setattr("pretrain.setup.choose_precision", lambda requested, stage: requested)
+    settings = json.loads((ROOT / f"ds_configs/{stage}.json").read_text())
+
+    def train(window):
+        path = tmp_path / f"{window}.json"
+        path.write_text(json.dumps(settings | {"fp16": {"initial_scale_power": 4, "loss_scale_window": window}}))
+        setup, engine = start_engine(config(stage, "fp16", max_grad_norm=1.2, deepspeed_config=str(path)))
+        norms = [float(take_step(setup, engine, step).grad_norm) for step in range(3)]
+        moments = torch.cat([state["exp_avg"].flatten() for state in engine.optimizer.state.values()])
+        return norms, moments, engine.optimizer.loss_scaler.cur_scale
+
+    (norms, moments, scale), (expected, plain, same) = train(2), train(1000)
+    assert (scale, same) == (32, 16)
+    assert norms == pytest.approx(expected, rel=1e-2)
+    assert (moments - plain).norm() <= 1e-2 * plain.norm()

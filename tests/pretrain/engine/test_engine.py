@@ -9,7 +9,7 @@ from deepspeed.accelerator import get_accelerator
 from pretrain import step as steps
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.writer import full_weights
-from pretrain.engine.deepspeed_compat import disable_overflow_error
+from pretrain.engine.deepspeed_compat import adapt_loss_scaling
 from pretrain.engine.engine import start_distributed
 from pretrain.step import try_largest
 from tests.pretrain.steps import make_run, set_up_alone, start_engine, take_step
@@ -20,11 +20,11 @@ def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
 
     start_distributed()
     scaler = DynamicLossScaler(4, scale_window=1000, min_scale=1, delayed_shift=2, consecutive_hysteresis=False)
-    disable_overflow_error(SimpleNamespace(optimizer=SimpleNamespace(loss_scaler=scaler)))
+    adapt_loss_scaling(SimpleNamespace(optimizer=SimpleNamespace(loss_scaler=scaler)))
     for _ in range(30):
         scaler.update_scale(overflow=True)
     assert scaler.cur_scale == 1
-    disable_overflow_error(SimpleNamespace(optimizer=SimpleNamespace()))
+    adapt_loss_scaling(SimpleNamespace(optimizer=SimpleNamespace()))
 
 
 def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
