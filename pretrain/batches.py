@@ -182,7 +182,7 @@ def fit_pairs(measure: Callable[[int], float], memory: float, max_pairs: int) ->
         bytes_per_pair = (measure(more) - few_bytes) / (more - few)
     except torch.OutOfMemoryError:
         return 1
-    return max(1, min(max_pairs, few + int(((1 - MEMORY_RESERVE) * memory - few_bytes) / bytes_per_pair)))
+    return max(1, min(max_pairs, few + int(((1 - MEMORY_RESERVE) * memory - few_bytes) // bytes_per_pair)))
 
 
 def measure_passes(model: TrainedModel, dtype: torch.dtype, stream: PairStream) -> Callable[[int], float]:

@@ -189,7 +189,7 @@ def find_warnings(facts: JsonObject) -> list[str]:
             warnings.append(f"the held-out loss did not fall: {first['loss']:.4g} before, {last['loss']:.4g} after")
         share, pairs = last.get("share_positive", 0.5), facts["eval_pairs"] or 1
         deviation = math.sqrt((pairs + 1) / (12 * share * (1 - share) or 1)) / pairs  # of a guess's AUC
-        if has_pairs and last["step"] and last.get("pair_auc", 1) < 0.5 + 2 * deviation:
+        if has_pairs and last["step"] and last.get("pair_auc", math.inf) < 0.5 + 2 * deviation:
             warnings.append(f"the AUC of held-out pairs, {last['pair_auc']:.3f}, is that of a guess")
         if has_pairs and last["step"] and share < 1 and last.get("pair_accuracy_positive") == 0:
             warnings.append("the pair head calls no held-out pair positive: its accuracy is the share of negatives")

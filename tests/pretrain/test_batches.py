@@ -32,7 +32,8 @@ def test_a_pinned_batch_gives_the_same_tensors(make_stream, tiny_corpus):
 
 
 @pytest.mark.parametrize(
-    ("memory", "most", "pairs"), [(1000.0, 4096, 75), (1000.0, 30, 30), (1.0, 4096, 1), (1e6, 10**6, 84990)]
+    ("memory", "most", "pairs"),
+    [(1000.0, 4096, 75), (1000.0, 30, 30), (1.0, 4096, 1), (159.0, 4096, 3), (1e6, 10**6, 84990)],
 )
 def test_as_many_pairs_as_fit_with_room(memory, most, pairs):
     tried = []

@@ -59,6 +59,14 @@ def test_a_loss_that_rose_and_an_auc_of_a_guess_are_warned_of(folder):
     assert loss in format_status(read_status(folder))
 
 
+def test_held_out_pairs_too_few_for_an_auc_are_no_damage(folder):
+    """Such as the four of a tiny corpus; a bi-encoder never has one."""
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(facts | {"eval_pairs": 4}))
+    (folder / "metrics.jsonl").write_text('{"step": 20, "split": "validation", "loss": 2.0, "pair_mrr": 1.0}\n')
+    assert read_status(folder)["warnings"] == []
+
+
 def test_figures_as_json(folder, monkeypatch):
     _, text = show(folder, monkeypatch, "--json")
     values = json.loads(text)
