@@ -1,4 +1,4 @@
-"""Is the verdict of kinspan adapt right? Fifty labelled questions of ten sets, against test questions it never saw.
+"""Is the verdict of kinspan adapt right? Fifty labelled questions of each set, against test questions it never saw.
 
 For each set and draw: adapt is given the documents and 50 questions; what its verdict says to use, and the base model,
 are then measured on up to 300 test questions. A set is pre-trained on once, and its draws share that. Every draw leaves

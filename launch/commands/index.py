@@ -54,8 +54,8 @@ class IndexConfig:
     precision: Literal["fp32", "bf16"] = setting("fp32", needs="documents|answers")
     """Precision of the encoder; bf16 is faster and less exact. Vectors are stored as float16."""
     approximate: bool = setting(False, needs="documents|answers")
-    """Also build an approximate index, which searches use unless --exact. Worth it from some hundred thousand answers;
-    needs the extra serve."""
+    """Also build an approximate index, which searches use unless --exact. Faster from some hundred thousand answers,
+    but it may miss the best of a million: compare with --exact. Needs the extra serve."""
 
 
 def main() -> str:
