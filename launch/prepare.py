@@ -96,12 +96,6 @@ class PrepareConfig:
     """Licence of the input, for the manifest and model cards."""
 
 
-def _read_test_texts(name: str) -> list[str]:
-    """Reads the sentences of a file, or the questions and candidates of a data set's test split."""
-    data = load_split(name, "test") if name.partition("=")[0] in NAMES else None
-    return [*data.questions, *data.answers.to_pylist()] if data else read_benchmark(name)
-
-
 def main() -> Iterator[str]:
     config = parse(PrepareConfig, DESCRIPTION, EPILOG)
     of_rules = ("min_paragraph_chars", "min_document_chars", "validation_share", "languages", "clean_with")
@@ -115,7 +109,10 @@ def main() -> Iterator[str]:
     output = config.output_dir or str(default_corpus_folder(load_tokenizer(tokenizer)))
     names = ("num_workers", "licence", "max_rejected", "duplicates", "boilerplate", "keep_code", "executor", "sbatch")
     options = {name: getattr(config, name) for name in names}
-    texts = [text for name in config.decontaminate for text in _read_test_texts(name)]
+    texts: list[str] = []
+    for name in config.decontaminate:
+        test = load_split(name, "test") if name.partition("=")[0] in NAMES else None
+        texts += [*test.questions, *test.answers.to_pylist()] if test else read_benchmark(name)
     result = prepare(inputs, tokenizer, output, OBJECTIVES, rules, decontaminate=texts, **options)
     if result.reused:
         yield f"{output} already holds this corpus: nothing to do"

@@ -1,12 +1,14 @@
 """Labelled questions that have only their right passages: a search of the documents finds the wrong candidates."""
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.passages import Paragraphs, RankedRows, find_candidates, locate_answers, read_passage_questions
+from finetune.data.passages import Paragraphs, find_candidates, locate_answers, read_passage_questions
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.retrieval import find_exactly, rank_by_words
@@ -34,24 +36,24 @@ def search_candidates(
     texts = paragraphs.texts
     rankings = [rank_by_words(texts, asked.questions, DEPTH, language)]
     if find_kind(model) == BI_ENCODER and not holds_no_weights(model):
-        rankings.insert(0, search_by_model(model, texts, list(asked.questions), folder / "vectors"))
+        embedder = Embedder(model)
+        key = "\0".join([fingerprint_bi_encoder(model), *texts])
+        vectors = cache_array(folder / "vectors", key, partial(embedder.embed_answers, texts))
+        rankings.insert(0, find_exactly(vectors, embedder.embed_queries(asked.questions), DEPTH))
     data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)
     places = ["\t".join(paragraphs.documents[rows[0]]).strip() for rows in right]  # "" for a text that joined
     share = found[data.labels == 1].mean()
-    searched = f"{len(texts):,} paragraphs are searched"
-    notes.append(f"{searched}: {share:.0%} of the right ones are found, and then ranked by others")
+    notes.append(f"{len(texts):,} paragraphs are searched: {share:.0%} of the right ones are found, and then ranked")
     many = len(set(places)) > MIN_QUESTIONS
     return divide(str(path), data, found, clear, None, folder, notes, places if many else ())
 
 
-def search_by_model(model: str, texts: list[str], questions: list[str], cache: Path) -> list[RankedRows]:
-    """Returns the rows of the paragraphs that the model finds for each question; their vectors stay in ``cache``."""
-    embedder = Embedder(model)
-    key = hashlib.sha256("\0".join([fingerprint_bi_encoder(model), *texts]).encode("utf-8", "replace")).hexdigest()
-    path = cache / f"{key[:16]}.npy"
+def cache_array(folder: Path, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """Returns the array of this key in the folder, which it is computed for once."""
+    path = folder / f"{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:16]}.npy"
     if not path.is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".tmp.npy")
-        np.save(partial, embedder.embed_answers(texts))
-        partial.replace(path)
-    return list(find_exactly(np.load(path), embedder.embed_queries(questions), DEPTH))
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".tmp.npy")
+        np.save(unfinished, compute())
+        unfinished.replace(path)
+    return np.load(path)

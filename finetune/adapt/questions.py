@@ -187,12 +187,12 @@ def _remove_tested(given: str, pool: AnswerSet, test: AnswerSet, notes: list[str
 
 
 def _draw_compared(train: AnswerSet) -> np.ndarray:
-    """Returns which questions rankers are compared by, ``[Q]`` bool: as many as MAX_COMPARED allows."""
+    """Returns which questions rankers are compared by, ``[Q]`` bool: as many as MAX_COMPARED allows, FEW at least."""
     usable = np.flatnonzero(find_kept(train, CLEAN))
     order = make_generator(3, DRAW_KEY).permutation(usable)
     pairs = np.cumsum(np.diff(train.starts)[order])
     compared = np.zeros(train.num_questions, dtype=bool)
-    compared[order[: max(MIN_QUESTIONS, min(MAX_COMPARED[0], int((pairs <= MAX_COMPARED[1]).sum())))]] = True
+    compared[order[: max(FEW_QUESTIONS, min(MAX_COMPARED[0], int((pairs <= MAX_COMPARED[1]).sum())))]] = True
     return compared
 
 

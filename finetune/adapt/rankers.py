@@ -1,10 +1,10 @@
 """The rankers that an adaptation compares: their scores out of fold, their cost, and how they are made for good."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from pretrain.release.folder import fingerprint_model
 
 from .folds import EPOCHS, MIN_FOLDS, VALIDATIONS, Training, count_epoch, train_in_folds, train_on_all
 from .fusion import fit_weights, fuse_out_of_fold
+from .passages import cache_array
 from .questions import Questions
 
 log = logging.getLogger(__name__)
@@ -84,13 +85,7 @@ class ScoreCache:
         if model == BM25:
             return score_bm25_by(self.words, data)
         key = f"{fingerprint_model(model)} {fingerprint_answers(data)}"
-        path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
-        if not path.is_file():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".tmp.npy")
-            np.save(partial, score_answers(model, data))
-            partial.replace(path)
-        return np.load(path)
+        return cache_array(self.folder, key, partial(score_answers, model, data))
 
     def score_ranker(self, ranker: Ranker, data: AnswerSet) -> np.ndarray:
         """Returns the scores of other questions by a ranker that ``finish`` has returned."""
@@ -221,15 +216,14 @@ class CostMeter:
             score()
             ms = 1000 * (time.perf_counter() - began) / self.data.num_questions
             weights = [] if ranker.role == BM25 else list_weights(Path(find_folder(ranker.model)))
-            self.measured[ranker.role] = Cost(ms, sum(file.stat().st_size for file in weights) / 1e6)
+            loaded = (file.stat().st_size for file in weights if file.suffix == weights[0].suffix)  # of two forms, one
+            self.measured[ranker.role] = Cost(ms, sum(loaded) / 1e6)
         return self.measured[ranker.role]
 
     def _load(self, ranker: Ranker) -> Callable[[], object]:
         """Returns a function that ranks the questions by the ranker."""
         if ranker.role == BM25:
-            return lambda: score_bm25_by(self.words, self.data)
+            return partial(score_bm25_by, self.words, self.data)
         if ranker.role == BI_ENCODER:
-            embedder = Embedder(ranker.model)
-            return lambda: embedder.embed_queries(self.data.questions)
-        model = load_model(ranker.model)
-        return lambda: model.score(self.data)
+            return partial(Embedder(ranker.model).embed_queries, self.data.questions)
+        return partial(load_model(ranker.model).score, self.data)

@@ -1,6 +1,5 @@
 """Runs an adaptation, from the corpus to the verdict. Each step skips what is done, so that the same call resumes."""
 
-import hashlib
 import json
 import logging
 import shlex
@@ -282,8 +281,8 @@ class Comparison:
         """Returns how many different sets of rankers these questions, or some of them, have judged, now included."""
         path = self.options.output / STARTED
         record = read_object(path, "delete it")
-        scores = np.concatenate([ranker.scores for ranker in self.rankers]).round(4)
-        look = fingerprint_identity({"of": fingerprint_answers(judging), "by": hashlib.sha256(scores).hexdigest()})
+        scores = np.concatenate([ranker.scores for ranker in self.rankers]).round(4).tolist()
+        look = fingerprint_identity({"of": fingerprint_answers(judging), "by": scores})
         looks = record.setdefault(LOOKS, {})
         looks[look] = list(judging.questions)
         write_atomically(path, json.dumps(record) + "\n")
@@ -299,9 +298,8 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
         low, high = (None, None) if ranker is verdict.base else compute_interval(values - base)
         figures = {"map": float(values.mean()), "gain": float((values - base).mean()), "low": low, "high": high}
         training = {"updates": ranker.updates, "folds": ranker.training.num_folds} if ranker.training else {}
-        costs = {"ms": cost.ms, "megabytes": cost.megabytes}
-        p = verdict.p.get(ranker.name)
-        rows.append({"name": ranker.name, **figures, "p": p, **costs, **training, "weights": dict(ranker.weights)})
+        costs = {"p": verdict.p.get(ranker.name), **cost._asdict()}
+        rows.append({"name": ranker.name, **figures, **costs, **training, "weights": dict(ranker.weights)})
     return {
         "rankers": sorted(rows, key=lambda row: -row["map"]),
         "verdict": verdict.sentence,
@@ -319,7 +317,8 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
         model = options.model
     is_default = model is None or name_installed(model) == DEFAULT_MODEL_NAME
     embedding = ["--model", model] if model and not is_default and can_embed(model) else []
-    ranking = ["--cross_encoder", model] if not is_default and kind != BI_ENCODER else []
+    by_both = ["--first_stage", "fusion"]  # as its candidates were found, or at least no worse
+    ranking = ["--cross_encoder", model, *by_both] if not is_default and kind != BI_ENCODER else []
     index = options.output / "index"
     is_sample = options.questions == SAMPLE  # no questions about the documents
     question = "your question" if is_sample or not questions else questions.judging.questions[0]

@@ -13,7 +13,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25, ENGLISH, count_words
-from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval, correct_choice
+from finetune.evaluation.significance import SIGNIFICANT, compare, compute_interval, correct_choice, format_p
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind
 from finetune.ranking.ranker import find_max_length, load_own_tokenizer, load_ranker
@@ -24,21 +24,21 @@ from .rankers import PRETRAINED, Ranker, ScoreCache, list_untrained, name_base
 
 SHOWN = (
     "Use {name}: its MAP is {chosen:.3f} on {questions} questions that it had not seen, against {base:.3f} of "
-    "{base_name} (difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}; p {p:.3f}, which counts the "
+    "{base_name} (difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}; p {p}, which counts the "
     "choice among {rankers} rankers); BM25 has {bm25:.3f}."
 )
 NOT_SHOWN = (
     "Keep {base_name}: with {questions} questions no gain worth its cost is shown. Its MAP is {base:.3f} (95% interval "
-    "{base_low:.3f} to {base_high:.3f}); the best other, {name}, has {chosen:.3f} (p {p:.3f}, which counts the choice "
+    "{base_low:.3f} to {base_high:.3f}); the best other, {name}, has {chosen:.3f} (p {p}, which counts the choice "
     "among {rankers} rankers); BM25 has {bm25:.3f}. {more}"
 )
 SHOWN_ON_TEST = (
     "Use {name}: its MAP on the {questions} test questions is {chosen:.3f}, against {base:.3f} of {base_name} "
-    "(difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}; p {p:.3f}); BM25 has {bm25:.3f}."
+    "(difference {difference:+.3f}, 95% interval {low:+.3f} to {high:+.3f}; p {p}); BM25 has {bm25:.3f}."
 )
 NOT_SHOWN_ON_TEST = (
     "Keep {base_name}: {name} was chosen on the other questions, but on the {questions} test questions no gain "
-    "worth its cost is shown (MAP {chosen:.3f} against {base:.3f}, p {p:.3f}); BM25 has {bm25:.3f}. {more}"
+    "worth its cost is shown (MAP {chosen:.3f} against {base:.3f}, p {p}); BM25 has {bm25:.3f}. {more}"
 )
 MORE = "Some {more:,} questions more would show a gain of {gain}."
 ENOUGH = "A gain of {gain} would have been shown."
@@ -146,7 +146,7 @@ def judge(
     }
     is_better = is_shown and is_worth_it
     templates = (SHOWN_ON_TEST, NOT_SHOWN_ON_TEST) if measure_test else (SHOWN, NOT_SHOWN)
-    sentence = templates[0 if is_better else 1].format(**figures)
+    sentence = templates[0 if is_better else 1].format(**{**figures, "p": format_p(best_p)})
     if is_better and quality is not best:
         times = ms[quality.name] / ms[best.name]
         sentence += CHEAPER.format(name=quality.name, map=maps[quality.name], times=times)

@@ -70,12 +70,8 @@ def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
         stage = make_target_stage(settings, rest, SEED, str(config.model), "search")
         run = folder / f"fold-{fold}"
         train_ranker(stage, SEED, run, ranks)
-        peaks.append(broadcast_from_rank_0(partial(_find_peak, run)))
+        validations = [row for row in broadcast_from_rank_0(partial(read_metrics, run)) if row["split"] == DEV]
+        peaks.append(max(validations, key=lambda row: row[MAP]))  # the first of equals
         if ranks.rank == 0:
             shutil.rmtree(run / BEST, ignore_errors=True)  # the weights of all runs would fill a disk
     return peaks
-
-
-def _find_peak(run: Path) -> JsonObject:
-    """Returns the validation with the highest MAP, the first of equals."""
-    return max((line for line in read_metrics(run) if line["split"] == DEV), key=lambda line: line[MAP])

@@ -106,11 +106,6 @@ class SiameseTrainer:
         numbers[self.texts.answers] = self.data.distinct.which
         return numbers
 
-    def _are_right(self, questions: np.ndarray, answers: np.ndarray) -> np.ndarray:
-        """Returns which answers are right for the questions, given text indices that broadcast."""
-        known, numbers = self.data.distinct, self.distinct_numbers
-        return np.isin(len(known.rows) * numbers[questions] + numbers[answers], known.right)
-
     def list_texts(self, groups: Groups, chosen: np.ndarray) -> np.ndarray:
         """Returns the text indices of examples, ``[n, m]``: question, right answer, wrong candidates."""
         rows = groups.select(chosen)[0].reshape(len(chosen), -1)
@@ -125,10 +120,12 @@ class SiameseTrainer:
     def compare(self, texts: np.ndarray) -> Comparison:
         """Returns a function that compares the examples of a global batch; ``texts``: their indices ``[N, m]``."""
         answers = np.concatenate([texts[:, 1], texts[:, 2:].ravel()])
+        known, numbers = self.data.distinct, self.distinct_numbers
 
         def compare_rows(embeddings: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
             own = np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop)
-            barred = self._are_right(texts[rows, 0][:, None], answers[None])
+            codes = len(known.rows) * numbers[texts[rows, 0]][:, None] + numbers[answers][None]
+            barred = np.isin(codes, known.right)
             barred[own] = False  # the positives; all other right answers are left out
             barred_answers = torch.from_numpy(barred).to(embeddings.device)
             losses = compare_texts(embeddings, rows, self.temperature, barred_answers).losses

@@ -49,6 +49,8 @@ def test_many_questions_are_trained_on_and_some_of_them_compare(tmp_path):
     assert loaded.judging.num_questions == 300
     assert loaded.num_folds == 3
     assert loaded.notes
+    many = load_questions(str(write_file(tmp_path / "many.jsonl", 60, candidates=150)), None, tmp_path / "out")
+    assert many.judging.num_questions == 50
 
 
 @pytest.mark.parametrize(("count", "candidates", "right", "kept"), [(100, 9, 1, (1, 4)), (30, 20, 8, (4, 6))])

@@ -50,6 +50,7 @@ def test_a_shown_gain_is_used_and_chance_is_not(make_rankers):
     assert (verdict.chosen.name, verdict.best.name) == ("bi", "bi")
     assert verdict.figures["difference"] == pytest.approx(0.2)
     assert verdict.sentence.startswith("Use bi")
+    assert "p <.001" in verdict.sentence
     verdict = decide(make_rankers(base=0.5, bi=0.502, cross=0.49))
     assert (verdict.chosen.name, verdict.best.name) == ("base", "bi")
     assert verdict.sentence.startswith("Keep base")
