@@ -23,6 +23,7 @@ from finetune.training.groups import make_generator
 log = logging.getLogger(__name__)
 
 TRAIN, DEV, TEST = "train", "dev", "test"
+TEST_FILE = "test/test.jsonl"  # in an adaptation's folder
 SAMPLE, SELQA = "selqa-sample", Path(__file__).with_name("selqa")  # questions that are shipped, and their folder
 # So that a first look takes minutes on a processor: questions and candidates to train on, to compare by, and to test on
 MAX_TRAINED, MAX_COMPARED, MAX_TESTED = (2000, 40_000), (300, 3000), (500, 5000)
@@ -79,7 +80,7 @@ class Questions:
     def write(self, folder: Path) -> None:
         """Writes the splits into the folder that they were loaded for."""
         path = folder / "questions" / f"{TRAIN}.jsonl"
-        for data, target in ((self.train, path), (self.test, locate_test(folder))):
+        for data, target in ((self.train, path), (self.test, folder / TEST_FILE)):
             if data:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(target, list_lines(data))
@@ -95,11 +96,6 @@ class Questions:
         """Returns the distinct candidates."""
         splits = filter(None, (self.train, self.test))
         return list(dict.fromkeys(text for split in splits for text in split.answers.to_pylist()))
-
-
-def locate_test(folder: Path) -> Path:
-    """Returns the file in which an adaptation in ``folder`` keeps its test questions."""
-    return folder / TEST / f"{TEST}.jsonl"
 
 
 def make_spec(given: str) -> str:
@@ -144,11 +140,15 @@ def divide(
     notes: list[str],
     documents: Sequence[str] = (),
 ) -> Questions:
-    """Returns the questions in groups, and which of them compare rankers; see ``Questions``.
+    """Returns the questions in groups, and which of them compare rankers: MAX_COMPARED, but FEW_QUESTIONS at least.
 
     documents: the document of each question, if it is known
     """
-    compared = _draw_compared(train)
+    usable = np.flatnonzero(find_kept(train, CLEAN))
+    order = make_generator(3, DRAW_KEY).permutation(usable)
+    pairs = np.cumsum(np.diff(train.starts)[order])
+    compared = np.zeros(train.num_questions, dtype=bool)
+    compared[order[: max(FEW_QUESTIONS, min(MAX_COMPARED[0], int((pairs <= MAX_COMPARED[1]).sum())))]] = True
     if (count := int(compared.sum())) < FEW_QUESTIONS:
         notes.append(f"{count} questions are few, and show large gains alone: label fifty or more")
     groups = group_questions(train, documents)
@@ -184,16 +184,6 @@ def _remove_tested(given: str, pool: AnswerSet, test: AnswerSet, notes: list[str
         raise KinspanError(f"--questions {given}: {count}, in the same or similar words: the test set is no test")
     notes.append(f"{count}, and are removed")
     return pool.take(np.setdiff1d(np.arange(pool.num_questions), shared))
-
-
-def _draw_compared(train: AnswerSet) -> np.ndarray:
-    """Returns which questions rankers are compared by, ``[Q]`` bool: as many as MAX_COMPARED allows, FEW at least."""
-    usable = np.flatnonzero(find_kept(train, CLEAN))
-    order = make_generator(3, DRAW_KEY).permutation(usable)
-    pairs = np.cumsum(np.diff(train.starts)[order])
-    compared = np.zeros(train.num_questions, dtype=bool)
-    compared[order[: max(FEW_QUESTIONS, min(MAX_COMPARED[0], int((pairs <= MAX_COMPARED[1]).sum())))]] = True
-    return compared
 
 
 def thin(data: AnswerSet, most: tuple[int, int], notes: list[str]) -> AnswerSet:

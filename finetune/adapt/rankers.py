@@ -114,8 +114,7 @@ def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[R
     yield base
     weights = {BM25: 1.0, base.role: 1.0}
     fused = combine({BM25: words.scores, base.role: base.scores}, weights, data.starts, by_rank=True)
-    parts = (words, base)
-    yield Ranker(f"rank fusion of {BM25} and {base.name}", "fusion", "", fused, None, 0, parts, weights, by_rank=True)
+    yield Ranker(f"rank fusion of {BM25} and {base.name}", "fusion", "", fused, None, 0, (words, base), weights, True)
 
 
 def plan_trainings(model: str, pretrained: str, questions: Questions, updates: int) -> Iterator[Training]:
@@ -202,10 +201,7 @@ class CostMeter:
         self.measured: dict[str, Cost] = {}
 
     def measure(self, ranker: Ranker) -> Cost:
-        """Returns the cost of scoring a question's candidates, or of a fusion's parts together.
-
-        A bi-encoder embeds the question alone: the candidates' vectors are in the index.
-        """
+        """Returns the cost of scoring a question's candidates, whose vectors a bi-encoder has in the index."""
         if ranker.parts:
             costs = [self.measure(part) for part in ranker.parts]
             return Cost(sum(cost.ms for cost in costs), sum(cost.megabytes for cost in costs))

@@ -27,14 +27,14 @@ from finetune.ranking.ranker import find_max_length
 from finetune.training.release import find_ranker, release_ranker
 from finetune.training.stages import fingerprint_answers, fingerprint_identity
 from pretrain.engine.device import name_device, set_threads
-from pretrain.engine.run_folder import lock_folder
+from pretrain.engine.run_folder import SUMMARY, lock_folder
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 
 from .budget import BATCH, Budget
 from .page import render_page
 from .passages import search_candidates
-from .questions import FILES, SAMPLE, TEST, Questions, load_questions, locate_test, make_spec
+from .questions import FILES, SAMPLE, TEST, TEST_FILE, Questions, load_questions, make_spec
 from .rankers import (
     PRETRAINED,
     Cost,
@@ -192,6 +192,12 @@ def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objecti
     }
 
     def train(updates: int) -> JsonObject:
+        finished = output / PRETRAINING / SUMMARY
+        done = read_object(finished, "delete it")["steps"] if finished.is_file() else updates
+        if updates < done:
+            raise KinspanError(f"--budget {options.budget.text} pays for {updates:,} updates, and {done:,} are made")
+        if done < min(updates, MEASURED_UPDATES):  # too short for a schedule that can be continued
+            shutil.rmtree(output / PRETRAINING)
         short = {} if updates >= MEASURED_UPDATES else {"warmup_steps": updates // 4}
         return hooks.pretrain({**settings, **short, "max_steps": updates}, output / PRETRAINING)
 
@@ -328,7 +334,7 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     ]
     if questions and questions.test and model:
         by_search = [] if is_sample else ["--documents", *map(redact, options.documents)]  # of all their paragraphs
-        test = f"files={locate_test(options.output)}"
+        test = f"files={options.output / TEST_FILE}"
         commands.append(["evaluate", *by_search, "--model", name_installed(model), "--data", test])
     return [shlex.join(["kinspan", *map(str, command)]) for command in commands]
 

@@ -86,8 +86,8 @@ def choose_best(rankers: list[Ranker], maps: dict[str, float], ms: dict[str, flo
     """Returns the ranker with the highest MAP; or, where that gains less than SMALL_GAIN over one that takes a
     COSTLY part of its time, the best of these; ms: milliseconds per question."""
     best = max(rankers, key=lambda ranker: maps[ranker.name])
-    cheap = [ranker for ranker in rankers if COSTLY * ms[ranker.name] <= ms[best.name]]
-    as_good = [ranker for ranker in cheap if maps[ranker.name] > maps[best.name] - SMALL_GAIN]
+    least, most = maps[best.name] - SMALL_GAIN, ms[best.name] / COSTLY
+    as_good = [ranker for ranker in rankers if maps[ranker.name] > least and ms[ranker.name] <= most]
     return max(as_good, key=lambda ranker: maps[ranker.name], default=best)
 
 

@@ -44,10 +44,9 @@ def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
         return _load_table(named[0], split, columns)
     else:
         raise MissingSplit(f"files={place}: no split {split}: no {split}.jsonl, .csv, .tsv or .parquet")
-    parts: dict[str, AnswerSet] = {}
-    parts["test"], rest = split_off(data, "test", TEST_SHARE)
-    parts["dev"], parts["train"] = split_off(rest, "dev", DEV_SHARE)
-    part = replace(parts[split], split=split)
+    test, rest = split_off(data, "test", TEST_SHARE)
+    dev, train = split_off(rest, "dev", DEV_SHARE)
+    part = replace({"train": train, "dev": dev, "test": test}[split], split=split)
     log.info("%s: %s of %s questions are %s, by a hash of text", place, part.num_questions, data.num_questions, split)
     return part
 

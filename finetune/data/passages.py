@@ -95,7 +95,8 @@ def locate_answers(
     """Returns the paragraphs, joined by the answers that are in none, and the rows of each question's right passages.
 
     A passage is the paragraph with the answer's text. Else it is the one that has most of the answer's pairs of words,
-    and NEAR of them; of several that have as many, all, if their document is named, and else none.
+    and NEAR of them; of several that have as many, all, if their document is named, and else none. An answer that is
+    longer has the paragraphs that it contains, if they make up NEAR of it.
     """
     texts, size = list(paragraphs.texts), len(paragraphs.texts)
     row_of = {fold_text(text): row for row, text in enumerate(texts)}
@@ -112,6 +113,9 @@ def locate_answers(
         counts = Counter(row for row in rows if not document or document in map(_fold_name, paragraphs.documents[row]))
         most = max(counts.values(), default=0)
         best = [row for row, count in counts.items() if count == most >= NEAR * len(pairs)]
+        parts = [row for row, count in counts.items() if count >= NEAR * len(_pair_words(texts[row]))]
+        if not best and sum(counts[row] for row in parts) >= NEAR * len(pairs):
+            return parts
         return best if document or len(best) == 1 else []
 
     asked, num_found = list(map(fold_text, questions.questions)), 0

@@ -35,6 +35,8 @@ def test_documents_alone(documents, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(adapt_run, "MEASURED_UPDATES", 20)
     monkeypatch.setattr("pretrain.engine.schedule.OPEN_ENDED_WARMUP", 5)
     arguments = ("--documents", documents, "--model", model, "--output_dir", output)
+    run(monkeypatch, *arguments, "--budget", "320pairs")
+    capsys.readouterr()
     run(monkeypatch, *arguments, "--budget", "640pairs")
     assert "This is no verdict" in capsys.readouterr().out
     result = json.loads((output / "result.json").read_text())
@@ -42,6 +44,8 @@ def test_documents_alone(documents, monkeypatch, tmp_path, capsys):
     rank_file(RankConfig(result["release"], str(tmp_path / "ranked"), str(tmp_path / "candidates.jsonl")))
     run(monkeypatch, *arguments, "--budget", "960pairs")
     assert json.loads((output / "pretrain/summary.json").read_text())["steps"] == 30
+    with pytest.raises(KinspanError, match="--budget"):
+        run(monkeypatch, *arguments, "--budget", "640pairs")
 
 
 def test_documents_that_hold_a_text_are_left_out(documents, tiny_documents, monkeypatch, tmp_path):

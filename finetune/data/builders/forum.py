@@ -160,7 +160,9 @@ def build_forum_set(
             continue
         counts[split] += 1
         right_texts = {texts[k] for k in right}  # not wrong under another id
-        similar = (k for k in rank_best(index, _join(question)) if offered[k] and questions[k].group != question.group)
+        words = bm25s.tokenize(write_bigrams(_join(question)), return_ids=False, show_progress=False)[0]
+        ranked = np.argsort(-index.get_scores(words), kind="stable").tolist() if words else range(len(questions))
+        similar = (k for k in ranked if offered[k] and questions[k].group != question.group)
         wrong = islice((k for k in similar if texts[k] not in right_texts), max(0, candidates - len(right)))
         lines[split] += _write_lines(question, form, questions, right, wrong)
     if num_shared:
@@ -174,13 +176,6 @@ def build_forum_set(
         else:  # an earlier call with other shares may have left one
             (folder / f"{split}.jsonl").unlink(missing_ok=True)
     return counts
-
-
-def rank_best(index: bm25s.BM25, text: str) -> list[int]:
-    """Returns all documents' indices by falling BM25 score for a text, equal ones in their order."""
-    words = bm25s.tokenize(write_bigrams(text), return_ids=False, show_progress=False)[0]
-    scores = index.get_scores(words) if words else np.zeros(index.scores["num_docs"])
-    return np.argsort(-scores, kind="stable").tolist()
 
 
 def choose_split(question: ForumQuestion, shares: dict[str, float]) -> str:

@@ -35,6 +35,7 @@ ASKED = [  # question, answer, document, and the rows of what is right
     ("Who helps?", "Call the service, at night too.", "a.md", [5, 8]),
     ("And what to do with it?", "Close the valve", "a.md", [7]),
     ("who helps?", "Nobody.", None, [5, 8]),
+    ("What if it stays hot?", f"{TEXTS[1]}\n\n{TEXTS[2]}", None, [1, 2]),  # it contains two
 ]
 
 
