@@ -81,13 +81,11 @@ def skip_operator_builds() -> None:
 
 
 def adapt_loss_scaling(engine: Engine) -> None:
-    """Lets a run in fp16 survive many overflows in a row: the training loop counts skipped updates itself.
-
-    The scale grows in ``read_outcome``: DeepSpeed grows it before it divides the gradient by it, and so halves that.
-    """
+    """Makes fp16 survive many overflows in a row, as the training loop counts them; ``read_outcome`` grows the scale."""
     optimizer = engine.optimizer
     if hasattr(getattr(optimizer, "loss_scaler", None), "raise_error_at_min_scale"):
         optimizer.loss_scaler.raise_error_at_min_scale = False
+        # DeepSpeed would grow the scale just before it divides the gradient by it, and so halve the gradient
         optimizer._update_scale = lambda overflow: overflow and optimizer.loss_scaler.update_scale(overflow)
 
 
@@ -279,6 +277,7 @@ def load_sharded_checkpoint(engine: Engine, folder: Path, tag: str, without_froz
     options: dict[str, object] = {"custom_load_fn": load_without_frozen} if without_frozen else {}
     with plain_path(folder) as plain, redirect_stdout(io.StringIO()), restricted_unpickling():
         path, _ = engine.load_checkpoint(str(plain), tag=tag, **options)
+    engine.optimizer.clip_grad = engine.gradient_clipping()  # which ZeRO 1 and 2 have loaded, too
     return path is not None
 
 

@@ -143,12 +143,6 @@ class Watch:
             if self.store is not None:
                 self.store.set(VERDICT, verdict)
 
-    def wait_for_verdict(self, cause: str) -> None:
-        """Prints the cause of a failure, gives the threads time to find a dead rank, and ends this process."""
-        os.write(2, f"{cause}\n".encode())
-        time.sleep(SILENCE + 2 * FAREWELL)
-        self.end(cause)  # all ranks live; a batch job would not start again after the status of a KinspanError
-
     def leave(self) -> None:
         """Ends the watch on all ranks together, because a process that exits earlier would seem to have died."""
         self.is_leaving = True
@@ -196,7 +190,9 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
             watch.leave()
             raise
         except ranks.CommunicationFailure as failure:
-            watch.wait_for_verdict(str(failure))
+            os.write(2, f"{failure}\n".encode())
+            time.sleep(SILENCE + 2 * FAREWELL)  # in which the threads end this process if a rank has died
+            watch.end(str(failure))  # a batch job would not start again after a KinspanError's status
         watch.leave()  # not after an error: the other ranks must notice that this one has ended
     finally:
         _active.clear()

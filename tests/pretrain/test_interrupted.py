@@ -135,18 +135,22 @@ def test_a_stop_in_a_validation_ends_it_after_the_checkpoint_that_was_due(hours,
     expect_equal_runs(stopped.output_dir, uninterrupted.output_dir, 12)
 
 
-def test_a_run_that_ended_resumes_with_other_settings_and_says_so(config):
+def test_a_run_that_ended_resumes_with_other_settings_and_says_so(config, monkeypatch):
     with pytest.raises(KinspanError, match="--resume_with"):
         pretrain(config(max_steps=4, resume_with=["learning_rate=1e-4"]))
     pretrain(config(max_steps=4))
     with pytest.raises(KinspanError, match="--resume_with"):
         pretrain(config(max_steps=4, resume_with=["max_steps=2"]))
-    changed = config(max_steps=4, resume_with=["max_steps=8", "learning_rate=0.0005"])
+    changed = config(max_steps=4, resume_with=["max_steps=8", "learning_rate=0.0005", "max_grad_norm=0.5"])
+    norms = []
+    at_step(monkeypatch, [5], lambda engine: norms.append(engine.optimizer.clip_grad))
     assert [pretrain(changed)["steps"], pretrain(changed)["steps"]] == [8, 8]
     assert max(rate for (rate,) in read_log(changed.output_dir, "train", "learning_rate")[2:]) <= 5e-4
     release(Path(changed.output_dir), Path(changed.output_dir) / "released")
     history = json.loads((Path(changed.output_dir) / "released/kinspan.json").read_text())["history"]
-    assert history == [{"step": 4, "settings": {"learning_rate": [1e-3, 5e-4], "max_steps": [4, 8]}}]
+    settings = {"learning_rate": [1e-3, 5e-4], "max_grad_norm": [1.0, 0.5], "max_steps": [4, 8]}
+    assert history == [{"step": 4, "settings": settings}]
+    assert norms == [0.5]
     assert "0.001 to 0.0005" in (Path(changed.output_dir) / "released/README.md").read_text()
     with pytest.raises(KinspanError, match=r"--(learning_rate|max_steps)"):
         pretrain(config(max_steps=4))
