@@ -81,7 +81,7 @@ def skip_operator_builds() -> None:
 
 
 def adapt_loss_scaling(engine: Engine) -> None:
-    """Makes fp16 survive many overflows in a row, as the training loop counts them; ``read_outcome`` grows the scale."""
+    """Lets fp16 survive many overflows in a row, which the loop counts, and has ``read_outcome`` grow the scale."""
     optimizer = engine.optimizer
     if hasattr(getattr(optimizer, "loss_scaler", None), "raise_error_at_min_scale"):
         optimizer.loss_scaler.raise_error_at_min_scale = False

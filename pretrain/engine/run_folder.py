@@ -23,8 +23,7 @@ from typing import IO
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object, write_atomically
 
-LOCK, RUN, STACKS = "lock", "run.json", "stacks"
-SUMMARY, CHECKPOINTS = "summary.json", "checkpoints"
+LOCK, RUN, STACKS, SUMMARY, CHECKPOINTS = "lock", "run.json", "stacks", "summary.json", "checkpoints"
 SHARED = ".shared-"  # prefix of the files by which ranks check that they share the output folder
 ADVICE = "choose another --output_dir, or delete that folder"
 # The flags behind the facts that identify a run
