@@ -194,9 +194,9 @@ def read_outcome(engine: Engine, norm: torch.Tensor | None) -> tuple[torch.Tenso
     zero = engine.optimizer
     if hasattr(getattr(zero, "optimizer", zero), "found_inf"):
         return ~norm.isfinite(), norm
-    if not zero.overflow:
+    if not zero.overflow and hasattr(zero, "loss_scaler"):
         zero.loss_scaler.update_scale(False)
-    elif getattr(zero, "cpu_offload", False):  # offload would add the next gradient to this one
+    elif zero.overflow and getattr(zero, "cpu_offload", False):  # offload would add the next gradient to this one
         zero.averaged_gradients = dict.fromkeys(zero.averaged_gradients)
     return torch.full((), bool(zero.overflow), device=engine.device), norm
 
