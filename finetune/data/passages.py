@@ -6,7 +6,7 @@ paragraphs, and trained on wrong ones that a search found.
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, pairwise
@@ -60,12 +60,12 @@ def has_labels(path: Path, columns: Mapping[str, str] | None) -> bool:
     table, name = read_table(path), (columns or {}).get(LABEL, LABEL)
     if name not in table.fields:
         return LABEL in (columns or {})  # reading it then says that the column is missing
-    return _read_labels(table, name) != {1}
+    return any(label != 1 for label in _read_labels(table, name))
 
 
-def _read_labels(table: Table, column: str) -> set[int | None]:
-    """Returns the labels in a column; None stands for any other value."""
-    return {LABELS.get(str(record.get(column))) for _, record in table.records([column])}
+def _read_labels(table: Table, column: str) -> Iterator[int | None]:
+    """Yields the labels in a column; None stands for any other value."""
+    return (LABELS.get(str(record.get(column))) for _, record in table.records([column]))
 
 
 def read_passage_questions(path: Path, columns: Mapping[str, str]) -> tuple[AnswerSet, Documents]:
@@ -83,9 +83,9 @@ def read_passage_questions(path: Path, columns: Mapping[str, str]) -> tuple[Answ
     if empty := [name for name, text in zip(data.answer_ids, data.answers, strict=True) if not text.as_py()]:
         raise KinspanError(f"{table.place} {empty[0]}: the answer is empty")
     unread = set(table.fields) - {*REQUIRED, *OPTIONAL, *chain(*IDS.values()), *columns.values()}
-    labels = next((name for name in sorted(unread) if _read_labels(table, name) == {0, 1}), None)
-    if labels and data.num_pairs >= 2 * data.num_questions:
-        raise KinspanError(f"--columns: {path} has several answers a question: add label={labels}, or remove {labels}")
+    for name in sorted(unread) if data.num_pairs >= 2 * data.num_questions else ():
+        if set(_read_labels(table, name)) == {0, 1}:
+            raise KinspanError(f"--columns: {path} has several answers a question: add label={name}, or remove {name}")
     return data, documents
 
 
