@@ -18,7 +18,7 @@ from pretrain.engine import ranks
 from pretrain.engine.engine import build_engine
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
-from pretrain.engine.stop import Stopped, StopRequest
+from pretrain.engine.stop import Stopped, StopRequest, interrupts
 from pretrain.modeling.losses import PAPER_WEIGHTS, LossWeights
 from pretrain.setup import Setup, begin, set_up
 from pretrain.step import GlobalBatch, start_count_reduction, train_step
@@ -139,7 +139,8 @@ def stopped_in_step(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None
     calls = []
 
     def wanted(request: StopRequest) -> bool:
-        calls.append(request)
+        if not interrupts:  # a validation asks, too
+            calls.append(request)
         if len(calls) == step:
             request.ask("SIGTERM")
         return request.reason is not None
