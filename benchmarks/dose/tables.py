@@ -129,7 +129,7 @@ def list_uncontaminated(name: str) -> str:
     rows = [parse_row(row) for row in RECIPE["comparisons"][name][0]]
     left_out = json.loads((FOLDER / "sets.json").read_text())[rows[0].set]["contaminated"]["answer"]
     ap = [read_ap(row) for row in rows]
-    if min(map(len, ap)) < 2:
+    if any(len(of_row) < count_planned(row) for of_row, row in zip(ap, rows, strict=True)):
         return "Too few seeds yet."
     kept = [np.delete(of_row, left_out, axis=1) for of_row in ap]
     figures = [signed(x.mean() - y.mean()) for x, y in (ap, kept)]
@@ -137,13 +137,13 @@ def list_uncontaminated(name: str) -> str:
 
 
 def list_rows(start: str, sets: Sequence[str], least: int = 1) -> str:
-    """Returns the test MAP of the rows of a start that have so many seeds on the first set; BM25's is the first."""
+    """Returns the test MAP of the rows of a start that have so many seeds on the first set, main ones with BM25's."""
     names = (path.stem.rpartition("-")[0] for path in (FOLDER / "lines").glob(f"{start}-*.jsonl"))
     rows = {parse_row(f"{name}-{sets[0]}") for name in names if "-wsd-" not in name and "-cosine-" not in name}
     arms = list(RECIPE["titles"])
     ordered = sorted(rows, key=lambda row: (arms.index(row.arm), row.pairs, COUNTS.index(row.questions)))
-    lines = []
-    for row in (BM25, COSINE, *(row for row in ordered if len(read_lines(row)) >= least)):
+    lines, untrained = [], (BM25, COSINE) if start in ("rampart", "minilm") else ()
+    for row in (*untrained, *(row for row in ordered if len(read_lines(row)) >= least)):
         on = [Row(row.start, row.arm, row.pairs, row.questions, name) for name in sets]
         lines.append([title(row), *(cell for of_set in on for cell in format_cells(of_set))])
     return table(["", *(text for name in sets for text in (name, "updates"))], lines)
