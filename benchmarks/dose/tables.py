@@ -137,7 +137,7 @@ def list_uncontaminated(name: str) -> str:
 
 
 def list_rows(start: str, sets: Sequence[str], least: int = 1) -> str:
-    """Returns the test MAP of the rows of a start that have so many seeds on the first set, main ones with BM25's."""
+    """Returns the test MAP of a start's rows with so many seeds on the first set; of the main starts after BM25's."""
     names = (path.stem.rpartition("-")[0] for path in (FOLDER / "lines").glob(f"{start}-*.jsonl"))
     rows = {parse_row(f"{name}-{sets[0]}") for name in names if "-wsd-" not in name and "-cosine-" not in name}
     arms = list(RECIPE["titles"])
