@@ -9,8 +9,8 @@ INSTALLED = $(VENV)/.installed
 # `make` alone is `make quickstart`. `make help` prints what stands behind ## in this file.
 .DEFAULT_GOAL = quickstart
 
-# Ends a target in one line where a variable that names its documents is empty.
-require = @test -n "$($(1))" || { echo "error: name documents: make $@ $(1)=FILE" >&2; exit 2; }
+# Ends a target in one line where a variable that names its data is empty; (2) says what the data is.
+require = @test -n "$($(1))" || { echo "error: name $(2): make $@ $(1)=..." >&2; exit 2; }
 
 # A marker, so that only a change of what is installed installs again.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -28,13 +28,16 @@ demo: $(INSTALLED)  ## Install, index Python's documentation, and open a page th
 	$(BIN)/kinspan serve --index runs/demo --examples docs/questions.txt
 
 # Does SSP help ranking? Its checkpoint and one of MLM alone, on the same texts, are fine-tuned and compared.
-AS2_TEXT ?= ../shared/data/corpus/enwiki2015_AA.jsonl.xz
-AS2_DATA ?= wikiqa=../shared/data/as2/wikiqa trecqa=../shared/data/as2/trecqa
+AS2_TEXT ?= $(wildcard ../shared/data/corpus/enwiki2015_AA.jsonl.xz)
+AS2_DATA ?= $(foreach name,$(notdir $(wildcard ../shared/data/as2/wikiqa ../shared/data/as2/trecqa)),$(name)=../shared/data/as2/$(name))
+require_as2 = $(call require,AS2_DATA,data sets such as wikiqa=FOLDER trecqa=FOLDER)
 AS2_MODEL ?= $(wildcard ../shared/models/all-MiniLM-L6-v2-fp16)
 AS2_FLAGS = $(if $(AS2_MODEL),--model $(AS2_MODEL))
 AS2_TOKENIZER = $(or $(AS2_MODEL),$(shell $(BIN)/python -c 'from data_pipeline.core.default_model import default_model as m; print(m())'))
 
 as2: $(INSTALLED)  ## Pre-train on Wikipedia, fine-tune on WikiQA and TREC-QA, with and without SSP: a table.
+	$(call require,AS2_TEXT,a file of documents)
+	$(require_as2)
 	$(BIN)/kinspan prepare --input $(AS2_TEXT) --tokenizer $(AS2_TOKENIZER) --output_dir corpora/as2
 	for loss in ssp mlm; do \
 		$(BIN)/kinspan pretrain --config launch/recipes/as2-$$loss.yaml --corpus corpora/as2 $(AS2_FLAGS) --output_dir runs/as2/$$loss && \
@@ -44,30 +47,33 @@ as2: $(INSTALLED)  ## Pre-train on Wikipedia, fine-tune on WikiQA and TREC-QA, w
 
 # What flipped labels cost, fine-tuned and with TANDA.
 as2-noise: $(INSTALLED)  ## Fine-tune with flipped labels, with TANDA and without.
+	$(require_as2)
 	$(BIN)/kinspan study --study launch/recipes/as2-noise.yaml --data $(firstword $(AS2_DATA)) --transfer $(lastword $(AS2_DATA)) --output_dir runs/as2/noise $(AS2_FLAGS)
 
 # TransTQA's four settings, with its table: hours on two cores; the same command goes on where it was cut short.
 # TRANSTQA_TEXT: documents that stand in for IBM's Technotes, forums among them. TRANSTQA_MODEL: another start, such as an
 # encoder of your own that has seen no such questions. TRANSTQA_FLAGS: --set seeds=1 tries it out.
-TRANSTQA_DATA ?= ../shared/data/technicalqa
+TRANSTQA_DATA ?= $(wildcard ../shared/data/technicalqa)
 TRANSTQA_TEXT ?= python-docs $(wildcard ../shared/data/stackexchange/quantumcomputing/Posts.xml.xz)
 TRANSTQA_MODEL ?= $(AS2_MODEL)
 TRANSTQA_RUN ?= runs/transtqa
 
 transtqa: $(INSTALLED)  ## Train a bi-encoder by transfer in steps and search TechQA's answers: a table. Hours.
+	$(call require,TRANSTQA_DATA,a folder with training_Q_A.json and dev_Q_A.json (TechQA) and askubuntu-train_Q_A.raw)
 	$(BIN)/kinspan prepare --input $(TRANSTQA_TEXT) --tokenizer $(or $(TRANSTQA_MODEL),$(AS2_TOKENIZER)) --output_dir $(TRANSTQA_RUN)/corpus
 	$(BIN)/kinspan study --study launch/recipes/transtqa.yaml --data techqa_pool=$(TRANSTQA_DATA) --where corpus=$(TRANSTQA_RUN)/corpus source=askubuntu_qa=$(TRANSTQA_DATA) --output_dir $(TRANSTQA_RUN)/study $(if $(TRANSTQA_MODEL),--model $(TRANSTQA_MODEL)) $(TRANSTQA_FLAGS)
 
 # The answers of a data set are searched, and what is found is ranked again by cross-encoders that are trained here.
 # RERANK_SOURCE: the data set, as launch/finetune.py takes it; RERANK_TEXT: documents for the pre-training; RERANK_SET:
 # settings of the fine-tuning, such as max_steps=200. docs/search.md has the commands for other data sets.
-RERANK_SOURCE ?= insuranceqa=../shared/data/as2/insuranceqa
+RERANK_SOURCE ?= $(addprefix insuranceqa=,$(wildcard ../shared/data/as2/insuranceqa))
 RERANK_TEXT ?= $(wildcard ../shared/data/as2/insuranceqa/answers.jsonl.xz)
 RERANK_RUN ?= runs/rerank
 RERANK_QUESTIONS ?= 500
 
 rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers, and measure both stages: hours.
-	$(call require,RERANK_TEXT)
+	$(call require,RERANK_SOURCE,a data set such as insuranceqa=FOLDER)
+	$(call require,RERANK_TEXT,a file of documents)
 	$(BIN)/kinspan index --answers $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/index
 	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/kinspan data mine --data $(RERANK_SOURCE) --max_length 128 --output_dir $(RERANK_RUN)/mined
 	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --split dev --questions 200 --candidates_to $(RERANK_RUN)/questions
@@ -124,6 +130,7 @@ bench: $(INSTALLED)  ## Measure the ratios of benchmarks/RESULTS.md.
 # What `make gpu` needs on a machine without a package index, in the folder gpu-kit (57 MB), which git ignores.
 ROBERTA_TOKENIZER ?= $(or $(wildcard ../shared/tokenizers/roberta-base-tokenizer),roberta-base)
 gpu-kit: $(INSTALLED)  ## Pack wheels, text and configs for a GPU machine that has no package index.
+	$(call require,AS2_TEXT,a file of documents)
 	$(BIN)/python -m benchmarks.gpu.pack --input $(AS2_TEXT) --roberta_tokenizer $(ROBERTA_TOKENIZER)
 
 # With the machine's own PyTorch and transformers, no virtual environment. GPU_FLAGS: --quick, or see --help.

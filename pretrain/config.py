@@ -202,8 +202,8 @@ class CheckpointSettings:
     """true: training continues while a checkpoint is written, from a copy in host memory; false: training waits, which
     is cheaper if the same cores write and train. Default: true on GPUs."""
     max_hours: float | None = setting(None, ABOVE_0, may_change=True)
-    """Stop after this many hours as on a signal, with a checkpoint and exit status 75: for the time limit of a batch
-    queue."""
+    """Stop after this many hours, but not before an update, with a checkpoint and exit status 75 as on a signal: for
+    the time limit of a batch queue."""
 
 
 @dataclass

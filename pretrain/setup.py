@@ -207,7 +207,7 @@ def _find_micro_batch(
     folder = Path(config.output_dir)
 
     def read_settings() -> JsonObject:
-        under_way = (folder / RUN).exists() and any((folder / CHECKPOINTS).glob("step-*"))
+        under_way = (folder / RUN).exists() and any((folder / CHECKPOINTS).glob("step-*[0-9]"))
         return read_object(folder / RUN, ADVICE).get("settings", {}) if under_way else {}
 
     share = math.ceil(config.global_batch_size / world)

@@ -75,6 +75,8 @@ def find_resumable(folder: Path) -> Path | None:
         log.warning("skipped a damaged checkpoint: %s", line)
     if skipped and not newest:
         raise KinspanError(f"none of the checkpoints in {folder} is valid: put a copy back, or delete that folder")
+    if not newest and folder.is_dir():
+        log.info("%s holds no complete checkpoint: the run begins anew", folder)
     return newest
 
 

@@ -99,6 +99,7 @@ class LoopState(ABC):
         self.window += outcome.sums
         self.skips.append((self.progress.step, outcome.skipped))
         self.progress.step += 1
+        self.request.has_updated = True
         if self.metrics:
             self.metrics.bar.update(1)
 

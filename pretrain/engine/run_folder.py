@@ -67,7 +67,7 @@ def holds_this_run(folder: Path, record: JsonObject) -> bool:
             the entries that "changed" names may differ
     """
     path = folder / RUN
-    if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*"))):
+    if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*[0-9]"))):
         _check_same_run(path, record)
         return True
     return False

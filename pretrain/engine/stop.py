@@ -33,10 +33,14 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Holds the reason why this process was asked to stop; None if it was not."""
+    """Holds the reason why this process was asked to stop; None if it was not.
+
+    has_updated: an update was made in this start. Only then do the hours count, so that every start makes progress.
+    """
 
     def __init__(self, max_hours: float | None) -> None:
         self.reason: str | None = None
+        self.has_updated = False
         self.max_hours, self.began, self.asked_at = max_hours, time.monotonic(), 0.0
 
     def ask(self, reason: str) -> None:
@@ -46,7 +50,7 @@ class StopRequest:
 
     def wanted(self) -> bool:
         """Returns whether this process was asked to stop, or its time is over."""
-        if self.max_hours is not None and time.monotonic() - self.began > self.max_hours * 3600:
+        if self.has_updated and self.max_hours is not None and time.monotonic() - self.began > self.max_hours * 3600:
             self.ask(f"--max_hours {self.max_hours:g} are over")
         return self.reason is not None
 

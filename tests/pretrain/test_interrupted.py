@@ -11,7 +11,7 @@ import torch
 from data_pipeline.core.errors import KinspanError
 from pretrain import run
 from pretrain.checkpoints import writer
-from pretrain.checkpoints.reader import list_checkpoints
+from pretrain.checkpoints.reader import get_step, list_checkpoints
 from pretrain.checkpoints.writer import full_weights
 from pretrain.engine.stop import Stopped, _listening
 from pretrain.release.release import release
@@ -133,6 +133,15 @@ def test_a_stop_in_a_validation_ends_it_after_the_checkpoint_that_was_due(hours,
     assert read_log(stopped.output_dir, "validation", "step") == [[0]]
     pretrain(stopped)
     expect_equal_runs(stopped.output_dir, uninterrupted.output_dir, 12)
+
+
+def test_hours_that_are_over_in_the_first_validation_let_each_start_make_updates(config):
+    settings, steps = config(max_hours=1e-9, eval_steps=2, max_steps=4), []
+    for _ in range(2):
+        with pytest.raises(Stopped):
+            pretrain(settings)
+        steps += [max(map(get_step, list_checkpoints(Path(settings.output_dir) / "checkpoints")), default=0)]
+    assert 0 < steps[0] < steps[1]
 
 
 def test_a_run_that_ended_resumes_with_other_settings_and_says_so(config, monkeypatch):

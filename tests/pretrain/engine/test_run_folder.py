@@ -35,6 +35,11 @@ def test_a_run_goes_on_in_its_own_folder(begun):
         holds_this_run(begun, RECORD)
 
 
+def test_an_incomplete_checkpoint_holds_no_run(begun):
+    (begun / CHECKPOINTS / "step-00000001").rename(begun / CHECKPOINTS / "step-00000001.a1b2c3.tmp")
+    assert claim_folder(begun, {"identity": {"seed": 2}})
+
+
 HOLD = "import sys, time\nfrom pathlib import Path\nfrom pretrain.engine.run_folder import lock_folder\n"
 HOLD += "with lock_folder(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
 
