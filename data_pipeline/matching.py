@@ -32,6 +32,7 @@ MARKS = (
     "\u0900-\u0963\u0966-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84"
     "\u0f8d-\u0fbc\u102b-\u103e\u1056-\u1059\u105e-\u1064\u1071-\u1074\u1082-\u108d\u17b4-\u17d3\u200d"
 )
+WORD = rf"\w[\w{MARKS}]+"  # of two characters or more, as bm25s and scikit-learn cut words without marks
 # Soft hyphens, zero-width characters, marks of the direction of writing, selectors; joiners only beside Latin letters
 _INVISIBLE = "\u00ad\u034f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff"
 _INVISIBLE_CHARACTER = re.compile(rf"[{_INVISIBLE}]|(?<![^\0-\u05ff])[\u200c\u200d]")

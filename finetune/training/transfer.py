@@ -14,6 +14,7 @@ import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
+from data_pipeline.matching import WORD, write_bigrams
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import CLEAN
 from finetune.data.registry import find_measure, load_filtered
@@ -33,11 +34,12 @@ def score_tf_idf(data: AnswerSet) -> np.ndarray:
 
     distinct = data.answers.dictionary_encode()
     try:
-        vectors = TfidfVectorizer(stop_words="english", sublinear_tf=True)
-        answers = vectors.fit_transform(distinct.dictionary.to_pylist())[distinct.indices.to_numpy()]
+        vectors = TfidfVectorizer(stop_words="english", sublinear_tf=True, token_pattern=WORD)
+        texts = map(write_bigrams, distinct.dictionary.to_pylist())
+        answers = vectors.fit_transform(texts)[distinct.indices.to_numpy()]
     except ValueError:  # no candidate has a word
         return np.zeros(data.num_pairs)
-    questions = vectors.transform(data.questions)[data.question_of]
+    questions = vectors.transform(map(write_bigrams, data.questions))[data.question_of]
     return np.asarray(questions.multiply(answers).sum(axis=1)).ravel()
 
 

@@ -93,7 +93,12 @@ class _Brotli:
     def __init__(self) -> None:
         from brotli import Decompressor  # type: ignore[import-untyped]
 
-        self.decompress = partial(Decompressor().process, output_buffer_limit=reader.MAX_RECORD_BYTES + 1)
+        self.stream = Decompressor()
+        self.decompress = partial(self.stream.process, output_buffer_limit=reader.MAX_RECORD_BYTES + 1)
+
+    @property
+    def eof(self) -> bool:
+        return self.stream.is_finished()
 
 
 def _read_responses(source: SourceFile, part: FilePart | None) -> Iterator[tuple[int, dict | Rejected]]:
@@ -157,11 +162,14 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
         return Omitted(f"not HTML but {re.split('[;,]', kind.strip())[0].lower()[:50] or 'of no stated type'}")
     stated_size = max(0, int(record.length or 0))  # bytes
     try:
-        content = record.content_stream().read(reader.MAX_RECORD_BYTES + 1)
+        with contextlib.redirect_stderr(io.StringIO()):  # warcio prints that a page is damaged, and ends it there
+            content = (stream := record.content_stream()).read(reader.MAX_RECORD_BYTES + 1)
     except Exception as error:  # each decompressor raises its own
         return Rejected(f"the page cannot be unpacked: {quote_error(error)}", stated_size)
     if len(content) > reader.MAX_RECORD_BYTES:
         return reader.reject_too_long("page", max(len(content), stated_size))
+    if not getattr(getattr(stream, "decompressor", None), "eof", True):
+        return Rejected("the page's compressed content is damaged or cut off", len(content))
     url = (record.rec_headers.get_header("WARC-Target-URI") or record.rec_headers.get_header("uri") or "").strip("<>")
     if truncated := record.rec_headers.get_header("WARC-Truncated"):
         return Rejected(f"the page was truncated when it was fetched ({truncated})", len(content))

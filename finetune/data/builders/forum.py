@@ -25,7 +25,7 @@ import numpy as np
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.core.progress import show_progress
-from data_pipeline.matching import write_bigrams
+from data_pipeline.matching import WORD, write_bigrams
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document, Rejected
 from data_pipeline.prepare.encode import hash_text, is_held_out, name_split
@@ -146,7 +146,8 @@ def build_forum_set(
         log.warning("--candidates %d: only %d texts can be candidates of training questions", candidates, count)
     index = bm25s.BM25()
     indexed = [write_bigrams(_join(question)) for question in questions]
-    index.index(bm25s.tokenize(indexed, show_progress=False), show_progress=False)
+    words = bm25s.tokenize(indexed, token_pattern=WORD, return_ids=False, show_progress=False)
+    index.index(words, show_progress=False)
     lines: dict[str, list[str]] = {split: [] for split in SPLITS}
     counts, num_shared = dict.fromkeys(SPLITS, 0), 0
     for n, question in enumerate(show_progress("candidates", "questions", questions)):
@@ -160,8 +161,7 @@ def build_forum_set(
             continue
         counts[split] += 1
         right_texts = {texts[k] for k in right}  # not wrong under another id
-        words = bm25s.tokenize(write_bigrams(_join(question)), return_ids=False, show_progress=False)[0]
-        ranked = np.argsort(-index.get_scores(words), kind="stable").tolist() if words else range(len(questions))
+        ranked = np.argsort(-index.get_scores(words[n]), kind="stable").tolist() if words[n] else range(len(questions))
         similar = (k for k in ranked if offered[k] and questions[k].group != question.group)
         wrong = islice((k for k in similar if texts[k] not in right_texts), max(0, candidates - len(right)))
         lines[split] += _write_lines(question, form, questions, right, wrong)

@@ -8,7 +8,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import fold_text
-from finetune.data.builders.forum import KINDS, build_forum_set, choose_split, read_questions
+from finetune.data.builders.forum import KINDS, ForumQuestion, build_forum_set, choose_split, read_questions
 from finetune.data.registry import load_split
 from tests.launch.entries import program_of
 from tests.programs import run_program
@@ -149,6 +149,17 @@ def test_training_questions_have_no_candidate_of_a_dev_or_test_question(kind, tm
     kept = [q for q in usable if kind == "duplicate" or fold_text(form.candidate(q)) not in held_out]
     assert counts["train"] == data.num_questions == len(kept)
     assert kind != "title_answer" or len(kept) < len(usable)
+
+
+def test_words_with_vowel_signs_are_compared_whole(tmp_path):
+    """Each Hindi word is in two questions, which are the wrong candidates of each other."""
+    words = [f"{letter}\u0940{letter}\u0947" for letter in "कखगघचछजझटठ"]
+    questions = [ForumQuestion(str(n), words[n % 10], f"{words[n % 10]} {n:02}", (), -1, (), str(n)) for n in range(20)]
+    build_forum_set(questions, "title_body", tmp_path / "set", {"dev": 0.0, "test": 0.0}, candidates=2)
+    lines = [json.loads(line) for line in (tmp_path / "set/train.jsonl").read_text().splitlines()]
+    assert {(line["question_id"], line["answer_id"]) for line in lines if not line["label"]} == {
+        (str(n), str((n + 10) % 20)) for n in range(20)
+    }
 
 
 def test_a_link_into_another_file_is_refused(tmp_path):

@@ -9,8 +9,9 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from finetune.evaluation.metrics import MAP, P_1
 from finetune.training import transfer
-from finetune.training.transfer import format_matrix, load_targets, measure_matrix
+from finetune.training.transfer import format_matrix, load_targets, measure_matrix, score_tf_idf
 from launch.commands import transfer_matrix
+from tests.finetune.data.rows import make_answers
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,16 @@ def test_cells_are_measured_once(targets, scored, tmp_path):
     (tmp_path / "bad/config.json").write_text("{}")  # another model under the same name
     measure_matrix(sources, targets, tmp_path / "cells", 64)
     assert len(scored) == 8
+
+
+@pytest.mark.parametrize(
+    ("question", "answers"),
+    [("a cat?", ["Cat 2", "dog 3"]), ("कीके?", ["कीके 2", "गीगे 3"]), ("大きい猫は?", ["家に大きい猫", "新しい犬"])],
+)
+def test_tf_idf_compares_the_words_of_any_script(question, answers):
+    data = make_answers([question], [2], answers, [1, 0])
+    right, wrong = score_tf_idf(data)
+    assert right > wrong == 0
 
 
 def test_the_best_of_each_target_is_bold(targets):
