@@ -77,9 +77,8 @@ def make_server(settings: ServiceSettings, opened: socket.socket, searcher: Sear
     host, port = opened.getsockname()[:2]
     # Without a token, only local host names: against DNS rebinding, by which another site could read the answers
     hosts = ["*"] if settings.token or not is_local(host) else [*LOCAL_HOSTS, host]
-    queue = SearchQueue(searcher, settings)
     config = uvicorn.Config(
-        make_app(settings, queue, examples, evaluations, hosts),
+        make_app(settings, SearchQueue(searcher, settings), examples, evaluations, hosts),
         http="h11",
         ws="none",
         log_level="error",
@@ -90,6 +89,7 @@ def make_server(settings: ServiceSettings, opened: socket.socket, searcher: Sear
         timeout_graceful_shutdown=ceil(settings.timeout),
     )
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    opened.listen(config.backlog)  # before uvicorn does, so that whoever reads the next line can connect
     logger.info("%s answers, ready: %s", f"{len(searcher.index):,}", address)
     return uvicorn.Server(config)
 

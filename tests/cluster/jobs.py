@@ -81,9 +81,9 @@ def start_on(
     env = environment(**variables)
     daemons = []
     if launcher == "deepspeed":
-        for program in ("sshd", "pdsh"):
-            if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin"):
-                pytest.skip(f"{program} is not installed")
+        for tool in ("sshd", "pdsh"):
+            if not shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin"):
+                pytest.skip(f"{tool} is not installed")
         passed = {name: env[name] for name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "PYTHONPATH") if name in env}
         daemons = [start_sshd(host, folder, **passed, **variables) for host in hosts]
     commands = make_commands(hosts, program, launcher, folder, **harm)

@@ -172,7 +172,7 @@ def start_sshd(host: Host, folder: Path, **variables: str) -> subprocess.Popen:
 
 def _wait_for_port(host: Host) -> None:
     look = f"until (: < /dev/tcp/{host.address}/22) 2> /dev/null; do sleep 0.05; done"
-    subprocess.run(command_on(host, "bash", "-c", look), check=True, timeout=10)
+    subprocess.run(command_on(host, "bash", "-c", look), check=True, timeout=60)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The service with a real, tiny index: its flags, its start and end, and answers under load."""
 
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from data_pipeline.core.errors import KinspanError
 from launch.commands import serve as entry
 from launch.kinspan import show
 from serve.search import Searcher
-from serve.service.server import read_token
+from serve.service.server import make_server, open_socket, read_token
 from serve.service.waiting import ServiceSettings
 from tests.launch.entries import program_of
 from tests.serve.service.conftest import Client, running
@@ -92,6 +93,12 @@ def test_whoever_listens_to_all_needs_a_token_or_says_that_none_is_meant(monkeyp
             show(entry.main())
     assert served == [None, "0123456789abcdef", None]
     assert read_token(tmp_path / "token.txt") == "0123456789abcdef"
+
+
+def test_a_service_that_says_ready_can_be_reached_at_once(stand_in):
+    with open_socket("127.0.0.1", 0) as opened:
+        make_server(ServiceSettings("stand-in"), opened, stand_in)
+        socket.create_connection(opened.getsockname(), 5).close()
 
 
 def start(*flags):
