@@ -105,7 +105,7 @@ def _load(options: AdaptOptions, hooks: PipelineHooks) -> Questions:
     """Returns the labelled questions; those without wrong candidates get them by a search of the documents."""
     given, columns = str(options.questions), parse_columns(options.columns)
     path = Path(given.removeprefix("files="))
-    if path.is_file() and not has_labels(path, columns):
+    if path.exists() and not has_labels(path, columns):
         paragraphs = hooks.read(options.documents)
         return search_candidates(path, columns or {}, paragraphs, options.model, options.output, options.language)
     return load_questions(given, options.columns, options.output)

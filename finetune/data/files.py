@@ -35,7 +35,7 @@ TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not assigned yet:
 def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
     """Reads a split, see ``registry.load_split``."""
     expect_tables(place)
-    tables = _list_tables(place)
+    tables = list_tables(place)
     if not has_splits(place):
         data = load_unsplit(place, columns)
     elif named := [path for path in tables if _name_split(path) == split]:
@@ -54,7 +54,7 @@ def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
 def load_unsplit(place: Path, columns: dict[str, str]) -> AnswerSet:
     """Reads all questions of a place that has no splits, see ``has_splits``."""
     expect_tables(place)
-    return _load_table(_list_tables(place)[0], "train", columns)
+    return _load_table(list_tables(place)[0], "train", columns)
 
 
 def _load_table(path: Path, split: str, columns: dict[str, str]) -> AnswerSet:
@@ -67,11 +67,11 @@ def _load_table(path: Path, split: str, columns: dict[str, str]) -> AnswerSet:
 
 def has_splits(place: Path) -> bool:
     """Returns whether the place has a file for each split, rather than one file that is split by a hash."""
-    tables = _list_tables(place)
+    tables = list_tables(place)
     return len(tables) != 1 or _name_split(tables[0]) in SPLITS
 
 
-def _list_tables(place: Path) -> list[Path]:
+def list_tables(place: Path) -> list[Path]:
     return [path for path in _list_files(place) if path.is_file() and find_suffix(path) in FORMATS]
 
 

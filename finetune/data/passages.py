@@ -20,7 +20,7 @@ from data_pipeline.matching import split_words
 
 from .answers import AnswerSet, fold_text
 from .collect import collect_answers
-from .files import NAME
+from .files import NAME, list_tables
 from .filters import NO_ALL_NEGATIVE
 from .registry import load_filtered
 from .tables import IDS, LABELS, OPTIONAL, REQUIRED, Table, read_candidates, read_table
@@ -49,23 +49,32 @@ class Paragraphs:
 def load_passage_questions(spec: str, split: str, columns: dict[str, str] | None) -> tuple[AnswerSet, Documents]:
     """Reads the questions of a file without labels, see ``read_passage_questions``, or a split's right candidates."""
     path = Path(spec.removeprefix(f"{NAME}="))
-    if path.is_file() and not has_labels(path, columns):
+    if path.exists() and not has_labels(path, columns):
         return read_passage_questions(path, columns or {})
     data = load_filtered(spec, split, NO_ALL_NEGATIVE, columns)
     return data.keep(data.labels == 1), {}
 
 
-def has_labels(path: Path, columns: Mapping[str, str] | None) -> bool:
-    """Returns whether a table says which candidates are right, and not 1 in all rows."""
-    table, name = read_table(path), (columns or {}).get(LABEL, LABEL)
-    if name not in table.fields:
-        return LABEL in (columns or {})  # reading it then says that the column is missing
-    return any(label != 1 for label in _read_labels(table, name))
+def has_labels(place: Path, columns: Mapping[str, str] | None) -> bool:
+    """Returns whether a table of the place says which candidates are right, and not 1 in all rows.
+
+    Raises KinspanError for a folder of tables without labels.
+    """
+    name, tables = (columns or {}).get(LABEL, LABEL), [read_table(path) for path in list_tables(place)]
+    labelled = [table for table in tables if name in table.fields]
+    if not tables or (not labelled and LABEL in (columns or {})):
+        return True  # reading it then says what is missing
+    if any(label != "1" for table in labelled for label in _read_labels(table, name)):
+        return True
+    if place.is_dir():
+        raise KinspanError(f"{place}: no labels: name their column by --columns, or give right passages as one file")
+    return False
 
 
-def _read_labels(table: Table, column: str) -> Iterator[int | None]:
-    """Yields the labels in a column; None stands for any other value."""
-    return (LABELS.get(str(record.get(column))) for _, record in table.records([column]))
+def _read_labels(table: Table, column: str) -> Iterator[str]:
+    """Yields the values in a column as text: 0, 1, a grade such as 4, or any other."""
+    values = (str(record.get(column)) for _, record in table.records([column]))
+    return (str(LABELS.get(value, value.removesuffix(".0"))) for value in values)
 
 
 def read_passage_questions(path: Path, columns: Mapping[str, str]) -> tuple[AnswerSet, Documents]:
@@ -84,8 +93,9 @@ def read_passage_questions(path: Path, columns: Mapping[str, str]) -> tuple[Answ
         raise KinspanError(f"{table.place} {empty[0]}: the answer is empty")
     unread = set(table.fields) - {*REQUIRED, *OPTIONAL, *chain(*IDS.values()), *columns.values()}
     for name in sorted(unread) if data.num_pairs >= 2 * data.num_questions else ():
-        if set(_read_labels(table, name)) == {0, 1}:
-            raise KinspanError(f"--columns: {path} has several answers a question: add label={name}, or remove {name}")
+        if {"0"} < set(_read_labels(table, name)) <= set("01234"):
+            advice = f"add label={name}, with no values but 0 and 1, or remove {name}"
+            raise KinspanError(f"--columns: {path} has several answers a question: {advice}")
     return data, documents
 
 

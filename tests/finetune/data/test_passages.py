@@ -73,9 +73,17 @@ def test_labels_decide_what_is_right(tmp_path):
     (tmp_path / "set").mkdir()
     spec = f"files={write(tmp_path / 'set/test.jsonl', lines)}"
     assert load_passage_questions(spec, "test", {"label": "rel"})[0].answers.to_pylist() == ["a", "c"]
-    for columns, flag in ((None, "--columns.* label=rel"), ({"label": "no"}, "'no'.* --columns")):
+    folder = f"files={tmp_path / 'set'}"
+    for place, columns, flag in (
+        (spec, None, "--columns.* label=rel"),
+        (spec, {"label": "no"}, "'no'.* --columns"),
+        (folder, None, "--columns.* one file"),
+    ):
         with pytest.raises(KinspanError, match=flag):  # else the wrong one would count as right
-            load_passage_questions(spec, "test", columns)
+            load_passage_questions(place, "test", columns)
+    write(tmp_path / "set/test.jsonl", [line | {"rel": 4 * line["rel"]} for line in lines])
+    with pytest.raises(KinspanError, match=r"--columns.* label=rel"):  # grades
+        load_passage_questions(spec, "test", None)
     for labels in ({}, {"label": 1}):
         rows = [{"question": line["question"], "answer": line["answer"], **labels} for line in lines]
         write(tmp_path / "set/test.jsonl", rows)
