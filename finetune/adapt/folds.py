@@ -89,47 +89,47 @@ def count_epoch(training: Training, questions: Questions) -> int:
 def train_in_folds(
     training: Training, questions: Questions, folder: Path, start: np.ndarray | None = None
 ) -> tuple[np.ndarray, int]:
-    """Returns the out-of-fold scores ``[N]`` of the compared questions, and the number of updates to train on all with.
+    """Returns the out-of-fold scores ``[N]`` of the scored questions, and the number of updates to train on all with.
 
     start: scores ``[N]`` of the model before training, if it ranks
 
     The number of updates that scores a fold is the one whose MAP is highest on the other folds: no question has a say
     in what scores it.
     """
-    judging, fold_of = questions.judging, assign_folds(questions.groups, training.num_folds)
+    scored, fold_of = questions.scored, assign_folds(questions.groups, training.num_folds)
     steps = np.linspace(0, training.max_updates, VALIDATIONS + 1, dtype=int)
-    scores = np.zeros((len(steps), judging.num_pairs))
+    scores = np.zeros((len(steps), scored.num_pairs))
     if start is not None:
         scores[0] = start
-    fold_of_row = fold_of[questions.compared][judging.question_of]
+    fold_of_row = fold_of[questions.asked][scored.question_of]
     for fold, (trained, held_out) in enumerate(iterate_folds(fold_of)):
         if not (held_out & questions.compared).any():
             continue
-        dev = questions.train.take(held_out & questions.compared)
-        stage = make_stage(training, questions, questions.select(trained), dev)
+        stage = make_stage(training, questions, questions.select(trained), scored.take(held_out[questions.asked]))
         run = folder / f"fold-{fold}-{fingerprint_identity({**stage.identity, 'updates': training.max_updates})}"
         stage = replace(stage, what=f"fold {fold + 1} of {training.num_folds}")
         train_ranker(stage, SEED, run, join_ranks(stage.config))
         scores[1:, fold_of_row == fold] = [np.load(run / name_scores(step)) for step in steps[1:]]
     first = 0 if start is not None else 1
     ranked = np.stack([questions.sink_missed(row) for row in scores[first:]])
-    return choose_updates(judging, ranked, fold_of[questions.compared], steps[first:])
+    return choose_updates(scored, ranked, fold_of[questions.asked], steps[first:], questions.judged)
 
 
 def choose_updates(
-    data: AnswerSet, scores: np.ndarray, fold_of: np.ndarray, steps: np.ndarray
+    data: AnswerSet, scores: np.ndarray, fold_of: np.ndarray, steps: np.ndarray, judged: np.ndarray
 ) -> tuple[np.ndarray, int]:
     """Returns the scores ``[N]`` of each fold at the validation that is best on the others, and the steps best on all.
 
     scores:  ``[V, N]`` at each of V validations, out of fold
     fold_of: ``[Q]`` fold of each question
+    judged:  ``[Q]`` bool, the questions that choose
     """
     precision = np.stack([compute_question_metrics(data, row, (MAP,))[MAP] for row in scores])
     out = np.empty(data.num_pairs)
     for others, held_out in iterate_folds(fold_of):
         rows = held_out[data.question_of]
-        out[rows] = scores[precision[:, others].mean(axis=1).argmax()][rows]
-    return out, int(steps[precision.mean(axis=1).argmax()])
+        out[rows] = scores[precision[:, others & judged].mean(axis=1).argmax()][rows]
+    return out, int(steps[precision[:, judged].mean(axis=1).argmax()])
 
 
 def train_on_all(training: Training, updates: int, questions: Questions, folder: Path) -> str:

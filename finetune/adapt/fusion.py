@@ -38,12 +38,18 @@ def fit_weights(data: AnswerSet, scores: Mapping[str, np.ndarray], strength: flo
     return dict(zip(scores, (fitted / max(fitted.sum(), 1e-9)).tolist(), strict=True))
 
 
-def fuse_out_of_fold(data: AnswerSet, scores: Mapping[str, np.ndarray], fold_of: np.ndarray) -> np.ndarray:
-    """Returns the fused scores ``[N]``, each fold's by weights that were fitted on the others; fold_of: ``[Q]``."""
+def fuse_out_of_fold(
+    data: AnswerSet, scores: Mapping[str, np.ndarray], fold_of: np.ndarray, judged: np.ndarray
+) -> np.ndarray:
+    """Returns the fused scores ``[N]``, each fold's by weights that were fitted on judged questions of the others.
+
+    fold_of, judged: ``[Q]``
+    """
     out = np.empty(data.num_pairs)
     for others, held_out in iterate_folds(fold_of):
-        rest = np.repeat(others, np.diff(data.starts))
-        weights = fit_weights(data.take(others), {name: part[rest] for name, part in scores.items()})
+        fitted = others & judged
+        rest = np.repeat(fitted, np.diff(data.starts))
+        weights = fit_weights(data.take(fitted), {name: part[rest] for name, part in scores.items()})
         rows = np.repeat(held_out, np.diff(data.starts))
         out[rows] = combine(scores, weights, data.starts, by_rank=False)[rows]
     return out

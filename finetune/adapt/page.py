@@ -7,6 +7,7 @@ from data_pipeline.core.pages import render_template
 from finetune.evaluation.significance import format_p
 
 COLUMNS = "gain: over the base model; p: of a gain by chance, the choice counted; ms: for a question's candidates"
+SEARCHED = "MRR@10, R@10: of a search of all the documents' paragraphs"
 
 
 def format_result(result: JsonObject) -> str:
@@ -18,12 +19,14 @@ def format_result(result: JsonObject) -> str:
         lines += [f"{row['name']:<{width}}  {row['map']:.2f}   {row['low']:.2f} to {row['high']:.2f}" for row in rows]
         lines += ["", result["sample"]["sentence"]]
     else:
-        lines = [f"{'':<{width}}    MAP    gain      p      ms    MB"]
+        searched = rows[0]["search"]
+        lines = [f"{'':<{width}}    MAP    gain      p      ms    MB" + "  MRR@10   R@10" * bool(searched)]
         for row in rows:
             gain = "" if row["p"] is None else f"  {row['gain']:+.3f}  {format_p(row['p']):>5}"
             cost = f"{row['ms']:6,.0f}  {row['megabytes']:4,.0f}"
-            lines.append(f"{row['name']:<{width}}  {row['map']:.3f}{gain:<15}  {cost}")
-        lines += [COLUMNS, ""]
+            search = "".join(f"   {value:.3f}" for value in row["search"].values())
+            lines.append(f"{row['name']:<{width}}  {row['map']:.3f}{gain:<15}  {cost}{search}")
+        lines += [COLUMNS, *[SEARCHED] * bool(searched), ""]
     released = [f"released: {result['release']}"] if result["release"] else []
     lines += [result["verdict"], *released, f"page: {result['page']}", result["size"], "next:"]
     return "\n".join([*lines, *(f"  {command}" for command in result["commands"])])

@@ -1,14 +1,22 @@
-"""Labelled questions that have only their right passages: a search of the documents finds the wrong candidates."""
+"""Searches the documents for candidates of labelled questions: of those with right passages alone, and of others."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
-from finetune.data.passages import Paragraphs, find_candidates, locate_answers, read_passage_questions
+from finetune.data.answers import concatenate
+from finetune.data.passages import (
+    Paragraphs,
+    RankedRows,
+    find_candidates,
+    locate_answers,
+    read_passage_questions,
+)
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.retrieval import find_exactly, rank_by_words
@@ -16,14 +24,14 @@ from pretrain.modeling.pair_model import holds_no_weights
 
 from .questions import MIN_QUESTIONS, Questions, divide, thin
 
-DEPTH = 25  # paragraphs that each search finds
-MAX_QUESTIONS = 1000
+DEPTH, MAX_QUESTIONS = 25, 1000  # paragraphs that each search finds, and questions
+ADDED_DEPTH, MAX_ADDED, MAX_PARAGRAPHS = 10, 100, 20_000  # of a search beside labelled candidates, to take minutes
 
 
 def search_candidates(
     path: Path, columns: dict[str, str], paragraphs: Paragraphs, model: str, folder: Path, language: str | None
 ) -> Questions:
-    """Returns the questions with the paragraphs that BM25 and the model, if it is a bi-encoder, find as candidates.
+    """Returns the questions with the paragraphs that a search finds as candidates.
 
     path: a table of questions and right passages, see ``read_passage_questions``
     """
@@ -33,19 +41,57 @@ def search_candidates(
     notes: list[str] = []
     asked = thin(asked, (MAX_QUESTIONS, asked.num_pairs), notes)
     paragraphs, right = locate_answers(asked, documents, paragraphs)
-    texts = paragraphs.texts
-    rankings = [rank_by_words(texts, asked.questions, DEPTH, language)]
+    rankings = _search(paragraphs.texts, asked.questions, DEPTH, model, folder, language)
+    data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)
+    places = ["\t".join(paragraphs.documents[rows[0]]).strip() for rows in right]  # "" for a text that joined
+    share = found[data.labels == 1].mean()
+    notes.append(f"{len(paragraphs.texts):,} paragraphs are searched: {share:.0%} of right ones are found, and ranked")
+    many = len(set(places)) > MIN_QUESTIONS
+    questions = divide(str(path), data, clear, None, folder, notes, places if many else ())
+    found = found[questions.compared[data.question_of]]
+    return replace(questions, searched=questions.judged, found=found)
+
+
+def add_search(
+    questions: Questions, paragraphs: Paragraphs, model: str, folder: Path, language: str | None
+) -> Questions:
+    """Returns the questions with up to MAX_ADDED of them scored again, with paragraphs that a search finds.
+
+    These have a right answer in the documents. With fewer than MIN_QUESTIONS such, the questions stay as they are.
+    """
+    judging, num_paragraphs = questions.judging, len(paragraphs.texts)
+    right_ones = judging.keep(judging.labels == 1)
+    paragraphs, right = locate_answers(right_ones, {}, paragraphs)
+    there = np.flatnonzero([rows[0] < num_paragraphs for rows in right])
+    count = f"{len(there):,} of {judging.num_questions:,} questions have a right answer in the documents"
+    if len(there) < MIN_QUESTIONS:
+        return replace(questions, notes=[*questions.notes, f"{count}: too few to measure a search of them"])
+    numbers = there[:: -(-len(there) // MAX_ADDED)]
+    asked = right_ones.take(numbers)
+    rankings = _search(paragraphs.texts, asked.questions, ADDED_DEPTH, model, folder, language)
+    data, found, _ = find_candidates(asked, [right[number] for number in numbers], paragraphs, rankings, ADDED_DEPTH)
+    note = f"{count}; a search of {len(paragraphs.texts):,} paragraphs is measured by {len(numbers):,}"
+    return replace(
+        questions,
+        scored=concatenate([judging, replace(data, split="search")]),
+        asked=np.append(questions.asked, questions.asked[numbers]),
+        searched=np.append(questions.searched, np.ones(len(numbers), dtype=bool)),
+        found=np.append(questions.found, found),
+        notes=[*questions.notes, note],
+    )
+
+
+def _search(
+    texts: list[str], asked: Sequence[str], depth: int, model: str, folder: Path, language: str | None
+) -> list[list[RankedRows]]:
+    """Returns the first texts that BM25 and the model, if it is a bi-encoder, find for each question."""
+    rankings = [rank_by_words(texts, asked, depth, language)]
     if find_kind(model) == BI_ENCODER and not holds_no_weights(model):
         embedder = Embedder(model)
         key = "\0".join([fingerprint_bi_encoder(model), *texts])
         vectors = cache_array(folder / "vectors", key, partial(embedder.embed_answers, texts))
-        rankings.insert(0, find_exactly(vectors, embedder.embed_queries(asked.questions), DEPTH))
-    data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)
-    places = ["\t".join(paragraphs.documents[rows[0]]).strip() for rows in right]  # "" for a text that joined
-    share = found[data.labels == 1].mean()
-    notes.append(f"{len(texts):,} paragraphs are searched: {share:.0%} of the right ones are found, and then ranked")
-    many = len(set(places)) > MIN_QUESTIONS
-    return divide(str(path), data, found, clear, None, folder, notes, places if many else ())
+        rankings.insert(0, find_exactly(vectors, embedder.embed_queries(asked), depth))
+    return rankings
 
 
 def cache_array(folder: Path, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:

@@ -43,34 +43,44 @@ class Questions:
     train:    all questions that rankers are trained on and compared by
     groups:   ``[Q]`` the group of each: those of one group stay in one fold of a cross-validation
     compared: ``[Q]`` bool, those that rankers are compared by; the others are only trained on
-    found:    ``[N]`` bool, of candidates that a search found: False for right ones that it missed, which have no rank
     clear:    ``[N]`` bool, False for wrong candidates that may be right, and so train nothing
     test:     the user's test set, or None
+    scored:   the S questions that rankers score: those that compare them, and then some again, with other candidates
+    asked:    ``[S]`` the number in train of each of these
+    searched: ``[S]`` bool, those whose candidates a search of the documents found
+    found:    bool for each candidate of scored, False for right ones that the search missed, which have no rank
     """
 
     spec: str
     train: AnswerSet
     groups: np.ndarray
     compared: np.ndarray
-    found: np.ndarray
     clear: np.ndarray
     test: AnswerSet | None
+    scored: AnswerSet
+    asked: np.ndarray
+    searched: np.ndarray
+    found: np.ndarray
     notes: list[str]
 
     @property
     def judging(self) -> AnswerSet:
-        """Returns the questions that rankers are compared by."""
+        """Returns the questions that rankers are compared by, with which ``scored`` begins."""
         return self.train.take(self.compared)
+
+    @property
+    def judged(self) -> np.ndarray:
+        """Returns ``[S]`` bool: the scored questions that rankers are compared by."""
+        return np.arange(len(self.asked)) < self.compared.sum()
 
     def select(self, questions: np.ndarray) -> AnswerSet:
         """Returns what is trained on of these questions, ``[Q]`` bool."""
         return self.train.keep(self.clear & questions[self.train.question_of])
 
     def sink_missed(self, scores: np.ndarray) -> np.ndarray:
-        """Returns the scores ``[N]`` of the compared questions, with right answers that no search found ranked last."""
-        found, judging = self.found[self.compared[self.train.question_of]], self.judging
-        lowest = np.minimum.reduceat(scores, judging.starts[:-1])[judging.question_of]
-        return np.where(found, scores, lowest - 1e-3 * max(1e-6, np.ptp(scores)))
+        """Returns the scores of the candidates of ``scored``, with right answers that no search found ranked last."""
+        lowest = np.minimum.reduceat(scores, self.scored.starts[:-1])[self.scored.question_of]
+        return np.where(self.found, scores, lowest - 1e-3 * max(1e-6, np.ptp(scores)))
 
     @property
     def num_folds(self) -> int:
@@ -126,14 +136,12 @@ def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
             usable = f"{count} {data.split} questions with right and wrong candidates"
             raise KinspanError(f"--questions {given}: {usable} are too few: label fifty or more")
     train = thin(pool, MAX_TRAINED, notes)
-    every = np.ones(train.num_pairs, dtype=bool)
-    return divide(given, train, every, every, test, folder, notes)
+    return divide(given, train, np.ones(train.num_pairs, dtype=bool), test, folder, notes)
 
 
 def divide(
     given: str,
     train: AnswerSet,
-    found: np.ndarray,
     clear: np.ndarray,
     test: AnswerSet | None,
     folder: Path,
@@ -154,7 +162,10 @@ def divide(
     groups = group_questions(train, documents)
     if np.ptp(assign_folds(groups, 2)[compared]) == 0:
         raise KinspanError(f"--questions {given}: all share a right answer or a wording, and cannot judge each other")
-    return Questions(f"{FILES}={folder / 'questions'}", train, groups, compared, found, clear, test, notes)
+    scored, searched = train.take(compared), np.zeros(count, dtype=bool)
+    found, spec = np.ones(scored.num_pairs, dtype=bool), f"{FILES}={folder / 'questions'}"
+    asked = np.flatnonzero(compared)
+    return Questions(spec, train, groups, compared, clear, test, scored, asked, searched, found, notes)
 
 
 def _read_pool(given: str, columns: str | None) -> tuple[AnswerSet, AnswerSet | None]:

@@ -16,7 +16,7 @@ from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
 from finetune.data.folds import assign_folds
 from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
-from finetune.evaluation.metrics import MAP, compute_question_metrics
+from finetune.evaluation.metrics import MAP, MRR_10, RECALLS, compute_question_metrics
 from finetune.ranking.embedder import Embedder
 from finetune.ranking.fusion import combine, find_folder
 from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, find_kind
@@ -47,7 +47,7 @@ BI_ENCODER_PLAN, CROSS_ENCODER_PLAN = (0.4, 8, 16), (0.3, 40, 32)
 
 @dataclass(frozen=True)
 class Ranker:
-    """A ranker, and its scores ``[N]`` of the questions that rankers are compared by, out of fold if it is trained.
+    """A ranker, and its scores ``[N]`` of the questions that rankers score, out of fold if it is trained.
 
     role:     "BM25", "bi-encoder", "cross-encoder" or "fusion"
     model:    a folder or hub name; for a trained one that of its start
@@ -67,8 +67,15 @@ class Ranker:
     by_rank: bool = False
 
     def measure(self, data: AnswerSet) -> np.ndarray:
-        """Returns the average precision of each of these questions, ``[Q]``."""
-        return compute_question_metrics(data, self.scores, (MAP,))[MAP]
+        """Returns the average precision ``[Q]`` of each of these questions, the first of those that it has scored."""
+        return compute_question_metrics(data, self.scores[: data.num_pairs], (MAP,))[MAP]
+
+    def measure_search(self, questions: Questions) -> dict[str, float]:
+        """Returns MRR@10 and R@10 of a search of all paragraphs, if there was one."""
+        if not questions.searched.any():
+            return {}
+        figures = compute_question_metrics(questions.scored, self.scores, (MRR_10, RECALLS[-1]), questions.found)
+        return {name: float(values[questions.searched].mean()) for name, values in figures.items()}
 
 
 @dataclass(frozen=True)
@@ -166,15 +173,16 @@ def fuse_rankers(rankers: list[Ranker], questions: Questions) -> Iterator[Ranker
 
     Their weights are fitted out of fold, too.
     """
-    data, fold_of = questions.judging, assign_folds(questions.groups, questions.num_folds)[questions.compared]
+    data, fold_of = questions.judging, assign_folds(questions.groups, questions.num_folds)[questions.asked]
     single = [ranker for ranker in reversed(rankers) if not ranker.parts]  # so that the first of equals is the best
     best = {ranker.role: ranker for ranker in sorted(single, key=lambda ranker: ranker.measure(data).mean())}
     for name, roles in ((FUSION, (BM25, BI_ENCODER)), (FUSION_OF_ALL, (BM25, BI_ENCODER, CROSS_ENCODER))):
         if best.keys() >= set(roles):
             parts = tuple(best[role] for role in roles)
             scores = {part.role: part.scores for part in parts}
-            fused = fuse_out_of_fold(data, scores, fold_of)
-            yield Ranker(name, "fusion", "", fused, parts=parts, weights=fit_weights(data, scores))
+            fused = fuse_out_of_fold(questions.scored, scores, fold_of, questions.judged)
+            weights = fit_weights(data, {role: part[: data.num_pairs] for role, part in scores.items()})
+            yield Ranker(name, "fusion", "", fused, parts=parts, weights=weights)
 
 
 def finish(ranker: Ranker, questions: Questions, folder: Path) -> Ranker:

@@ -19,7 +19,7 @@ from finetune.data.answers import AnswerSet
 from finetune.data.passages import Paragraphs, has_labels
 from finetune.data.registry import parse_columns
 from finetune.evaluation.bm25 import BM25, count_words
-from finetune.evaluation.metrics import MAP
+from finetune.evaluation.metrics import MAP, MRR_10
 from finetune.evaluation.significance import compute_interval
 from finetune.ranking.fusion import write_fusion
 from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, can_embed, find_kind
@@ -33,7 +33,7 @@ from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 
 from .budget import BATCH, Budget
 from .page import render_page
-from .passages import search_candidates
+from .passages import MAX_PARAGRAPHS, add_search, search_candidates
 from .questions import FILES, SAMPLE, TEST, TEST_FILE, Questions, load_questions, make_spec
 from .rankers import (
     PRETRAINED,
@@ -48,7 +48,7 @@ from .rankers import (
     plan_trainings,
     train_rankers,
 )
-from .verdict import LEVEL, UNJUDGED, Verdict, judge, judge_without_labels
+from .verdict import LEVEL, SEARCHED, UNJUDGED, Verdict, judge, judge_without_labels
 
 log = logging.getLogger(__name__)
 
@@ -115,10 +115,16 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
     output, pretrained = options.output, str(options.output / PRETRAINING / RELEASE)
     set_threads()
     log.info("device: %s", name_device())
-    corpus, objective, notes = _prepare(options, hooks, questions)
+    corpus, objective, num_paragraphs, notes = _prepare(options, hooks, questions)
     comparison = None
     if questions:
         questions.write(output)
+        if not questions.searched.any() and options.questions != SAMPLE:
+            if num_paragraphs > MAX_PARAGRAPHS:
+                notes.append(f"a search of more than {MAX_PARAGRAPHS:,} paragraphs is not measured here")
+            else:
+                paragraphs = hooks.read(options.documents)
+                questions = add_search(questions, paragraphs, options.model, output, options.language)
         count, num_compared = questions.train.num_questions, int(questions.compared.sum())
         compared = f"questions: {count:,}, of which {num_compared:,} compare rankers"
         tested = [f"test questions: {questions.test.num_questions:,}"] if questions.test else []
@@ -127,7 +133,7 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
     if questions:
         comparison = Comparison(options, questions)
         list(plan_trainings(options.model, options.model, questions, 10**9))  # refuses early what cannot be trained
-        comparison.add(list_untrained(options.model, comparison.data, comparison.cache))
+        comparison.add(list_untrained(options.model, questions.scored, comparison.cache))
     summary = _pretrain(options, hooks, corpus, objective)
     learned = _list_learned(summary)
     log.info("\n".join(learned))
@@ -150,11 +156,16 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
     return result
 
 
-def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions | None) -> tuple[Path, str, list[str]]:
-    """Makes the corpus, of a forum without threads whose answers are labels; returns it, its objective, and notes."""
+def _prepare(
+    options: AdaptOptions, hooks: PipelineHooks, questions: Questions | None
+) -> tuple[Path, str, int, list[str]]:
+    """Makes the corpus, of a forum without threads whose answers are labels.
+
+    Returns it, its objective, the number of the documents' paragraphs, and notes.
+    """
     corpus = options.output / "corpus"
     counts = hooks.prepare(options.documents, options.model, corpus, [])
-    objective, left_out = hooks.choose(corpus), 0
+    num_paragraphs, objective, left_out = counts["paragraphs"], hooks.choose(corpus), 0
     answers = questions.list_right() if questions and objective != "ssp" else []
     record = read_object(options.output / STARTED, "delete it")
     key = fingerprint_identity({ANSWERS: answers})
@@ -170,7 +181,7 @@ def _prepare(options: AdaptOptions, hooks: PipelineHooks, questions: Questions |
         notes.append(f"left out {left_out:,} documents that hold the right answer to a question that judges")
     if counts["paragraphs"] < FEW_PARAGRAPHS:
         notes.append(f"fewer than {FEW_PARAGRAPHS} paragraphs teach a model next to nothing: give more documents")
-    return corpus, objective, notes
+    return corpus, objective, num_paragraphs, notes
 
 
 def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objective: str) -> JsonObject:
@@ -265,7 +276,7 @@ class Comparison:
         """Trains and compares all rankers, judges, and releases the one to use; ``updates``: those of pre-training."""
         model, output, questions = self.options.model, self.options.output, self.questions
         runs = output / "rankers"
-        self.add([self.cache.rank(PRETRAINED, CROSS_ENCODER, pretrained, self.data)])
+        self.add([self.cache.rank(PRETRAINED, CROSS_ENCODER, pretrained, questions.scored)])
         starts = {f"{ranker.role} {ranker.model}": ranker for ranker in self.rankers}
         self.add(train_rankers(plan_trainings(model, pretrained, questions, updates), starts, questions, runs))
         self.add(fuse_rankers(self.rankers, questions))
@@ -287,7 +298,7 @@ class Comparison:
         """Returns how many different sets of rankers these questions, or some of them, have judged, now included."""
         path = self.options.output / STARTED
         record = read_object(path, "delete it")
-        scores = np.concatenate([ranker.scores for ranker in self.rankers]).round(4).tolist()
+        scores = np.concatenate([ranker.scores[: self.data.num_pairs] for ranker in self.rankers]).round(4).tolist()
         look = fingerprint_identity({"of": fingerprint_answers(judging), "by": scores})
         looks = record.setdefault(LOOKS, {})
         looks[look] = list(judging.questions)
@@ -298,17 +309,23 @@ class Comparison:
 def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
     """Returns what the verdict says and, for each ranker, its MAP, gain over the base model, and cost."""
     data, base = comparison.data, verdict.base.measure(comparison.data)
-    rows = []
+    questions, rows = comparison.questions, list[JsonObject]()
     for ranker in comparison.rankers:
         values, cost = ranker.measure(data), comparison.costs[ranker.name]
         low, high = (None, None) if ranker is verdict.base else compute_interval(values - base)
         figures = {"map": float(values.mean()), "gain": float((values - base).mean()), "low": low, "high": high}
         training = {"updates": ranker.updates, "folds": ranker.training.num_folds} if ranker.training else {}
         costs = {"p": verdict.p.get(ranker.name), **cost._asdict()}
-        rows.append({"name": ranker.name, **figures, **costs, **training, "weights": dict(ranker.weights)})
+        search = ranker.measure_search(questions)
+        row = {"name": ranker.name, **figures, **costs, **training, "weights": dict(ranker.weights), "search": search}
+        rows.append(row)
+    sentence = verdict.sentence
+    if verdict.chosen is not verdict.base and questions.searched.any():
+        mrr, base_mrr = (ranker.measure_search(questions)[MRR_10] for ranker in (verdict.chosen, verdict.base))
+        sentence += SEARCHED.format(mrr=mrr, base_mrr=base_mrr)
     return {
         "rankers": sorted(rows, key=lambda row: -row["map"]),
-        "verdict": verdict.sentence,
+        "verdict": sentence,
         "chosen": verdict.chosen.name,
         "base": verdict.base.name,
         "figures": verdict.figures,

@@ -22,6 +22,7 @@ from finetune.data.passages import Paragraphs
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
+from finetune.ranking.embedder import Embedder
 from finetune.ranking.model import score_answers
 from tests.conftest import write_jsonl
 from tests.finetune.conftest import WORDS
@@ -223,10 +224,39 @@ def test_questions_with_their_right_passages_alone_are_judged_by_a_search(option
     trained = set(questions.select(np.arange(train.num_questions) == 0).answers.to_pylist())
     assert right in trained
     assert not trained & beside
-    missed = replace(questions, found=train.labels == 0)
+    missed = replace(questions, found=questions.scored.labels == 0)
     training, *_ = rankers.plan_trainings(given.model, given.model, questions, 100)
     scores, _ = train_in_folds(training, missed, given.output / "rankers")  # of which the updates were chosen
     assert (np.minimum.reduceat(scores, train.starts[:-1])[train.question_of] == scores)[train.labels == 1].all()
+
+
+def test_a_search_of_the_documents_is_measured_beside_labelled_candidates(options, hooks, tmp_path):
+    texts = hooks.read([]).texts
+    lines = [
+        {"question": f"{texts[number]} why?", "answer": texts[number + k] if k < 9 else "none", "label": int(k == 0)}
+        for number in range(0, 60, 3)
+        for k in (0, 1, 9)
+    ]
+    given = options(questions=str(write_jsonl(tmp_path / "labelled.jsonl", lines)))
+    result = adapt(given, hooks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "MAX_PARAGRAPHS", 8)  # the documents have 9
+        unsearched = adapt(replace(given, output=tmp_path / "unsearched"), hooks)
+    for row, same in zip(result["rankers"], unsearched["rankers"], strict=True):  # it changes no other figure
+        assert {**row, "ms": 0, "search": {}} == {**same, "ms": 0}
+    rows = {row["name"]: row["search"] for row in result["rankers"]}
+    embedder = Embedder(given.model)
+    similarity = embedder.embed_queries([line["question"] for line in lines[::3]]) @ embedder.embed_answers(texts).T
+    right = similarity[np.arange(20), np.arange(0, 60, 3)]
+    ranks = 1 + (similarity > right[:, None]).sum(axis=1)
+    assert rows[result["base"]]["mrr@10"] == pytest.approx(np.where(ranks <= 10, 1 / ranks, 0).mean())
+    assert rows[result["base"]]["r@10"] == pytest.approx((ranks <= 10).mean())
+    assert rows[BM25]["mrr@10"] > 0.9
+    assert format_result(result).count(f"{rows[BM25]['mrr@10']:.3f}")
+    trained = questions.load_questions(given.questions, None, given.output)
+    searched = passages.add_search(trained, hooks.read([]), given.model, given.output, None)
+    every = np.ones(20, dtype=bool)
+    assert searched.select(every).num_pairs == trained.select(every).num_pairs == 60
 
 
 def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(options, hooks, folder, tmp_path):
@@ -241,7 +271,7 @@ def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(opt
     begun.output.mkdir()
     (begun.output / run.STARTED).write_text("{}")
     forum = replace(hooks, prepare=prepare, choose=lambda corpus: "title_answer")
-    corpus, _, notes = run._prepare(begun, forum, given)
+    corpus, _, _, notes = run._prepare(begun, forum, given)
     measured = [
         split.answers[row].as_py() for split in (given.judging, given.test) for row in split.labels.nonzero()[0]
     ]
