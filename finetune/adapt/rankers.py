@@ -146,7 +146,7 @@ def plan_trainings(model: str, pretrained: str, questions: Questions, updates: i
         needed = min(least, longest)
         num_folds = questions.num_folds if paid >= needed * (1 + questions.num_folds) else MIN_FOLDS
         if paid < needed * (1 + num_folds):
-            log.info("%s: left out, it takes %.0f times the --budget", name, needed * (1 + num_folds) / paid)
+            log.info("%s: left out, it takes %.1f times the --budget", name, needed * (1 + num_folds) / paid)
             continue
         max_updates = int(min(longest, paid / (1 + num_folds)))
         yield replace(training, max_updates=-(-max_updates // VALIDATIONS) * VALIDATIONS, num_folds=num_folds)

@@ -320,9 +320,10 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
         row = {"name": ranker.name, **figures, **costs, **training, "weights": dict(ranker.weights), "search": search}
         rows.append(row)
     sentence = verdict.sentence
-    if verdict.chosen is not verdict.base and questions.searched.any():
-        mrr, base_mrr = (ranker.measure_search(questions)[MRR_10] for ranker in (verdict.chosen, verdict.base))
-        sentence += SEARCHED.format(mrr=mrr, base_mrr=base_mrr)
+    if questions.searched.any():
+        mrr = {row["name"]: row["search"][MRR_10] for row in rows}
+        best = max(mrr, key=lambda name: mrr[name])
+        sentence += SEARCHED.format(chosen=mrr[verdict.chosen.name], name=best, best=mrr[best])
     return {
         "rankers": sorted(rows, key=lambda row: -row["map"]),
         "verdict": sentence,
