@@ -107,6 +107,11 @@ def name_base(model: str) -> str:
     return f"{shorten_name(model)} as it is"
 
 
+def name_fused(model: str) -> str:
+    """Returns the name of the rank fusion of BM25 and the base model among the rankers."""
+    return f"rank fusion of {BM25} and {name_base(model)}"
+
+
 def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[Ranker]:
     """Yields BM25 and, if the base model can rank, that and the rank fusion of both."""
     words = cache.rank(BM25, BM25, BM25, data)
@@ -121,7 +126,7 @@ def list_untrained(model: str, data: AnswerSet, cache: ScoreCache) -> Iterator[R
     yield base
     weights = {BM25: 1.0, base.role: 1.0}
     fused = combine({BM25: words.scores, base.role: base.scores}, weights, data.starts, by_rank=True)
-    yield Ranker(f"rank fusion of {BM25} and {base.name}", "fusion", "", fused, None, 0, (words, base), weights, True)
+    yield Ranker(name_fused(model), "fusion", "", fused, None, 0, (words, base), weights, True)
 
 
 def plan_trainings(model: str, pretrained: str, questions: Questions, updates: int) -> Iterator[Training]:

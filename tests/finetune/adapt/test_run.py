@@ -253,6 +253,10 @@ def test_a_search_of_the_documents_is_measured_beside_labelled_candidates(option
     assert rows[result["base"]]["r@10"] == pytest.approx((ranks <= 10).mean())
     assert rows[BM25]["mrr@10"] > 0.9
     assert format_result(result).count(f"{rows[BM25]['mrr@10']:.3f}")
+    kept = {**result, "release": None, "chosen": result["base"]}
+    for mrr, first_stage in ((-1.0, 0), (1.0, 1)):  # the search to paste is the better one
+        rows[rankers.name_fused(given.model)]["mrr@10"] = mrr
+        assert run._list_commands(given, None, kept)[1].count("--first_stage fusion") == first_stage
     trained = questions.load_questions(given.questions, None, given.output)
     searched = passages.add_search(trained, hooks.read([]), given.model, given.output, None)
     every = np.ones(20, dtype=bool)
