@@ -342,12 +342,10 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
         model = options.model
     is_default = model is None or name_installed(model) == DEFAULT_MODEL_NAME
     embedding = ["--model", model] if model and not is_default and can_embed(model) else []
-    by_both = ["--first_stage", "fusion"]  # as its candidates were found, or at least no worse
+    ranking: list[object] = ["--cross_encoder", model] if not is_default and kind != BI_ENCODER else []
     mrr = {row["name"]: row["search"].get(MRR_10, 0) for row in result["rankers"]}
-    if not is_default and kind != BI_ENCODER:
-        ranking = ["--cross_encoder", model, *by_both]
-    else:
-        ranking = by_both if mrr.get(name_fused(options.model), 0) > mrr.get(result["chosen"], 0) else []
+    if ranking or mrr.get(name_fused(options.model), 0) > mrr.get(result["chosen"], 0):
+        ranking += ["--first_stage", "fusion"]  # as a re-ranker's candidates were found, or at least no worse
     index = options.output / "index"
     is_sample = options.questions == SAMPLE  # no questions about the documents
     question = "your question" if is_sample or not questions else questions.judging.questions[0]
