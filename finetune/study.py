@@ -33,7 +33,7 @@ from finetune.training.card import AS_STARTED, AS_TRANSFERRED
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, check, choose_metrics, list_metrics, list_seeds
 from finetune.training.experiment import read_figures, run_experiment
 from finetune.training.stages import BEST, load_data, name_set
-from pretrain.engine.stop import Stopped, listen_for_stop
+from pretrain.engine.stop import listen_for_stop
 from pretrain.engine.world import read_launcher_variables
 
 log = logging.getLogger(__name__)
@@ -302,15 +302,13 @@ def run_study(context: StudyContext) -> Settings:
     hours += [settings.get("max_hours") for row in study.rows for _, settings in row.stages]
     limits = [convert_setting(FinetuneConfig, "max_hours", value) for value in hours if value is not None]
     results, trained = [], set()
-    with listen_for_stop(min(limits, default=None)) as request:
+    with listen_for_stop(min(limits, default=None)):
         for row in rows:
             for stage in row.stages:
                 if stage.model not in trained:
                     log.info("\n== %s: %s", row.row.name, stage.title)
                     stage.run()
                     trained.add(stage.model)
-                if request.wanted():
-                    raise Stopped
             log.info("\n== %s: %s", row.row.name, row.config.output_dir)
             results.append(run_experiment(row.config, baselines=False))
     done = list(zip(rows, results, strict=True))

@@ -19,17 +19,14 @@ from functools import partial
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.texts import find_bodies, find_linked, find_titles
 
-from .forums import make_forum_objective, sample_questions, view_nothing, view_questions
+from .forums import make_forum_objective, sample_questions, view_questions
 
 TITLE, BODY, OTHER_TITLE, OTHER_BODY = range(4)  # indices of the view's texts
 
 
 def view(shard: Shard) -> Shard:
     """Returns a view of the questions that duplicate another one in the shard."""
-    titles, linked = find_titles(shard), find_linked(shard)
-    if titles is None or linked is None:
-        return view_nothing(shard)
-    bodies = find_bodies(shard)
+    titles, bodies, linked = find_titles(shard), find_bodies(shard), find_linked(shard)
     return view_questions(shard, titles, bodies, titles.take(linked), bodies.take(linked))
 
 

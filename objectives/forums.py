@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from data_pipeline.corpus import Shard
-from data_pipeline.sampling.block import Block, Spans
+from data_pipeline.sampling.block import Block, Spans, has_text
 from data_pipeline.sampling.pairs import Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 from data_pipeline.sampling.texts import TextColumn, find_block_groups, make_spans, view_texts
@@ -29,16 +29,6 @@ NO_OTHER_TEXT = (
 NUM_DRAWS = -(-TRIES // 4) * 4  # per question: one for each try of the negative
 
 
-def usable(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
-    """Accepts all questions, since a view has only usable ones."""
-    return num_sentences > 0
-
-
-def view_nothing(shard: Shard) -> Shard:
-    """Returns a view without questions, for a shard that lacks the column."""
-    return view_texts(shard, np.zeros(0, dtype=np.int64), [])
-
-
 def view_questions(shard: Shard, *texts: TextColumn) -> Shard:
     """Returns a view of the questions that have all of these texts."""
     filled = np.stack([text.lengths > 0 for text in texts]).all(axis=0)
@@ -46,7 +36,7 @@ def view_questions(shard: Shard, *texts: TextColumn) -> Shard:
 
 
 make_forum_objective = partial(
-    Objective, max_length=MAX_LENGTH, num_draws=NUM_DRAWS, usable=usable, pairs_per_anchor=2, source=RUECKLE
+    Objective, max_length=MAX_LENGTH, num_draws=NUM_DRAWS, usable=has_text, pairs_per_anchor=2, source=RUECKLE
 )
 
 

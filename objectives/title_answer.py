@@ -14,7 +14,7 @@ from functools import partial
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.texts import find_accepted_answers, find_bodies, find_titles
 
-from .forums import make_forum_objective, sample_questions, view_nothing, view_questions
+from .forums import make_forum_objective, sample_questions, view_questions
 
 TITLE, ANSWER = 0, 1  # indices of the view's texts, without bodies
 QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # with bodies: title and body, answer
@@ -22,10 +22,8 @@ QUESTION, ANSWER_TO_QUESTION = (0, 1), (2,)  # with bodies: title and body, answ
 
 def view(shard: Shard, with_body: bool = False) -> Shard:
     """Returns a view of the questions that have a title, an accepted answer and, if ``with_body``, a body."""
-    titles, answers = find_titles(shard), find_accepted_answers(shard)
-    if titles is None or answers is None:
-        return view_nothing(shard)
-    return view_questions(shard, titles, *([find_bodies(shard)] if with_body else []), answers)
+    bodies = [find_bodies(shard)] if with_body else []
+    return view_questions(shard, find_titles(shard), *bodies, find_accepted_answers(shard))
 
 
 TITLE_ANSWER = make_forum_objective(

@@ -16,7 +16,7 @@ from functools import partial
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.texts import find_bodies, find_equal, find_titles
 
-from .forums import make_forum_objective, sample_questions, view_nothing, view_questions
+from .forums import make_forum_objective, sample_questions, view_questions
 
 TITLE, BODY = 0, 1  # indices of the view's texts
 
@@ -24,8 +24,6 @@ TITLE, BODY = 0, 1  # indices of the view's texts
 def view(shard: Shard) -> Shard:
     """Returns a view of the questions that have a title and a body that differs from it."""
     titles, bodies = find_titles(shard), find_bodies(shard)
-    if titles is None:
-        return view_nothing(shard)
     return view_questions(shard, titles, bodies.drop(find_equal(titles, bodies)))
 
 

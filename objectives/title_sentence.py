@@ -14,15 +14,13 @@ from dataclasses import replace
 from data_pipeline.corpus import Shard
 from data_pipeline.sampling.texts import TextColumn, find_bodies, find_equal, find_titles
 
-from .forums import RUECKLE, view_nothing, view_questions
+from .forums import RUECKLE, view_questions
 from .title_body import TITLE_BODY
 
 
 def view(shard: Shard) -> Shard:
     """Returns a view of the documents with a title and a first sentence that differs from it."""
     titles, bodies = find_titles(shard), find_bodies(shard)
-    if titles is None:
-        return view_nothing(shard)
     first = shard.paragraph_starts[shard.document_starts[:-1]]  # [D] first sentences; past the last one for no text
     end = shard.sentence_starts[(first + 1).clip(max=len(shard.sentence_starts) - 1)]
     sentences = TextColumn(bodies.start, end.clip(max=bodies.end), bodies.values)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object
-from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints, remove_later
+from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints
 from pretrain.engine.log import WANDB_ID, cut_log
 from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, RUN, SUMMARY, write_record
 from pretrain.engine.schedule import OPEN_ENDED, Schedule
@@ -79,7 +79,9 @@ def change_length(folder: Path, facts: JsonObject, schedule: Schedule) -> None:
         shutil.copytree(folder, archive, ignore=lambda path, names: NOT_COPIED if Path(path) == folder else ())
         (archive / CHECKPOINTS).mkdir()
         os.replace(last, archive / CHECKPOINTS / last.name)
-    remove_later(checkpoints, step)
+    for checkpoint in list_checkpoints(checkpoints):
+        if get_step(checkpoint) > step:
+            shutil.rmtree(checkpoint, ignore_errors=True)
     cut_log(folder / "metrics.jsonl", step)
     (folder / WANDB_ID).unlink(missing_ok=True)  # W&B gets a new run, because it cannot replace figures
     (folder / SUMMARY).unlink(missing_ok=True)

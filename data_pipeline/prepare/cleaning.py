@@ -353,10 +353,8 @@ def _drop_short(document: Document, paragraphs: list[str], rules: Rules, tally: 
 @cache
 def _load_model() -> "LanguageIdentifier":
     """Loads py3langid's identifier; its model is part of the package, so no network is needed."""
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError as error:
-        raise KinspanError("--languages needs py3langid: pip install 'kinspan[prepare]'") from error
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
     return LanguageIdentifier.from_model_file(MODEL_FILE)
 
 

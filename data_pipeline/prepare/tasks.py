@@ -125,10 +125,8 @@ class Engine:
 
     def _run_on_ray(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
         """Runs on the cluster at RAY_ADDRESS, or on one that is started on this machine if it is not set."""
-        try:
-            import ray
-        except ImportError as error:
-            raise KinspanError("--executor ray: Ray is not installed; pip install 'kinspan[ray]'") from error
+        import ray
+
         if not ray.is_initialized():
             local = {"num_cpus": self.num_workers, "include_dashboard": False}
             settings = {} if os.environ.get("RAY_ADDRESS") else local

@@ -81,7 +81,7 @@ class Block:
 
     def __init__(self, shards: list[Shard], split: str, usable: UsableRule) -> None:
         self.shards = shards
-        parts = [find_usable(shard, split, _has_text) for shard in shards]
+        parts = [find_usable(shard, split, has_text) for shard in shards]
         self.shard_number = np.repeat(np.arange(len(shards), dtype=np.int16), [len(p) for p, _ in parts])
         self.paragraph = np.concatenate([p for p, _ in parts]).astype(np.int32)
         self.num_sentences = np.concatenate(
@@ -155,7 +155,8 @@ class Block:
         return shard, row, int(self.paragraph[paragraph] - shard.document_starts[row])
 
 
-def _has_text(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
+def has_text(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
+    """Accepts all paragraphs, and all questions of a view, which has only usable ones."""
     return num_sentences > 0
 
 

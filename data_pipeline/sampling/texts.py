@@ -38,10 +38,15 @@ class TextColumn:
         return self.end - self.start
 
 
-def find_titles(shard: Shard) -> TextColumn | None:
-    """Returns the title of each document; None in a corpus whose readers gave none."""
+def find_nothing(shard: Shard) -> TextColumn:
+    """Returns no text for each document, in place of a column that the corpus lacks."""
+    return find_bodies(shard).take(np.full(len(shard.rows), -1))
+
+
+def find_titles(shard: Shard) -> TextColumn:
+    """Returns the title of each document."""
     if "title_tokens" not in shard.rows.schema.names:
-        return None
+        return find_nothing(shard)
     titles = shard.rows.column("title_tokens")
     bounds = _get_offsets(titles.values)[_get_offsets(titles)]
     return TextColumn(bounds[:-1], bounds[1:], titles.values.values)
@@ -53,31 +58,28 @@ def find_bodies(shard: Shard) -> TextColumn:
     return TextColumn(bounds[:-1], bounds[1:], shard.rows.column("tokens").values.values.values)
 
 
-def find_accepted_answers(shard: Shard) -> TextColumn | None:
-    """Returns the accepted answer of each document; None in a corpus whose readers gave no answers."""
+def find_accepted_answers(shard: Shard) -> TextColumn:
+    """Returns the accepted answer of each document."""
     if "answers" not in shard.rows.schema.names:
-        return None
+        return find_nothing(shard)
     answers = shard.rows.column("answers")
     accepted = shard.rows.column("accepted").to_numpy().astype(np.int64)
     bounds = _get_offsets(answers.values.values)[_get_offsets(answers.values)]
     index = np.where(accepted >= 0, _get_offsets(answers)[:-1] + accepted, -1)
     all_answers = TextColumn(bounds[:-1], bounds[1:], answers.values.values.values)
-    return all_answers.take(index) if len(bounds) > 1 else None
+    return all_answers.take(index) if len(bounds) > 1 else find_nothing(shard)
 
 
-def find_linked(shard: Shard) -> np.ndarray | None:
-    """Returns, for each document, the row of the first one in this shard that it links to, -1 for none: ``[D]``.
-
-    None in a corpus whose readers gave no links.
-    """
+def find_linked(shard: Shard) -> np.ndarray:
+    """Returns, for each document, the row of the first one in this shard that it links to, -1 for none: ``[D]``."""
+    linked = np.full(len(shard.rows), -1, dtype=np.int64)
     if "links" not in shard.rows.schema.names:
-        return None
+        return linked
     links = shard.rows.column("links")
     names, linked_names = _name_documents(shard)
     target = pc.index_in(linked_names, value_set=names).fill_null(-1).to_numpy()
     source = np.repeat(np.arange(len(links)), np.diff(_get_offsets(links)))
     is_usable = (target >= 0) & (target != source)
-    linked = np.full(len(links), -1, dtype=np.int64)
     rows, first = np.unique(source[is_usable], return_index=True)
     linked[rows] = target[is_usable][first]
     return linked

@@ -37,7 +37,7 @@ def find_ranker(source: Path) -> Path | None:
     except (LookupError, TypeError, ValueError) as error:
         raise KinspanError(f"{source / RESULTS} is damaged ({quote_error(error)}): {REPAIR}") from error
     if not (best / ABOUT).is_file():
-        raise KinspanError(f"{best}, which has the highest dev MAP, is gone: {REPAIR}")
+        raise KinspanError(f"{best}, which has the highest dev MAP, is gone: delete {best.parent} to train it again")
     return best
 
 

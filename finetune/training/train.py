@@ -82,33 +82,32 @@ def _train(
     stage: TrainingStage, seed: int, folder: Path, ranks: Ranks, setup: RankerSetup, request: StopRequest
 ) -> JsonObject:
     """Builds the engine, loads the newest complete checkpoint, and trains to the end; returns the summary."""
-    config, checkpoints, run = stage.config, folder / CHECKPOINTS, None
+    config, checkpoints = stage.config, folder / CHECKPOINTS
+    note_place("reading checkpoints", untimed=True)
+    log.info("%s: at most %s updates, %s in an epoch", stage.what, setup.schedule.total, setup.epoch_steps)
+    background = torch.cuda.is_available()  # on a CPU, writing would take cores from training
+    writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
+    checkpoint = find_resumable(checkpoints)
+    universal = convert_to_universal(checkpoint, ranks.world, ranks.rank) if checkpoint else None
+    precision = choose_precision(config.precision, zero_stage(ranks.deepspeed))
+    settings = complete_settings(ranks.deepspeed, config.max_grad_norm, setup.layout, precision)
+    run = _Run(
+        rank=ranks.rank,
+        engine=build_engine(setup.ranker, settings, config.learning_rate, config.weight_decay),
+        writer=writer,
+        schedule=setup.schedule,
+        progress=FitProgress(world_size=ranks.world),
+        request=request,
+        max_skips=config.max_skipped_steps,
+        stage=stage,
+        seed=seed,
+        folder=folder,
+        setup=setup,
+        precision=precision,
+    )
     try:
-        note_place("reading checkpoints", untimed=True)
-        log.info("%s: at most %s updates, %s in an epoch", stage.what, setup.schedule.total, setup.epoch_steps)
-        background = torch.cuda.is_available()  # on a CPU, writing would take cores from training
-        writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
-        checkpoint = find_resumable(checkpoints)
-        universal = convert_to_universal(checkpoint, ranks.world, ranks.rank) if checkpoint else None
-        precision = choose_precision(config.precision, zero_stage(ranks.deepspeed))
-        settings = complete_settings(ranks.deepspeed, config.max_grad_norm, setup.layout, precision)
-        engine = build_engine(setup.ranker, settings, config.learning_rate, config.weight_decay)
-        run = _Run(
-            rank=ranks.rank,
-            engine=engine,
-            writer=writer,
-            schedule=setup.schedule,
-            progress=FitProgress(world_size=ranks.world),
-            request=request,
-            max_skips=config.max_skipped_steps,
-            stage=stage,
-            seed=seed,
-            folder=folder,
-            setup=setup,
-            precision=precision,
-        )
         if checkpoint:
-            run.progress = FitProgress(**load_checkpoint(engine, checkpoint, ranks.world, universal))
+            run.progress = FitProgress(**load_checkpoint(run.engine, checkpoint, ranks.world, universal))
             run.saved_at = run.progress.step
             log.info("resuming from %s at step %s", checkpoint, run.progress.step)
         run.restore_window()
@@ -119,10 +118,9 @@ def _train(
         run.train()
         return run.finish()
     finally:
-        if run and run.metrics:
+        if run.metrics:
             run.metrics.close()
-        if run:
-            release_engine(run.engine)
+        release_engine(run.engine)
 
 
 @dataclass

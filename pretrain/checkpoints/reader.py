@@ -42,13 +42,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(paths, key=get_step, reverse=True)
 
 
-def remove_later(folder: Path, step: int) -> None:
-    """Removes the checkpoints of later steps, when a run is set back to this one."""
-    for checkpoint in list_checkpoints(folder):
-        if get_step(checkpoint) > step:
-            shutil.rmtree(checkpoint, ignore_errors=True)
-
-
 def find_newest(folder: Path, last_step: int | None = None) -> tuple[Path | None, list[str]]:
     """Returns the newest valid checkpoint up to ``last_step``, and a line about each newer one, which is damaged.
 

@@ -86,20 +86,13 @@ def _has_bf16_processor() -> bool:
     return bool(capabilities.get("amx_bf16") or (capabilities.get("avx512_bf16") and not is_intel))
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether memory ran out, on the GPU or on the host."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in OUT_OF_MEMORY)
-
-
 @contextmanager
 def refuse_out_of_memory(message: str) -> Iterator[None]:
-    """Raises KinspanError with this message if memory runs out in the block."""
+    """Raises KinspanError with this message if memory runs out in the block, on the GPU or on the host."""
     try:
         yield
-    except Exception as error:
-        if not is_out_of_memory(error):
+    except (MemoryError, RuntimeError) as error:  # torch's error for a GPU is a RuntimeError, too
+        if isinstance(error, RuntimeError) and not any(sign in str(error).lower() for sign in OUT_OF_MEMORY):
             raise
         raise KinspanError(message) from error
 

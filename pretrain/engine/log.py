@@ -8,6 +8,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ class Log:
         board: "WandbBoard | None" = None,
     ) -> None:
         self.path = folder / METRICS
-        damaged = self.path.read_bytes().count(b"\n") - len(complete_lines(self.path)) if self.path.exists() else 0
+        damaged = self.path.read_bytes().count(b"\n") - len(_read_lines(self.path)) if self.path.exists() else 0
         cut_log(self.path, first_step, undone)
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
         self.tensorboard: SummaryWriter | None = None
@@ -124,7 +125,7 @@ def cut_log(path: Path, step: int, undone: tuple[str, ...] = ()) -> None:
     def is_kept(line: JsonObject) -> bool:
         return 0 < step >= line["step"] and not (line["step"] == step and line["split"] in undone)
 
-    write_atomically(path, "".join(line for line in complete_lines(path) if is_kept(json.loads(line))))
+    write_atomically(path, "".join(line for line, entry in _read_lines(path) if is_kept(entry)))
 
 
 # The figures on the screen, those that change from the first steps on first. Pair accuracy and F1 are in metrics.jsonl
@@ -158,23 +159,19 @@ def format_time(seconds: float) -> str:
 
 def read_metrics(folder: Path) -> list[JsonObject]:
     """Returns the undamaged lines of a run's metrics.jsonl, parsed."""
-    return [json.loads(line) for line in complete_lines(folder / METRICS)]
+    return [entry for _, entry in _read_lines(folder / METRICS)]
 
 
-def complete_lines(path: Path) -> list[str]:
-    """Returns the undamaged lines of a metrics.jsonl. A killed run may have left half a line at the end."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    return [line.decode("utf-8") for line in lines if line.endswith(b"\n") and _is_valid(line)]
-
-
-def _is_valid(line: bytes) -> bool:
-    try:
-        entry = json.loads(line.decode("utf-8"))  # json.loads would also decode invalid UTF-8
-        return isinstance(entry["step"], int) and 0 <= entry["step"] <= MAX_STEP and isinstance(entry["split"], str)
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return False
+def _read_lines(path: Path) -> list[tuple[str, JsonObject]]:
+    """Returns each undamaged line as text and parsed. A killed run may have left half a line at the end."""
+    lines = []
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        with suppress(ValueError, LookupError, TypeError, RecursionError):
+            entry = json.loads(text := line.decode("utf-8"))  # json.loads would also decode invalid UTF-8
+            is_valid = isinstance(entry["step"], int) and 0 <= entry["step"] <= MAX_STEP
+            if text.endswith("\n") and is_valid and isinstance(entry["split"], str):
+                lines.append((text, entry))
+    return lines
 
 
 def find_warnings(facts: JsonObject) -> list[str]:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from data_pipeline.core.errors import KinspanError, quote_error
 
 Value = TypeVar("Value")
+FAILURES = ("connection closed", "connection reset", "broken pipe", "gloo", "nccl")  # in errors of collectives
 TIMEOUT = timedelta(hours=24)  # long, because the watchdog notices a stalled rank much earlier, and names it
 
 
@@ -109,22 +110,8 @@ def make_first_on_each_machine(local_rank: int, make: Callable[[], Value]) -> Va
     return made[0]
 
 
-def is_communication_failure(error: BaseException) -> bool:
-    """Returns whether a collective raised this error: another rank may have ended, or the network failed."""
-    text = str(error).lower()
-    return (
-        not isinstance(error, KinspanError)
-        and is_distributed()
-        and any(sign in text for sign in ("connection closed", "connection reset", "broken pipe", "gloo", "nccl"))
-    )
-
-
 class CommunicationFailure(KinspanError):
     """Raised when a collective failed, as the network broke or another rank ended; the watchdog finds out which."""
-
-    def __init__(self, error: BaseException) -> None:
-        cause = quote_error(error)
-        super().__init__(f"rank {dist.get_rank()}: communication with the other ranks failed: {cause}")
 
 
 @contextmanager
@@ -133,6 +120,7 @@ def report_failures() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not is_communication_failure(error):
+        if not is_distributed() or not any(sign in str(error).lower() for sign in FAILURES):
             raise
-        raise CommunicationFailure(error) from error
+        failure = f"rank {dist.get_rank()}: communication with the other ranks failed: {quote_error(error)}"
+        raise CommunicationFailure(failure) from error

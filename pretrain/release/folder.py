@@ -13,6 +13,7 @@ from transformers.utils import cached_file
 from transformers.utils.hub import extract_commit_hash
 
 from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import hash_file
 from data_pipeline.core.hub import ABSENT
 
 FACTS = "kinspan.json"  # the facts of a release; a folder without it is not a release
@@ -54,9 +55,7 @@ def fingerprint_model(name_or_dir: str, ignored: Collection[str] = ()) -> str:
     for path in sorted(Path(root) / name for root, _, names in os.walk(folder, followlinks=True) for name in names):
         place = path.relative_to(folder)
         if path.suffix in FINGERPRINTED_SUFFIXES and IGNORED_FILES.union(ignored).isdisjoint(place.parts):
-            digest.update(str(place).encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(str(place).encode() + bytes.fromhex(hash_file(path)))
     return digest.hexdigest()[:16]
 
 

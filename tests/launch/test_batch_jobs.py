@@ -154,6 +154,12 @@ def test_a_lost_rank_is_named_and_queued_again_as_long_as_the_run_comes_further(
         assert ("came no further either" in output) != queued
 
 
+def test_a_run_that_is_stopped_before_each_first_update_is_not_queued_for_ever(job, stopped):
+    for start, step, queued in ((0, 0, True), (1, 0, True), (2, 0, False), (3, 5, True)):
+        _, _, calls = job(75, stopped.replace("step 5", f"step {step}"), SLURM_RESTART_COUNT=start)
+        assert (REQUEUED in calls) == queued
+
+
 def test_an_array_runs_each_recipe_in_a_folder_of_its_own(job):
     """In the order of the folder; the array's range is theirs."""
     recipes = sorted((ROOT / "launch/recipes").glob("*-base-*.yaml"))

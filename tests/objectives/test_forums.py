@@ -164,6 +164,8 @@ def test_a_view_reads_titles_and_bodies_where_they_stand(tmp_path, wide):
     assert view.viewed is shard
     assert list_texts(title_sentence.view(shard)) == [[1, 2, 3], [10, 11], [7], [8]]
     assert isinstance(view_texts(shard, np.array([0]), [find_titles(shard), find_bodies(shard)]), Shard)
+    for name in ("title_answer", "duplicate"):  # whose columns are missing
+        assert OBJECTIVES[name].view(shard).document_starts.tolist() == [0] * 6
 
 
 IN_GROUP = 6
