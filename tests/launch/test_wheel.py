@@ -11,8 +11,10 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from transformers import AutoModel
 
 from tests.chaos.starts import free_port
+from tests.synthetic import write_model
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -41,10 +43,14 @@ def programs(tmp_path):
 @pytest.mark.slow
 def test_the_wheel_works_outside_the_clone(programs, tmp_path):
     kinspan, texts = programs / "kinspan", tmp_path / "texts.jsonl"
-    run(kinspan, *shlex.split("adapt --documents python-docs --budget 320pairs --output_dir adapted"), cwd=tmp_path)
+    write_model(tmp_path / "small", AutoModel)
+    adapt = "adapt --documents python-docs --model small --budget 320pairs --output_dir adapted"
+    run(kinspan, *shlex.split(adapt), cwd=tmp_path)
     assert (tmp_path / "adapted/release/model.safetensors").is_file()
     deepspeed = [programs / "python", "-m", "deepspeed.launcher.runner", "--num_accelerators", "2", "--module"]
-    settings = shlex.split("--corpus adapted/corpus --max_steps 1 --global_batch_size 4 --eval_pairs 0 --output_dir r")
+    settings = shlex.split(
+        "--corpus adapted/corpus --model small --max_steps 1 --global_batch_size 4 --eval_pairs 0 --output_dir r"
+    )
     run(*deepspeed, "--master_port", free_port(), "launch.pretrain", *settings, cwd=tmp_path)
     assert json.loads((tmp_path / "r/summary.json").read_text())["world_size"] == 2
     texts.write_text("".join(json.dumps({"id": n, "text": f"River {n} flows."}) + "\n" for n in range(3)))
