@@ -101,24 +101,25 @@ def test_a_service_that_says_ready_can_be_reached_at_once(stand_in):
         socket.create_connection(opened.getsockname(), 5).close()
 
 
-def start(*flags):
+def start(request, *flags):
     """A process of ``kinspan serve`` that is ready, and a client of it."""
     command = [sys.executable, *map(str, program_of("serve")), *map(str, flags), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    request.addfinalizer(process.kill)
     while "ready: http" not in (said := process.stderr.readline()):
         assert said
     return process, Client(int(said.rsplit(":", 1)[1]))
 
 
 @pytest.mark.slow
-def test_fifty_clients_and_a_service_that_was_killed_has_the_same_answers(index, cross_encoder):
+def test_fifty_clients_and_a_service_that_was_killed_has_the_same_answers(index, cross_encoder, request):
     flags = ["--index", index, "--cross_encoder", cross_encoder, "--max_length", "32"]
-    process, client = start(*flags)
+    process, client = start(request, *flags)
     expected = ask_alone(client, k=5, first_stage="fusion")
     press(client, expected, clients=50, k=5, first_stage="fusion")
     process.kill()
     process.wait(60)
-    process, client = start(*flags)
+    process, client = start(request, *flags)
     press(client, expected, clients=1, k=5, first_stage="fusion")
     process.terminate()
     assert process.wait(60) == 0
