@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 TIME_LIMIT = 900.0  # seconds for all checks: loading a model from the hub, or compiling, takes minutes
 SOURCES = ("data_pipeline", "objectives", "pretrain", "finetune", "launch")
 PER_HOST = ("cache_dir", "local_rank")  # settings that may differ between hosts or ranks
-MIN_DISK_SPACE = 1e9  # bytes that must be free where --output_dir is
+MIN_DISK_SPACE = 1.0  # GB that must be free where --output_dir is
 # NCCL and gloo use about 10 MB per pair of ranks; a container has 64 MB unless --shm-size asks for more.
-MIN_SHARED_MEMORY = 512e6  # bytes
+MIN_SHARED_MEMORY = 0.512  # GB
 MIN_FREE_SHARE = 0.9  # of a GPU's memory: on an unused GPU only the driver's context takes some
 NUM_REDUCED = 1 << 20  # numbers in the timed all-reduce
 # A gigabit port carries 118 MB/s; one that a bad cable limits to 100 Mbit/s carries 12.
@@ -124,13 +124,13 @@ def _collect_versions() -> dict[str, str]:
 
 def _check_disks(output_dir: str) -> list[str]:
     try:
-        needed = {open_folder(output_dir): MIN_DISK_SPACE}
+        least = {open_folder(output_dir): MIN_DISK_SPACE}
     except KinspanError as error:
         return [str(error)]
     if ranks.count() > 1:
-        needed[Path("/dev/shm")] = MIN_SHARED_MEMORY
-    free = {path: shutil.disk_usage(path).free for path in needed}
-    return [f"{path} has {free[path] / 1e9:.2f} GB free" for path, size in needed.items() if free[path] < size]
+        least[Path("/dev/shm")] = MIN_SHARED_MEMORY
+    free = {path: shutil.disk_usage(path).free / 1e9 for path in least}
+    return [f"{path} has {free[path]:.2f} GB free, below {size:g}" for path, size in least.items() if free[path] < size]
 
 
 def compare(facts: list[HostFacts]) -> list[str]:
