@@ -95,6 +95,7 @@ def train_all(runs: dict[str, pretraining.PretrainConfig]) -> None:
     from pretrain.engine.device import return_freed_memory
 
     failed: dict[str, str] = {}
+    log.info("adapters of this task: %d", len(runs))
     with listen_for_stop(next((config.max_hours for config in runs.values()), None)):
         for number, (name, config) in enumerate(runs.items(), start=1):
             log.info("adapter %d of %d: %s", number, len(runs), name)
