@@ -55,7 +55,8 @@ def read_answers(
     answers: dict[str, Answer] = {}
     num_empty = num_repeated = 0
     streams = [(source, stream_answers(source, columns or {}, all_answers)) for source in sources]
-    for source, stream in [*streams, (" ".join(documents), _read_documents(documents) if documents else ())]:
+    read = (answer for answer, _ in _read_documents(documents)) if documents else ()
+    for source, stream in [*streams, (" ".join(documents), read)]:
         has_text = not source
         for answer in stream:
             has_text |= bool(answer.text)
@@ -168,17 +169,17 @@ def _read_data_set(source: str) -> Iterator[Answer]:
 
 def read_paragraphs(documents: list[str]) -> Paragraphs:
     """Reads the paragraphs of documents as ``--documents`` does, or the answers of a forum, each text once."""
-    answers: dict[str, Answer] = {}
-    for answer in _read_documents(documents):
+    answers: dict[str, tuple[Answer, str]] = {}
+    for answer, heading in _read_documents(documents):
         if answer.text:
-            answers.setdefault(fold_text(answer.text), answer)
-    names = [(answer.id.rpartition("#")[0], answer.title or answer.question) for answer in answers.values()]
+            answers.setdefault(fold_text(answer.text), (answer, heading))
+    names = [(answer.id.rpartition("#")[0], answer.title or answer.question) for answer, _ in answers.values()]
     places = [(name, Path(name).name, Path(name).stem, title) for name, title in names]
-    return Paragraphs([answer.text for answer in answers.values()], places)
+    return Paragraphs([answer.text for answer, _ in answers.values()], places, [h for _, h in answers.values()])
 
 
-def _read_documents(sources: list[str]) -> Iterator[Answer]:
-    """Yields the cleaned paragraphs of documents with the documents' titles, or the answers of a forum.
+def _read_documents(sources: list[str]) -> Iterator[tuple[Answer, str]]:
+    """Yields the cleaned paragraphs of documents with the documents' titles, or the answers of a forum, and headings.
 
     An id is the document's id and a number, with a hash appended if another text has the same. A file's id is the
     source's name and the path in it, so that neither other sources nor other files change it.
@@ -187,7 +188,7 @@ def _read_documents(sources: list[str]) -> Iterator[Answer]:
     names = Counter(top.resolve().name for top in tops)
     labels = {top: name if names[name := top.resolve().name] == 1 else str(top).strip("./") for top in tops}
     tally, used_ids = Tally(), set[str]()
-    made: dict[tuple[str, str], Answer] = {}
+    made: dict[tuple[str, str], tuple[Answer, str]] = {}
 
     def parse(record: Record) -> list[Document]:
         path, _, inside = split_prefix(record.file)[1].partition("::")
@@ -195,7 +196,7 @@ def _read_documents(sources: list[str]) -> Iterator[Answer]:
         called = path if top is None or is_url(path) else Path(labels[top], Path(path).relative_to(top), inside)
         return parse_record(replace(record, called=str(called)))
 
-    def make(document: Document) -> list[Answer]:
+    def make(document: Document) -> list[tuple[Answer, str]]:
         if document.title_is_text:
             texts, heading = list(map(normalise, document.answers)), {"question": normalise(document.title)}
         else:
@@ -205,18 +206,20 @@ def _read_documents(sources: list[str]) -> Iterator[Answer]:
         stem = normalise(document.id).replace(" ", "_")  # a TREC file cannot hold white space
         url = document.url or (stem if is_url(stem) else "")
         keys = [(text, document.title) for text in texts]
+        above, section = dict(zip(map(normalise, document.paragraphs), document.headings, strict=False)), ""
         for number, key in enumerate(keys, 1):
+            section = above.get(key[0], section)  # a paragraph that was changed has the one before it
             if key not in made:
                 name = f"{stem}#{number}"
                 unique = f"{name}-{name_by_hash(*key)}" if name in used_ids else name
-                made[key] = Answer(unique, key[0], url=url, **heading)
+                made[key] = Answer(unique, key[0], url=url, **heading), section
                 used_ids.add(name)
         return [made[key] for key in keys]
 
     answers = read_input(sources, parse, make, MAX_REJECTED_WITHOUT_FLAG)
     if not answers:
         raise KinspanError(f"--documents {' '.join(sources)}: no paragraph of running text and no answer of a forum")
-    num_read, num_kept = tally.counts["paragraphs read"], sum(not answer.question for answer in answers)
+    num_read, num_kept = tally.counts["paragraphs read"], sum(not answer.question for answer, _ in answers)
     if num_read > num_kept:
         logger.info(f"dropped {num_read - num_kept:,} of {num_read:,} paragraphs: short, or no running text")
     return iter(answers)

@@ -34,6 +34,7 @@ class Document:
     code_blocks:   number of its blocks of code, which ``paragraphs`` may have or lack
     url:           its address, "" if that is unknown or is the id
     is_parsed:     whether its reader took off all markup, so that "<b>" in it is text
+    headings:      the heading above each paragraph, of formats whose reader knows it
     """
 
     id: str
@@ -50,6 +51,7 @@ class Document:
     code_blocks: int = 0
     url: str = ""
     is_parsed: bool = False
+    headings: list[str] = field(default_factory=list)
 
 
 class Rejected(Exception):

@@ -40,10 +40,12 @@ class Paragraphs:
 
     texts:     ``[P]`` distinct when folded
     documents: ``[P]`` the names of each paragraph's document: its id, parts of that, and its title
+    headings:  ``[P]`` the heading above each, "" if it is not known
     """
 
     texts: list[str]
     documents: Sequence[tuple[str, ...]]
+    headings: Sequence[str]
 
 
 def load_passage_questions(spec: str, split: str, columns: dict[str, str] | None) -> tuple[AnswerSet, Documents]:
@@ -106,7 +108,8 @@ def locate_answers(
 
     A passage is the paragraph with the answer's text. Else it is the one that has most of the answer's pairs of words,
     and NEAR of them; of several that have as many, all, if their document is named, and else none. An answer that is
-    longer has the paragraphs that it contains, if they make up NEAR of it.
+    longer has the paragraphs that it contains, if they make up NEAR of it. A heading in a named document stands for
+    the paragraphs below it.
     """
     texts, size = list(paragraphs.texts), len(paragraphs.texts)
     row_of = {fold_text(text): row for row, text in enumerate(texts)}
@@ -117,10 +120,19 @@ def locate_answers(
         for pair in wanted & _pair_words(text):
             rows_of_pair[pair].append(row)
 
+    rows_below = defaultdict[str, list[int]](list)
+    for row, heading in enumerate(paragraphs.headings if documents else ()):
+        rows_below[fold_text(heading)].append(row)
+
+    def is_in(row: int, document: str) -> bool:
+        return document in map(_fold_name, paragraphs.documents[row])
+
     def find(text: str, document: str) -> list[int]:
+        if document and (below := [row for row in rows_below[fold_text(text)] if is_in(row, document)]):
+            return below
         pairs = _pair_words(text)
         rows = (row for pair in pairs for row in rows_of_pair[pair])
-        counts = Counter(row for row in rows if not document or document in map(_fold_name, paragraphs.documents[row]))
+        counts = Counter(row for row in rows if not document or is_in(row, document))
         most = max(counts.values(), default=0)
         best = [row for row, count in counts.items() if count == most >= NEAR * len(pairs)]
         parts = [row for row, count in counts.items() if count >= NEAR * len(_pair_words(texts[row]))]
@@ -141,7 +153,8 @@ def locate_answers(
     figures = num_found, questions.num_pairs, len(texts) - size
     log.info("%d of %d right passages are in the documents; %d texts joined them", *figures)
     rows_of = [sorted(right[question]) for question in asked]
-    return Paragraphs(texts, [*paragraphs.documents, *[("", "")] * (len(texts) - size)]), rows_of
+    names, headings = [("", "")] * (len(texts) - size), [""] * (len(texts) - size)
+    return Paragraphs(texts, [*paragraphs.documents, *names], [*paragraphs.headings, *headings]), rows_of
 
 
 def _fold_name(name: str) -> str:

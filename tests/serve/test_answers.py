@@ -188,3 +188,11 @@ def test_paragraphs_are_found_again_by_the_ids_of_their_documents(tmp_path, tiny
         **dict.fromkeys((first, second), ("my_notes.md", "my_notes.md", "my_notes", "Mine")),
         third: ("x", "x", "x", ""),
     }
+
+
+def test_paragraphs_have_the_heading_above_them(tmp_path, tiny_documents):
+    first, second, third = (document["paragraphs"][0] for document in tiny_documents[:3])
+    (tmp_path / "a.md").write_text(f"{first}\n\n# *Mine*\n\n```\ncode\n```\n\n{second}\n\n## Yours\n\n| no |\n|--|\n")
+    (tmp_path / "b.rst").write_text(f"Top\n===\n\nSub\n---\n\n{third}\n")
+    paragraphs = read_paragraphs([str(tmp_path)])
+    assert dict(zip(paragraphs.texts, paragraphs.headings, strict=True)) == {first: "", second: "Mine", third: "Sub"}

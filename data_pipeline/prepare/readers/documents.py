@@ -54,17 +54,24 @@ class _Code(str):
     """A block of code between paragraphs."""
 
 
+class _Heading(str):
+    """A heading between paragraphs."""
+
+
 def _make_document(record: Record, title: str | None, texts: list[str], keep_code: bool = False) -> list[Document]:
-    """Makes a document of paragraphs, and of blocks of code, which join the paragraph before them or are left out."""
+    """Makes a document of paragraphs, headings, and blocks of code, which join the paragraph before or are left out."""
     name, name_as_title = name_title(record)
-    kept: list[str] = []
+    kept, headings, heading = list[str](), list[str](), ""
     for text in filter(None, texts):
-        if not isinstance(text, _Code):
+        if isinstance(text, _Heading):
+            heading = str(text)
+        elif not isinstance(text, _Code):
             kept.append(text)
         elif keep_code:
             kept[-1:] = [" ".join([*kept[-1:], *text.split()])]
-    count = sum(isinstance(text, _Code) for text in texts)
-    return [Document(name, title or name_as_title, kept, record.source, is_parsed=True, code_blocks=count)]
+        headings += [heading] * (len(kept) - len(headings))
+    facts = {"is_parsed": True, "code_blocks": sum(isinstance(text, _Code) for text in texts), "headings": headings}
+    return [Document(name, title or name_as_title, kept, record.source, **facts)]
 
 
 # Markup ---------------------------------------------------------------------------------------------------
@@ -88,6 +95,7 @@ def _parse_markdown(record: Record, keep_code: bool = False) -> list[Document]:
                 paragraphs.append(words)
             elif open_tags[-1].startswith("h"):
                 headings.setdefault(open_tags[-1], words)
+                paragraphs.append(_Heading(words))
         elif token.type in ("fence", "code_block"):
             paragraphs.append(_Code(token.content))
     return _make_document(record, headings.get(min(headings, default="")), paragraphs, keep_code)
@@ -118,10 +126,12 @@ def _list_paragraphs(node: "Node") -> Iterator[str]:
 
     dropped = (
         *(nodes.table, nodes.field_list, nodes.docinfo, nodes.footnote, nodes.citation, nodes.comment),
-        *(nodes.system_message, nodes.title, nodes.substitution_definition),
+        *(nodes.system_message, nodes.substitution_definition),
     )
     if isinstance(node, nodes.paragraph):
         yield normalise(node.astext())
+    elif isinstance(node, nodes.title | nodes.subtitle):
+        yield _Heading(normalise(node.astext()))
     elif isinstance(node, nodes.literal_block | nodes.doctest_block):
         yield _Code(node.astext())
     elif not isinstance(node, dropped):
@@ -171,7 +181,7 @@ def _open_zip(record: Record) -> zipfile.ZipFile:
 
 
 def _make_nonempty(record: Record, title: str | None, paragraphs: list[str]) -> list[Document]:
-    if not any(text.strip() for text in paragraphs):
+    if not any(text.strip() for text in paragraphs if not isinstance(text, _Heading)):
         raise Rejected("it holds no text; a scan needs text recognition first")
     return _make_document(record, title, paragraphs)
 
@@ -189,6 +199,7 @@ def _parse_docx(record: Record) -> list[Document]:
         text = "".join(run.text for run in runs)
         if style.startswith(("Title", "Heading")):
             headings.append(text)
+            texts.append(_Heading(text))
         elif not style.startswith(_DROPPED_STYLES):
             texts.append(text)
     return _make_nonempty(record, opened.core_properties.title or next(iter(headings), ""), texts)

@@ -52,7 +52,7 @@ def hooks(make_model):
 
     def read(documents):
         texts = [" ".join(WORDS[(number + k) % len(WORDS)] for k in range(4)) + f" {number}" for number in range(60)]
-        return Paragraphs(texts, [(f"document {number // 4}", "") for number in range(60)])
+        return Paragraphs(texts, [(f"document {number // 4}", "") for number in range(60)], [""] * 60)
 
     return PipelineHooks(prepare, lambda corpus: "ssp", pretrain, read)
 

@@ -25,7 +25,7 @@ TEXTS = [
     "Call the service, at night too.",
 ]
 PLACES = [("a.md", "Pump"), ("a.md", "Pump"), ("b.md", "Valve"), ("b.md", "Valve"), ("c.md", "Copy"), ("c.md", "Copy")]
-PARAGRAPHS = Paragraphs(TEXTS, PLACES)
+PARAGRAPHS = Paragraphs(TEXTS, PLACES, ["Pumps", "", "To drain", "To drain", "Pumps", ""])
 ASKED = [  # question, answer, document, and the rows of what is right
     ("When does it start?", "the PUMP  starts when the lever is up. It stops when the lever is down.", None, [0]),
     ("Which colour?", "The lamp is red", None, [1]),
@@ -36,6 +36,8 @@ ASKED = [  # question, answer, document, and the rows of what is right
     ("And what to do with it?", "Close the valve", "a.md", [7]),
     ("who helps?", "Nobody.", None, [5, 8]),
     ("What if it stays hot?", f"{TEXTS[1]}\n\n{TEXTS[2]}", None, [1, 2]),  # it contains two
+    ("How is it emptied?", "to  drain", "Valve", [2, 3]),  # a heading
+    ("How is this emptied?", "To drain", None, [9]),
 ]
 
 
@@ -55,8 +57,8 @@ def test_right_passages_are_found_or_join(located):
     questions, paragraphs, right = located
     assert [*zip(questions.questions, right, strict=True)] == [(question, rows) for question, _, _, rows in ASKED]
     assert paragraphs.texts[:6] == TEXTS
-    assert paragraphs.texts[6:] == ["Close the valve.", "Close the valve", "Nobody."]
-    assert paragraphs.documents == [*PLACES, *[("", "")] * 3]
+    assert paragraphs.texts[6:] == ["Close the valve.", "Close the valve", "Nobody.", "To drain"]
+    assert paragraphs.documents == [*PLACES, *[("", "")] * 4]
 
 
 def test_tables_of_any_form_are_read(tmp_path):

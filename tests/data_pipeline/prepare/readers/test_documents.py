@@ -147,6 +147,7 @@ def test_fields_and_tracked_changes_of_a_word_file_are_part_of_its_sentences(tmp
     made.save(tmp_path / "a.docx")
     (document,), _, _ = read(tmp_path / "a.docx")
     assert (document.title, document.paragraphs) == ("Heading", [FIRST, SECOND, "See table 3 on page 7, Ann.猫"])
+    assert document.headings == ["", "Heading", "Heading"]
 
 
 def make_pdf(lines):
