@@ -70,8 +70,8 @@ def _make_document(record: Record, title: str | None, texts: list[str], keep_cod
         elif keep_code:
             kept[-1:] = [" ".join([*kept[-1:], *text.split()])]
         headings += [heading] * (len(kept) - len(headings))
-    facts = {"is_parsed": True, "code_blocks": sum(isinstance(text, _Code) for text in texts), "headings": headings}
-    return [Document(name, title or name_as_title, kept, record.source, **facts)]
+    count, title = sum(isinstance(text, _Code) for text in texts), title or name_as_title
+    return [Document(name, title, kept, record.source, is_parsed=True, code_blocks=count, headings=headings)]
 
 
 # Markup ---------------------------------------------------------------------------------------------------
