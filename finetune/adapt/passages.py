@@ -10,13 +10,8 @@ import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import concatenate
-from finetune.data.passages import (
-    Paragraphs,
-    RankedRows,
-    find_candidates,
-    locate_answers,
-    read_passage_questions,
-)
+from finetune.data.passages import Paragraphs, RankedRows, find_candidates, locate_answers, read_passage_questions
+from finetune.evaluation.bm25 import count_words, score_bm25_by
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.retrieval import find_exactly, rank_by_words
@@ -49,7 +44,8 @@ def search_candidates(
     many = len(set(places)) > MIN_QUESTIONS
     questions = divide(str(path), data, clear, None, folder, notes, places if many else ())
     found = found[questions.compared[data.question_of]]
-    return replace(questions, searched=questions.judged, found=found)
+    words = score_bm25_by(count_words(paragraphs.texts, language), questions.scored)
+    return replace(questions, searched=questions.judged, found=found, words=words)
 
 
 def add_search(
@@ -59,25 +55,26 @@ def add_search(
 
     These have a right answer in the documents. With fewer than MIN_QUESTIONS such, the questions stay as they are.
     """
-    judging, num_paragraphs = questions.judging, len(paragraphs.texts)
+    judging, texts = questions.judging, paragraphs.texts
     right_ones = judging.keep(judging.labels == 1)
-    paragraphs, right = locate_answers(right_ones, {}, paragraphs)
-    there = np.flatnonzero([rows[0] < num_paragraphs for rows in right])
+    right = [[row for row in rows if row < len(texts)] for rows in locate_answers(right_ones, {}, paragraphs)[1]]
+    there = np.flatnonzero(list(map(len, right)))
     count = f"{len(there):,} of {judging.num_questions:,} questions have a right answer in the documents"
     if len(there) < MIN_QUESTIONS:
         return replace(questions, notes=[*questions.notes, f"{count}: too few to measure a search of them"])
-    numbers = there[:: -(-len(there) // MAX_ADDED)]
+    numbers = there[np.linspace(0, len(there) - 1, min(len(there), MAX_ADDED), dtype=int)]
     asked = right_ones.take(numbers)
-    rankings = _search(paragraphs.texts, asked.questions, ADDED_DEPTH, model, folder, language)
+    rankings = _search(texts, asked.questions, ADDED_DEPTH, model, folder, language)
     data, found, _ = find_candidates(asked, [right[number] for number in numbers], paragraphs, rankings, ADDED_DEPTH)
-    note = f"{count}; a search of {len(paragraphs.texts):,} paragraphs is measured by {len(numbers):,}"
+    scored = concatenate([judging, replace(data, split="search")])
     return replace(
         questions,
-        scored=concatenate([judging, replace(data, split="search")]),
+        scored=scored,
         asked=np.append(questions.asked, questions.asked[numbers]),
         searched=np.append(questions.searched, np.ones(len(numbers), dtype=bool)),
         found=np.append(questions.found, found),
-        notes=[*questions.notes, note],
+        words=score_bm25_by(count_words(texts, language), scored),
+        notes=[*questions.notes, f"{count}; a search of {len(texts):,} paragraphs is measured by {len(numbers):,}"],
     )
 
 

@@ -49,6 +49,7 @@ class Questions:
     asked:    ``[S]`` the number in train of each of these
     searched: ``[S]`` bool, those whose candidates a search of the documents found
     found:    bool for each candidate of scored, False for right ones that the search missed, which have no rank
+    words:    BM25's scores of these candidates by the word counts of the documents, if those are searched
     """
 
     spec: str
@@ -61,6 +62,7 @@ class Questions:
     asked: np.ndarray
     searched: np.ndarray
     found: np.ndarray
+    words: np.ndarray
     notes: list[str]
 
     @property
@@ -164,8 +166,8 @@ def divide(
         raise KinspanError(f"--questions {given}: all share a right answer or a wording, and cannot judge each other")
     scored, searched = train.take(compared), np.zeros(count, dtype=bool)
     found, spec = np.ones(scored.num_pairs, dtype=bool), f"{FILES}={folder / 'questions'}"
-    asked = np.flatnonzero(compared)
-    return Questions(spec, train, groups, compared, clear, test, scored, asked, searched, found, notes)
+    asked, words = np.flatnonzero(compared), np.zeros(0)
+    return Questions(spec, train, groups, compared, clear, test, scored, asked, searched, found, words, notes)
 
 
 def _read_pool(given: str, columns: str | None) -> tuple[AnswerSet, AnswerSet | None]:

@@ -71,10 +71,16 @@ class Ranker:
         return compute_question_metrics(data, self.scores[: data.num_pairs], (MAP,))[MAP]
 
     def measure_search(self, questions: Questions) -> dict[str, float]:
-        """Returns MRR@10 and R@10 of a search of all paragraphs, if there was one."""
+        """Returns MRR@10 and R@10 of a search of all paragraphs, if there is one; BM25 has their word counts."""
         if not questions.searched.any():
             return {}
-        figures = compute_question_metrics(questions.scored, self.scores, (MRR_10, RECALLS[-1]), questions.found)
+        scores, found = self.scores, questions.found
+        if self.role == BM25:
+            scores, found = questions.words, found & (questions.words > 0)
+        elif self.by_rank:
+            parts = {part.role: questions.words if part.role == BM25 else part.scores for part in self.parts}
+            scores = combine(parts, self.weights, questions.scored.starts, by_rank=True)
+        figures = compute_question_metrics(questions.scored, scores, (MRR_10, RECALLS[-1]), found)
         return {name: float(values[questions.searched].mean()) for name, values in figures.items()}
 
 

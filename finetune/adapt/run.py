@@ -120,12 +120,12 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
     comparison = None
     if questions:
         questions.write(output)
+        list(plan_trainings(options.model, options.model, questions, 10**9))  # refuses early what cannot be trained
         if not questions.searched.any() and options.questions != SAMPLE:
-            if num_paragraphs > MAX_PARAGRAPHS:
+            if num_paragraphs > MAX_PARAGRAPHS or len((read := hooks.read(options.documents)).texts) > MAX_PARAGRAPHS:
                 notes.append(f"a search of more than {MAX_PARAGRAPHS:,} paragraphs is not measured here")
             else:
-                paragraphs = hooks.read(options.documents)
-                questions = add_search(questions, paragraphs, options.model, output, options.language)
+                questions = add_search(questions, read, options.model, output, options.language)
         count, num_compared = questions.train.num_questions, int(questions.compared.sum())
         compared = f"questions: {count:,}, of which {num_compared:,} compare rankers"
         tested = [f"test questions: {questions.test.num_questions:,}"] if questions.test else []
@@ -133,7 +133,6 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
     log.info("\n".join(notes))
     if questions:
         comparison = Comparison(options, questions)
-        list(plan_trainings(options.model, options.model, questions, 10**9))  # refuses early what cannot be trained
         comparison.add(list_untrained(options.model, questions.scored, comparison.cache))
     summary = _pretrain(options, hooks, corpus, objective)
     learned = _list_learned(summary)
@@ -160,10 +159,7 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
 def _prepare(
     options: AdaptOptions, hooks: PipelineHooks, questions: Questions | None
 ) -> tuple[Path, str, int, list[str]]:
-    """Makes the corpus, of a forum without threads whose answers are labels.
-
-    Returns it, its objective, the number of the documents' paragraphs, and notes.
-    """
+    """Makes the corpus, of a forum without labelled answers; returns it, objective, number of paragraphs, and notes."""
     corpus = options.output / "corpus"
     counts = hooks.prepare(options.documents, options.model, corpus, [])
     num_paragraphs, objective, left_out = counts["paragraphs"], hooks.choose(corpus), 0
@@ -316,15 +312,14 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
         low, high = (None, None) if ranker is verdict.base else compute_interval(values - base)
         figures = {"map": float(values.mean()), "gain": float((values - base).mean()), "low": low, "high": high}
         training = {"updates": ranker.updates, "folds": ranker.training.num_folds} if ranker.training else {}
-        costs = {"p": verdict.p.get(ranker.name), **cost._asdict()}
-        search = ranker.measure_search(questions)
-        row = {"name": ranker.name, **figures, **costs, **training, "weights": dict(ranker.weights), "search": search}
-        rows.append(row)
+        costs = {"p": verdict.p.get(ranker.name), **cost._asdict(), "search": ranker.measure_search(questions)}
+        rows.append({"name": ranker.name, **figures, **costs, **training, "weights": dict(ranker.weights)})
     sentence = verdict.sentence
     if questions.searched.any():
         mrr = {row["name"]: row["search"][MRR_10] for row in rows}
-        best = max(mrr, key=lambda name: mrr[name])
-        sentence += SEARCHED.format(chosen=mrr[verdict.chosen.name], name=best, best=mrr[best])
+        chosen, count = verdict.chosen.name, int(questions.searched.sum())
+        best = max(mrr, key=lambda name: (mrr[name], name == chosen))
+        sentence += SEARCHED.format(questions=count, name=chosen, mrr=mrr[chosen], best=best, high=mrr[best])
     return {
         "rankers": sorted(rows, key=lambda row: -row["map"]),
         "verdict": sentence,

@@ -45,7 +45,7 @@ ENOUGH = "A gain of {gain} would have been shown."
 NOT_WORTH = "That gains less than {gain} and takes {times:.0f} times as long for a question: --quality_first takes it."
 CHEAPER = " {name} has {map:.3f} and takes {times:.0f} times as long for a question: --quality_first prefers it."
 LOOKED = " Some of these questions have now judged {looks} times: a gain counts with p of {level:.3f} or less."
-SEARCHED = " In a search of all paragraphs its MRR@10 is {chosen:.3f}; {name} has the best, {best:.3f}."
+SEARCHED = " In {questions} searches of all paragraphs {name} has MRR@10 {mrr:.3f}; the best is {high:.3f}, of {best}."
 UNJUDGED = (
     "This is no verdict on your documents, which these questions are not about. For a verdict, label fifty questions "
     "about your documents and add --questions; docs/start.md has the form."

@@ -115,9 +115,10 @@ def locate_answers(
     row_of = {fold_text(text): row for row, text in enumerate(texts)}
     answers = questions.answers.to_pylist()
     wanted = {pair for text in answers if fold_text(text) not in row_of for pair in _pair_words(text)}
-    rows_of_pair = defaultdict[tuple[str, ...], list[int]](list)
+    rows_of_pair, num_pairs = defaultdict[tuple[str, ...], list[int]](list), list[int]()
     for row, text in enumerate(texts if wanted else ()):
-        for pair in wanted & _pair_words(text):
+        num_pairs.append(len(pairs_of_row := _pair_words(text)))
+        for pair in wanted & pairs_of_row:
             rows_of_pair[pair].append(row)
 
     rows_below = defaultdict[str, list[int]](list)
@@ -135,7 +136,7 @@ def locate_answers(
         counts = Counter(row for row in rows if not document or is_in(row, document))
         most = max(counts.values(), default=0)
         best = [row for row, count in counts.items() if count == most >= NEAR * len(pairs)]
-        parts = [row for row, count in counts.items() if count >= NEAR * len(_pair_words(texts[row]))]
+        parts = [row for row, count in counts.items() if count >= NEAR * num_pairs[row]]
         if not best and sum(counts[row] for row in parts) >= NEAR * len(pairs):
             return parts
         return best if document or len(best) == 1 else []
@@ -150,8 +151,7 @@ def locate_answers(
             texts.append(text)
         right[asked[number]].update(rows)
         num_found += rows[0] < size
-    figures = num_found, questions.num_pairs, len(texts) - size
-    log.info("%d of %d right passages are in the documents; %d texts joined them", *figures)
+    log.info("%d of %d right passages are in the documents", num_found, questions.num_pairs)
     rows_of = [sorted(right[question]) for question in asked]
     names, headings = [("", "")] * (len(texts) - size), [""] * (len(texts) - size)
     return Paragraphs(texts, [*paragraphs.documents, *names], [*paragraphs.headings, *headings]), rows_of
