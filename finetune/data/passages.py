@@ -151,7 +151,9 @@ def locate_answers(
             texts.append(text)
         right[asked[number]].update(rows)
         num_found += rows[0] < size
-    log.info("%d of %d right passages are in the documents", num_found, questions.num_pairs)
+    log.info(
+        "%d of %d right passages are in the documents; others are texts of their own", num_found, questions.num_pairs
+    )
     rows_of = [sorted(right[question]) for question in asked]
     names, headings = [("", "")] * (len(texts) - size), [""] * (len(texts) - size)
     return Paragraphs(texts, [*paragraphs.documents, *names], [*paragraphs.headings, *headings]), rows_of
