@@ -49,8 +49,13 @@ def choose_language(given: str | None, texts: Sequence[str]) -> str:
             raise KinspanError(f"--language {given}: must be {UNSTEMMED}, or of {Stemmer.algorithms()}") from None
         language = UNSTEMMED
     if not given:
-        log.info("%s compares stems of the language %s, guessed from the texts (--language)", BM25, language)
+        _note_language(language)
     return language
+
+
+@cache
+def _note_language(language: str) -> None:  # once, not for every collection of texts
+    log.info("%s compares stems of the language %s, guessed from the texts (--language)", BM25, language)
 
 
 @lru_cache(100_000)
