@@ -125,8 +125,10 @@ class Engine:
 
     def _run_on_ray(self, stage: Stage, tasks: list[int]) -> Iterator[None]:
         """Runs on the cluster at RAY_ADDRESS, or on one that is started on this machine if it is not set."""
-        import ray
-
+        try:
+            import ray
+        except ImportError as error:
+            raise KinspanError("--executor ray: Ray is not installed; pip install 'kinspan[ray]'") from error
         if not ray.is_initialized():
             local = {"num_cpus": self.num_workers, "include_dashboard": False}
             settings = {} if os.environ.get("RAY_ADDRESS") else local

@@ -161,7 +161,7 @@ def test_a_run_that_ended_resumes_with_other_settings_and_says_so(config, monkey
     assert history == [{"step": 4, "settings": settings}]
     assert norms == [0.5]
     assert "0.001 to 0.0005" in (Path(changed.output_dir) / "released/README.md").read_text()
-    with pytest.raises(KinspanError, match=r"--(learning_rate|max_steps)"):
+    with pytest.raises(KinspanError, match=r"--(learning_rate|max_steps|max_grad_norm)"):
         pretrain(config(max_steps=4))
 
 
