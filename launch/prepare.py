@@ -85,7 +85,7 @@ class PrepareConfig:
     """Share of documents held out for validation."""
     duplicates: Literal["exact", "near", "keep"] = setting("exact")
     """Which repeated documents and paragraphs to drop. exact: those that repeat earlier ones word for word; near: also
-    documents that share about .8 of their 5-grams with an earlier one (a third more time); keep: none."""
+    documents that share about .8 of their 5-grams with an earlier one (two fifths more time); keep: none."""
     boilerplate: int = setting(BOILERPLATE, NOT_BELOW_0)
     """A paragraph that occurs in this many documents or more is dropped from all. 0: only --duplicates applies."""
     decontaminate: list[str] = setting([])

@@ -23,7 +23,7 @@ masked language modelling or ELECTRA's replaced-token detection.
 With no --corpus and no --model it trains all-MiniLM-L6-v2 on the documentation of Python and of the pinned packages.
 The same command again resumes from the newest complete checkpoint in --output_dir.
 
-The first example takes 26 to 45 minutes on one core, with the corpus that `kinspan prepare --input docs/ --output_dir
+The first example takes 30 to 58 minutes on one core, with the corpus that `kinspan prepare --input docs/ --output_dir
 corpora/docs` writes. --dry_run estimates the memory and hours of larger runs on GPUs."""
 
 EPILOG = """examples:
