@@ -43,8 +43,8 @@ COMMANDS = {
 }
 # extra of pyproject.toml -> the import names of its packages
 EXTRAS = {
-    "rank": "Stemmer bm25s ir_measures py3langid scipy sentence_transformers sklearn",
     "prepare": "datatrove docx ftfy lxml markdown_it mwparserfromhell py3langid py7zr pypdf trafilatura warcio",
+    "rank": "Stemmer bm25s ir_measures py3langid scipy sentence_transformers sklearn",
     "plots": "matplotlib",
     "serve": "fastapi prometheus_client prometheus_fastapi_instrumentator pydantic starlette usearch uvicorn",
     "remote": "aiohttp s3fs",

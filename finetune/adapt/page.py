@@ -7,7 +7,7 @@ from data_pipeline.core.pages import render_template
 from finetune.evaluation.significance import format_p
 
 COLUMNS = "gain: over the base model; p: of a gain by chance, the choice counted; ms: for a question's candidates"
-SEARCHED = "MRR@10, R@10: of a search of all the documents' paragraphs"
+SEARCHED = "MRR@10, R@10: of all the documents' paragraphs, the first 10 of BM25 and of the base model are ranked"
 
 
 def format_result(result: JsonObject) -> str:
@@ -20,7 +20,7 @@ def format_result(result: JsonObject) -> str:
         lines += ["", result["sample"]["sentence"]]
     else:
         searched = rows[0]["search"]
-        lines = [f"{'':<{width}}    MAP    gain      p      ms    MB" + "  MRR@10   R@10" * bool(searched)]
+        lines = [f"{'':<{width}}    MAP    gain      p      ms    MB" + "  MRR@10    R@10" * bool(searched)]
         for row in rows:
             gain = "" if row["p"] is None else f"  {row['gain']:+.3f}  {format_p(row['p']):>5}"
             cost = f"{row['ms']:6,.0f}  {row['megabytes']:4,.0f}"
