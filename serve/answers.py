@@ -206,9 +206,9 @@ def _read_documents(sources: list[str]) -> Iterator[tuple[Answer, str]]:
         stem = normalise(document.id).replace(" ", "_")  # a TREC file cannot hold white space
         url = document.url or (stem if is_url(stem) else "")
         keys = [(text, document.title) for text in texts]
-        above, section = dict(zip(map(normalise, document.paragraphs), document.headings, strict=False)), ""
+        above, section = dict(zip(map(fold_text, document.paragraphs), document.headings, strict=False)), ""
         for number, key in enumerate(keys, 1):
-            section = above.get(key[0], section)  # a paragraph that was changed has the one before it
+            section = above.get(fold_text(key[0]), section)  # a paragraph that was changed has the one before it
             if key not in made:
                 name = f"{stem}#{number}"
                 unique = f"{name}-{name_by_hash(*key)}" if name in used_ids else name

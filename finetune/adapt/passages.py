@@ -10,6 +10,7 @@ import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import concatenate
+from finetune.data.folds import group_questions
 from finetune.data.passages import Paragraphs, RankedRows, find_candidates, locate_answers, read_passage_questions
 from finetune.evaluation.bm25 import count_words, score_bm25_by
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
@@ -21,6 +22,7 @@ from .questions import MIN_QUESTIONS, Questions, divide, thin
 
 DEPTH, MAX_QUESTIONS = 25, 1000  # paragraphs that each search finds, and questions
 ADDED_DEPTH, MAX_ADDED, MAX_PARAGRAPHS = 10, 100, 20_000  # of a search beside labelled candidates, to take minutes
+MIN_PAIRS = 5  # of words, of a labelled answer that is sought in longer paragraphs
 
 
 def search_candidates(
@@ -53,24 +55,29 @@ def add_search(
 ) -> Questions:
     """Returns the questions with up to MAX_ADDED of them scored again, with paragraphs that a search finds.
 
-    These have a right answer in the documents. With fewer than MIN_QUESTIONS such, the questions stay as they are.
+    These have a right answer in the documents; those that share its paragraph are in one group. With fewer than
+    MIN_QUESTIONS such questions or paragraphs, the questions stay as they are.
     """
-    judging, texts = questions.judging, paragraphs.texts
-    right_ones = judging.keep(judging.labels == 1)
-    right = [[row for row in rows if row < len(texts)] for rows in locate_answers(right_ones, {}, paragraphs)[1]]
-    there = np.flatnonzero(list(map(len, right)))
-    count = f"{len(there):,} of {judging.num_questions:,} questions have a right answer in the documents"
-    if len(there) < MIN_QUESTIONS:
+    train, texts = questions.train, paragraphs.texts
+    right = [list[int]() for _ in train.questions]
+    located = locate_answers(train.keep(train.labels == 1), {}, paragraphs, MIN_PAIRS)[1]
+    for number, rows in zip(np.unique(train.question_of[train.labels == 1]), located, strict=True):
+        right[number] = [row for row in rows if row < len(texts)]
+    places = [str(rows[0]) if rows else "" for rows in right]
+    there = np.flatnonzero(questions.compared & (np.array(places) != ""))
+    count = f"{len(there):,} of {questions.compared.sum():,} questions have a right answer in the documents"
+    if min(len(there), len({*places} - {""})) < MIN_QUESTIONS:
         return replace(questions, notes=[*questions.notes, f"{count}: too few to measure a search of them"])
     numbers = there[np.linspace(0, len(there) - 1, min(len(there), MAX_ADDED), dtype=int)]
-    asked = right_ones.take(numbers)
+    asked = train.take(numbers)
     rankings = _search(texts, asked.questions, ADDED_DEPTH, model, folder, language)
     data, found, _ = find_candidates(asked, [right[number] for number in numbers], paragraphs, rankings, ADDED_DEPTH)
-    scored = concatenate([judging, replace(data, split="search")])
+    scored = concatenate([questions.judging, replace(data, split="search")])
     return replace(
         questions,
+        groups=group_questions(train, places),
         scored=scored,
-        asked=np.append(questions.asked, questions.asked[numbers]),
+        asked=np.append(questions.asked, numbers),
         searched=np.append(questions.searched, np.ones(len(numbers), dtype=bool)),
         found=np.append(questions.found, found),
         words=score_bm25_by(count_words(texts, language), scored),

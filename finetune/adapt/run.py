@@ -112,6 +112,17 @@ def _load(options: AdaptOptions, hooks: PipelineHooks) -> Questions:
     return load_questions(given, options.columns, options.output)
 
 
+def _add_search(options: AdaptOptions, questions: Questions, num_paragraphs: int, hooks: PipelineHooks) -> Questions:
+    """Returns the questions with a search of the documents beside labels, or with a note that says why without."""
+    reason = f"more than {MAX_PARAGRAPHS:,} paragraphs"
+    try:
+        if num_paragraphs <= MAX_PARAGRAPHS and len((read := hooks.read(options.documents)).texts) <= MAX_PARAGRAPHS:
+            return add_search(questions, read, options.model, options.output, options.language)
+    except KinspanError as error:
+        reason = str(error)
+    return replace(questions, notes=[*questions.notes, f"a search of the documents is not measured: {reason}"])
+
+
 def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: PipelineHooks) -> JsonObject:
     output, pretrained = options.output, str(options.output / PRETRAINING / RELEASE)
     set_threads()
@@ -122,10 +133,7 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
         questions.write(output)
         list(plan_trainings(options.model, options.model, questions, 10**9))  # refuses early what cannot be trained
         if not questions.searched.any() and options.questions != SAMPLE:
-            if num_paragraphs > MAX_PARAGRAPHS or len((read := hooks.read(options.documents)).texts) > MAX_PARAGRAPHS:
-                notes.append(f"a search of more than {MAX_PARAGRAPHS:,} paragraphs is not measured here")
-            else:
-                questions = add_search(questions, read, options.model, output, options.language)
+            questions = _add_search(options, questions, num_paragraphs, hooks)
         count, num_compared = questions.train.num_questions, int(questions.compared.sum())
         compared = f"questions: {count:,}, of which {num_compared:,} compare rankers"
         tested = [f"test questions: {questions.test.num_questions:,}"] if questions.test else []
@@ -339,8 +347,9 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     embedding = ["--model", model] if model and not is_default and can_embed(model) else []
     ranking: list[object] = ["--cross_encoder", model] if not is_default and kind != BI_ENCODER else []
     mrr = {row["name"]: row["search"].get(MRR_10, 0) for row in result["rankers"]}
-    if ranking or mrr.get(name_fused(options.model), 0) > mrr.get(result["chosen"], 0):
-        ranking += ["--first_stage", "fusion"]  # as a re-ranker's candidates were found, or at least no worse
+    is_base = result["chosen"] == result.get("base")
+    if ranking or (is_base and mrr.get(name_fused(options.model), 0) > mrr.get(result["chosen"], 0)):
+        ranking += ["--first_stage", "fusion"]  # as a re-ranker's candidates were found, or better than the base model
     index = options.output / "index"
     is_sample = options.questions == SAMPLE  # no questions about the documents
     question = "your question" if is_sample or not questions else questions.judging.questions[0]

@@ -71,7 +71,9 @@ def has_splits(place: Path) -> bool:
 
 
 def list_tables(place: Path) -> list[Path]:
-    return [path for path in _list_files(place) if path.is_file() and find_suffix(path) in FORMATS]
+    """Returns the splits, or else the tables, of a place."""
+    tables = [path for path in _list_files(place) if path.is_file() and find_suffix(path) in FORMATS]
+    return [path for path in tables if _name_split(path) in SPLITS] or tables
 
 
 def _list_files(place: Path) -> list[Path]:

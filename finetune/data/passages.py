@@ -58,7 +58,7 @@ def load_passage_questions(spec: str, split: str, columns: dict[str, str] | None
 
 
 def has_labels(place: Path, columns: Mapping[str, str] | None) -> bool:
-    """Returns whether a table of the place says which candidates are right, and not 1 in all rows.
+    """Returns whether the place is a folder, or a table that says which candidates are right, and not 1 in all rows.
 
     Raises KinspanError for a folder of tables without labels.
     """
@@ -68,9 +68,9 @@ def has_labels(place: Path, columns: Mapping[str, str] | None) -> bool:
         return True  # reading it then says what is missing
     if any(label != "1" for table in labelled for label in _read_labels(table, name)):
         return True
-    if place.is_dir():
+    if place.is_dir() and not labelled:
         raise KinspanError(f"{place}: no labels: name their column by --columns, or give right passages as one file")
-    return False
+    return place.is_dir()
 
 
 def _read_labels(table: Table, column: str) -> Iterator[str]:
@@ -102,14 +102,14 @@ def read_passage_questions(path: Path, columns: Mapping[str, str]) -> tuple[Answ
 
 
 def locate_answers(
-    questions: AnswerSet, documents: Documents, paragraphs: Paragraphs
+    questions: AnswerSet, documents: Documents, paragraphs: Paragraphs, min_pairs: int = 1
 ) -> tuple[Paragraphs, list[list[int]]]:
     """Returns the paragraphs, joined by the answers that are in none, and the rows of each question's right passages.
 
     A passage is the paragraph with the answer's text. Else it is the one that has most of the answer's pairs of words,
     and NEAR of them; of several that have as many, all, if their document is named, and else none. An answer that is
     longer has the paragraphs that it contains, if they make up NEAR of it. A heading in a named document stands for
-    the paragraphs below it.
+    the paragraphs below it. Of an answer with fewer than ``min_pairs`` pairs of words the text alone counts.
     """
     texts, size = list(paragraphs.texts), len(paragraphs.texts)
     row_of = {fold_text(text): row for row, text in enumerate(texts)}
@@ -131,7 +131,8 @@ def locate_answers(
     def find(text: str, document: str) -> list[int]:
         if document and (below := [row for row in rows_below[fold_text(text)] if is_in(row, document)]):
             return below
-        pairs = _pair_words(text)
+        if len(pairs := _pair_words(text)) < min_pairs:
+            return []
         rows = (row for pair in pairs for row in rows_of_pair[pair])
         counts = Counter(row for row in rows if not document or is_in(row, document))
         most = max(counts.values(), default=0)
@@ -145,15 +146,13 @@ def locate_answers(
     right: dict[str, set[int]] = {question: set() for question in asked}
     for number, text, name in zip(questions.question_of, answers, questions.answer_ids.to_pylist(), strict=True):
         key = fold_text(text)
-        rows = [row_of[key]] if key in row_of else find(text, _fold_name(documents.get(name, "")))
+        rows = [row_of[key]] if row_of.get(key, size) < size else find(text, _fold_name(documents.get(name, "")))
         if not rows:
             rows = [row_of.setdefault(key, len(texts))]
-            texts.append(text)
+            texts += [text] * (rows[0] == len(texts))
         right[asked[number]].update(rows)
         num_found += rows[0] < size
-    log.info(
-        "%d of %d right passages are in the documents; others are texts of their own", num_found, questions.num_pairs
-    )
+    log.info("%d of %d right passages are in the documents", num_found, questions.num_pairs)
     rows_of = [sorted(right[question]) for question in asked]
     names, headings = [("", "")] * (len(texts) - size), [""] * (len(texts) - size)
     return Paragraphs(texts, [*paragraphs.documents, *names], [*paragraphs.headings, *headings]), rows_of

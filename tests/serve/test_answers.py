@@ -191,8 +191,11 @@ def test_paragraphs_are_found_again_by_the_ids_of_their_documents(tmp_path, tiny
 
 
 def test_paragraphs_have_the_heading_above_them(tmp_path, tiny_documents):
-    first, second, third = (document["paragraphs"][0] for document in tiny_documents[:3])
+    first, second, third, fourth = (document["paragraphs"][0] for document in tiny_documents[:4])
     (tmp_path / "a.md").write_text(f"{first}\n\n# *Mine*\n\n```\ncode\n```\n\n{second}\n\n## Yours\n\n| no |\n|--|\n")
-    (tmp_path / "b.rst").write_text(f"Top\n===\n\nSub\n---\n\n{third}\n")
+    (tmp_path / "b.rst").write_text(f"Top\n===\n\nSub\n---\n\n.. topic:: Beware\n\n   Of it.\n\n{third}\n")
+    soft_hyphen = fourth.replace(" ", " \u00ad", 1)
+    (tmp_path / "c.md").write_text(f"# Ours\n\n{soft_hyphen}\n")
     paragraphs = read_paragraphs([str(tmp_path)])
-    assert dict(zip(paragraphs.texts, paragraphs.headings, strict=True)) == {first: "", second: "Mine", third: "Sub"}
+    headings = dict(zip(paragraphs.texts, paragraphs.headings, strict=True))
+    assert headings == {first: "", second: "Mine", third: "Sub", fourth: "Ours"}

@@ -130,7 +130,7 @@ def _list_paragraphs(node: "Node") -> Iterator[str]:
     )
     if isinstance(node, nodes.paragraph):
         yield normalise(node.astext())
-    elif isinstance(node, nodes.title | nodes.subtitle):
+    elif isinstance(node, nodes.title | nodes.subtitle) and isinstance(node.parent, nodes.section | nodes.document):
         yield _Heading(normalise(node.astext()))
     elif isinstance(node, nodes.literal_block | nodes.doctest_block):
         yield _Code(node.astext())

@@ -263,6 +263,15 @@ def test_a_search_of_the_documents_is_measured_beside_labelled_candidates(option
     searched = passages.add_search(trained, hooks.read([]), given.model, given.output, None)
     every = np.ones(29, dtype=bool)
     assert searched.select(every).num_pairs == trained.select(every).num_pairs == 78
+    assert np.unique(searched.groups).size == 29
+    joined = Paragraphs([f"{texts[n]} {texts[n + 3]}" for n in range(0, 60, 6)], [("", "")] * 10, [""] * 10)
+    for min_pairs, num_groups in ((5, 29), (1, 19)):  # no answer is found; two are in each paragraph
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(passages, "MIN_PAIRS", min_pairs)
+            found = run._add_search(given, trained, 9, replace(hooks, read=lambda _: joined))
+        assert (np.unique(found.groups).size, found.searched.any()) == (num_groups, num_groups == 19)
+    nothing = Mock(side_effect=KinspanError("nothing to read"))
+    assert "nothing to read" in run._add_search(given, trained, 9, replace(hooks, read=nothing)).notes[-1]
 
 
 def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(options, hooks, folder, tmp_path):

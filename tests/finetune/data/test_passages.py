@@ -36,8 +36,8 @@ ASKED = [  # question, answer, document, and the rows of what is right
     ("And what to do with it?", "Close the valve", "a.md", [7]),
     ("who helps?", "Nobody.", None, [5, 8]),
     ("What if it stays hot?", f"{TEXTS[1]}\n\n{TEXTS[2]}", None, [1, 2]),  # it contains two
-    ("How is it emptied?", "to  drain", "Valve", [2, 3]),  # a heading
     ("How is this emptied?", "To drain", None, [9]),
+    ("How is it emptied?", "to  drain", "Valve", [2, 3]),  # a heading
 ]
 
 
@@ -90,6 +90,8 @@ def test_labels_decide_what_is_right(tmp_path):
         rows = [{"question": line["question"], "answer": line["answer"], **labels} for line in lines]
         write(tmp_path / "set/test.jsonl", rows)
         assert load_passage_questions(spec, "test", None)[0].answers.to_pylist() == ["a", "b", "c"]
+    (tmp_path / "set/log.jsonl").write_text("no split")
+    assert load_passage_questions(folder, "test", None)[0].num_pairs == 3
     write(tmp_path / "set/test.jsonl", [lines[0], {**lines[1], "label": 0}])
     with pytest.raises(KinspanError, match=r"line 2.*'label'"):
         load_passage_questions(spec, "test", None)
