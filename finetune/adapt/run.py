@@ -116,8 +116,9 @@ def _add_search(options: AdaptOptions, questions: Questions, num_paragraphs: int
     """Returns the questions with a search of the documents beside labels, or with a note that says why without."""
     reason = f"more than {MAX_PARAGRAPHS:,} paragraphs"
     try:
-        if num_paragraphs <= MAX_PARAGRAPHS and len((read := hooks.read(options.documents)).texts) <= MAX_PARAGRAPHS:
-            return add_search(questions, read, options.model, options.output, options.language)
+        if num_paragraphs <= MAX_PARAGRAPHS:
+            paragraphs = hooks.read(options.documents)
+            return add_search(questions, paragraphs, options.model, options.output, options.language)
     except KinspanError as error:
         reason = str(error)
     return replace(questions, notes=[*questions.notes, f"a search of the documents is not measured: {reason}"])
