@@ -20,7 +20,6 @@ from tests.pretrain.steps import expect_equal_runs, read_curve, read_log
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"max_steps": 24, "save_steps": 8, "eval_steps": 8, "eval_pairs": 40, "log_steps": 4, "max_length": 48}
 SETTINGS |= {"global_batch_size": 15, "micro_batch_size": 4, "learning_rate": 1e-3, "precision": "fp32"}
-KILL = Fault("kill -9 all", "checkpoint", number=2)  # while the second checkpoint is written, or soon after
 
 
 def run(settings, ranks=1, fault=None):
@@ -44,7 +43,7 @@ def killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks):
     settings |= {"save_steps": 4}  # most steps come after the second checkpoint, as a busy machine is late to kill
     whole = {**settings, "output_dir": tmp_path / "whole"}
     run_here(whole) if ranks == 1 else run(whole, ranks)
-    run(settings, ranks, KILL)
+    run(settings, ranks, Fault("kill -9 all", "checkpoint", number=2))  # a new one, as it keeps whom it hits
     assert not (settings["output_dir"] / "summary.json").exists()
     deadline = time.monotonic() + 20  # a killed rank may take a moment to go
     while read_status(settings["output_dir"])["state"] == "running" and time.monotonic() < deadline:
