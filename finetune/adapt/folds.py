@@ -8,7 +8,7 @@ import numpy as np
 
 from data_pipeline.core.files import JsonObject
 from finetune.data.answers import AnswerSet
-from finetune.data.folds import assign_folds, iterate_folds
+from finetune.data.folds import iterate_folds
 from finetune.evaluation.metrics import MAP, compute_question_metrics
 from finetune.training.config import FinetuneConfig, check
 from finetune.training.setup import join_ranks
@@ -96,7 +96,7 @@ def train_in_folds(
     The number of updates that scores a fold is the one whose MAP is highest on the other folds: no question has a say
     in what scores it.
     """
-    scored, fold_of = questions.scored, assign_folds(questions.groups, training.num_folds)
+    scored, fold_of = questions.scored, questions.assign_folds(training.num_folds)
     steps = np.linspace(0, training.max_updates, VALIDATIONS + 1, dtype=int)
     scores = np.zeros((len(steps), scored.num_pairs))
     if start is not None:

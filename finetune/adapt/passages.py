@@ -40,11 +40,10 @@ def search_candidates(
     paragraphs, right = locate_answers(asked, documents, paragraphs)
     rankings = _search(paragraphs.texts, asked.questions, DEPTH, model, folder, language)
     data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)
-    places = ["\t".join(paragraphs.documents[rows[0]]).strip() for rows in right]  # "" for a text that joined
+    places = [{"\t".join(paragraphs.documents[row]).strip() for row in rows} - {""} for rows in right]
     share = found[data.labels == 1].mean()
     notes.append(f"{len(paragraphs.texts):,} paragraphs are searched: {share:.0%} of right ones are found, and ranked")
-    many = len(set(places)) > MIN_QUESTIONS
-    questions = divide(str(path), data, clear, None, folder, notes, places if many else ())
+    questions = divide(str(path), data, clear, None, folder, notes, places)
     found = found[questions.compared[data.question_of]]
     words = score_bm25_by(count_words(paragraphs.texts, language), questions.scored)
     return replace(questions, searched=questions.judged, found=found, words=words)
@@ -55,18 +54,18 @@ def add_search(
 ) -> Questions:
     """Returns the questions with up to MAX_ADDED of them scored again, with paragraphs that a search finds.
 
-    These have a right answer in the documents; those that share its paragraph are in one group. With fewer than
-    MIN_QUESTIONS such questions or paragraphs, the questions stay as they are.
+    These have a right answer in the documents; those that share a right paragraph are in one group. With fewer than
+    MIN_QUESTIONS such questions or groups of them, the questions stay as they are.
     """
     train, texts = questions.train, paragraphs.texts
     right = [list[int]() for _ in train.questions]
     located = locate_answers(train.keep(train.labels == 1), {}, paragraphs, MIN_PAIRS)[1]
     for number, rows in zip(np.unique(train.question_of[train.labels == 1]), located, strict=True):
         right[number] = [row for row in rows if row < len(texts)]
-    places = [str(rows[0]) if rows else "" for rows in right]
-    there = np.flatnonzero(questions.compared & (np.array(places) != ""))
+    groups = group_questions(train, [list(map(str, rows)) for rows in right])
+    there = np.flatnonzero(questions.compared & np.array(list(map(bool, right))))
     count = f"{len(there):,} of {questions.compared.sum():,} questions have a right answer in the documents"
-    if min(len(there), len({*places} - {""})) < MIN_QUESTIONS:
+    if len(np.unique(groups[there])) < MIN_QUESTIONS:
         return replace(questions, notes=[*questions.notes, f"{count}: too few to measure a search of them"])
     numbers = there[np.linspace(0, len(there) - 1, min(len(there), MAX_ADDED), dtype=int)]
     asked = train.take(numbers)
@@ -75,7 +74,7 @@ def add_search(
     scored = concatenate([questions.judging, replace(data, split="search")])
     return replace(
         questions,
-        groups=group_questions(train, places),
+        groups=groups,
         scored=scored,
         asked=np.append(questions.asked, numbers),
         searched=np.append(questions.searched, np.ones(len(numbers), dtype=bool)),

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -89,6 +89,10 @@ class Questions:
         """Returns the number of folds that all questions are worth."""
         return FOLDS_OF_MANY if self.compared.sum() > MANY else FOLDS
 
+    def assign_folds(self, num_folds: int) -> np.ndarray:
+        """Returns the fold of each question, ``[Q]``: each has about as many that rankers are compared by."""
+        return assign_folds(self.groups, num_folds, np.maximum(self.compared, 1e-3))
+
     def write(self, folder: Path) -> None:
         """Writes the splits into the folder that they were loaded for."""
         path = folder / "questions" / f"{TRAIN}.jsonl"
@@ -129,14 +133,10 @@ def load_questions(given: str, columns: str | None, folder: Path) -> Questions:
             raise KinspanError(f"--questions {given}: {right} are right ({share:.0%}): are the labels reversed?")
     if test:
         pool = _remove_tested(given, pool, test, notes)
-        test = thin(test.take(find_kept(test, CLEAN)), MAX_TESTED, notes)
+        test = thin(test.take(_find_usable(given, test)), MAX_TESTED, notes)
     if num_wrong := int((pool.positives == 0).sum()):
         notes.append(f"{num_wrong:,} of {pool.num_questions:,} questions have no right candidate, and are left out")
     pool = pool.take(find_kept(pool, NO_ALL_NEGATIVE))
-    for data in (pool, test):
-        if data and (count := int(find_kept(data, CLEAN).sum())) < MIN_QUESTIONS:
-            usable = f"{count} {data.split} questions with right and wrong candidates"
-            raise KinspanError(f"--questions {given}: {usable} are too few: label fifty or more")
     train = thin(pool, MAX_TRAINED, notes)
     return divide(given, train, np.ones(train.num_pairs, dtype=bool), test, folder, notes)
 
@@ -148,26 +148,36 @@ def divide(
     test: AnswerSet | None,
     folder: Path,
     notes: list[str],
-    documents: Sequence[str] = (),
+    places: Sequence[Collection[str]] = (),
 ) -> Questions:
     """Returns the questions in groups, and which of them compare rankers: MAX_COMPARED, but FEW_QUESTIONS at least.
 
-    documents: the document of each question, if it is known
+    places: the documents that hold right answers to each question, which are in one group, if that leaves enough
     """
-    usable = np.flatnonzero(find_kept(train, CLEAN))
+    usable = _find_usable(given, train)
     order = make_generator(3, DRAW_KEY).permutation(usable)
     pairs = np.cumsum(np.diff(train.starts)[order])
     compared = np.zeros(train.num_questions, dtype=bool)
     compared[order[: max(FEW_QUESTIONS, min(MAX_COMPARED[0], int((pairs <= MAX_COMPARED[1]).sum())))]] = True
     if (count := int(compared.sum())) < FEW_QUESTIONS:
         notes.append(f"{count} questions are few, and show large gains alone: label fifty or more")
-    groups = group_questions(train, documents)
-    if np.ptp(assign_folds(groups, 2)[compared]) == 0:
+    groups = group_questions(train, places)
+    if len(np.unique(groups[compared])) < MIN_QUESTIONS:
+        groups = group_questions(train)
+    if np.ptp(groups[compared]) == 0:
         raise KinspanError(f"--questions {given}: all share a right answer or a wording, and cannot judge each other")
     scored, searched = train.take(compared), np.zeros(count, dtype=bool)
     found, spec = np.ones(scored.num_pairs, dtype=bool), f"{FILES}={folder / 'questions'}"
     asked, words = np.flatnonzero(compared), np.zeros(0)
     return Questions(spec, train, groups, compared, clear, test, scored, asked, searched, found, words, notes)
+
+
+def _find_usable(given: str, data: AnswerSet) -> np.ndarray:
+    """Returns the numbers of the questions with right and wrong candidates. Raises KinspanError if they are few."""
+    if len(usable := np.flatnonzero(find_kept(data, CLEAN))) < MIN_QUESTIONS:
+        count = f"{len(usable)} questions with right and wrong candidates"
+        raise KinspanError(f"--questions {given}: {data.split}: {count} are too few: label fifty or more")
+    return usable
 
 
 def _read_pool(given: str, columns: str | None) -> tuple[AnswerSet, AnswerSet | None]:

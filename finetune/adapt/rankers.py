@@ -14,7 +14,6 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.matching import count_chars
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
-from finetune.data.folds import assign_folds
 from finetune.evaluation.bm25 import BM25, WordCounts, score_bm25_by
 from finetune.evaluation.metrics import MAP, MRR_10, RECALLS, compute_question_metrics
 from finetune.ranking.embedder import Embedder
@@ -79,7 +78,8 @@ class Ranker:
             scores, found = questions.words, found & (questions.words > 0)
         elif self.by_rank:
             parts = {part.role: questions.words if part.role == BM25 else part.scores for part in self.parts}
-            scores = combine(parts, self.weights, questions.scored.starts, by_rank=True)
+            ties = {**self.weights, BM25: 0.9999}  # go to the model, as in a search
+            scores = combine(parts, ties, questions.scored.starts, by_rank=True)
         figures = compute_question_metrics(questions.scored, scores, (MRR_10, RECALLS[-1]), found)
         return {name: float(values[questions.searched].mean()) for name, values in figures.items()}
 
@@ -184,7 +184,7 @@ def fuse_rankers(rankers: list[Ranker], questions: Questions) -> Iterator[Ranker
 
     Their weights are fitted out of fold, too.
     """
-    data, fold_of = questions.judging, assign_folds(questions.groups, questions.num_folds)[questions.asked]
+    data, fold_of = questions.judging, questions.assign_folds(questions.num_folds)[questions.asked]
     single = [ranker for ranker in reversed(rankers) if not ranker.parts]  # so that the first of equals is the best
     best = {ranker.role: ranker for ranker in sorted(single, key=lambda ranker: ranker.measure(data).mean())}
     for name, roles in ((FUSION, (BM25, BI_ENCODER)), (FUSION_OF_ALL, (BM25, BI_ENCODER, CROSS_ENCODER))):

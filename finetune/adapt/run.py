@@ -27,7 +27,7 @@ from finetune.ranking.ranker import find_max_length
 from finetune.training.release import find_ranker, release_ranker
 from finetune.training.stages import fingerprint_answers, fingerprint_identity
 from pretrain.engine.device import name_device, set_threads
-from pretrain.engine.run_folder import SUMMARY, lock_folder
+from pretrain.engine.run_folder import RUN, lock_folder
 from pretrain.modeling.pair_model import load_config
 from pretrain.release.folder import FACTS, replace_release, set_ranking_length
 
@@ -209,11 +209,11 @@ def _pretrain(options: AdaptOptions, hooks: PipelineHooks, corpus: Path, objecti
     }
 
     def train(updates: int) -> JsonObject:
-        finished = output / PRETRAINING / SUMMARY
-        done = read_object(finished, "delete it")["steps"] if finished.is_file() else updates
-        if updates < done:
-            raise KinspanError(f"--budget {options.budget.text} pays for {updates:,} updates, and {done:,} are made")
-        if done < min(updates, MEASURED_UPDATES):  # too short for a schedule that can be continued
+        begun = output / PRETRAINING / RUN
+        planned = read_object(begun, "delete it")["total_steps"] if begun.is_file() else updates
+        if updates < planned:
+            raise KinspanError(f"--budget {options.budget.text} pays for {updates:,} of the {planned:,} updates begun")
+        if planned < min(updates, MEASURED_UPDATES):  # too short for a schedule that can be continued
             shutil.rmtree(output / PRETRAINING)
         short = {} if updates >= MEASURED_UPDATES else {"warmup_steps": updates // 4}
         return hooks.pretrain({**settings, **short, "max_steps": updates}, output / PRETRAINING)
@@ -351,17 +351,17 @@ def _list_commands(options: AdaptOptions, questions: Questions | None, result: J
     is_base = result["chosen"] == result.get("base")
     if ranking or (is_base and mrr.get(name_fused(options.model), 0) > mrr.get(result["chosen"], 0)):
         ranking += ["--first_stage", "fusion"]  # as a re-ranker's candidates were found, or better than the base model
-    index = options.output / "index"
+    index, stems = options.output / "index", ["--language", options.language] if options.language else []
     is_sample = options.questions == SAMPLE  # no questions about the documents
     question = "your question" if is_sample or not questions else questions.judging.questions[0]
     commands: list[list[object]] = [
-        ["index", "--documents", *map(redact, options.documents), *embedding, "--output_dir", index],
+        ["index", "--documents", *map(redact, options.documents), *embedding, *stems, "--output_dir", index],
         ["search", "--index", index, *ranking, question],
     ]
     if questions and questions.test and model:
         by_search = [] if is_sample else ["--documents", *map(redact, options.documents)]  # of all their paragraphs
-        test = f"files={options.output / TEST_FILE}"
-        commands.append(["evaluate", *by_search, "--model", name_installed(model), "--data", test])
+        test = ["--model", name_installed(model), "--data", f"files={options.output / TEST_FILE}"]
+        commands.append(["evaluate", *by_search, *test, *stems])
     return [shlex.join(["kinspan", *map(str, command)]) for command in commands]
 
 

@@ -1,6 +1,6 @@
 """Folds of questions for cross-validation: questions that are alike stay together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -43,31 +43,31 @@ def _count_words(sets: list[set[str]], column_of: dict[str, int]) -> csr_matrix:
     return csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(sets), max(1, len(column_of))))
 
 
-def group_questions(data: AnswerSet, documents: Sequence[str] = ()) -> np.ndarray:
-    """Returns the group of each question, ``[Q]``: those that share a right answer, a document or a similar wording.
+def group_questions(data: AnswerSet, places: Sequence[Collection[str]] = ()) -> np.ndarray:
+    """Returns the group of each question, ``[Q]``: those that share a right answer, a place or a similar wording.
 
-    documents: the document that each question is about; "" where none is known
+    places: the documents or paragraphs that hold right answers to each question
     """
     right = np.flatnonzero(data.labels)
-    names, document_of = np.unique(documents, return_inverse=True)
-    known = np.flatnonzero(np.array(documents) != "") if len(documents) else np.zeros(0, int)
+    names, place_of = np.unique(list(chain.from_iterable(places)), return_inverse=True)
+    placed = np.array([question for question, held in enumerate(places) for _ in held], dtype=int)
     first, second = pair_similar(data.questions, data.questions)
-    first_answer, first_document = data.num_questions, data.num_questions + len(data.distinct.rows)
+    first_answer, first_place = data.num_questions, data.num_questions + len(data.distinct.rows)
     answered = [data.question_of[right], first_answer + data.distinct.which[right]]
-    about = [known, first_document + document_of[known]]
-    edges = np.concatenate([[first, second], answered, about], axis=1)
-    size = first_document + len(names)
+    edges = np.concatenate([[first, second], answered, [placed, first_place + place_of]], axis=1)
+    size = first_place + len(names)
     return connected_components(coo_matrix((np.ones(edges.shape[1]), edges), (size, size)))[1][: data.num_questions]
 
 
-def assign_folds(groups: np.ndarray, num_folds: int) -> np.ndarray:
-    """Returns the fold of each question, ``[Q]``: a group lies in one fold, and folds are about equally large.
+def assign_folds(groups: np.ndarray, num_folds: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """Returns the fold of each question, ``[Q]``: a group lies in one fold, and folds have about the same weight.
 
-    There are fewer folds if there are fewer groups.
+    There are fewer folds if there are fewer groups. ``weights``: of the questions, ``[Q]``, by default 1
     """
-    names, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    names, group_of = np.unique(groups, return_inverse=True)
+    sizes = np.bincount(group_of, weights)
     order = np.random.Generator(np.random.Philox(key=SEED)).permutation(len(names))
-    fold_of, filled = np.empty(len(names), int), np.zeros(min(num_folds, len(names)), int)
+    fold_of, filled = np.empty(len(names), int), np.zeros(min(num_folds, len(names)))
     for group in order[np.argsort(-sizes[order], kind="stable")]:
         fold_of[group] = filled.argmin()
         filled[fold_of[group]] += sizes[group]

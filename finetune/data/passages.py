@@ -85,8 +85,10 @@ def read_passage_questions(path: Path, columns: Mapping[str, str]) -> tuple[Answ
     columns: the table's names for question, answer, question_id and document, if they differ; the last two are optional
     """
     table, column = read_table(path), columns.get(DOCUMENT, DOCUMENT)
-    records = table.records([column]) if column in table.fields else ()
+    records = table.records([column])
     documents = {str(line): str(record[column]) for line, record in records if record.get(column) is not None}
+    if DOCUMENT in columns and not documents:
+        raise KinspanError(f"--columns: {path} has no column {column!r}; there are {', '.join(table.fields)}")
     names = {c: name for c, name in columns.items() if c not in (DOCUMENT, LABEL)}
     rows = read_candidates(table, names, labelled=False)
     right = (row._replace(answer_id=str(row.line), label=1) for row in rows)
@@ -126,7 +128,7 @@ def locate_answers(
         rows_below[fold_text(heading)].append(row)
 
     def is_in(row: int, document: str) -> bool:
-        return document in map(_fold_name, paragraphs.documents[row])
+        return any(f"/{_fold_name(name)}".endswith(f"/{document}") for name in paragraphs.documents[row])
 
     def find(text: str, document: str) -> list[int]:
         if document and (below := [row for row in rows_below[fold_text(text)] if is_in(row, document)]):

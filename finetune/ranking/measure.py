@@ -91,28 +91,32 @@ def measure_search(
 ) -> Iterator[str]:
     """Measures models by a search of all paragraphs, beside BM25 and its rank fusion with the first bi-encoder.
 
-    A bi-encoder, the default model if there is none, ranks all paragraphs. Other models re-rank what BM25 and the first
-    bi-encoder find.
+    A bi-encoder ranks all paragraphs; if there is none, that of the first fusion with one does, or else the default
+    model. Other models re-rank what BM25 and the first bi-encoder find.
 
     questions, documents: from ``load_passage_questions``
     """
     from .embedder import Embedder  # torch takes seconds to import
-    from .kinds import BI_ENCODER, find_kind
+    from .kinds import BI_ENCODER, can_embed, find_kind
     from .retrieval import find_exactly, fuse, rank_by_words
 
     paragraphs, right = locate_answers(questions, documents, paragraphs)
     texts, asked, depth = paragraphs.texts, questions.questions, config.depth
-    finders = [model for model in config.model if find_kind(model) == BI_ENCODER] or [default_model()]
+    finders = {model: model for model in config.model if find_kind(model) == BI_ENCODER}
+    if not finders:
+        inside = [model for model in config.model if can_embed(model)]
+        finders = {f"the bi-encoder of {inside[0]}": inside[0]} if inside else {default_model(): default_model()}
+    first = next(iter(finders))
     found: dict[str, Sequence[RankedRows]] = {BM25: rank_by_words(texts, asked, depth, config.language)}
-    for model in finders:
+    for name, model in finders.items():
         embedder = Embedder(model, config.max_length)
-        found[model] = find_exactly(embedder.embed_answers(texts), embedder.embed_queries(asked), depth)
+        found[name] = find_exactly(embedder.embed_answers(texts), embedder.embed_queries(asked), depth)
         if num_cut := int(embedder.find_cut(texts).sum()):
             counts = embedder.name, num_cut, len(texts), embedder.max_length
             log.info("%s: %d of %d paragraphs are cut (--max_length %d)", *counts)
-    first_two = found[finders[0]], found[BM25]  # ties go to the bi-encoder, as in a search of an index
+    first_two = found[first], found[BM25]  # ties go to the bi-encoder, as in a search of an index
     data, is_found, _ = find_candidates(questions, right, paragraphs, first_two, depth)
-    fusion = f"{BM25} and {shorten_name(finders[0])}, fused by rank"
+    fusion = f"{BM25} and {shorten_name(first)}, fused by rank"
     found[fusion] = [fuse(pair, depth) for pair in zip(*first_two, strict=True)]
     answers = [set(map(str, rows)) for rows in right]
     systems: dict[str, Figures] = {}

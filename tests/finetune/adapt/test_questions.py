@@ -7,7 +7,6 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.adapt.questions import load_questions, thin
-from finetune.data.folds import assign_folds
 from finetune.data.registry import load_split
 from tests.conftest import write_jsonl
 
@@ -26,7 +25,7 @@ def test_one_file_is_used_whole_and_judges_whole(tmp_path):
     assert loaded.test is None
     assert loaded.train.num_questions == loaded.judging.num_questions == 50
     assert loaded.num_folds == 5
-    assert sorted(np.bincount(assign_folds(loaded.groups, 5))) == [10] * 5
+    assert np.bincount(loaded.assign_folds(5)).tolist() == [10] * 5
 
 
 def test_train_and_dev_are_pooled_and_test_is_kept_apart(tmp_path, write_sets):
@@ -41,6 +40,14 @@ def test_train_and_dev_are_pooled_and_test_is_kept_apart(tmp_path, write_sets):
     with pytest.raises(KinspanError, match="test"):
         load_split(loaded.spec, "test")
     assert load_split(f"files={tmp_path / 'test' / 'test.jsonl'}", "test").num_pairs == loaded.test.num_pairs
+
+
+def test_each_fold_has_questions_that_compare(tmp_path):
+    rows = [{"question": f"{'is' * q} it {q}", "answer": f"right {q % 4}", "label": 1} for q in range(160)]
+    path = write_file(tmp_path / "q.jsonl", 30, candidates=9)
+    path.write_text(path.read_text() + "".join(json.dumps(row) + "\n" for row in rows))
+    loaded = load_questions(str(path), None, tmp_path / "out")
+    assert np.bincount(loaded.assign_folds(5)[loaded.compared]).tolist() == [6] * 5
 
 
 def test_many_questions_are_trained_on_and_some_of_them_compare(tmp_path):

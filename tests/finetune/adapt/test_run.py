@@ -259,6 +259,7 @@ def test_a_search_of_the_documents_is_measured_beside_labelled_candidates(option
     for mrr, first_stage in ((-1.0, 0), (1.0, 1)):  # the search to paste is the better one
         rows[rankers.name_fused(given.model)]["mrr@10"] = mrr
         assert run._list_commands(given, None, kept)[1].count("--first_stage fusion") == first_stage
+    assert "--language german" in run._list_commands(replace(given, language="german"), None, kept)[0]
     trained = questions.load_questions(given.questions, None, given.output)
     searched = passages.add_search(trained, hooks.read([]), given.model, given.output, None)
     every = np.ones(29, dtype=bool)
@@ -272,6 +273,18 @@ def test_a_search_of_the_documents_is_measured_beside_labelled_candidates(option
         assert (np.unique(found.groups).size, found.searched.any()) == (num_groups, num_groups == 19)
     nothing = Mock(side_effect=KinspanError("nothing to read"))
     assert "nothing to read" in run._add_search(given, trained, 9, replace(hooks, read=nothing)).notes[-1]
+
+
+def test_ties_of_a_rank_fusion_go_to_the_model_as_in_a_search(options, folder):
+    loaded = load_questions(str(folder), None, options().output)
+    cycles, order = loaded.scored.num_questions, np.arange(loaded.scored.num_pairs) % 5
+    words, scores = np.tile([4.0, 3, 2, 1, 0], cycles), np.tile([3.0, 4, 2, 1, 0], cycles)
+    parts = rankers.Ranker(BM25, BM25, BM25, words), rankers.Ranker("base", "bi-encoder", "base", scores)
+    fused = rankers.Ranker("", "fusion", "", words, parts=parts, weights={BM25: 1.0, "bi-encoder": 1.0}, by_rank=True)
+    for right, mrr in ((0, 0.5), (1, 1.0)):
+        scored = replace(loaded.scored, labels=(order == right).astype(np.int8))
+        searched = replace(loaded, scored=scored, searched=loaded.judged, words=words)
+        assert fused.measure_search(searched)["mrr@10"] == mrr
 
 
 def test_a_forum_is_pretrained_on_without_the_answers_that_it_is_measured_by(options, hooks, folder, tmp_path):

@@ -24,7 +24,7 @@ TEXTS = [
     "The pump starts, when a lever is up! It stops when the lever is down",  # nearly the first
     "Call the service, at night too.",
 ]
-PLACES = [("a.md", "Pump"), ("a.md", "Pump"), ("b.md", "Valve"), ("b.md", "Valve"), ("c.md", "Copy"), ("c.md", "Copy")]
+PLACES = [*[("a.md", "Pump")] * 2, *[("b.md", "Valve")] * 2, *[("man/c.md", "Copy")] * 2]
 PARAGRAPHS = Paragraphs(TEXTS, PLACES, ["Pumps", "", "To drain", "To drain", "Pumps", ""])
 ASKED = [  # question, answer, document, and the rows of what is right
     ("When does it start?", "the PUMP  starts when the lever is up. It stops when the lever is down.", None, [0]),
@@ -38,6 +38,7 @@ ASKED = [  # question, answer, document, and the rows of what is right
     ("What if it stays hot?", f"{TEXTS[1]}\n\n{TEXTS[2]}", None, [1, 2]),  # it contains two
     ("How is this emptied?", "To drain", None, [9]),
     ("How is it emptied?", "to  drain", "Valve", [2, 3]),  # a heading
+    ("How is it called?", "Call the service", "c.md", [5]),
 ]
 
 
@@ -68,6 +69,11 @@ def test_tables_of_any_form_are_read(tmp_path):
     assert list(data.question_ids) == ["1", "2"]
     assert data.answers.to_pylist() == ["a", "c", "b"]
     assert [documents[name] for name in data.answer_ids.to_pylist()] == ["x.md", "y.md", ""]
+    lines = [{"question": "a", "answer": "b"}, {"question": "c", "answer": "d", "document": "e"}]
+    path = write(tmp_path / "q.jsonl", lines)
+    assert read_passage_questions(path, {})[1] == {"2": "e"}
+    with pytest.raises(KinspanError, match=r"--columns.*'place'"):
+        read_passage_questions(path, {"document": "place"})
 
 
 def test_labels_decide_what_is_right(tmp_path):

@@ -12,13 +12,16 @@ import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from data_pipeline.core.errors import KinspanError
+from finetune.data.passages import Paragraphs
 from finetune.evaluation.bm25 import BM25, count_words, score_bm25
+from finetune.evaluation.config import EvaluateConfig
 from finetune.evaluation.metrics import MAP
 from finetune.ranking.embedder import fingerprint_bi_encoder
 from finetune.ranking.fusion import combine, reciprocal_ranks, standardise, write_fusion
 from finetune.ranking.kinds import BI_ENCODER as FINDER
 from finetune.ranking.kinds import CROSS_ENCODER as READER
 from finetune.ranking.kinds import FUSION_FILE, MODULES, WORDS, can_embed
+from finetune.ranking.measure import measure_search
 from finetune.ranking.model import load_model, score_answers
 from launch.kinspan import find_command, show
 from pretrain.release.card import CANDIDATES, EXAMPLE_FOLDER, QUESTION
@@ -70,6 +73,15 @@ def test_the_folder_scores_as_its_parts_do_wherever_it_lies(fused):
     texts = test.answers.to_pylist()
     found = ReRanker(str(output)).score(test.questions[1:2], [texts[5:10]])
     np.testing.assert_allclose(found[0], scores[5:10], atol=1e-4)
+
+
+def test_a_search_is_measured_by_the_fusions_own_bi_encoder(fused):
+    output, test, _ = fused
+    texts = list(dict.fromkeys(test.answers.to_pylist()))
+    paragraphs = Paragraphs(texts, [("", "")] * len(texts), [""] * len(texts))
+    config = EvaluateConfig(model=[str(output)], depth=3, json=True)
+    *_, figures = measure_search(config, test.keep(test.labels == 1), {}, paragraphs)
+    assert [row["name"] for row in json.loads(figures)["systems"]][:2] == [str(output), f"the bi-encoder of {output}"]
 
 
 def test_sentence_transformers_loads_both_models(fused):
