@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+from data_pipeline.tokenizers import load_tokenizer, read_template
 from objectives import parse_mixture
 from objectives.mlm import MaskedLM
 
@@ -39,7 +39,7 @@ def open_stream(folder: str | Path, objective: str = "ssp", masked: bool = True,
     tokenizer = load_tokenizer(str(corpus.folder / "tokenizer"))
     masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masked else None
     mixture = parse_mixture(objective).read_from(corpus)
-    return PairStream(mixture, template=read_pair_template(tokenizer), seed=1, masking=masking, **options)
+    return PairStream(mixture, template=read_template(tokenizer), seed=1, masking=masking, **options)
 
 
 class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):

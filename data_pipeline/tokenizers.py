@@ -117,16 +117,6 @@ def shorten_name(name_or_dir: str) -> str:
     return f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
 
 
-def identify_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> dict:
-    """Returns the tokenizer's entry of the manifest."""
-    return {
-        "name": shorten_name(tokenizer.name_or_path),
-        "revision": tokenizer.init_kwargs.get("_commit_hash"),
-        "fingerprint": fingerprint_tokenizer(tokenizer),
-        "vocab_size": len(tokenizer),
-    }
-
-
 @dataclass(frozen=True)
 class PairTemplate:
     """Joins texts to one example: special tokens, a text, special tokens, a text, special tokens.
@@ -150,17 +140,9 @@ class PairTemplate:
         return sum(map(len, self.special))
 
 
-def read_pair_template(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
-    """Returns the template by which ``tokenizer`` joins two texts, for ids stored without special tokens."""
-    return _read_template(tokenizer, "a", "b")
-
-
-def read_text_template(tokenizer: "PreTrainedTokenizerBase") -> PairTemplate:
-    """Returns the template by which ``tokenizer`` encodes a text alone, for ids stored without special tokens."""
-    return _read_template(tokenizer, "a")
-
-
-def _read_template(tokenizer: "PreTrainedTokenizerBase", *texts: str) -> PairTemplate:
+def read_template(tokenizer: "PreTrainedTokenizerBase", alone: bool = False) -> PairTemplate:
+    """Returns how ``tokenizer`` joins two texts, or encodes one alone, for ids stored without special tokens."""
+    texts = ("a",) if alone else ("a", "b")
     encoded = tokenizer(*texts, return_token_type_ids=True)
     ids, special, types, end = encoded["input_ids"], [], [], 0
     for text in texts:
@@ -180,17 +162,14 @@ def find_continuations(tokenizer: "PreTrainedTokenizerBase") -> np.ndarray:
     Raises KinspanError if the vocabulary has neither mark.
     """
     tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
-    for mark, read in (("##", lambda token: token.removeprefix("##")), ("\u0120", _decode_start), ("\u2581", str)):
+    decode = ByteLevel().decode  # if a token ends inside a character, the first that begins so stands for it
+    by_bytes = "\u0120", lambda token: decode([token + 3 * BYTE_80])
+    for mark, read in (("##", lambda token: token.removeprefix("##")), by_bytes, ("\u2581", str)):
         marked = np.array([token.startswith(mark) for token in tokens])
         if marked.mean() > MIN_MARKED:
             unspaced = np.array([_is_unspaced(read(token)) for token in tokens])
             return (marked if mark == "##" else ~marked) & ~unspaced
     raise KinspanError("--whole_word_masking: this tokenizer's vocabulary does not say where words begin")
-
-
-def _decode_start(token: str) -> str:
-    """Decodes a token of byte-level BPE. If it ends inside a character, the first that begins so stands for it."""
-    return ByteLevel().decode([token + 3 * BYTE_80])
 
 
 def _is_unspaced(text: str) -> bool:

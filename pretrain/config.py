@@ -24,7 +24,7 @@ RESUMABLE = (  # what --resume_with may change
     *("mlm_weight", "rtd_weight", "pair_weight"),
 )
 # These may change, but must be equal on all ranks, because the order of collectives depends on them.
-MUST_MATCH_ACROSS_RANKS = ("micro_batch_size", "eval_steps", "save_steps", "log_steps")
+MATCH_ACROSS_RANKS = ("micro_batch_size", "max_skipped_steps", "eval_pairs", "eval_steps", "save_steps", "log_steps")
 VALIDATION_SEED = 0  # seed of validation's order, spans and masks, in all runs, so that they can be compared
 
 

@@ -70,11 +70,13 @@ def collect_facts(
 
 
 def _count_documents(validation: PairStream, num_pairs: int) -> int:
-    held_out: dict[int, int] = {}  # by corpus: maximum over its objectives
+    """Returns how many held-out documents the anchors of the validated pairs can come from."""
+    mixture, held_out = validation.mixture, dict[int, int]()  # by corpus: maximum over its objectives
     for index, order in validation.orders.items():
-        part = validation.mixture.parts[index]
-        held_out[part.source] = max(held_out.get(part.source, 0), sum(order.documents))
-    return min(sum(held_out.values()), num_pairs)
+        part, (_, own) = mixture.parts[index], mixture.own_pairs(index, 0, min(num_pairs, validation.epoch_pairs))
+        anchors = min(sum(order.documents), -(-own // part.objective.pairs_per_anchor))
+        held_out[part.source] = max(held_out.get(part.source, 0), anchors)
+    return sum(held_out.values())
 
 
 def _list_objectives(mixture: Mixture) -> list[JsonObject]:

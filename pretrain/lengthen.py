@@ -85,6 +85,8 @@ def change_length(folder: Path, facts: JsonObject, schedule: Schedule) -> None:
     cut_log(folder / "metrics.jsonl", step)
     (folder / WANDB_ID).unlink(missing_ok=True)  # W&B gets a new run, because it cannot replace figures
     (folder / SUMMARY).unlink(missing_ok=True)
+    for change in facts["history"]:
+        change["step"] = min(change["step"], step)
     write_record(folder, facts)
     log.info("the run's length changes from %d to %d steps: it resumes from step %d", old_total, schedule.total, step)
     if archive.exists():

@@ -67,7 +67,7 @@ from pretrain.release.adapter import keep_adapter
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 
 from .batches import TrainedModel, average_tokens, choose_micro_batch
-from .config import MUST_MATCH_ACROSS_RANKS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig
+from .config import MATCH_ACROSS_RANKS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig
 from .facts import collect_facts
 from .lengthen import change_length, note_changes
 from .planning.checks import check, find_unused_flags
@@ -134,13 +134,13 @@ def set_up(config: PretrainConfig) -> Setup:
         is_fresh = config.pair_weight and any(part.startswith("the masked-LM head") for part in new_parts)
         config = replace(config, mlm_weight=FRESH_MLM_WEIGHT if is_fresh and token_loss == "mlm" else 1.0)
         notes += [f"--mlm_weight {config.mlm_weight:g}, as that head starts fresh"] if config.mlm_weight != 1 else []
-    masked_config = disable_unused_masking(config, token_loss)
     max_length = config.max_length or mixture.max_length
     check_lengths(model, model_name, config.generator, tokenizer, max_length)
     if config.compile:
         check_can_compile(model.family, stage)
 
-    template, masking = read_template(config, tokenizer), make_masking(masked_config, token_loss, tokenizer)
+    template = tokenizers.read_template(tokenizer, alone=bool(config.pair_loss))
+    masking = make_masking(disable_unused_masking(config, token_loss), token_loss, tokenizer)
     open_stream = partial(PairStream, template=template, max_length=max_length, masking=masking)
     train = open_stream(mixture, seed=config.seed, split="train", permute_labels=config.permute_pair_labels)
     validation = None
@@ -154,10 +154,10 @@ def set_up(config: PretrainConfig) -> Setup:
     schedule = plan_schedule(config, count_steps(config, train), train.epoch_pairs)
     padded = any(pads_sequences(encoder, DTYPES[precision]) for encoder in model.encoders)
     micro = _find_micro_batch(config, model, train, precision, stage, world_size)
-    config, masked_config = (replace(settings, micro_batch_size=micro) for settings in (config, masked_config))
+    config = replace(config, micro_batch_size=micro)
     layout = Layout(config.global_batch_size, micro, world_size, padded)
     of_model = model_name, model, fingerprint, deepspeed_settings, precision, token_loss
-    facts = collect_facts(masked_config, *of_model, sources, corpora, train, validation, schedule)
+    facts = collect_facts(config, *of_model, sources, corpora, train, validation, schedule)
     setup = Setup(
         config=config,
         folder=Path(config.output_dir),
@@ -217,7 +217,7 @@ def _find_micro_batch(
 
 def _check_same_on_all_ranks(setup: Setup) -> None:
     """Raises KinspanError on all ranks if the settings or files of any rank differ from rank 0's."""
-    settings = {name: getattr(setup.config, name) for name in MUST_MATCH_ACROSS_RANKS}
+    settings = {name: getattr(setup.config, name) for name in MATCH_ACROSS_RANKS}
     settings |= {"schedule": setup.schedule, "deepspeed": setup.deepspeed_settings}
     all_facts = gather(setup.facts["identity"] | settings)
     for rank, facts in enumerate(all_facts):
@@ -300,12 +300,6 @@ def load_trained(
     )
 
 
-def read_template(config: ObjectiveSettings, tokenizer: PreTrainedTokenizerBase) -> tokenizers.PairTemplate:
-    """Reads how the tokenizer joins the texts of a pair; for a bi-encoder how it encodes a text alone."""
-    reader = tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template
-    return reader(tokenizer)
-
-
 def make_masking(config: ObjectiveSettings, token_loss: str, tokenizer: PreTrainedTokenizerBase) -> MaskedLM | None:
     """Returns the masking for the token loss, if any. Raises KinspanError if the tokenizer cannot mask whole words."""
     if token_loss == "none":
@@ -320,7 +314,7 @@ def count_steps(config: PretrainConfig, train: PairStream | None, pair_tokens: i
     if config.max_epochs is not None:
         if train is None:
             raise KinspanError(f"--max_epochs {config.max_epochs}: the corpus is missing")
-        return math.ceil(config.max_epochs * train.epoch_pairs / config.global_batch_size)
+        return math.ceil(round(config.max_epochs * train.epoch_pairs / config.global_batch_size, 6))  # .07 of 100 is 7
     if config.max_tokens is not None:
         tokens = pair_tokens if train is None else average_tokens(train)
         return math.ceil(config.max_tokens / (tokens * config.global_batch_size))

@@ -9,10 +9,10 @@ import json
 import lzma
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -26,7 +26,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.prepare.cleaning import STEPS, Rules
 from data_pipeline.prepare.pipeline import Prepared, prepare
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.tokenizers import load_tokenizer, read_pair_template
+from data_pipeline.tokenizers import load_tokenizer, read_template
 from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
 from tests.cases import mark_slow
@@ -83,16 +83,6 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-@dataclass(frozen=True)
-class Helpers:
-    """Functions for tests, which cannot import from this file."""
-
-    synthetic_documents = staticmethod(synthetic_documents)
-    write_jsonl = staticmethod(write_jsonl)
-    prepare = staticmethod(prepare_here)
-    tokenizer = staticmethod(load)
-
-
 @pytest.fixture(autouse=True)
 def world_of_one() -> Iterator[None]:
     """An engine in this process sets them: left there, processes that a later test starts would join its port."""
@@ -110,8 +100,9 @@ def no_traces_and_no_waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def helpers() -> Helpers:
-    return Helpers()
+def helpers() -> SimpleNamespace:
+    functions = {"synthetic_documents": synthetic_documents, "write_jsonl": write_jsonl}
+    return SimpleNamespace(**functions, prepare=prepare_here, tokenizer=load)
 
 
 @pytest.fixture(scope="session")
@@ -217,6 +208,6 @@ def make_stream() -> Callable[..., PairStream]:
         if isinstance(masking, bool):
             masking = MaskedLM(tokenizer.mask_token_id, len(tokenizer)) if masking else None
         mixture = parse_mixture(objective, sampling).read_from(corpus)
-        return PairStream(mixture, template=read_pair_template(tokenizer), seed=seed, masking=masking, **kwargs)
+        return PairStream(mixture, template=read_template(tokenizer), seed=seed, masking=masking, **kwargs)
 
     return make

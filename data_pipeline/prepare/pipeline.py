@@ -96,7 +96,12 @@ def prepare(
     engine = Engine(executor, num_workers, sbatch or [], quiet)
     input_files = find_input_files(inputs)
     tokenizer = tokenizers.load_tokenizer(tokenizer_name)
-    tokenizer_info = tokenizers.identify_tokenizer(tokenizer)
+    tokenizer_info = {
+        "name": tokenizers.shorten_name(tokenizer.name_or_path),
+        "revision": tokenizer.init_kwargs.get("_commit_hash"),
+        "fingerprint": tokenizers.fingerprint_tokenizer(tokenizer),
+        "vocab_size": len(tokenizer),
+    }
     settings = {**asdict(rules), "shard_tokens": shard_tokens, "duplicates": duplicates, "boilerplate": boilerplate}
     if keep_code:
         settings["keep_code"] = keep_code

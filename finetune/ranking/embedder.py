@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.tokenizers import read_text_template, shorten_name
+from data_pipeline.tokenizers import read_template, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
@@ -52,7 +52,7 @@ class Embedder:
             encoder = self.model[0].auto_model
             encoder.set_attn_implementation(attention.NAME)
             self.packed = SiameseRanker(encoder, pooling, self.normalised).eval()
-            self.template = read_text_template(self.model.tokenizer)
+            self.template = read_template(self.model.tokenizer, alone=True)
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Returns ``[n, dimension]`` float32 of questions, with the model's prompt for them."""

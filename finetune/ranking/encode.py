@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.progress import show_progress
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS, PackedRow, copy_runs, cut_longest_first, lay_out
-from data_pipeline.tokenizers import PairTemplate, fingerprint_tokenizer, read_pair_template
+from data_pipeline.tokenizers import PairTemplate, fingerprint_tokenizer, read_template
 from finetune.data.answers import AnswerSet, resolve_pairs
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def encode_pairs(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length
     split_special_tokens=True)``: a text that says ``[SEP]`` injects none. An empty candidate keeps both its
     separators, as in CrossEncoder.
     """
-    template = read_pair_template(tokenizer)
+    template = read_template(tokenizer)
     if max_length < template.num_special + MIN_TEXT_TOKENS:
         raise KinspanError(f"--max_length {max_length} is too short for two texts")
     name = f"{data.name} {data.split}"

@@ -20,7 +20,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.packing import MIN_TEXT_TOKENS
-from data_pipeline.tokenizers import read_text_template
+from data_pipeline.tokenizers import read_template
 from finetune.data.answers import AnswerSet
 from pretrain.modeling.adapters.folder import is_adapter
 from pretrain.modeling.encoder import encode_packed, prepare_encoder
@@ -99,7 +99,7 @@ class EncodedAnswers(EncodedTexts):
 
 def encode_answers(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedAnswers:
     """Tokenises all texts, as ``tokenizer(text, truncation=True, max_length=..., split_special_tokens=True)`` does."""
-    template = read_text_template(tokenizer)
+    template = read_template(tokenizer, alone=True)
     room = max_length - template.num_special
     if room < MIN_TEXT_TOKENS:
         raise KinspanError(f"--max_length {max_length} is too short for a text")

@@ -70,7 +70,7 @@ def main() -> Iterator[str]:
         log.info(note)
     stream = PairStream(
         mixture,
-        template=(tokenizers.read_text_template if config.pair_loss else tokenizers.read_pair_template)(tokenizer),
+        template=tokenizers.read_template(tokenizer, alone=bool(config.pair_loss)),
         seed=default_seed if config.seed is None else config.seed,
         split=config.split,
         max_length=config.max_length,

@@ -22,7 +22,7 @@ read -ra ssh <<<"${SSH:-ssh} -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliv
 port=${MASTER_PORT:-29500}
 environment=${NODE_ENVIRONMENT:-launch/slurm/environment.sh}
 needed=$(printf 'cd %q && test -e %q' "$PWD" "${NODE_ENVIRONMENT:-.}") # on each machine
-arguments=$(printf ' %q' "$@")
+arguments=${*:+$(printf ' %q' "$@")}
 stopping=
 folder=${LOGS:-logs}/hosts-$(date +%Y%m%d-%H%M%S)-$$
 

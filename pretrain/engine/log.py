@@ -181,8 +181,10 @@ def find_warnings(facts: JsonObject) -> list[str]:
     """
     warnings = []
     has_pairs = facts["settings"].get("pair_weight")
+    changed = {name for change in facts.get("history", ()) for name in change["settings"]}
+    is_one_loss = not changed & {"mlm_weight", "rtd_weight", "pair_weight"}
     for first, last in zip(facts["first_validation"], facts["last_validation"], strict=True):
-        if first["step"] < last["step"] and not last["loss"] < first["loss"]:
+        if is_one_loss and first["step"] < last["step"] and not last["loss"] < first["loss"]:
             warnings.append(f"the held-out loss did not fall: {first['loss']:.4g} before, {last['loss']:.4g} after")
         share, pairs = last.get("share_positive", 0.5), facts["eval_pairs"] or 1
         deviation = math.sqrt((pairs + 1) / (12 * share * (1 - share) or 1)) / pairs  # of a guess's AUC
@@ -192,8 +194,7 @@ def find_warnings(facts: JsonObject) -> list[str]:
             warnings.append("the pair head calls no held-out pair positive: its accuracy is the share of negatives")
         documents = facts.get("validation_documents")
         if documents is not None and documents < MIN_DOCUMENTS:
-            unit = "pairs (--eval_pairs)" if documents == facts["eval_pairs"] else "documents"
-            warnings.append(f"the figures rest on {documents} held-out {unit}, below {MIN_DOCUMENTS}")
+            warnings.append(f"the figures rest on {documents} held-out documents (--eval_pairs), below {MIN_DOCUMENTS}")
     return warnings
 
 

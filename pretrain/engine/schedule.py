@@ -29,7 +29,7 @@ class OptimizerSettings:
     """Gradients are clipped to this global norm; 0: they are not clipped."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting("auto")
     """auto is bf16 if the GPU or CPU is faster in it, else fp32. bf16 and fp16 need ZeRO 1 or higher; fp16
-    also needs a GPU. Scores that are reported are always computed in fp32."""
+    also needs a GPU. Fine-tuned rankers are always evaluated in fp32."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ def make_schedule(
     flag = flag or f"--warmup_steps {warmup}"
     if warmup is None:
         warmup = OPEN_ENDED_WARMUP if config.lr_schedule in OPEN_ENDED else total // 10
-        flag = f"--lr_schedule {config.lr_schedule}"
+        flag = f"--lr_schedule {config.lr_schedule} without --warmup_steps"
     schedule = Schedule(config.lr_schedule, peak, warmup, total, config.decay_share)
     if total and warmup >= total:
         raise KinspanError(f"{flag}: {warmup} steps of warm-up are not below the {total} steps of the {what}")

@@ -41,7 +41,6 @@ from pretrain.setup import (
     load_trained,
     make_masking,
     plan_schedule,
-    read_template,
 )
 
 from .corpora import (
@@ -223,7 +222,8 @@ def _open_stream(
     else:
         corpora = open_corpora(sources, cache, lambda: None, verify=False)
         notes.append("the model's tokenizer cannot be loaded, so it is not compared with the corpus's")
-    template = read_template(config, tokenizers.load_tokenizer(corpora[0].tokenizer_folder))
+    tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
+    template = tokenizers.read_template(tokenizer, alone=bool(config.pair_loss))
     mixture, dropped = drop_untrainable(mixture.read_from(*corpora))
     notes += dropped
     return PairStream(mixture, template=template, seed=config.seed, max_length=max_length, masking=masking)

@@ -92,8 +92,8 @@ def format_card(
     """
     token_loss, is_siamese = facts.get("token_loss", "mlm"), kind == "bi-encoder"
     objectives = [objective["name"].partition(":")[0] for objective in facts["objectives"]]
-    positive_share = sum(o["share"] / o["pairs_per_anchor"] for o in facts["objectives"])
     first, last = ((facts[f"{which}_validation"] or [None])[0] for which in ("first", "last"))
+    share = (last or {}).get("share_positive", 0)
     use = "sentence-transformers" if is_siamese else "answer-sentence-selection"
     metadata = make_metadata(
         overrides,
@@ -122,8 +122,8 @@ def format_card(
         last=last,
         figures=_list_figures(facts, first, last) if last else [],
         is_validated=last is None or last["step"] == facts["step"],  # a run may validate less often than it saves
-        positive_share=positive_share,
-        chance_loss=-sum(p * math.log(p) for p in (positive_share, 1 - positive_share) if p),  # in nats
+        positive_share=share,
+        chance_loss=-sum(p * math.log(p) for p in (share, 1 - share) if p),  # in nats
         **more,
     )
 

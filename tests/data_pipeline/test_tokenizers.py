@@ -58,7 +58,7 @@ def test_neither_cuts_nor_pads_by_itself(name, request):
 
 @pytest.mark.parametrize(("a", "b"), [("some words here", "more"), ("one", "a b c d e f")])
 def test_template_joins_two_texts_as_the_tokenizer_does(tokenizer, a, b):
-    template = tokenizers.read_pair_template(tokenizer)
+    template = tokenizers.read_template(tokenizer)
     a_ids, b_ids = ids(tokenizer, a), ids(tokenizer, b)
     expected = tokenizer(a, b, return_token_type_ids=True)
     head, middle, tail = template.special

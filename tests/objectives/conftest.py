@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -206,43 +207,36 @@ CHECKS: dict[str, Callable[..., None]] = {
 }
 
 
-@dataclass(frozen=True)
-class PairTools:
-    """Functions for tests of objectives, which cannot import from this file."""
+def check(name: str, parts: Iterable[Groups], **expected: bool) -> Counter:
+    """Whether these are pairs as the objective of that name defines them. How many there are of each kind.
 
-    groups = staticmethod(groups)
-    shard_of = staticmethod(shard_of)
-    sampled = staticmethod(sampled)
-    texts = staticmethod(texts)
+    matched: False where lengths are drawn freely;  hard_where_possible: False where equal texts may forbid them
+    """
+    seen: Counter = Counter()
+    for these in parts:
+        check_any(these)
+        CHECKS[name](these, **expected)
+        seen.update(these.kinds.ravel().tolist())
+    return seen
 
-    @staticmethod
-    def check(name: str, parts: Iterable[Groups], **expected: bool) -> Counter:
-        """Whether these are pairs as the objective of that name defines them. How many there are of each kind.
 
-        matched: False where lengths are drawn freely;  hard_where_possible: False where equal texts may forbid them
-        """
-        seen: Counter = Counter()
-        for these in parts:
-            check_any(these)
-            CHECKS[name](these, **expected)
-            seen.update(these.kinds.ravel().tolist())
-        return seen
+def check_stream(stream: Any, first: int = 0, count: int | None = None, **expected: bool) -> Counter:
+    """``check`` of a stream's examples, all of an epoch's where there is no ``count``."""
+    (objective,) = stream.mixture.objectives
+    return check(objective.name, groups(stream, first, count or stream.epoch_pairs), **expected)
 
-    def check_stream(self, stream: Any, first: int = 0, count: int | None = None, **expected: bool) -> Counter:
-        """``check`` of a stream's examples, all of an epoch's where there is no ``count``."""
-        (objective,) = stream.mixture.objectives
-        return self.check(objective.name, groups(stream, first, count or stream.epoch_pairs), **expected)
 
-    @staticmethod
-    def as_likely(counts: Iterable[int], shares: Iterable[float]) -> None:
-        """Counts are as the shares say, give or take what chance allows (5.5 standard deviations each)."""
-        observed, expected = np.array(list(counts)), np.array(list(shares), dtype=float)
-        assert len(observed) == len(expected)
-        expected *= observed.sum() / expected.sum()
-        assert expected.min() > 50, "too few draws to tell"
-        assert (np.abs(observed - expected) < 5.5 * np.sqrt(expected)).all(), (observed, expected)
+def as_likely(counts: Iterable[int], shares: Iterable[float]) -> None:
+    """Counts are as the shares say, give or take what chance allows (5.5 standard deviations each)."""
+    observed, expected = np.array(list(counts)), np.array(list(shares), dtype=float)
+    assert len(observed) == len(expected)
+    expected *= observed.sum() / expected.sum()
+    assert expected.min() > 50, "too few draws to tell"
+    assert (np.abs(observed - expected) < 5.5 * np.sqrt(expected)).all(), (observed, expected)
 
 
 @pytest.fixture(scope="session")
-def tools() -> PairTools:
-    return PairTools()
+def tools() -> SimpleNamespace:
+    return SimpleNamespace(
+        **{f.__name__: f for f in (groups, shard_of, sampled, texts, check, check_stream, as_likely)}
+    )

@@ -18,7 +18,7 @@ from data_pipeline.sampling.pairs import EASY
 from data_pipeline.sampling.random_bits import draw_random_bits
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sampling.texts import find_bodies, find_groups, find_linked, find_titles, view_texts
-from data_pipeline.tokenizers import read_text_template
+from data_pipeline.tokenizers import read_template
 from objectives import FORUM_OBJECTIVES, OBJECTIVES, parse_mixture, title_body, title_sentence
 from objectives.contrastive import as_contrastive
 from tests.synthetic import short_tokenizer
@@ -235,7 +235,7 @@ def test_a_link_leads_to_a_question_of_its_own_file(tmp_path, helpers):
 def test_of_a_bi_encoder_a_question_and_its_duplicates_are_one_document(linked_forum, helpers, name):
     """So none of them is a negative of another in a batch."""
     mixture = as_contrastive(parse_mixture(name).read_from(Corpus(linked_forum)))
-    stream = PairStream(mixture, template=read_text_template(helpers.tokenizer(short_tokenizer())), seed=1)
+    stream = PairStream(mixture, template=read_template(helpers.tokenizer(short_tokenizer()), alone=True), seed=1)
     count = stream.epoch_pairs
     asked = [
         int(shard.document_id(row)) // IN_GROUP

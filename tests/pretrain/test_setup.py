@@ -6,6 +6,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
-from pretrain.setup import plan_schedule
+from pretrain.setup import count_steps, plan_schedule
 from tests.chaos.starts import free_port
 from tests.pretrain.steps import set_up_alone
 from tests.programs import run_programs
@@ -104,6 +105,7 @@ def test_steps_follow_from_epochs_and_tokens(make_model, tiny_corpus, tmp_path):
         config = PretrainConfig(corpus=str(tiny_corpus), model=str(make_model()), output_dir=str(out), **length)
         return set_up_alone(config)
 
+    assert count_steps(PretrainConfig(max_epochs=0.07), SimpleNamespace(epoch_pairs=6400)) == 7
     epochs = steps(max_epochs=2)
     assert (epochs.schedule.total - 1) * 64 < 2 * epochs.train_stream.epoch_pairs <= epochs.schedule.total * 64
     tokens = steps(max_tokens=30_000)
@@ -188,8 +190,8 @@ def test_ranks_whose_machines_hold_different_things_are_refused(
 
 
 def test_the_settings_that_are_kept_mask_again_where_the_loss_has_a_weight(known):
-    """As --config RUN/config.yaml --mlm_weight 1 does; the run itself masks nothing."""
-    setup = set_up_alone(PretrainConfig(**known, mlm_weight=0.0))
-    assert setup.config.mlm_probability == 0.15
-    assert setup.facts["settings"]["mlm_probability"] == setup.facts["identity"]["mlm_probability"] == 0
+    """As --resume_with mlm_weight=1 does; the run itself masks nothing."""
+    setup = set_up_alone(PretrainConfig(**known, mlm_weight=0.0, eval_pairs=5))
+    assert setup.config.mlm_probability == setup.facts["identity"]["mlm_probability"] == 0.15
+    assert setup.facts["validation_documents"] == 1
     assert setup.train_stream.batch(0, 50).num_masked == 0

@@ -10,7 +10,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import parse_sources
-from data_pipeline.tokenizers import read_pair_template
+from data_pipeline.tokenizers import read_template
 from pretrain.config import PretrainConfig
 from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sources, mix_validation
 from pretrain.planning.forums import BALANCED, BENCHMARK_FORUMS, LARGEST, choose_forums
@@ -90,7 +90,7 @@ def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helper
     alone = PretrainConfig(**given, objective="duplicate")
     asked = build_mixture(alone, list_sources(alone)).read_from(Corpus(forum))
     assert drop_untrainable(asked) == (asked, [])
-    stream = PairStream(asked, template=read_pair_template(helpers.tokenizer(short_tokenizer())), seed=1)
+    stream = PairStream(asked, template=read_template(helpers.tokenizer(short_tokenizer())), seed=1)
     with pytest.raises(KinspanError, match=r"^document q[0-9]+"):
         stream.batch(0, 8)
 

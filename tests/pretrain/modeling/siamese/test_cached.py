@@ -8,7 +8,7 @@ import torch
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.tokenizers import load_tokenizer, read_text_template
+from data_pipeline.tokenizers import load_tokenizer, read_template
 from objectives import parse_mixture
 from objectives.contrastive import as_contrastive
 from pretrain.batches import make_micro_batches, to_tensors
@@ -32,7 +32,7 @@ def make_texts(tiny_corpus, make_stream):
     def make(objective="ssp", own_negatives=0, masking=like.masking, max_length=32, corpus=tiny_corpus):
         corpus = Corpus(corpus)
         mixture = as_contrastive(parse_mixture(objective).read_from(corpus), own_negatives)
-        template = read_text_template(load_tokenizer(corpus.tokenizer_folder))
+        template = read_template(load_tokenizer(corpus.tokenizer_folder), alone=True)
         return PairStream(mixture, template=template, seed=1, masking=masking, max_length=max_length)
 
     return make
