@@ -20,14 +20,16 @@ from launch import kinspan
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch")  # each imports from those before it
 OUTSIDE = ("benchmarks", "tests")
-FOR_FINETUNE = ("modeling", "engine", "checkpoints", "release")  # of pretrain
-# What serve may use above data_pipeline
-FOR_SERVE = ("finetune.data", "finetune.evaluation", "finetune.ranking", "pretrain.modeling")
 ROOMS = {  # rooms of pretrain that stand below its training, and the other rooms that each may use
     "engine": (),
     "modeling": ("engine",),
     "checkpoints": ("engine",),
     "release": ("engine", "modeling", "checkpoints"),
+}
+FOR_SERVE = ("finetune.data", "finetune.evaluation", "finetune.ranking", "pretrain.modeling")
+ALLOWED = {  # what these may use
+    "finetune": ("finetune", "data_pipeline", "objectives", *(f"pretrain.{room}" for room in ROOMS)),
+    "serve": ("serve", "data_pipeline", *FOR_SERVE),
 }
 WITHOUT_TORCH = ("data_pipeline", "objectives", "finetune.evaluation")
 BRINGS_TORCH = {"torch", "deepspeed", "transformers", "sentence_transformers"}
@@ -117,16 +119,12 @@ def test_the_floors_import_downwards():
     assert not upwards
 
 
-def test_finetune_uses_four_rooms_of_pretrain():
-    allowed = tuple(f"pretrain.{room}" for room in FOR_FINETUNE)
-    used = [(m, u) for m, u in pairs() if m.startswith("finetune.") and u.startswith("pretrain.")]
-    assert not [(m, u) for m, u in used if not (u + ".").startswith(tuple(f"{name}." for name in allowed))]
-
-
-def test_search_uses_no_training():
-    used = [(m, u) for m, u in pairs() if m.partition(".")[0] == "serve"]
-    allowed = ("serve", "data_pipeline", *FOR_SERVE)
-    assert not [(m, u) for m, u in used if not (u + ".").startswith(tuple(f"{name}." for name in allowed))]
+@pytest.mark.parametrize("package", ALLOWED)
+def test_training_and_search_use_some_rooms_alone(package):
+    used = [(m, u) for m, u in pairs() if m.partition(".")[0] == package]
+    assert used
+    allowed = tuple(f"{name}." for name in ALLOWED[package])
+    assert not [(m, u) for m, u in used if not f"{u}.".startswith(allowed)]
 
 
 def test_the_rooms_below_the_training_do_not_use_it():
@@ -145,8 +143,12 @@ def test_measuring_does_not_use_training():
 
 
 def test_no_circle_between_files():
+    refuse_circles({module: project_imports(module) for module in source_files()})
+
+
+def refuse_circles(graph):
     try:
-        TopologicalSorter({module: project_imports(module) for module in source_files()}).prepare()
+        TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"these import one another: {' -> '.join(error.args[1])}")
 
@@ -166,21 +168,12 @@ def test_no_torch_where_none_is_needed(package):
             ahead += [name for name in (at_import | parents) - seen if name in source_files()]
 
 
-def python_files():
-    return [path for folder in (*FLOORS, *OUTSIDE) for path in sorted((ROOT / folder).rglob("*.py"))]
-
-
 # Counts that may only fall ----------------------------------------------------------------------------------------
 
 WHAT = 12  # docstrings that begin with "What", and not with a verb; 0 is the aim
 TALKING = 3  # parameters that carry a way of talking, where a logger does; 0 is the aim
 ANY = 395
 FILES, LINES = 250, 600  # files of the product; lines of the longest
-FORMER_NAMES = {  # names that others have replaced
-    *("Materials", "Stated", "ALIKE", "pass_all", "settle_questions", "settle_masking", "Counted", "start_counting"),
-    *("Slopes", "find_slopes", "go_on", "one_if_finite", "open_for", "mix_as", "keep_as_it_is", "Opened", "Asked"),
-    *("BESIDE_THE_PACKAGES", "DECIDES", "DOES_NOT", "OF_A_STAGE", "OF_PAIRS", "Cell", "UNTOLD", "NotNow", "LATER"),
-}
 
 
 @cache
@@ -210,25 +203,17 @@ def test_files_are_few_and_short():
     assert len(texts) <= FILES
     assert not [str(path) for path, text in texts.items() if len(text.splitlines()) > LINES]
     assert sum(len(re.findall(r"\bAny\b", text)) for text in texts.values()) <= ANY
-    words = {path: set(re.findall(r"\w+", text)) for path, text in texts.items()}
-    assert not {str(path): known & FORMER_NAMES for path, known in words.items() if known & FORMER_NAMES}
 
 
 def test_no_circle_between_rooms():
     """Rooms are the folders of a package; what stands in the package itself may use all of them."""
     graph: dict[str, set[str]] = {}
+    rooms = {".".join(module.split(".")[:2]) for module in source_files() if len(module.split(".")) > 2}
     for module, used in pairs():
         room, below = (".".join(name.split(".")[:2]) for name in (module, used))
-        if room != below and {room, below} <= rooms():
+        if room != below and {room, below} <= rooms:
             graph.setdefault(room, set()).add(below)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail(f"these import one another: {' -> '.join(error.args[1])}")
-
-
-def rooms():
-    return {".".join(module.split(".")[:2]) for module, path in source_files().items() if len(module.split(".")) > 2}
+    refuse_circles(graph)
 
 
 def test_nothing_changes_the_working_directory():
@@ -253,7 +238,7 @@ def distribution_name(requirement):
 def imported_distributions(folders):
     """``{distribution: a file that imports it}``, of what is neither Python's nor ours."""
     imported = {}
-    for path in [p for p in python_files() if p.relative_to(ROOT).parts[0] in folders]:
+    for path in [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]:
         for node, _ in import_statements(path):
             if isinstance(node, ast.ImportFrom) and node.level:
                 continue
