@@ -78,8 +78,8 @@ class Ranker:
             scores, found = questions.words, found & (questions.words > 0)
         elif self.by_rank:
             parts = {part.role: questions.words if part.role == BM25 else part.scores for part in self.parts}
-            ties = {**self.weights, BM25: 0.9999}  # go to the model, as in a search
-            scores = combine(parts, ties, questions.scored.starts, by_rank=True)
+            weights = {**self.weights, BM25: 0.9999}  # ties go to the model, as in a search
+            scores = combine(parts, weights, questions.scored.starts, by_rank=True)
         figures = compute_question_metrics(questions.scored, scores, (MRR_10, RECALLS[-1]), found)
         return {name: float(values[questions.searched].mean()) for name, values in figures.items()}
 
