@@ -194,7 +194,7 @@ def find_warnings(facts: JsonObject) -> list[str]:
             warnings.append("the pair head calls no held-out pair positive: its accuracy is the share of negatives")
         documents = facts.get("validation_documents")
         if documents is not None and documents < MIN_DOCUMENTS:
-            warnings.append(f"the figures rest on {documents} held-out documents (--eval_pairs), below {MIN_DOCUMENTS}")
+            warnings.append(f"the figures rest on {documents} held-out documents, below {MIN_DOCUMENTS}")
     return warnings
 
 

@@ -67,7 +67,8 @@ def test_a_default_warmup_of_an_open_ended_run_does_not_depend_on_its_length():
 
 
 def test_a_warmup_that_is_too_long_names_the_flag_that_was_given():
-    for warmup, flag, named in ((None, None, "--lr_schedule wsd"), (50, None, "--warmup_steps 50"), (50, "--x", "--x")):
+    default = "--lr_schedule wsd without --warmup_steps"
+    for warmup, flag, named in ((None, None, default), (50, None, "--warmup_steps 50"), (50, "--x", "--x")):
         with pytest.raises(KinspanError, match=f"^{named}: "):
             make_schedule(config("wsd"), 1e-4, 40, warmup, flag=flag)
 
