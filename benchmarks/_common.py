@@ -42,8 +42,7 @@ def open_stream(folder: str | Path, objective: str = "ssp", masked: bool = True,
     return PairStream(mixture, template=read_template(tokenizer), seed=1, masking=masking, **options)
 
 
-class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    pass
+class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter): ...
 
 
 def parser(description: str | None, epilog: str = "") -> ArgumentParser:

@@ -99,9 +99,7 @@ def print_results(lines: list[dict]) -> None:
     rows = []
     for name in [*dict.fromkeys(line["set"] for line in lines), "all"]:
         drawn = [line for line in lines if name in (line["set"], "all")]
-        base, used, fused, predicted, minutes = np.array(
-            [[line.get(key, np.nan) for key in FIGURES] for line in drawn]
-        ).T
+        base, used, fused, predicted, minutes = ([line.get(key, np.nan) for line in drawn] for key in FIGURES)
         gains, error = used - base, np.abs(predicted - used).mean()
         figures = [base.mean(), fused.mean(), used.mean(), gains.mean(), gains.min(), (gains < -0.01).mean(), error]
         counts = [len(drawn), int((gains != 0).sum()), round(minutes.mean())]

@@ -119,8 +119,7 @@ def list_comparisons(name: str, least: int = 2) -> str:
         what = f"{a.start}, {a.set}: {title(a)} less {title(b, drawn=False)}{so_far}"
         lines.append([what, signed(ap[0].mean() - ap[1].mean()), interval, *of_p])
     text = table(["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"], lines)
-    left = len(comparisons) - len(lines)
-    notes = [f"With fewer than {least} seeds yet: {left} of {len(comparisons)}."] if left else []
+    notes = [f"With fewer than {least} seeds yet: {n} of {len(p)}."] if (n := len(p) - len(lines)) else []
     return "\n\n".join([text] * bool(lines) + notes)
 
 
@@ -141,12 +140,20 @@ def list_rows(start: str, sets: Sequence[str], least: int = 1) -> str:
     names = (path.stem.rpartition("-")[0] for path in (FOLDER / "lines").glob(f"{start}-*.jsonl"))
     rows = {parse_row(f"{name}-{sets[0]}") for name in names if "-wsd-" not in name and "-cosine-" not in name}
     arms = list(RECIPE["titles"])
-    ordered = sorted(rows, key=lambda row: (arms.index(row.arm), row.pairs, COUNTS.index(row.questions)))
+    measured = (row for row in rows if row.questions in (0, 50))  # list_curve has the others
+    ordered = sorted(measured, key=lambda row: (arms.index(row.arm), row.pairs, COUNTS.index(row.questions)))
     lines, untrained = [], (BM25, COSINE) if start in ("rampart", "minilm") else ()
     for row in (*untrained, *(row for row in ordered if len(read_lines(row)) >= least)):
         on = [Row(row.start, row.arm, row.pairs, row.questions, name) for name in sets]
         lines.append([title(row), *(cell for of_set in on for cell in format_cells(of_set))])
     return table(["", *(text for name in sets for text in (name, "updates"))], lines)
+
+
+def list_curve(start: str, arms: Sequence[str]) -> str:
+    """Returns the test MAP on SelQA over labelled questions."""
+    rows = [[parse_row(f"{start}-{arm}-{count}-selqa") for count in COUNTS] for arm in arms]
+    lines = [[title(row[0], drawn=False), *(format_cells(cell)[0] for cell in row)] for row in rows]
+    return table(["labelled questions", *map(str, COUNTS)], lines)
 
 
 def format_cells(row: Row) -> tuple[str, str]:
@@ -189,12 +196,11 @@ TABLES = {
     "primary, uncontaminated": lambda: list_uncontaminated("primary"),
     "secondary": lambda: list_comparisons("secondary"),
     "rampart": lambda: list_rows("rampart", ("selqa", "wikiqa", "trecqa")),
+    "rampart curve": lambda: list_curve("rampart", ("none-0", "ssp-51200")),
     "minilm primary": lambda: list_comparisons("minilm primary"),
-    "minilm primary, uncontaminated": lambda: list_uncontaminated("minilm primary"),
     "minilm secondary": lambda: list_comparisons("minilm secondary", least=3),
     "minilm": lambda: list_rows("minilm", ("selqa", "wikiqa"), least=3),
     "minilm, other sets": lambda: list_rows("minilm", ("trecqa", "insuranceqa")),
-    "l3": lambda: list_rows("l3", ("selqa",)),
     "scratch": lambda: list_rows("scratch", ("selqa", "wikiqa"), least=3),
 }
 

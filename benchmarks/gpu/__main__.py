@@ -113,14 +113,9 @@ def format_table(names: Iterable[str], results: list[dict[str, Any]]) -> Iterabl
         yield f"{name}: {next((line['outcome'] for line in lines if 'outcome' in line), 'not begun')}"
         for row in (line for line in lines if "figures" in line):
             holds = {None: "", True: " [holds]", False: " [DOES NOT HOLD]"}[row["holds"]]
-            figures = ", ".join(f"{key} {_format(value)}" for key, value in row["figures"].items())
+            rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row["figures"].items()}
+            figures = ", ".join(f"{key} {value}" for key, value in rounded.items())
             yield from wrap(f"{row['what']}{holds}: {figures}", 150, initial_indent="  ", subsequent_indent="      ")
-
-
-def _format(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return str(value)
 
 
 def main() -> int:
