@@ -184,7 +184,7 @@ def draw(path: Path) -> None:
             axes.plot(list(maps), means, color=f"C{number}", label=label)
         for row, style in ((BM25, "--"), (COSINE, ":")):
             axes.axhline(read_ap(row).mean(), color="gray", linestyle=style, label=title(row))
-        axes.set(title=f"from {starts[start]}", xlabel="labelled questions")
+        axes.set(title=f"from {starts[start]}", xlabel="labelled questions", ylim=(0.12, 0.92))
         axes.set_xticks(range(len(COUNTS)), ["none", *map(str, COUNTS[1:])])
         axes.legend(fontsize=7, loc="lower right")
     figure.axes[0].set_ylabel("MAP on SelQA's test questions")
