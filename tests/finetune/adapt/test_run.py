@@ -278,10 +278,10 @@ def test_a_search_of_the_documents_is_measured_beside_labelled_candidates(option
 def test_ties_of_a_rank_fusion_go_to_the_model_as_in_a_search(options, folder):
     loaded = load_questions(str(folder), None, options().output)
     cycles, order = loaded.scored.num_questions, np.arange(loaded.scored.num_pairs) % 5
-    words, scores = np.tile([4.0, 3, 2, 1, 0], cycles), np.tile([3.0, 4, 2, 1, 0], cycles)
+    words, scores = np.tile([3.0, 4, 2, 1, 0], cycles), np.tile([4.0, 3, 2, 1, 0], cycles)
     parts = rankers.Ranker(BM25, BM25, BM25, words), rankers.Ranker("base", "bi-encoder", "base", scores)
     fused = rankers.Ranker("", "fusion", "", words, parts=parts, weights={BM25: 1.0, "bi-encoder": 1.0}, by_rank=True)
-    for right, mrr in ((0, 0.5), (1, 1.0)):
+    for right, mrr in ((0, 1.0), (1, 0.5)):
         scored = replace(loaded.scored, labels=(order == right).astype(np.int8))
         searched = replace(loaded, scored=scored, searched=loaded.judged, words=words)
         assert fused.measure_search(searched)["mrr@10"] == mrr
