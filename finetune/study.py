@@ -22,7 +22,7 @@ from data_pipeline.core.default_model import default_model, resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_yaml, write_atomically
 from data_pipeline.core.settings import convert_setting, get_identity_settings, make_config
-from finetune.data.registry import NAMES
+from finetune.data.registry import NAMES, expect_data
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import format_mean
 from finetune.evaluation.metrics import MAP, TITLES, compute_means, compute_question_metrics
@@ -231,6 +231,8 @@ def plan_rows(context: StudyContext) -> list[PlannedRow]:
                 planned.append(_plan_row(context, row, spec))
             except KinspanError as error:
                 raise KinspanError(f"{study.title}: {row.name}: {error}") from error
+    if len({row.config.loss for row in planned}) > 1:
+        raise KinspanError(f"{study.title}: loss differs between rows, which are in one table")
     return planned
 
 
@@ -244,6 +246,7 @@ def _plan_row(context: StudyContext, row: StudyRow, spec: str) -> PlannedRow:
     settings |= {"transfer_dir": str(context.output / "transfers")}
     settings |= {"output_dir": str(context.output / name_set(spec) / row.folder)}
     config = make_finetune_config(settings)
+    expect_data(config.train_data)
     start = str(resolve_model(config.model) if config.model else default_model())
     stages: list[PlannedStage] = []
     history: list[Any] = [start]
@@ -273,6 +276,7 @@ def _plan_stage(
     common = {**context.study.settings, **context.overrides}
     fixed = {"data": spec, "model": model, "seed": [SEED], "output_dir": "-"}
     config = make_finetune_config({**common, "train_data": settings["data"], **settings, **fixed})
+    expect_data(config.train_data)
     folder = name_folder(config.data, config.train_data, get_identity_settings(config))
     config.output_dir = str(folder)
     run = partial(run_experiment, config, baselines=False)

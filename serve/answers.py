@@ -17,6 +17,8 @@ from data_pipeline.prepare.readers import Record, expand_glob, is_url, parse_rec
 from finetune.data.answers import fold_text
 from finetune.data.builders.forum import ForumQuestion, read_questions
 from finetune.data.dataset import MissingSplit
+from finetune.data.files import HUB
+from finetune.data.files import NAME as FILES
 from finetune.data.passages import Paragraphs
 from finetune.data.registry import NAMES, load_split
 from finetune.data.tables import lacks_names, read_nameless_tsv, read_table
@@ -84,12 +86,12 @@ def _open_source(source: str, columns: dict[str, str], all_answers: bool) -> Ite
     if not path or name not in (FORUM, *NAMES):
         name = ""
     beir = find_beir_file(Path(source), CORPUS)
-    if columns and not beir and (name or Path(source).is_dir()):
+    if columns and not beir and name not in (FILES, HUB) and (name or Path(source).is_dir()):
         raise KinspanError(f"--columns names the columns of a table, which {source} is not: leave it out")
     if name == FORUM:
         return _take_answers(read_questions([path], MAX_REJECTED_WITHOUT_FLAG), all_answers)
     if name:
-        return _read_data_set(source)
+        return _read_data_set(source, columns)
     if Path(source).is_dir() and not beir:
         raise KinspanError(f"{source}: this folder has no {CORPUS} of BEIR's form; --documents reads documents")
     return _read_table(beir or Path(source), columns)
@@ -109,6 +111,8 @@ def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
     if not columns and lacks_names(path, table, chain.from_iterable(COLUMNS.values())):
         table = read_nameless_tsv(path, ["id", "text"])
         logger.info(f"{path}: its first line names no columns: read as ids and texts")
+    if not columns and {"question", "label"} <= set(table.fields):
+        raise KinspanError(f"{path} has labelled questions: give files={path}, or --columns if the labels are others")
     if table.fields and not any(name in table.fields for name in names["text"]):
         raise KinspanError(
             f"{path}: no column {' or '.join(names['text'])}; there are {', '.join(table.fields)}: give --columns "
@@ -132,7 +136,7 @@ def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
         raise KinspanError(f"--columns: {path} has no column {min(missing)}; there are {', '.join(table.fields)}")
 
 
-def _read_data_set(source: str) -> Iterator[Answer]:
+def _read_data_set(source: str, columns: dict[str, str]) -> Iterator[Answer]:
     """Yields the candidates of all splits, each with a question it answers; texts that share an id get hashes as ids.
 
     If all ids are numbers within a question, such as q7-3, each text is yielded once.
@@ -141,7 +145,7 @@ def _read_data_set(source: str) -> Iterator[Answer]:
     are_numbered = True
     for split in ("train", "dev", "test"):
         try:
-            data = load_split(source, split)
+            data = load_split(source, split, columns)
         except MissingSplit:
             continue
         ids, texts = data.answer_ids.dictionary_encode(), data.answers.dictionary_encode()  # millions may be repeated

@@ -93,7 +93,7 @@ def build_index(
             return _write(folder, wanted, None, answers, embedder)
         index = Index(folder)
         find_model(index.manifest, folder, embedder.place)  # raises if the bi-encoder is another
-        if index.manifest.settings != settings:
+        if {**index.manifest.settings, "language": stems} != settings:
             raise KinspanError(f"--output_dir {folder} was built with other settings: {index.manifest.settings}")
         if index.manifest.data == wanted.data:
             logger.info("%s holds these answers already: nothing to do", folder)

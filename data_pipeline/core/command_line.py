@@ -145,3 +145,9 @@ def _format_help(setting: Field, text: str) -> str:
     if within:
         notes.append(within.rule)
     return (text + (f" ({'; '.join(notes)})" if notes else "")).replace("%", "%%")
+
+
+def shorten(text: str, limit: int) -> str:
+    """Returns the beginning of a text in one line, of at most ``limit`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -26,7 +26,6 @@ class AnswerSet:
     answer_ids:   ``[N]`` large_string, distinct within a question
     answers:      ``[N]`` large_string
     labels:       ``[N]`` int8, 1 where the candidate answers the question, else 0
-    grades:       ``[N]`` int8, ASNQ's own labels 1 to 4; None for other data sets
     """
 
     name: str
@@ -37,7 +36,6 @@ class AnswerSet:
     answer_ids: pa.LargeStringArray
     answers: pa.LargeStringArray
     labels: np.ndarray
-    grades: np.ndarray | None = None
 
     @property
     def num_questions(self) -> int:
@@ -99,7 +97,6 @@ class AnswerSet:
             answer_ids=self.answer_ids.take(pa.array(rows)),
             answers=self.answers.take(pa.array(rows)),
             labels=self.labels[rows],
-            grades=None if self.grades is None else self.grades[rows],
         )
 
 
@@ -149,7 +146,6 @@ def concatenate(sets: Sequence[AnswerSet]) -> AnswerSet:
         answer_ids=pa.concat_arrays([data.answer_ids for data in sets]),
         answers=pa.concat_arrays([data.answers for data in sets]),
         labels=np.concatenate([data.labels for data in sets]),
-        grades=None,
     )
 
 

@@ -171,7 +171,6 @@ def collect_answers(
         answer_ids=_make_answer_ids(question_ids, starts, answers) if ids is None else ids,
         answers=answers,
         labels=label if kept is None else (label == POSITIVE_GRADE).astype(np.int8),
-        grades=None if kept is None else label,
     )
 
 

@@ -19,7 +19,7 @@ def filter_questions(data: AnswerSet, mode: str) -> AnswerSet:
     """Returns the questions that the filter ``mode`` keeps (Garg et al., 2020, "TandA", table 2)."""
     keep = find_kept(data, mode)
     if not keep.any():
-        raise KinspanError(f"{data.name} {data.split}: the filter {mode} leaves no question: check the labels")
+        raise KinspanError(f"{data.name} {data.split}: the filter {mode} leaves none of {data.num_questions} questions")
     if keep.all():
         return data
     left_out, size = int((~keep).sum()), data.num_questions

@@ -209,6 +209,5 @@ def find_candidates(
         answer_ids=pa.array(map(str, rows.tolist()), pa.large_string()),
         answers=pa.array([texts[row] for row in rows], pa.large_string()),
         labels=labels.astype(np.int8),
-        grades=None,
     )
     return data, found, clear

@@ -62,14 +62,14 @@ class Embedder:
         """Returns ``[n, dimension]`` float32 of answers, with the model's prompt; bf16 is faster, but rounds."""
         return self._embed(texts, ANSWER, precision)
 
-    def score(self, data: AnswerSet) -> tuple[np.ndarray, np.ndarray]:
+    def score(self, data: AnswerSet, precision: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the similarity of each candidate to its question, and which pairs are truncated, ``[N]`` each.
 
         Each distinct text is embedded once, since questions may share candidates.
         """
         distinct = data.answers.dictionary_encode()
         texts, which = distinct.dictionary.to_pylist(), distinct.indices.to_numpy()
-        queries, answers = self.embed_queries(data.questions), self.embed_answers(texts)
+        queries, answers = self.embed_queries(data.questions), self.embed_answers(texts, precision)
         scores = [answers[which[rows]] @ query for query, rows in zip(queries, data.question_slices(), strict=True)]
         cut = self.find_cut(data.questions, QUERY)[data.question_of] | self.find_cut(texts)[which]
         return np.concatenate(scores).astype(np.float64), cut

@@ -110,7 +110,8 @@ def measure_search(
     found: dict[str, Sequence[RankedRows]] = {BM25: rank_by_words(texts, asked, depth, config.language)}
     for name, model in finders.items():
         embedder = Embedder(model, config.max_length)
-        found[name] = find_exactly(embedder.embed_answers(texts), embedder.embed_queries(asked), depth)
+        vectors = embedder.embed_answers(texts, config.precision)
+        found[name] = find_exactly(vectors, embedder.embed_queries(asked), depth)
         if num_cut := int(embedder.find_cut(texts).sum()):
             counts = embedder.name, num_cut, len(texts), embedder.max_length
             log.info("%s: %d of %d paragraphs are cut (--max_length %d)", *counts)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -74,14 +75,14 @@ def load_model(
     """Loads any model that ranks: a classifier of one or two labels, an adapter, a bi-encoder, or a fusion of these.
 
     max_length: maximum number of tokens of a pair, or of a text for a bi-encoder; None: the model's own
-    precision:  "bf16" applies only to cross-encoders whose pairs can be packed; others use fp32
+    precision:  "bf16" applies only to models whose texts can be packed; others use fp32
     known:      parts of a fusion that are not loaded, since their scores will be given
     """
     kind = find_kind(name_or_dir)
     if kind == FUSION:
         return _load_fusion(Path(name_or_dir), max_length, precision, known)
     if kind == BI_ENCODER:
-        return _load_bi_encoder(name_or_dir, max_length)
+        return _load_bi_encoder(name_or_dir, max_length, precision)
     return _load_cross_encoder(name_or_dir, kind, max_length, precision)
 
 
@@ -90,7 +91,7 @@ def _load_fusion(folder: Path, max_length: int | None, precision: str, known: Co
     log.info("%s is a fusion: %s", folder.name, ", ".join(f"{weight:.2f} {name}" for name, weight in weights.items()))
     load = {
         BM25: lambda: RankingModel(BM25, NO_LIMIT, lambda d: (score_bm25_by(words, d), np.zeros(d.num_pairs, bool))),
-        BI_ENCODER: lambda: _load_bi_encoder(str(folder), max_length),
+        BI_ENCODER: lambda: _load_bi_encoder(str(folder), max_length, precision),
         CROSS_ENCODER: lambda: load_model(str(folder / CROSS_ENCODER), max_length, precision),
     }
     parts = {name: load[name]() for name in weights if name not in known}
@@ -106,10 +107,10 @@ def _load_fusion(folder: Path, max_length: int | None, precision: str, known: Co
     return RankingModel(folder.name, length, run, weights.keys() - parts.keys())
 
 
-def _load_bi_encoder(name_or_dir: str, max_length: int | None) -> RankingModel:
+def _load_bi_encoder(name_or_dir: str, max_length: int | None, precision: str) -> RankingModel:
     embedder = Embedder(name_or_dir, max_length)
     log.info("%s is scored by the %s of embeddings", embedder.name, embedder.similarity)
-    return RankingModel(embedder.name, embedder.max_length, embedder.score)
+    return RankingModel(embedder.name, embedder.max_length, partial(embedder.score, precision=precision))
 
 
 def _load_cross_encoder(name_or_dir: str, kind: str, max_length: int | None, precision: str) -> RankingModel:

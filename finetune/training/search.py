@@ -36,15 +36,15 @@ def search_settings(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
     its best validation there. ``search.json`` in ``folder`` holds the whole table.
     """
     assert config.search_folds is not None
-    if data.train.num_questions < config.search_folds:
-        raise KinspanError(
-            f"--search_folds {config.search_folds}: {data.train.name} has {data.train.num_questions} training questions"
-        )
+    judging = find_kept(data.train, config.eval_filter)
+    fold_of = assign_folds(group_questions(data.train), config.search_folds, np.maximum(judging, 1e-3))
+    if (count := len(np.unique(fold_of[judging]))) < config.search_folds:
+        raise KinspanError(f"--search_folds {config.search_folds}: {data.train.name} has questions for {count} folds")
     settings = list(product(config.search_batch_sizes, config.search_learning_rates))
     table: list[JsonObject] = []
     for number, (size, rate) in enumerate(settings, 1):
         trial = replace(config, batch_size=size, learning_rate=rate)
-        peaks = _cross_validate(trial, data, folder / f"batch-{size}-rate-{rate:g}", ranks)
+        peaks = _cross_validate(trial, data, fold_of, folder / f"batch-{size}-rate-{rate:g}", ranks)
         epochs, maps = ([peak[key] for peak in peaks] for key in ("epoch", MAP))
         mean = float(np.mean(maps))
         table.append({"batch_size": size, "learning_rate": rate, "map": mean, "folds": maps, "epochs": epochs})
@@ -58,10 +58,10 @@ def search_settings(config: FinetuneConfig, data: Data, folder: Path, ranks: Ran
     return replace(config, batch_size=best["batch_size"], learning_rate=best["learning_rate"])
 
 
-def _cross_validate(config: FinetuneConfig, data: Data, folder: Path, ranks: Ranks) -> list[JsonObject]:
+def _cross_validate(
+    config: FinetuneConfig, data: Data, fold_of: np.ndarray, folder: Path, ranks: Ranks
+) -> list[JsonObject]:
     """Trains once per fold with these settings; returns each run's best validation on its held-out fold."""
-    assert config.search_folds is not None
-    fold_of = assign_folds(group_questions(data.train), config.search_folds)
     peaks = []
     for fold, (trained, held_out) in enumerate(iterate_folds(fold_of)):
         dev = data.train.take(held_out)

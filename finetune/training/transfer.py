@@ -73,7 +73,7 @@ def load_targets(specs: Mapping[str, str], split: str, accuracy: list[str]) -> l
     return targets
 
 
-def measure_matrix(sources: Mapping[str, str], targets: list[Target], cells: Path, max_length: int) -> Rows:
+def measure_matrix(sources: Mapping[str, str], targets: list[Target], cells: Path, max_length: int | None) -> Rows:
     """Measures the cells that are missing, and returns all: the best source on average first, then baselines.
 
     sources: name -> model

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from textwrap import shorten
 
-from data_pipeline.core.command_line import parse
+from data_pipeline.core.command_line import parse, shorten
 from finetune.data.registry import expect_data
 from finetune.ranking.config import MineConfig
 

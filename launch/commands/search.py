@@ -5,12 +5,14 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from textwrap import fill, shorten
+from textwrap import fill
 from typing import TYPE_CHECKING
 
-from data_pipeline.core.command_line import parse
+from data_pipeline.core.command_line import parse, shorten
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import make_folder
 from data_pipeline.core.settings import ABOVE_0, setting
 from serve.folder import read_manifest
 from serve.questions import CANDIDATES, SearcherFlags, keep_judged, read_questions
@@ -70,11 +72,16 @@ def main() -> Iterator[str]:
         questions = keep_judged(Path(str(config.questions)), questions)  # those with relevance judgements
     read_manifest(Path(config.index))  # before torch is imported, which takes seconds
     log.info("loading PyTorch and %s", config.index)
-    from finetune.evaluation.trec import write_run
+    from finetune.evaluation.trec import is_trec_id, write_run
     from serve.search import Searcher, list_scores, search_all
 
     settings = config.cross_encoder, config.model, config.precision, config.max_length, config.blend
     searcher = Searcher(config.index, *settings)
+    if config.run:
+        make_folder(Path(config.run).parent)
+        ids = chain(questions, searcher.index.texts["id"].to_pylist())
+        if wrong := next((name for name in ids if not is_trec_id(name)), None):
+            raise KinspanError(f"--run {config.run}: the id {wrong!r} is empty or has white space")
     search = partial(
         searcher.search,
         rerank_k=config.rerank_k,

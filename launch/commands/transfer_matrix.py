@@ -34,8 +34,8 @@ class MatrixConfig:
     """Names of targets to measure by P@1; InsuranceQA always is, all others are measured by MAP."""
     split: Literal["test", "dev"] = setting("test")
     """Split of the targets' questions."""
-    max_length: int = setting(300, ABOVE_0)
-    """Maximum number of tokens of a question with a candidate."""
+    max_length: int | None = setting(None, ABOVE_0)
+    """Maximum number of tokens of a question with a candidate. Without it: as in the training of each model."""
 
 
 def main() -> str:

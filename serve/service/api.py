@@ -3,11 +3,11 @@
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -28,12 +28,13 @@ from data_pipeline.core.errors import KinspanError
 
 from ..questions import MAX_QUESTION, clean_question
 from .evaluations import LoadedEvaluation
-from .waiting import MarkedHit, SearchMode, SearchQueue, ServiceSettings
+from .waiting import MarkedHit, Result, SearchMode, SearchQueue, ServiceSettings
 
 MAX_NAME = 60  # characters of a field's name, which the caller chose, in an error
 NO_JSON = 'the body must be JSON such as {"query": "..."}, sent with the header Content-Type: application/json'
 PAGES = Path(__file__).resolve().parents[1] / "pages"
 DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM25, and a cross-encoder that re-ranks."
+CLIENT_CLOSED_REQUEST = 499
 MAX_K = 20  # maximum number of answers to a question
 MAX_BODY = 64 * 1024  # bytes: enough for the longest question with each character escaped in JSON
 MAX_DISCARDED = 4 * 1024**2  # bytes of a too large body that are read, so that its sender receives the error
@@ -138,7 +139,7 @@ def _add_errors(app: FastAPI) -> None:
 
 def _add_search(routes: APIRouter, settings: ServiceSettings, queue: SearchQueue) -> None:
     @routes.post("/search", response_model=SearchResponse, tags=["search"])
-    async def search(question: Question) -> Response:
+    async def search(question: Question, request: Request) -> Response:
         """Returns the best answers to a question."""
         arrived = time.perf_counter()
         if question.rerank and not settings.can_rerank:
@@ -149,11 +150,24 @@ def _add_search(routes: APIRouter, settings: ServiceSettings, queue: SearchQueue
             raise HTTPException(422, str(error)) from error
         rerank = settings.can_rerank if question.rerank is None else question.rerank
         mode = SearchMode(question.first_stage or settings.first_stage, rerank)
-        hits, milliseconds = await queue.ask(text, question.k, mode)
+        hits, milliseconds = await _answer_caller(request, queue.ask(text, question.k, mode))
         timings = {stage: round(value, 3) for stage, value in milliseconds.items()}
         total = round(1000 * (time.perf_counter() - arrived), 3)
         content = {"query": text, "hits": [vars(hit) for hit in hits], "timings": timings, "total": total}
         return JSONResponse(content, headers={"cache-control": "no-store"})
+
+
+async def _answer_caller(request: Request, asked: Coroutine[Any, Any, Result]) -> Result:
+    """Waits for the result. Cancels the question if its caller hangs up."""
+    answer, left = asyncio.ensure_future(asked), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait([answer, left], return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "the caller has left")
+        return answer.result()
+    finally:
+        answer.cancel()
+        left.cancel()
 
 
 def _add_about(routes: APIRouter, settings: ServiceSettings, queue: SearchQueue, examples: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import write_atomically
@@ -40,7 +40,7 @@ class EvaluatedQuery(NamedTuple):
 class _Settings(BaseModel):
     format: Literal[1] = 1
     models: list[str] = Field(min_length=1)
-    metrics: dict[str, dict[str, float]]
+    metrics: dict[str, dict[str, FiniteFloat]]
 
 
 class _Question(BaseModel):
@@ -48,7 +48,7 @@ class _Question(BaseModel):
     text: str
     right: list[str]
     ranks: dict[str, int | None]
-    hits: dict[str, list[tuple[str, float | None]]]
+    hits: dict[str, list[tuple[str, FiniteFloat | None]]]
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,10 @@ def open_evaluation(folder: Path, name: str) -> LoadedEvaluation:
     """Returns an evaluation. Raises KinspanError, naming file and line, if a file is missing or damaged."""
     (settings,) = _read(folder / SETTINGS, _Settings)
     models = set(settings.models)
-    answers = {answer.id: answer for answer in _read(folder / ANSWERS, Answer)}
-    questions = {question.id: question for question in _read(folder / QUESTIONS, _Question)}
+    stored, asked = _read(folder / ANSWERS, Answer), _read(folder / QUESTIONS, _Question)
+    answers, questions = {answer.id: answer for answer in stored}, {question.id: question for question in asked}
+    if (len(answers), len(questions)) != (len(stored), len(asked)):
+        raise KinspanError(f"{folder / ANSWERS} or {folder / QUESTIONS}: two lines have the same id")
     for question in questions.values():
         if set(question.hits) != models or set(question.ranks) != models:
             raise KinspanError(f"{folder / QUESTIONS}: question {question.id} has other models than {SETTINGS}")

@@ -71,6 +71,9 @@ def test_a_file_that_cannot_be_meant_is_refused(content, named, study):
         ({"rows": [row(stages=[{"finetune": {"data": "$no"}}])]}, {}, r"one: \$no .*--where no"),
         ({"rows": [row(stages=[{"finetune": {"data": "a", "epochs": 0}}])]}, {}, "one: --epochs"),
         ({"rows": [row(pretrain={})]}, {}, "one: stages"),
+        ({"rows": [row(), row("two", settings={"loss": "contrastive"})]}, {}, "loss"),
+        ({"rows": [row(), row("two", settings={"train_data": "files=nowhere"})]}, {}, "two: files=nowhere"),
+        ({"rows": [row(stages=[{"finetune": {"data": "files=nowhere"}}])]}, {}, "one: files=nowhere"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_runs(content, changed, named, study, tmp_path, sets, model):

@@ -51,6 +51,7 @@ REFUSED = [  # a file, its text, columns, what the message names
     *[("a.jsonl", '{"text": ["x"]}\n', {}, "a.jsonl line 1"), ("a.jsonl", '{"text": "x"}\n{', {}, "a.jsonl line 2")],
     *[("a.txt", "x", {}, "a.txt"), ("d.jsonl", '{"paragraphs": ["x"]}\n', {}, "--documents")],
     ("a.jsonl", '{"text": "x"}\n', {"body": "x"}, "--columns"),
+    ("a.jsonl", '{"question": "x", "answer": "y", "label": 0}\n', {}, "files="),
     ("a.tsv", "id\ttext\n1\tx\n", {"id": "number"}, "--columns"),
     *[("a.tsv", "0\tone\n1\ttwo\tthree\n", {}, "a.tsv line 2"), ("a.tsv", "number\tbody\n1\tone\n", {}, "a.tsv")],
 ]

@@ -74,7 +74,7 @@ def built(tmp_path, run, bi_encoder, answers):
 
 
 def test_from_a_benchmark_to_its_figures(tmp_path, run, built, cross_encoder):
-    found, ranked = tmp_path / "run.txt", tmp_path / "ranked"
+    found, ranked = tmp_path / "made/run.txt", tmp_path / "ranked"
     flags = ("--index", tmp_path / "index", "--questions", built)
     assert run(search, *flags, "--run", found, "--first_stage", "bm25", "--k", 20) == ""
     run(

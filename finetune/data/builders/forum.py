@@ -147,6 +147,8 @@ def build_forum_set(
     index = bm25s.BM25()
     indexed = [write_bigrams(_join(question)) for question in questions]
     words = bm25s.tokenize(indexed, token_pattern=WORD, return_ids=False, show_progress=False)
+    if not any(words):
+        raise KinspanError(f"--kind {kind}: no question has a word")
     index.index(words, show_progress=False)
     lines: dict[str, list[str]] = {split: [] for split in SPLITS}
     counts, num_shared = dict.fromkeys(SPLITS, 0), 0

@@ -1,9 +1,11 @@
 """The search for batch size and learning rate."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from finetune.training import search
 from finetune.training.search import search_settings
 from finetune.training.setup import Ranks
@@ -22,6 +24,9 @@ def config(tmp_path, write_sets, model):
 def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
     """Each fold trains on all the other questions; the test set is not looked at."""
     data, seen = load_data(config), {}
+    alike = replace(data, train=data.train.keep(data.train.labels == 1))
+    with pytest.raises(KinspanError, match="--search_folds"):
+        search_settings(config, alike, tmp_path, RANKS)
 
     def fake(stage, seed, folder, ranks):
         train, held_out = set(stage.train.question_ids), set(stage.devs["dev"].question_ids)

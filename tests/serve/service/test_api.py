@@ -155,6 +155,20 @@ def test_a_question_whose_caller_left_is_dropped(queued, stand_in):
     assert stand_in.asked == [["first"], ["third"]]
 
 
+def test_a_question_whose_caller_hung_up_is_dropped(queued, stand_in):
+    service, _ = queued([], concurrency=2)
+    with socket.create_connection(("127.0.0.1", service.client.port)) as caller:
+        body = b'{"query": "second"}'
+        head = f"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        caller.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        time.sleep(0.5)
+        assert service.client.search("third").status == 429
+    time.sleep(1)
+    stand_in.gate.set()
+    assert service.client.search("fourth").status == 200
+    assert stand_in.asked == [["first"], ["fourth"]]
+
+
 def test_waiting_questions_are_answered_before_the_service_ends(queued, stand_in):
     service, threads = queued(["second"])
     service.server.handle_exit(signal.SIGTERM, None)

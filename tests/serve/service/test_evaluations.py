@@ -62,7 +62,8 @@ def test_what_was_written_is_served(folder, start):
         *[(SETTINGS, None), (SETTINGS, "[]"), (SETTINGS, '{"format": 1}')],
         *[(SETTINGS, '{"format": 9, "models": ["m"], "metrics": {}}'), (QUESTIONS, None), (QUESTIONS, "")],
         *[(QUESTIONS, "[" * 99_999), (QUESTIONS, b"\xff"), (QUESTIONS, {"right": 3}), (QUESTIONS, {"hits": {}})],
-        *[(ANSWERS, {"id": "another"}), (ANSWERS, {"text": None})],
+        *[(ANSWERS, {"id": "another"}), (ANSWERS, {"text": None}), (ANSWERS, {"id": "a1"}), (QUESTIONS, {"id": "q2"})],
+        (SETTINGS, '{"models": ["BM25", "model"], "metrics": {"BM25": {"MRR": NaN}}}'),
     ],
 )
 def test_damage_is_named_by_its_file(folder, file, content):

@@ -52,7 +52,6 @@ def test_train_in_the_order_of_the_files(tmp_path):
     assert dict(tallies["train"].labels["train"]) == {1: 0, 2: 60, 3: 60, 4: 60}
     data = load_split(f"asnq={tmp_path / 'asnq'}", "train")
     assert data.answers[:3].to_pylist() == ["The answer is 30 .", "Another sentence .", "30 again ."]
-    assert data.grades[:3].tolist() == [4, 3, 2]
     assert [p.name for p in (tmp_path / "asnq").iterdir()] == ["train.tsv"]
 
 
