@@ -46,7 +46,7 @@ EXTRAS = {
     "prepare": "datatrove docx ftfy lxml markdown_it mwparserfromhell py3langid py7zr pypdf trafilatura warcio",
     "rank": "Stemmer bm25s ir_measures py3langid scipy sentence_transformers sklearn",
     "plots": "matplotlib",
-    "serve": "fastapi prometheus_client prometheus_fastapi_instrumentator pydantic starlette usearch uvicorn",
+    "serve": "fastapi prometheus_client prometheus_fastapi_instrumentator pydantic starlette uvicorn",
     "remote": "aiohttp s3fs",
     "lora": "peft",
     "ray": "ray",

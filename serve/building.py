@@ -31,20 +31,7 @@ from .folder import (
     read_manifest,
     write_manifest,
 )
-from .index import (
-    GRAPH,
-    MATRIX,
-    TEXTS,
-    WORDS,
-    Index,
-    iterate_answers,
-    make_graph,
-    map_matrix,
-    map_texts,
-    write_graph,
-    write_texts,
-    write_words,
-)
+from .index import MATRIX, TEXTS, WORDS, Index, iterate_answers, map_matrix, map_texts, write_texts, write_words
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +56,6 @@ def build_index(
     embedder: Embedder,
     answers: Sequence[Answer],
     precision: str = "fp32",
-    approximate: bool = False,
     language: str | None = None,
 ) -> Manifest:
     """Makes an index hold these answers and no others; encodes new texts only. The same call resumes if interrupted."""
@@ -82,12 +68,8 @@ def build_index(
     )
     known = read_manifest(folder).settings["language"] if (folder / MANIFEST).is_file() else None
     stems = choose_language(language or known, [answer.text for answer in answers])
-    settings = IndexSettings(
-        max_length=embedder.max_length, precision=precision, approximate=approximate, language=stems
-    )
+    settings = IndexSettings(max_length=embedder.max_length, precision=precision, language=stems)
     wanted = Manifest(model, settings, _name_data(model, settings, answers), len(answers))
-    if approximate:
-        make_graph(1)  # raises before the encoding if usearch is not installed
     with lock_index(folder):
         if not (folder / MANIFEST).is_file():
             return _write(folder, wanted, None, answers, embedder)
@@ -147,9 +129,6 @@ def _write(
     if num_cut:
         logger.warning("%d of %d answers are truncated to %d tokens", num_cut, len(new), embedder.max_length)
     matrix.flush()
-    if manifest.settings["approximate"]:
-        with show_progress("linking", "vectors", total=len(answers)) as bar:
-            write_graph(data / GRAPH, map_matrix(data / MATRIX), bar.update)
     shutil.rmtree(data / WORDS, ignore_errors=True)
     write_words(data / WORDS, texts.to_pylist(), manifest.settings["language"])
     manifest = replace(manifest, files=list_files(data, PROGRESS))

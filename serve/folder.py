@@ -17,7 +17,7 @@ from typing import TypedDict
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import hash_file, lock_file, read_object, sync, verify_once, write_atomically
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST, LOCK = "index.json", "lock"
 DATA = re.compile(r"data-[0-9a-f]{16}")
 REBUILD = "build the index again, in another folder"
@@ -36,7 +36,6 @@ class BiEncoderFacts(TypedDict):
 class IndexSettings(TypedDict):
     max_length: int
     precision: str
-    approximate: bool
     language: str
 
 

@@ -27,7 +27,7 @@ from finetune.ranking import kinds
 from finetune.ranking.config import RankConfig
 from finetune.ranking.embedder import MAX_CHARS, Embedder, fingerprint_bi_encoder
 from finetune.ranking.model import load_model, score_answers
-from finetune.ranking.retrieval import find_by_words, fuse
+from finetune.ranking.retrieval import find_by_words, find_exactly, fuse
 
 from .answers import stream_answers
 from .building import find_model
@@ -146,14 +146,12 @@ class Searcher:
         rerank_k: int = RERANKED,
         first_stage: str = BI_ENCODER,
         candidates: int = CANDIDATES,
-        exact: bool = False,
     ) -> Answered:
         """Returns at most k answers to each question of a batch.
 
         rerank_k:    number of candidates that the cross-encoder ranks, above the others; 0: no re-ranking
         first_stage: BI_ENCODER, BM25, or FUSION, the reciprocal rank fusion of both
         candidates:  number of candidates from the first stage, raised to k and rerank_k if it is lower
-        exact:       compare all vectors, even if the index has an approximate one
         """
         queries = [clean_question(question) for question in questions]
         candidates = max(candidates, k, rerank_k if self.cross_encoder else 0)
@@ -168,7 +166,7 @@ class Searcher:
                 self._num_cut += int(self.embedder.find_cut(queries, kinds.QUERY).sum())
         if vectors is not None and first_stage != BM25:
             with _timed(answered, "nearest"):
-                rankings[BI_ENCODER] = self.index.find_nearest(vectors, candidates, exact)
+                rankings[BI_ENCODER] = find_exactly(self.index.matrix, vectors, candidates)
         if first_stage in (BM25, FUSION):
             with _timed(answered, "words"):
                 rankings[BM25] = [find_by_words(self.index.words, text, candidates, self.language) for text in queries]

@@ -55,6 +55,7 @@ NOT_IMPORTED_BY_NAME = {"tensorboard"}  # torch imports it
 COMES_WITH = {
     **dict.fromkeys(("fsspec", "huggingface-hub", "pyarrow", "xxhash"), "datasets"),
     "jinja2": "torch",
+    "loguru": "datatrove",
     "psutil": "deepspeed",
     "tokenizers": "transformers",
 }

@@ -57,6 +57,8 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
         if get_default(declared) is REQUIRED and declared.name not in values:
             raise KinspanError(f"--{declared.name} is missing; see --help")
     config = make_config(config_class, values)
+    if "://" in str(output := getattr(config, "output_dir", "")):
+        raise KinspanError(f"--output_dir {output}: must be a folder of this machine, not a URL")
     check_settings(config)
     if argv is None:  # else nothing is run
         expect_models(config)

@@ -93,6 +93,9 @@ STOPS = f"。！？｡{_SPACED}"
 # blingfire splits only at European full stops, and before a closing bracket or a second stop. Wide stops have no space
 # after them. A particle or a comma after a quotation goes on with its sentence: 「...。」と言った。
 _HAS_NON_EUROPEAN_STOP, _TOO_EARLY = re.compile(f"[{STOPS}]|……"), re.compile(rf"\n(?=[{_CLOSING}。！？])")
+_GERMAN_ORDINAL = re.compile(  # "am 3. Mai" is no end of a sentence
+    r"(?<![\w.,])(\d{1,2}\.)\n(?=(?:Jan|Jän|Feb|März|April|Mai|Juni|Juli|Aug|Sept|Okt|Nov|Dez|Jahrhundert)\w*\b)"
+)
 _NON_EUROPEAN_STOPS = re.compile(
     rf"(?:(?<=[。！？｡])|(?<=……))(?!{_STOP}|[、，{_CLOSING}])|(?<={_STOP}[」』”’])(?!{_STOP}|[、，ぁ-ん{_CLOSING}])"
     rf"|(?<=[{_SPACED}])\s+"
@@ -115,7 +118,7 @@ def split_sentences(paragraph: str) -> list[str]:
     """
     import blingfire  # not at the top: training and ranking import this module without blingfire
 
-    text = blingfire.text_to_sentences(paragraph)
+    text = _GERMAN_ORDINAL.sub(r"\1 ", blingfire.text_to_sentences(paragraph))
     if not paragraph.isascii() and _HAS_NON_EUROPEAN_STOP.search(paragraph):
         text = _NON_EUROPEAN_STOPS.sub("\n", _TOO_EARLY.sub("", text))
     return [s for s in map(str.strip, text.split("\n")) if s] or [paragraph]

@@ -157,8 +157,11 @@ _hash_word = lru_cache(maxsize=1 << 16)(hash_string)
 def _make_config() -> "MinhashConfig":
     from datatrove.pipeline.dedup.minhash import MinhashConfig
     from datatrove.utils.text import TextNormConfig
+    from loguru import logger
 
-    return MinhashConfig(num_buckets=NUM_BANDS, norm_config=TextNormConfig(norm_unicode_diacritics=False))
+    logger.disable("datatrove")  # which logs each step of each task
+    form = TextNormConfig(norm_unicode_diacritics=False, norm_numbers=False)
+    return MinhashConfig(num_buckets=NUM_BANDS, norm_config=form)
 
 
 def link_signatures(folders: list[Path], output: Path) -> None:

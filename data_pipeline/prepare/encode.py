@@ -97,8 +97,7 @@ def make_key(document: Document, text_hash: int) -> bytes:
 
 def hash_text(document: Document, paragraph_hashes: list[int]) -> int:
     """Hashes a document's kept text."""
-    more = [*document.answers, document.title] if document.title_is_text else document.answers
-    parts = [*paragraph_hashes, *(hash_string(normalise(text)) for text in more)]
+    parts = [*paragraph_hashes, *(hash_string(normalise(text)) for text in _list_fields(document))]
     return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
 
 
@@ -139,7 +138,7 @@ class Encoder:
             text_hashes = [hash_text(document, hashes) for (document, _), hashes in zip(kept, nested, strict=True)]
             flat = np.fromiter(chain.from_iterable(nested), dtype=np.uint64)
             writer.add(self._make_rows(kept, text_hashes), np.array(text_hashes, dtype=np.uint64), flat)
-        return ["\n".join(paragraphs) for _, paragraphs in kept]
+        return ["\n".join([*paragraphs, *_list_fields(document)]) for document, paragraphs in kept]
 
     def _make_rows(self, kept: list[Kept], text_hashes: list[int]) -> pa.RecordBatch:
         """Returns the spill file's rows of the kept documents, but for the columns that ``SpillWriter`` adds."""
@@ -159,8 +158,14 @@ class Encoder:
         keys = list(map(make_key, documents, text_hashes))
         chars = pa.array(np.fromiter(map(count_chars, paragraphs), dtype=np.uint32))
         columns += [pa.array(keys, pa.binary(KEY_BYTES)), pa.ListArray.from_arrays(starts, chars)]
-        columns.append(pa.array([1 if d.is_post else self.rules.min_document_chars for d in documents], pa.uint32()))
+        columns.append(pa.array(map(self._find_min_chars, documents), pa.uint32()))
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(make_spill_schema(self.wide))[:-2]))
+
+    def _find_min_chars(self, document: Document) -> int:
+        """Returns how much text a document needs that loses paragraphs: none with its own title and right answer."""
+        if document.is_post:
+            return 0 if document.title_is_text and document.accepted is not None else 1
+        return max(1, self.rules.min_document_chars)
 
     def _make_optional(self, documents: list[Document]) -> list[pa.Array]:
         """Returns the columns of corpus.OPTIONAL_COLUMNS, which only some readers fill."""
@@ -198,11 +203,15 @@ def _drop_contaminated(benchmark: Benchmark, kept: list[Kept], tally: Tally) -> 
     return [entry for index, entry in enumerate(kept) if index not in contaminated]
 
 
+def _list_fields(document: Document) -> list[str]:
+    """Returns the texts of a document beside its paragraphs."""
+    return [*document.answers, document.title] if document.title_is_text else document.answers
+
+
 def _list_texts(document: Document, paragraphs: list[str]) -> list[str]:
     """Returns what may be of a test set: the id, the texts, and the body of a post beside its paragraphs."""
-    titles = [document.title] if document.title_is_text else []
     body = [" ".join(paragraphs)] if document.is_post else []
-    return [document.id, *paragraphs, *map(normalise, [*titles, *document.answers]), *body]
+    return [document.id, *paragraphs, *map(normalise, _list_fields(document)), *body]
 
 
 def _accumulate_offsets(lengths: np.ndarray | list[int]) -> pa.Array:

@@ -42,6 +42,7 @@ from .encode import encode_inputs
 from .plan import PreparePlan
 from .read import MAX_REJECTED, ReadTally, refuse_rejected
 from .readers import PYTHON_DOCS, InputFile, InputFiles, check_unchanged, find_input_files, refuse_own_output
+from .readers.reader import estimate_text
 from .spill import Spills
 from .summary import format_summary, order_counts
 from .tasks import Engine, Stage
@@ -120,7 +121,7 @@ def prepare(
         return Prepared(finished, Tally(), ReadTally(), time.monotonic() - start_time, reused=True)
     read_tally = ReadTally()
     for file in input_files.files:
-        read_tally.count(file.size)
+        read_tally.count(estimate_text(file.name, file.size))
     read_tally.reject_unreadable(input_files)
     refuse_rejected(read_tally, max_rejected)
     work = folder / "partial"
@@ -217,6 +218,9 @@ def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, input_files: Inpu
     check_unchanged(plan.files)
     encoded = _gather(plan)
     encoded.read_tally.reject_unreadable(input_files)
+    with (plan.folder / "rejected.jsonl").open("a", encoding="utf-8") as rejected:
+        for file, reason in input_files.unreadable:
+            rejected.write(json.dumps({"file": file.name, "line": 1, "reason": reason, "bytes": file.size}) + "\n")
     for suffix, count in input_files.passed_over.items():
         encoded.tally.counts[f"files passed over: {suffix}"] += count
     try:

@@ -58,8 +58,7 @@ def _drop(rows: pa.RecordBatch, status: np.ndarray, why: np.ndarray, tally: Tall
     starts = _get_offsets(rows.column("tokens"))
     chars = np.concatenate([[0], np.cumsum(rows.column("chars").flatten().to_numpy() * (why == 0), dtype=np.int64)])
     rows, lengths = remove_paragraphs(rows, why == 0)
-    min_chars = np.maximum(1, rows.column("min_chars").to_numpy())
-    is_short = (lengths < np.diff(starts)) & (np.diff(chars[starts]) < min_chars)
+    is_short = (lengths < np.diff(starts)) & (np.diff(chars[starts]) < rows.column("min_chars").to_numpy())
     is_kept = (status == KEPT) & ~is_short
     tally.counts.update(
         {

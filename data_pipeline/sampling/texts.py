@@ -105,12 +105,12 @@ def find_groups(shard: Shard) -> np.ndarray:
     names = pa.concat_arrays(_name_documents(shard)).dictionary_encode()
     source, target = np.split(names.indices.to_numpy(), [len(rows)])
     edges = np.repeat(source, np.diff(_get_offsets(links))), target
-    group = _connect(*edges, len(names.dictionary))[source]
+    group = connect(*edges, len(names.dictionary))[source]
     _, first, number = np.unique(group, return_index=True, return_inverse=True)
     return first[number]
 
 
-def _connect(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:
+def connect(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:
     """Returns, for each of ``count`` nodes, the lowest node that edges connect it with."""
     lowest, before = np.arange(count), None
     while before is None or (lowest != before).any():

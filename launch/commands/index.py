@@ -54,9 +54,6 @@ class IndexConfig:
     language: str | None = setting(None, needs="documents|answers", help=LANGUAGE_HELP)
     precision: Literal["fp32", "bf16"] = setting("fp32", needs="documents|answers")
     """Precision of the encoder; bf16 is faster and less exact. Vectors are stored as float16."""
-    approximate: bool = setting(False, needs="documents|answers")
-    """Also build an approximate index, which searches use unless --exact. Faster from some hundred thousand answers,
-    but it may miss the best of a million: compare with --exact. Needs the extra serve."""
 
 
 def main() -> str:
@@ -74,11 +71,11 @@ def main() -> str:
         from serve.building import build_index
 
         embedder = Embedder(model, config.max_length)
-        manifest = build_index(folder, embedder, answers, config.precision, config.approximate, config.language)
+        manifest = build_index(folder, embedder, answers, config.precision, config.language)
     else:
         manifest = read_manifest(folder)
     size = sum(size for size, _ in manifest.files.values()) / 1e6
     vectors = f"vectors of {manifest.model['dimension']} numbers by {manifest.model['name']}"
-    cut, how = manifest.settings["max_length"], "approximate" if manifest.settings["approximate"] else "exact"
-    searched = f"{how} search, or {BM25} by stems of {manifest.settings['language']}"
-    return f"{folder}: {manifest.rows:,} answers, {size:,.1f} MB; {vectors}, texts cut at {cut} tokens; {searched}"
+    limit, language = manifest.settings["max_length"], manifest.settings["language"]
+    searched = f"{vectors}, texts cut at {limit} tokens; {BM25} by stems of {language}"
+    return f"{folder}: {manifest.rows:,} answers, {size:,.1f} MB; {searched}"

@@ -58,8 +58,6 @@ class SearchConfig(SearcherFlags):
     """Maximum number of answers to a question. Without it: 3, or 1,000 with --run."""
     candidates: int = setting(CANDIDATES, ABOVE_0)
     """Number of candidates of the first stage."""
-    exact: bool = setting(False)
-    """Compare all vectors, even if the index has an approximate one."""
 
 
 def main() -> Iterator[str]:
@@ -87,7 +85,6 @@ def main() -> Iterator[str]:
         rerank_k=config.rerank_k,
         first_stage=config.first_stage,
         candidates=config.candidates,
-        exact=config.exact,
     )
     if config.questions:
         k = config.k or (RUN_HITS if config.run else SHOWN_HITS)

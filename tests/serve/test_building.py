@@ -8,7 +8,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from finetune.ranking.embedder import Embedder
-from finetune.ranking.retrieval import find_by_words
+from finetune.ranking.retrieval import find_by_words, find_exactly
 from serve import building
 from serve import index as opening
 from serve.building import build_index
@@ -22,34 +22,31 @@ QUESTIONS = ["a river of stone", "music in the garden", "number 41"]
 def read(folder, embedder, k=10):
     """Ids and scores that an index gives, by vectors and by words."""
     index = Index(folder)
-    ranked = index.find_nearest(embedder.embed_queries(QUESTIONS), k)
+    ranked = find_exactly(index.matrix, embedder.embed_queries(QUESTIONS), k)
     ranked += [find_by_words(index.words, q, k, "en") for q in QUESTIONS]
     return [([index.answer(row).id for row in rows], np.round(scores, 4).tolist()) for rows, scores in ranked]
 
 
-@pytest.mark.parametrize("approximate", [False, True])
-def test_an_index_becomes_what_its_answers_are_now(approximate, tmp_path, embedder, answers, monkeypatch, caplog):
-    if approximate:
-        pytest.importorskip("usearch")
+def test_an_index_becomes_what_its_answers_are_now(tmp_path, embedder, answers, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     encode, encoded = embedder.embed_answers, []
     monkeypatch.setattr(embedder, "embed_answers", lambda texts, *more: encoded.append(len(texts)) or encode(texts))
     built, grown = tmp_path / "built", tmp_path / "grown"
     first = [*answers[30:50], answers[0]._replace(text="an older text"), answers[1]._replace(title="T"), *answers[2:20]]
-    build_index(grown, embedder, first, approximate=approximate)
+    build_index(grown, embedder, first)
     moved = answers[2]._replace(id="elsewhere")
     now = [*answers[:2], *answers[3:40], moved]
-    build_index(grown, embedder, now, approximate=approximate)
+    build_index(grown, embedder, now)
     assert encoded == [40, 11]  # texts of a0 and a20 to a29: not those of other ids or titles
     assert "11 answers added, 2 changed, 11 removed, 27 unchanged" in caplog.text
-    build_index(built, embedder, now, approximate=approximate)
+    build_index(built, embedder, now)
     index = Index(grown)
     assert list(iterate_answers(index.texts)) == now
     assert read(grown, embedder) == read(built, embedder)
     (grown / "evaluations").mkdir()
     before = read_manifest(grown)
-    assert build_index(grown, embedder, now, approximate=approximate) == before
-    build_index(grown, embedder, now[1:], approximate=approximate)
+    assert build_index(grown, embedder, now) == before
+    build_index(grown, embedder, now[1:])
     assert {path.name for path in grown.iterdir() if path.is_dir()} == {read_manifest(grown).data, "evaluations"}
 
 

@@ -10,8 +10,9 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from .compression import count_bytes, open_source
 from .reader import SourceFile
@@ -58,8 +59,21 @@ def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
                     shutil.copyfileobj(unpacked, copy, 1 << 20)
                 if path.stat().st_size < info.size:
                     raise EOFError(f"{info.name} ends too early")
-                yield SourceFile(name, lambda: path.open("rb"), size=info.size, meter=source.meter, path=str(path))
+                beside, size = partial(_find_again, source, info.name, Path(folder, "beside")), info.size
+                yield SourceFile(name, lambda: path.open("rb"), beside, size, meter=source.meter, path=str(path))
                 path.unlink()  # ext4 waits for the disk when a file is written over
+
+
+def _find_again(source: SourceFile, member: str, copy: Path, beside: str) -> SourceFile | None:
+    """Reads a tar once more for the file of this name in the folder of a member."""
+    name = str(Path(member).with_name(beside))
+    with open_source(source) as opened, tarfile.open(fileobj=opened, mode="r|") as archive:
+        for info in archive:
+            if info.isfile() and Path(info.name) == Path(name):
+                with copy.open("wb") as file:
+                    shutil.copyfileobj(cast(IO[bytes], archive.extractfile(info)), file, 1 << 20)
+                return SourceFile(f"{source.name}::{name}", lambda: copy.open("rb"), size=info.size, path=str(copy))
+    return None
 
 
 class _Header(tarfile.TarInfo):

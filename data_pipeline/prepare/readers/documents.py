@@ -8,18 +8,17 @@ fields ("See table 3 on page 7." becomes "See on page 7."), and it does not join
 import io
 import logging
 import re
-import statistics
 import zipfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from data_pipeline.prepare.cleaning import STOPS, normalise
+from data_pipeline.prepare.cleaning import normalise
 from data_pipeline.prepare.document import Document, Rejected
 
 from . import reader
 from .reader import Reader, Record
-from .text import decode, name_title, read_whole
+from .text import decode, join_lines, name_title, read_whole
 
 if TYPE_CHECKING:
     from docutils.nodes import Node
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 # --- before a blank line is a horizontal rule, not front matter
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)\n(?!\s*\n).*?\n(?:\1|\.\.\.)\n", re.S)
 _BREAK = re.compile(r"<br\b", re.I)
-_DIRECTIVE = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([\w:+.-]+)::", re.M)
+_ITEM = r"(?:(?:[-*+•]|\(?\w{1,3}[.)])[ \t]+)*"
+_DIRECTIVE = re.compile(rf"^[ \t]*{_ITEM}\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([\w:+.-]+)::", re.M)
 _ROLE = re.compile(r"(?<![\w:]):([\w+.-]+(?::[\w+.-]+)*):`")
 _NO_TEXT = re.compile(  # directives whose content is not running text
     r"(?:.*:)?(?:(?:source|parsed|auto|lit|test|ipython|doc|literal|jupyter|plot|tabular|production|highlight|current)"
@@ -45,9 +45,6 @@ _PARAGRAPHS = ".//w:p[not(ancestor::w:tbl or ancestor::w:txbxContent)]"
 _RUNS = ".//w:r[not(ancestor::w:txbxContent or ancestor::w:moveFrom or ancestor::w:rt)]"
 _SLIDE = re.compile(r"ppt/slides/slide(\d+)\.xml")
 _DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
-FULL_LINE = 0.8  # share of a long line's length; a shorter line that ends a sentence ends a paragraph
-_SENTENCE_END = re.compile(rf"[.!?…:{STOPS}]['\"”’)\]」』）]*$")
-_HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad]$")
 
 
 class _Code(str):
@@ -228,21 +225,6 @@ def _parse_pdf(record: Record) -> list[Document]:
     except PyPdfError as error:
         raise Rejected(f"not a PDF that can be read: {error}") from error
     return _make_nonempty(record, title, join_lines(lines))
-
-
-def join_lines(lines: list[str]) -> list[str]:
-    """Joins lines to paragraphs, which end at a blank line, or at a short line that ends a sentence."""
-    lines = [line.strip() for line in lines]
-    lengths = sorted(len(line) for line in lines if line)
-    full = FULL_LINE * statistics.median(lengths[len(lengths) // 2 :]) if lengths else 0
-    paragraphs = [""]
-    for line in lines:
-        before = paragraphs[-1]
-        is_cut = _HYPHEN.search(before) and line[:1].islower()
-        paragraphs[-1] = before[:-1] + line if is_cut else f"{before}\n{line}"
-        if not line or (len(line) < full and _SENTENCE_END.search(line)):
-            paragraphs.append("")
-    return list(filter(None, map(normalise, paragraphs)))
 
 
 MARKDOWN = Reader(read_whole, _parse_markdown, may_be_compressed=True, modules=("markdown_it",), has_code=True)

@@ -17,7 +17,16 @@ from data_pipeline.core.errors import KinspanError, quote_error, redact
 from . import python_docs, tables
 from .compression import is_compressed, is_url
 from .reader import name_file
-from .registry import PYTHON_DOCS, find_obstacle, find_reader, get_reader, is_companion, is_skipped, split_prefix
+from .registry import (
+    PYTHON_DOCS,
+    find_obstacle,
+    find_reader,
+    get_reader,
+    is_companion,
+    is_hidden,
+    is_skipped,
+    split_prefix,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +90,13 @@ def find_input_files(inputs: list[str]) -> InputFiles:
             for path in store.list_files(top):
                 if is_companion(path, key):
                     continue
+                below = os.path.relpath(path, top)  # whether ``top`` itself is hidden does not matter
                 reason = find_obstacle(prefix + path) if store.exists(path) else "a broken link"
-                if not reason:
+                if is_hidden(below) or (reason and is_skipped(below)):
+                    passed_suffixes[path] = _name_suffix(path)
+                elif not reason:
                     is_empty = False
                     files[prefix + store.identify(path)] = replace(store.stat(prefix, path), folder=folder)
-                elif is_skipped(path[len(top) :]):  # whether ``top`` itself is hidden does not matter
-                    passed_suffixes[path] = _name_suffix(path)
                 else:
                     unreadable[path] = store.stat(prefix, path), reason
             if is_empty:
@@ -100,6 +110,8 @@ def refuse_own_output(inputs: list[str], folder: Path) -> None:
         for path in [] if is_url(name) else map(Path, expand_glob(name)):
             if path.is_dir() and folder.resolve().is_relative_to(path.resolve()):
                 raise KinspanError(f"--output_dir {folder} is inside the input {path}: choose one outside")
+            if path.resolve().is_relative_to(folder.resolve()):
+                raise KinspanError(f"--output_dir {folder} holds the input {path}: choose one outside")
 
 
 def _disambiguate(files: list[InputFile]) -> list[InputFile]:

@@ -17,11 +17,15 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from data_pipeline.core.errors import quote_error
 from data_pipeline.prepare.document import Document, Omitted, Rejected
+from data_pipeline.sampling.texts import connect
 
 from .compression import COMPRESSED_SUFFIXES
 from .jsonl import find_id, load_json, parse_fields, read_json_lines
@@ -245,21 +249,12 @@ def _parse_question(fields: Any) -> dict[str, Any]:
 
 def name_groups(links: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Returns the group of each linked question, named by the first member that duplicates none, else by the first."""
-    leader: dict[str, str] = {}
-
-    def find(member: str) -> str:
-        while leader.setdefault(member, member) != member:
-            leader[member] = leader[leader[member]]  # halves the path for later calls
-            member = leader[member]
-        return member
-
-    for source, targets in links.items():
-        for target in targets:
-            leader[find(source)] = find(target)
-    names: dict[str, str] = {}
-    for member in sorted(leader, key=lambda member: (bool(links.get(member)), member)):
-        names.setdefault(find(member), member)
-    return {member: names[find(member)] for member in leader}
+    pairs = [(source, target) for source, targets in links.items() for target in targets]
+    members = sorted({*chain(*pairs)}, key=lambda member: (bool(links.get(member)), member))
+    number = {member: n for n, member in enumerate(members)}
+    edges = np.array([[number[source], number[target]] for source, target in pairs], dtype=int).reshape(-1, 2)
+    lowest = connect(edges[:, 0], edges[:, 1], len(members))
+    return {member: members[n] for member, n in zip(members, lowest.tolist(), strict=True)}
 
 
 STACKEXCHANGE = Reader(

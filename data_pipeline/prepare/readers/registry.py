@@ -133,11 +133,14 @@ def is_companion(name: str, key: str = "") -> bool:
     return any(re.fullmatch(pattern, base) for pattern in patterns)
 
 
+def is_hidden(name: str) -> bool:
+    """Tells whether a file is hidden, or in a hidden folder."""
+    return any(part.startswith(".") and part.strip(".") for part in name.split("/"))
+
+
 def is_skipped(name: str) -> bool:
-    """Tells whether a file is not a document, by its name, or because it is in a hidden folder."""
-    parts = re.split(r"/|::", split_prefix(name)[1])
-    is_hidden = any(part.startswith(".") and part.strip(".") for part in parts[:-1])
-    return is_hidden or bool(_NO_DOCUMENTS.fullmatch(Path(name).suffix) or _NO_DOCUMENT_NAMES.fullmatch(parts[-1]))
+    """Tells whether a file is not a document, by its name."""
+    return bool(_NO_DOCUMENTS.fullmatch(Path(name).suffix) or _NO_DOCUMENT_NAMES.fullmatch(name_file(name)))
 
 
 def find_obstacle(name: str) -> str:

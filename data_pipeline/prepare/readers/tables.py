@@ -9,8 +9,10 @@ accepts a row with too few columns. Columns of a ``.csv`` may be separated by se
 import csv
 import hashlib
 import io
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -60,7 +62,7 @@ def _read_text_rows(source: SourceFile, part: FilePart | None) -> Rows:
         first = next(lines, "")
         if first.startswith(("\udcff\udcfe", "\udcfe\udcff")):
             raise ValueError(UTF_16)
-        is_semicolon = "text" in next(csv.reader([first], delimiter=";"), [])
+        is_semicolon = "text" in next(csv.reader([first], delimiter=";"), []) != ["text"]
         delimiter = "\t" if name.lower().endswith(".tsv") else ";" if is_semicolon else ","
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         header = next(rows, None) or []
@@ -111,7 +113,8 @@ def _read_json(source: SourceFile, part: FilePart | None) -> Rows:
             try:
                 objects = load_json(content)
             except Rejected as reason:
-                objects = Rejected(str(reason), len(content))
+                are_lines = re.search(rb"\}\s*\n\s*\{", content)
+                objects = Rejected("lines of JSON: name it .jsonl" if are_lines else str(reason), len(content))
         yield from enumerate(objects if isinstance(objects, list) else [objects], number)
 
 
@@ -192,9 +195,18 @@ def _open_stream(name: str) -> "tuple[IterableDataset, int]":
     """Opens a data set; returns it and the number of parts that it is read in."""
     from datasets import load_dataset
 
-    name, config, split = [*name.split(":"), "", ""][:3]
-    rows = load_dataset(name, config or None, split=split or "train", streaming=True)
+    folder, config, split = [*name.split(":"), "", ""][:3]
+    with _refuse_unknown(name):
+        rows = load_dataset(folder, config or None, split=split or "train", streaming=True)
     return rows, min(rows.num_shards, MAX_PARTS)
+
+
+@contextmanager
+def _refuse_unknown(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # no such data set, no network, no access: each has its own type
+        raise KinspanError(f"hf:{name} cannot be read: {quote_error(error)}") from error
 
 
 def _read_stream(source: SourceFile, part: FilePart | None) -> Rows:
@@ -214,11 +226,9 @@ def measure_data_set(name: str) -> tuple[int, str]:
         states = [(str(path), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files]
         stamp = hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         return max(1, sum(size for _, size, _ in states)), stamp
-    name, config, _ = [*name.split(":"), "", ""][:3]
-    try:
-        builder = load_dataset_builder(name, config or None)
-    except Exception as error:  # no such data set, no network, no access: each has its own type
-        raise KinspanError(f"hf:{name} cannot be read: {quote_error(error)}") from error
+    folder, config, _ = [*name.split(":"), "", ""][:3]
+    with _refuse_unknown(name):
+        builder = load_dataset_builder(folder, config or None)
     return builder.info.dataset_size or builder.info.download_size or 1, str(builder.hash)
 
 

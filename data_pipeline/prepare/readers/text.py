@@ -7,9 +7,11 @@ chapter, or MAX_SENTENCES of one, a document.
 """
 
 import re
+import statistics
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
+from data_pipeline.prepare.cleaning import STOPS, normalise
 from data_pipeline.prepare.document import Document, Rejected
 
 from . import reader
@@ -27,6 +29,10 @@ _FORBIDDEN = re.compile(  # in XML: control characters, and halves of characters
     r"|55[3-9]\d\d|56\d{3}|57[0-2]\d\d|573[0-3]\d|5734[0-3]));|[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]",
     re.I,
 )
+FULL_LINE = 0.8  # share of a long line's length; a shorter line that ends a sentence ends a paragraph
+WIDTHS = range(40, 101)  # characters of the longest line of a text whose lines are wrapped
+_SENTENCE_END = re.compile(rf"[.!?…:{STOPS}]['\"”’)\]」』）]*$")
+_HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad]$")
 _SPACES = [  # undo the tokenisation of that corpus
     (re.compile(r"\s+([.,;:!?%)\]]|n't\b|'(?:s|re|ve|ll|d|m)\b)"), r"\1"),
     (re.compile(r"([(\[$])\s+"), r"\1"),
@@ -54,11 +60,33 @@ def parse_xml(content: bytes) -> ElementTree.Element:
         raise Rejected(f"not XML: {error}") from error
 
 
+def join_lines(lines: list[str]) -> list[str]:
+    """Joins lines to paragraphs, which end at a blank line, or at a short line that ends a sentence."""
+    lines = [line.strip() for line in lines]
+    lengths = sorted(len(line) for line in lines if line)
+    full = FULL_LINE * statistics.median(lengths[len(lengths) // 2 :]) if lengths else 0
+    paragraphs = [""]
+    for line in lines:
+        before = paragraphs[-1]
+        is_cut = _HYPHEN.search(before) and line[:1].islower()
+        paragraphs[-1] = before[:-1] + line if is_cut else f"{before}\n{line}"
+        if not line or (len(line) < full and _SENTENCE_END.search(line)):
+            paragraphs.append("")
+    return list(filter(None, map(normalise, paragraphs)))
+
+
+def _is_wrapped(lines: list[str]) -> bool:
+    """Tells whether most lines are nearly as long as the longest, and end within a sentence."""
+    longest = max(map(len, lines), default=0)
+    wrapped = [line for line in lines if len(line) > FULL_LINE * longest and not _SENTENCE_END.search(line)]
+    return longest in WIDTHS and len(wrapped) > max(2, len(lines) / 2)
+
+
 def split_paragraphs(text: str) -> list[str]:
-    """Splits running text at blank lines, or at every line end if there are no blank lines."""
+    """Splits running text at blank lines. Without any, every line is a paragraph, unless a text's lines are wrapped."""
     lines = text.strip().splitlines()  # a blank line at the end separates nothing
     if all(line.strip() for line in lines):
-        return lines
+        return join_lines(lines) if _is_wrapped(lines) else lines
     return "\n".join(line if line.strip() else "" for line in lines).split("\n\n")
 
 

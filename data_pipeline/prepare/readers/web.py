@@ -7,6 +7,7 @@ out together.
 
 import contextlib
 import io
+import logging
 import re
 from collections.abc import Iterator, Set
 from functools import partial
@@ -30,12 +31,15 @@ _KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}  
 _INLINE = {"p", "item", "quote", "hi", "ref"}
 _READINGS = ["//rt", "//rp"]  # small letters above Chinese characters, which say how those are read
 _PAGES = ("text/html", "application/xhtml+xml")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!iso-8859-1\b)([\w-]+)", re.I)  # Latin-1 is stated of what it is not
 
 
 def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
     """Makes a document of the title and the paragraphs of a page, by trafilatura. Raises Rejected if it has no text."""
     import trafilatura
     from trafilatura.utils import decode_file
+
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs each page without text
 
     page, is_crawled = record.content, isinstance(record.content, dict)
     content, url = (page["page"], page["url"] or None) if is_crawled else (page, None)
@@ -173,6 +177,10 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
     url = (record.rec_headers.get_header("WARC-Target-URI") or record.rec_headers.get_header("uri") or "").strip("<>")
     if truncated := record.rec_headers.get_header("WARC-Truncated"):
         return Rejected(f"the page was truncated when it was fetched ({truncated})", len(content))
+    for encoding in ("utf-8", *_CHARSET.findall(kind)):  # a page may state another one than its server
+        with contextlib.suppress(LookupError, ValueError):
+            content = content.decode(encoding).encode()
+            break
     return {"url": url, "page": content}
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from data_pipeline.core.command_line import parse
+from data_pipeline.core.command_line import parse, shorten
 from data_pipeline.core.default_model import DEFAULT_HUB_NAME, DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, get_groups, setting
@@ -71,7 +71,7 @@ def test_flags(argv, config):
     [
         *[(["--size", "x"], "--size x"), (["--size", "0"], "--size 0"), (["--size"], "--size")],
         *[(["--dry_run", "maybe", "no"], "maybe"), (["--siz", "3"], "--siz; .*--size")],
-        (["--od", "x"], "--od; .*--output_dir"),
+        *[(["--od", "x"], "--od; .*--output_dir"), (["--output_dir", "s3://bucket/a"], "--output_dir")],
         *[(["--dry-rum=yes"], "--dry_rum; .*--dry_run"), (["--zzz", "x"], "--zzz")],
         (["--config", "absent.yaml"], "--config absent.yaml"),
     ],
@@ -121,3 +121,7 @@ def test_the_installed_model_is_found_by_its_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / DEFAULT_MODEL_NAME).mkdir()
     assert read("--model", DEFAULT_MODEL_NAME, config_class=EvaluateConfig).model == [DEFAULT_MODEL_NAME]
+
+
+def test_a_text_is_shortened_without_spaces_too():
+    assert [shorten(text, 4) for text in ("字" * 9, " a\nb ", "four")] == ["字字字…", "a b", "four"]

@@ -132,6 +132,21 @@ def test_planted_near_duplicates_are_found_and_others_are_left(run, helpers):
     assert adds_up(result.tally)
 
 
+def test_documents_that_differ_in_their_numbers_are_not_alike(run):
+    text = "In week {0} the home side won by {0} to {1} before {0}{1}0 people, who had paid {1}.{0} pounds each. "
+    reports = [{"id": str(k), "paragraphs": [text.format(k, k + 3) * 3]} for k in range(12)]
+    assert len(run(reports, duplicates="near")[0]) == 12
+
+
+@pytest.mark.parametrize("duplicates", ["exact", "near"])
+def test_questions_of_one_body_with_titles_and_right_answers_of_their_own_stay(helpers, tmp_path, duplicates):
+    answers = [document["paragraphs"][0] for document in helpers.synthetic_documents(30, seed="answers")]
+    asked = [{"title": f"How is {a[:9]}?", "text": NOISE, "answers": [a], "accepted": 0} for a in answers]
+    name = f"questions:{helpers.write_jsonl(tmp_path / 'a.jsonl', asked)}"
+    result = helpers.prepare([name], short_tokenizer(), tmp_path / "out", duplicates=duplicates)
+    assert result.manifest.totals["documents"] == 30
+
+
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=20), max_size=4))
 def test_of_connected_documents_the_first_is_kept(bands):
     result = find_repeats([lambda pairs=pairs: np.array(pairs, dtype=np.int64).reshape(-1, 2) for pairs in bands])

@@ -52,6 +52,7 @@ def test_a_lost_file_is_refused_and_named(run, folder, tmp_path, case):
     result = run(max_rejected=0.9)
     assert result.manifest.totals["documents"] == 60
     assert [path.endswith(name) for path in result.read_tally.losses] == [True]
+    assert name in (tmp_path / "out/rejected.jsonl").read_text()
     assert run(max_rejected=0.9).reused
     with pytest.raises(KinspanError, match=f"--max_rejected .*{name}"):
         run()

@@ -4,11 +4,13 @@ import csv
 import gzip
 import io
 import json
+import textwrap
 import zipfile
 
 import datasets
 import pytest
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.readers import find_input_files, find_parts
 from data_pipeline.prepare.readers.text import PARAGRAPH_SENTENCES
 from tests.synthetic import write_file
@@ -51,6 +53,7 @@ def test_what_is_no_prose_in_marked_up_text_goes(tmp_path, read, name, block):
         (".. versionadded:: 3.2\n   It was added.", ["It was added."]),
         (".. note:: A note that begins at once.\n\n   And goes on.", ["A note that begins at once.", "And goes on."]),
         ("* One item.\n* Two items::\n\n      secret", ["One item.", "Two items:"]),
+        ("* .. deprecated:: 3.0\n     In a list.", ["In a list."]),
         ("secret\n   A definition of it.", ["A definition of it."]),
         (".. unknown-thing:: secret\n   :option: secret\n\n   Its content.", ["Its content."]),
         ("No heading. `Broken <", ["No heading. `Broken <"]),
@@ -177,6 +180,13 @@ def test_the_lines_of_a_pdf_become_paragraphs(tmp_path, read):
     assert document.paragraphs == ["The reader goes through the file once, and remembers what it finds.", lines[2]]
 
 
+def test_lines_of_a_text_without_blank_lines_are_joined_if_they_are_full(tmp_path, read):
+    wrapped = textwrap.fill(f"{FIRST} {SECOND} " * 5, 60)
+    for text, paragraphs in ((wrapped, [" ".join(wrapped.split())]), (f"{FIRST}\n{SECOND}", [FIRST, SECOND])):
+        (document,), _, _ = read(write_file(tmp_path / "a.txt", text))
+        assert document.paragraphs == paragraphs
+
+
 # Tables -------------------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +198,8 @@ def test_rows_of_delimited_files_are_documents(tmp_path, read, suffix, delimiter
     documents, rejected, _ = read(write_file(tmp_path / f"a{suffix}", "\ufeff" + held.getvalue()))
     assert not rejected
     assert [(d.id, d.paragraphs) for d in documents] == [("1", [FIRST, SECOND]), ("2", [f'"{FIRST}", he said.'])]
+    (alone,), _, _ = read(write_file(tmp_path / f"b{suffix}", "text\nOne; two.\n"))
+    assert alone.paragraphs == ["One; two."]
 
 
 def test_rows_between_two_quotation_marks_of_a_table_without_quoting_are_not_one_document(tmp_path, read):
@@ -241,6 +253,8 @@ def test_a_data_set_by_its_name_is_streamed_in_parts(tmp_path, read):
     assert [[d.paragraphs for d in part] for part in parts] == [[["One."], ["Two."]], [["Three."], ["Four."]]]
     assert len({d.id for part in parts for d in part}) == 4
     assert read(before.name)[0][0].paragraphs == ["One."]
+    with pytest.raises(KinspanError, match="hf:"):
+        find_parts(f"{before.name}::none", before.size)
     write_file(tmp_path / "set/train-b.jsonl", '{"text": "One."}\n')
     assert find_input_files([before.name])[0] != [before]  # else the old corpus would count as this one
 

@@ -25,13 +25,13 @@ def names(files, tree):
 
 
 def test_a_folder_is_searched_through_for_known_formats(tree):
-    for name in ("logo.svg", "deep/logo.svg", "style.css", ".git/config", "Makefile"):
+    for name in ("logo.svg", "deep/logo.svg", "style.css", ".git/config", "Makefile", ".venv/a.txt", ".b.md"):
         write_file(tree / name, b"")
     (tree / "deep/gone.jsonl").symlink_to(tree / "never.jsonl")
     result = find_input_files([str(tree)])
     assert names(result.files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
     assert names([file for file, _ in result.unreadable], tree) == ["deep/gone.jsonl", "deep/notes.odt", "e.xls"]
-    assert result.passed_over == {".svg": 2, ".css": 1, "config": 1, "Makefile": 1}
+    assert result.passed_over == {".svg": 2, ".css": 1, "config": 1, "Makefile": 1, ".txt": 1, ".md": 1}
 
 
 def test_linked_folders_are_read_once(tree, tmp_path_factory):

@@ -2,6 +2,7 @@
 
 import lzma
 import os
+import tarfile
 from collections import Counter
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
@@ -102,6 +103,9 @@ def test_the_dump_of_a_forum_is_read_out_of_its_archive(tmp_path, read):
     (with_code,), rejected, _ = read(archive, keep_code=True)
     assert not rejected
     assert (with_code.id, with_code.links) == (document.id, document.links)
+    with tarfile.open(tmp_path / "cats.example.tar", "w") as packed:
+        packed.add(tmp_path / "in", "cats.example")
+    assert [d.links for d in read(tmp_path / "cats.example.tar")[0]] == [document.links]
 
 
 def test_a_forum_has_one_name_however_its_dump_is_named(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Pages of the web, and archives of crawls: every sample is read, and what is broken is counted."""
 
 import gzip
+import json
 import sys
 
 import pytest
@@ -80,6 +81,14 @@ def test_other_answers_are_counted_by_what_they_are(tmp_path, read):
 def test_pages_packed_by_brotli_and_zstd_with_a_window_of_2_gb_are_read(shared, read, name, count):
     documents, rejected, _ = read(shared / "data/field" / name)
     assert (len(documents), rejected) == (count, [])
+
+
+def test_a_page_is_in_the_encoding_that_its_server_states(shared, read):
+    truth = json.loads((shared / "data/field/charsets-truth.json").read_text())
+    documents, rejected, _ = read(shared / "data/field/charsets.warc.gz")
+    assert not rejected
+    found = {document.id.rpartition("/")[2]: document.paragraphs[0] for document in documents}
+    assert found == {name: paragraphs[0] for name, paragraphs in truth.items()}
 
 
 def test_of_a_crawl_only_a_page_that_cannot_be_unpacked_is_lost(tmp_path, read, monkeypatch):
