@@ -30,9 +30,7 @@ DESCRIPTION = f"""Turns documents into a corpus of token ids that kinspan pretra
 Input: {FORMATS};
 files, globs, folders, URLs such as s3://bucket/folder, and hf:NAME for a data set on the Hugging Face hub.
   .jsonl, .parquet  a document per line or row: "paragraphs" (list of strings) or "text", optional "id", "title"
-  .txt              a document per file, blank lines between paragraphs; above 64 MB, documents of about 1 MB
-  .xml.bz2          a dump of Wikipedia
-  Posts.xml         a forum of StackExchange; docs/corpora.md describes all formats
+  .txt              a document per file, blank lines between paragraphs; docs/corpora.md describes all formats
 Without --input: the documentation of Python and of the pinned packages ({PYTHON_DOCS}).
 
 Run the same command again to resume; unfinished work is in OUTPUT_DIR/partial. The result is the same for any number

@@ -158,14 +158,10 @@ class Encoder:
         keys = list(map(make_key, documents, text_hashes))
         chars = pa.array(np.fromiter(map(count_chars, paragraphs), dtype=np.uint32))
         columns += [pa.array(keys, pa.binary(KEY_BYTES)), pa.ListArray.from_arrays(starts, chars)]
-        columns.append(pa.array(map(self._find_min_chars, documents), pa.uint32()))
+        least = max(1, self.rules.min_document_chars)  # an answered question needs no body
+        min_chars = [0 if d.accepted is not None else 1 if d.is_post else least for d in documents]
+        columns.append(pa.array(min_chars, pa.uint32()))
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(make_spill_schema(self.wide))[:-2]))
-
-    def _find_min_chars(self, document: Document) -> int:
-        """Returns how much text a document needs that loses paragraphs: none with its own title and right answer."""
-        if document.is_post:
-            return 0 if document.title_is_text and document.accepted is not None else 1
-        return max(1, self.rules.min_document_chars)
 
     def _make_optional(self, documents: list[Document]) -> list[pa.Array]:
         """Returns the columns of corpus.OPTIONAL_COLUMNS, which only some readers fill."""

@@ -33,15 +33,11 @@ def compare_systems(systems: dict[str, Figures]) -> list[dict[str, Any]]:
     ]
 
 
-def list_metrics(rows: list[dict[str, Any]]) -> list[str]:
-    """Returns the metrics of the rows of ``compare_systems``."""
-    return [key for key in rows[0] if key not in ("name", "interval", "against_first")]
-
-
 def format_table(rows: list[dict[str, Any]]) -> str:
     """Returns a table of means, with the first metric's 95% interval, and one of differences from the first system."""
     width = max(len(row["name"]) for row in rows)
-    titles = {metric: f"{TITLES.get(metric, metric):>7}" for metric in list_metrics(rows)}
+    metrics = [key for key in rows[0] if key not in ("name", "interval", "against_first")]
+    titles = {metric: f"{TITLES.get(metric, metric):>7}" for metric in metrics}
     interval = f"95% interval of {next(iter(titles.values())).strip()}"
     lines = [" " * width + "".join(f"  {title}" for title in (*titles.values(), interval))]
     for row in rows:

@@ -23,13 +23,7 @@ from finetune.data.registry import load_filtered, parse_columns
 from finetune.data.tables import read_candidates, read_table
 from finetune.evaluation import trec
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
-from finetune.evaluation.comparison import (
-    compare_systems,
-    format_per_question,
-    format_table,
-    list_metrics,
-    name_folders,
-)
+from finetune.evaluation.comparison import compare_systems, format_per_question, format_table, name_folders
 from finetune.evaluation.config import EvaluateConfig
 from finetune.evaluation.metrics import SEARCH_METRICS, Figures, compute_question_metrics
 from finetune.evaluation.named_metrics import measure_answers, measure_retrieval, measure_run
@@ -169,7 +163,7 @@ def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any],
     yield f"\n{format_table(rows)}\n"
     if as_json:
         yield json.dumps({**facts, "notes": notes, "systems": rows}, ensure_ascii=False)
-    metric, *_ = list_metrics(rows)
+    _, metric, *_ = rows[0]
     bm25 = next((row[metric] for row in rows if row["name"] == BM25), -1)
     for row in rows:
         if row[metric] < bm25:

@@ -45,16 +45,10 @@ def test_files_give_a_table_notes_and_a_line_of_json(files):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ("", "--run"),
-        ("--qrels q", "--qrels"),
-        ("--run r", "--run"),
-        ("--model m", "--model"),
-        ("--run r --qrels q --model m", "--model"),
-        ("--run r --qrels q --split dev", "--split"),
-        ("--model m --data d=f --qrels x", "--qrels"),
-        ("--documents d --model m", "--data"),
-        ("--documents d --data d=f --metrics P@5", "--metrics"),
-        ("--model m --data d=f --depth 9", "--depth"),
+        *[("", "--run"), ("--qrels q", "--qrels"), ("--run r", "--run"), ("--model m", "--model")],
+        *[("--run r --qrels q --model m", "--model"), ("--run r --qrels q --split dev", "--split")],
+        *[("--model m --data d=f --qrels x", "--qrels"), ("--documents d --model m", "--data")],
+        *[("--documents d --data d=f --metrics P@5", "--metrics"), ("--model m --data d=f --depth 9", "--depth")],
         ("--model m --model n m --data d=f", "--model m"),
     ],
 )

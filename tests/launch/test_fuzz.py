@@ -153,9 +153,7 @@ def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
     shutil.copytree(tiny_corpus, ground / "corpus")
     beside = {"model": "{ground}/model", "output_dir": "{ground}/adapted", "adapter": "pfeiffer", "adapter_size": 2}
     for entry, settings in (
-        ("pretrain", COMMANDS["resume"][1]),
-        ("finetune", COMMANDS["again"][1]),
-        ("pretrain", PRETRAIN | beside),
+        *[("pretrain", COMMANDS["resume"][1]), ("finetune", COMMANDS["again"][1]), ("pretrain", PRETRAIN | beside)],
         ("release", {"run_dir": "{ground}/adapted", "output_dir": "{ground}/beer"}),
     ):
         with pytest.MonkeyPatch.context() as patch:

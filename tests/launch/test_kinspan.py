@@ -36,9 +36,7 @@ def test_it_lists_every_entry(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        (["nonesuch"], "adapt or index"),
-        (["pretrian"], "pretrain"),
-        (["fine-tune"], "finetune"),
+        *[(["nonesuch"], "adapt or index"), (["pretrian"], "pretrain"), (["fine-tune"], "finetune")],
         (["show", "--corpus", "x"], "show corpus or show pairs or show run"),
         (["show", "model"], "show corpus or show pairs or show run"),
     ],

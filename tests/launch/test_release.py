@@ -55,12 +55,9 @@ def hub():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--average", "3"], "--average 3"),
-        (["--push_to_hub", "ranker"], "--push_to_hub ranker"),
-        (["--push_to_hub", "a/b/c"], "--push_to_hub a/b/c"),
-        (["--push_to_hub", ""], "--push_to_hub"),
-        (["--public"], "--public"),
-        (["--run_dir", "checkpoints/step-00000003"], "--run_dir"),
+        *[(["--average", "3"], "--average 3"), (["--push_to_hub", "ranker"], "--push_to_hub ranker")],
+        *[(["--push_to_hub", "a/b/c"], "--push_to_hub a/b/c"), (["--push_to_hub", ""], "--push_to_hub")],
+        *[(["--public"], "--public"), (["--run_dir", "checkpoints/step-00000003"], "--run_dir")],
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(call, tmp_path, flags, says):

@@ -33,7 +33,7 @@ def configs(name):
         Path("runs"),
         transfer="asnq=A" if any(row.tanda for row in study.rows) else None,
         pretrain=lambda settings, folder: lambda: None,
-        where={"corpus": "c", "source": "askubuntu_qa=z"},
+        where={"corpus": "c", "source": f"askubuntu_qa={FOLDER}"},
     )
     return {planned.row.name: (planned.row, planned.config) for planned in plan_rows(context)}
 

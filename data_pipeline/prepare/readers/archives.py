@@ -10,9 +10,8 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from .compression import count_bytes, open_source
 from .reader import SourceFile
@@ -49,6 +48,13 @@ def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
         tempfile.TemporaryDirectory(prefix="kinspan-") as folder,
     ):
         path = Path(folder, "file")  # a copy, since a reader may need a file twice and the tar is read once
+        again: list[Iterator[SourceFile]] = []  # held, since an iterator's end removes its file
+
+        def find_beside(beside: str) -> SourceFile | None:
+            wanted = f"{source.name}::{info.name.rpartition('/')[0]}/{beside}".replace("::/", "::")
+            again.append(file for file in unpack_tar(source, wanted.__eq__) if file.name == wanted)
+            return next(again[-1], None)
+
         for info in archive:
             archive.members = []  # type: ignore[attr-defined]  # it would remember all entries
             name, is_link = f"{source.name}::{info.name}", info.issym() or info.islnk()
@@ -59,21 +65,9 @@ def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
                     shutil.copyfileobj(unpacked, copy, 1 << 20)
                 if path.stat().st_size < info.size:
                     raise EOFError(f"{info.name} ends too early")
-                beside, size = partial(_find_again, source, info.name, Path(folder, "beside")), info.size
-                yield SourceFile(name, lambda: path.open("rb"), beside, size, meter=source.meter, path=str(path))
+                size, meter = info.size, source.meter
+                yield SourceFile(name, lambda: path.open("rb"), find_beside, size, meter=meter, path=str(path))
                 path.unlink()  # ext4 waits for the disk when a file is written over
-
-
-def _find_again(source: SourceFile, member: str, copy: Path, beside: str) -> SourceFile | None:
-    """Reads a tar once more for the file of this name in the folder of a member."""
-    name = str(Path(member).with_name(beside))
-    with open_source(source) as opened, tarfile.open(fileobj=opened, mode="r|") as archive:
-        for info in archive:
-            if info.isfile() and Path(info.name) == Path(name):
-                with copy.open("wb") as file:
-                    shutil.copyfileobj(cast(IO[bytes], archive.extractfile(info)), file, 1 << 20)
-                return SourceFile(f"{source.name}::{name}", lambda: copy.open("rb"), size=info.size, path=str(copy))
-    return None
 
 
 class _Header(tarfile.TarInfo):

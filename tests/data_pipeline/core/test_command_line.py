@@ -55,10 +55,8 @@ def test_help_has_two_tiers(config_class, capsys):
 @pytest.mark.parametrize(
     ("argv", "config"),
     [
-        ([], Config()),
-        (["--names", "a", "--names=b"], Config(names=["a", "b"])),
-        (["--dry-run", "--size", "1e3"], Config(dry_run=True, size=1000)),
-        (["--dry_run", "false"], Config()),
+        *[([], Config()), (["--names", "a", "--names=b"], Config(names=["a", "b"]))],
+        *[(["--dry-run", "--size", "1e3"], Config(dry_run=True, size=1000)), (["--dry_run", "false"], Config())],
         (["there", "--size=4"], Config(output_dir="there", size=4)),
     ],
 )
@@ -87,8 +85,7 @@ def test_what_is_no_value_or_no_flag_is_refused(argv, names):
         ("size: 7\noutput_dir: a\nmixed: null\n", ["--size", "9"], Config(size=9, output_dir="a")),
         ("names: [a b, c]\nmixed: [x, y]\n", [], Config(names=["a b", "c"], mixed=["x", "y"])),
         ("names: [a]\n", ["--names", "b"], Config(names=["b"])),
-        ("<<: {size: 2, dry_run: true}\nsize: 3\n", [], Config(dry_run=True)),
-        ("", [], Config()),
+        *[("<<: {size: 2, dry_run: true}\nsize: 3\n", [], Config(dry_run=True)), ("", [], Config())],
     ],
 )
 def test_flags_override_a_file(text, argv, config, tmp_path):

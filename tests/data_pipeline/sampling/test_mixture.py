@@ -105,11 +105,8 @@ def test_two_corpora_of_one_shape_are_not_drawn_alike(make_corpus, make_stream):
 @pytest.mark.parametrize(
     ("text", "names", "weights"),
     [
-        ("nsp", ("nsp",), (1,)),
-        ("ssp:7", ("ssp",), (1,)),
-        ("all", ("ssp", "sp", "psd"), (1, 1, 1)),
-        ("ssp:2+sp:1", ("ssp", "sp"), (2, 1)),
-        ("sop:4 + ict:6", ("sop", "ict"), (2, 3)),
+        *[("nsp", ("nsp",), (1,)), ("ssp:7", ("ssp",), (1,)), ("all", ("ssp", "sp", "psd"), (1, 1, 1))],
+        *[("ssp:2+sp:1", ("ssp", "sp"), (2, 1)), ("sop:4 + ict:6", ("sop", "ict"), (2, 3))],
         ("ssp+psd:1000", ("ssp", "psd"), (1, 1000)),
     ],
 )

@@ -121,5 +121,5 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     for split in ("train", "dev", "test"):
         write_file(tmp_path / f"{split}.jsonl", 20)
     (tmp_path / "train.jsonl").write_text('{"query": "a", "answer": "b", "label": 1}\n')
-    with pytest.raises(KinspanError, match="--columns"):
+    with pytest.raises(KinspanError, match="columns"):
         load_questions(str(tmp_path), None, tmp_path / "out")

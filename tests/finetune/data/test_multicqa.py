@@ -41,10 +41,8 @@ def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
     )
     data = load_split(spec, "test")
     assert rows_of(data) == [
-        ("12", 'Why "so", then?', "7-0", "first", 0),
-        ("12", 'Why "so", then?', "7-1", "second", 1),
-        ("12", 'Why "so", then?', "7-2", "third", 0),
-        ("12", 'Why "so", then?', "7-10", "last one", 1),
+        *[("12", 'Why "so", then?', "7-0", "first", 0), ("12", 'Why "so", then?', "7-1", "second", 1)],
+        *[("12", 'Why "so", then?', "7-2", "third", 0), ("12", 'Why "so", then?', "7-10", "last one", 1)],
         ("13", 'Is it 5" long?', "8-0", "other", 1),
     ]
 
@@ -52,12 +50,9 @@ def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
 @pytest.mark.parametrize(
     ("line", "passages", "named"),
     [
-        ("", DOCUMENTS, "test.tsv"),
-        ("1\tq\t7\tA\t0", None, "document_passages.json"),
-        ("1\tq\t9\tA\t0", DOCUMENTS, "test.tsv line 2"),
-        ("1\tq\t7\tA\t", DOCUMENTS, "test.tsv line 2"),
-        ("1\tq\t7\tA", DOCUMENTS, "test.tsv line 2"),
-        ("1\tq\t7\tA\t0", "[" * 100_000, "document_passages.json"),
+        *[("", DOCUMENTS, "test.tsv"), ("1\tq\t7\tA\t0", None, "document_passages.json")],
+        *[("1\tq\t9\tA\t0", DOCUMENTS, "test.tsv line 2"), ("1\tq\t7\tA\t", DOCUMENTS, "test.tsv line 2")],
+        *[("1\tq\t7\tA", DOCUMENTS, "test.tsv line 2"), ("1\tq\t7\tA\t0", "[" * 100_000, "document_passages.json")],
         ("1\tq\t7\tA\t0", [], "document_passages.json"),
         ("1\tq\t7\tA\t0", {"7": {"0": 3}}, "document_passages.json"),
     ],
@@ -85,8 +80,7 @@ def test_askubuntu_labels_its_candidates(tmp_path):
         ("9", 'how do "i" ? update manager . .', "11", "flash ?", 0),
         ("9", 'how do "i" ? update manager . .', "12", "no title", 1),
         ("9", 'how do "i" ? update manager . .', "13", "x y", 0),
-        ("11", "flash ?", "9", 'how do "i" ? update manager . .', 0),
-        ("11", "flash ?", "13", "x y", 0),
+        *[("11", "flash ?", "9", 'how do "i" ? update manager . .', 0), ("11", "flash ?", "13", "x y", 0)],
     ]
     assert find_measure(spec) == (False, "no-all-negative")
     assert filter_questions(data, "no-all-negative").question_ids == ["9"]  # as its authors measure
@@ -96,11 +90,7 @@ def test_askubuntu_trains_on_what_has_a_text(tmp_path):
     lines = ["9\t12 12 77\t11 13 11 9", "78\t9\t13", "12\t11\t13 11"]
     data = load_split(askubuntu(tmp_path, "\n".join(lines) + "\n\n", "train"), "train")
     assert [(q, a, label) for q, _, a, _, label in rows_of(data)] == [
-        ("9", "11", 0),
-        ("9", "13", 0),
-        ("9", "12", 1),
-        ("12", "13", 0),
-        ("12", "11", 1),
+        *[("9", "11", 0), ("9", "13", 0), ("9", "12", 1), ("12", "13", 0), ("12", "11", 1)],
     ]
 
 

@@ -121,20 +121,17 @@ FIRST = b'{"question": "q", "answer": "a", "label": 1}\n'
 @pytest.mark.parametrize(
     ("name", "content", "named"),
     [
-        ("train.jsonl", b'{"question": "q"', "train.jsonl line 1"),
-        ("train.jsonl", b"[1]", "train.jsonl line 1"),
+        *[("train.jsonl", b'{"question": "q"', "train.jsonl line 1"), ("train.jsonl", b"[1]", "train.jsonl line 1")],
         ("train.jsonl", FIRST.replace(b"{", b'{"label": 0, '), "train.jsonl line 1"),
         ("train.jsonl", FIRST + b'{"question": "q"}', "train.jsonl line 2"),
         ("train.jsonl", FIRST + FIRST.replace(b"}", b', "answer_id": 7}'), "train.jsonl line 2: 'answer_id'"),
-        ("train.jsonl", b"", "train.jsonl"),
-        ("train.csv", b"", "train.csv"),
+        *[("train.jsonl", b"", "train.jsonl"), ("train.csv", b"", "train.csv")],
         ("train.csv", b"question,answer,label\n", "train.csv"),
         ("train.csv", b'question,answer,label\nq,"a"b,1\n', "train.csv line 2"),
         ("train.csv", b"question,answer,label\nq,\xff,1\n", "train.csv line 2"),
         ("train.csv", b"question,answer,answer\n", "train.csv line 1"),
         ("train.csv", b"question;answer;label\n", "train.csv line 1"),
-        ("train.parquet", b"PAR1 no", "train.parquet"),
-        ("train.tsv.gz", b"question", "train.tsv.gz line 1"),
+        *[("train.parquet", b"PAR1 no", "train.parquet"), ("train.tsv.gz", b"question", "train.tsv.gz line 1")],
     ],
 )
 def test_broken_files_are_named(tmp_path, name, content, named):

@@ -74,10 +74,8 @@ def test_bad_scores_and_ids_write_nothing(data, tmp_path):
         (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 0.5"),
         (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 0.5 tag more"),
         (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 high tag"),
-        (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d1 2 0.4 tag"),
-        (trec.read_qrels, "q1 0 d1 1", "q1 d2 1"),
-        (trec.read_qrels, "q1 0 d1 1", "q1 0 d2 1.0"),
-        (trec.read_qrels, "q1 0 d1 1", "q1 0 d1 0"),
+        *[(trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d1 2 0.4 tag"), (trec.read_qrels, "q1 0 d1 1", "q1 d2 1")],
+        *[(trec.read_qrels, "q1 0 d1 1", "q1 0 d2 1.0"), (trec.read_qrels, "q1 0 d1 1", "q1 0 d1 0")],
     ],
 )
 def test_bad_lines_are_named(read, first, line, tmp_path):
@@ -116,10 +114,7 @@ def test_a_run_is_written_as_it_is_ranked(tmp_path):
     assert trec.read_run(path) == {question: scores for question, scores in rankings.items() if scores}
     lines = [line.split() for line in path.read_text().splitlines()]
     assert [(line[2], line[3], line[5]) for line in lines] == [  # equal scores by falling id
-        ("c", "1", "my_tag"),
-        ("b", "2", "my_tag"),
-        ("a", "3", "my_tag"),
-        ("a", "1", "my_tag"),
+        *[("c", "1", "my_tag"), ("b", "2", "my_tag"), ("a", "3", "my_tag"), ("a", "1", "my_tag")],
     ]
 
 

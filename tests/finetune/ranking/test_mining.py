@@ -107,10 +107,8 @@ def test_with_a_cross_encoder_of_transformers(sets, model, make_model, tmp_path)
 def test_refusals(sets, model, make_model, tmp_path):
     encoder = str(make_model(headless=True))
     for flag, settings in (
-        ("--model", {"model": str(model)}),
-        ("--cross_encoder", {"cross_encoder": encoder}),
-        ("--output_dir", {"output_dir": str(sets)}),
-        ("--max_length", {"max_length": 2}),
+        *[("--model", {"model": str(model)}), ("--cross_encoder", {"cross_encoder": encoder})],
+        *[("--output_dir", {"output_dir": str(sets)}), ("--max_length", {"max_length": 2})],
     ):
         given = {"data": f"files={sets}", "output_dir": str(tmp_path / "a"), "model": encoder, **settings}
         with pytest.raises(KinspanError, match=flag):

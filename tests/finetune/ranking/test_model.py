@@ -126,10 +126,7 @@ def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
         assert (find_kind(str(folder)) == "bi-encoder") == expected
     (folder / "modules.json").unlink()
     for architectures, expected in (
-        (["BertModel"], True),
-        (None, False),
-        ([], False),
-        (["BertForMaskedLM"], False),
+        *[(["BertModel"], True), (None, False), ([], False), (["BertForMaskedLM"], False)],
         (["GPT2LMHeadModel"], False),
     ):
         (folder / "config.json").write_text(json.dumps(config | {"architectures": architectures}))
@@ -144,12 +141,9 @@ def test_what_cannot_score(made, bi_encoder, data):
     cut = bi_encoder("cut")
     save_file(dict(list(load_file(cut / "model.safetensors").items())[1:]), cut / "model.safetensors", {"format": "pt"})
     for match, arguments in (
-        ("--model .* lacks weights", (str(cut), data)),
-        ("has 3 labels", (str(made("bert", num_labels=3)), data)),
-        ("--max_length", (positions, data, 64)),
-        ("--max_length", (str(bi_encoder("short")), data, 2)),
-        ("nowhere/at-all", ("nowhere/at-all", data)),
-        ("is not finite", (str(nan), data)),
+        *[("--model .* lacks weights", (str(cut), data)), ("has 3 labels", (str(made("bert", num_labels=3)), data))],
+        *[("--max_length", (positions, data, 64)), ("--max_length", (str(bi_encoder("short")), data, 2))],
+        *[("nowhere/at-all", ("nowhere/at-all", data)), ("is not finite", (str(nan), data))],
     ):
         with pytest.raises(KinspanError, match=match):
             score_answers(*arguments)

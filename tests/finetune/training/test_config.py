@@ -27,11 +27,8 @@ def test_a_flag_that_does_nothing_is_named(given, why):
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
-        ({"epochs": 0}, "--epochs"),
-        ({"search_folds": 3, "transfer": "files=x"}, "--search_folds"),
-        ({"seed": [3, 3]}, "--seed"),
-        ({"seed": [0]}, "--seed"),
-        ({"temperature": 0.1}, "--temperature"),
+        *[({"epochs": 0}, "--epochs"), ({"search_folds": 3, "transfer": "files=x"}, "--search_folds")],
+        *[({"seed": [3, 3]}, "--seed"), ({"seed": [0]}, "--seed"), ({"temperature": 0.1}, "--temperature")],
         ({"loss": "contrastive", "fresh_head": True}, "--fresh_head"),
         ({"loss": "contrastive", "batch_size": 1}, "--batch_size"),
         ({"loss": "contrastive", "temperature": 0.0}, "--temperature"),

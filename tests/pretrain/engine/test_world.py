@@ -44,8 +44,7 @@ def test_a_task_of_srun_is_a_rank_and_the_first_machine_is_where_they_meet():
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
-        ({"RANK": "x"}, "RANK"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of 2"),
+        *[({"RANK": "x"}, "RANK"), ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of 2")],
         ({"RANK": "-1", "WORLD_SIZE": "2"}, "rank -1 of 2"),
         ({"RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, "local rank 1"),
         ({**SRUN, "SLURM_STEP_NODELIST": ""}, "export MASTER_ADDR="),
@@ -61,9 +60,7 @@ def test_a_world_that_cannot_be_is_one_line(variables, text):
 @pytest.mark.parametrize(
     ("text", "host"),
     [
-        ("login,node[1-2]", "login"),
-        ("node[01-03,07]", "node01"),
-        ("a[8-10],b,c-1[1,3]", "a8"),
+        *[("login,node[1-2]", "login"), ("node[01-03,07]", "node01"), ("a[8-10],b,c-1[1,3]", "a8")],
         ("r[1-2]n[09-10].cluster", "r1n09.cluster"),
     ],
 )

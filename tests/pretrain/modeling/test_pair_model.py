@@ -82,9 +82,7 @@ def test_losses_and_gradients_are_those_of_transformers_own_classes(make_model, 
     ids, types, labels, mask = (
         pad_sequence(list(torch.from_numpy(row).long().split(lengths)), batch_first=True, padding_value=filler)
         for row, filler in (
-            (batch.input_ids, model.config.pad_token_id),
-            (batch.token_type_ids, 0),
-            (labels, -100),
+            *[(batch.input_ids, model.config.pad_token_id), (batch.token_type_ids, 0), (labels, -100)],
             (np.ones(batch.num_tokens), 0),
         )
     )
@@ -180,8 +178,7 @@ def widen_the_config(make_model):
     ("make", "named"),
     [
         (lambda make_model: make_model() / "absent", ""),
-        (poison_weights, "bert.encoder.layer.1.output.dense.weight"),
-        (lose_a_layer, "model.layers.3"),
+        *[(poison_weights, "bert.encoder.layer.1.output.dense.weight"), (lose_a_layer, "model.layers.3")],
         (widen_the_config, "intermediate.dense"),
         (lambda make_model: make_model(num_attention_heads=5), "config.json"),
         (lambda make_model: make_model(hidden_act="glue"), "config.json"),

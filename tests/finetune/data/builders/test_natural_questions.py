@@ -140,9 +140,7 @@ def test_odd_characters_do_not_shift_labels():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
-        (b"[]", "not in the form of Natural Questions"),
+        *[(b"{", "not JSON"), (b"\xff", "not JSON"), (b"[]", "not in the form of Natural Questions")],
         (b'{"question_text": "q"}', "not in the form of Natural Questions .KeyError: 'annotations'"),
         (simplified({"long_answer": {}}), "not in the form of Natural Questions"),
         (simplified(annotation(FIRST, [("a", 3)])), "not in the form of Natural Questions"),

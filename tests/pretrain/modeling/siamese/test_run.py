@@ -110,10 +110,8 @@ def test_every_family_gives_the_same_vectors(family, make_model, tmp_path, capfd
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"pair_loss": None, "temperature": 0.1}, "--temperature"),
-        ({"adapter": "pfeiffer"}, "--adapter"),
-        ({"token_loss": "rtd"}, "--token_loss rtd"),
-        ({"pair_weight": 0.0}, "--pair_weight 0"),
+        *[({"pair_loss": None, "temperature": 0.1}, "--temperature"), ({"adapter": "pfeiffer"}, "--adapter")],
+        *[({"token_loss": "rtd"}, "--token_loss rtd"), ({"pair_weight": 0.0}, "--pair_weight 0")],
         ({"own_negatives": 5}, "--own_negatives 5"),
         ({"global_batch_size": 1, "micro_batch_size": 1}, "--global_batch_size 1"),
     ],
