@@ -220,7 +220,8 @@ def _encode(plan: PreparePlan, tokenizer: str, engine: Engine, input_files: Inpu
     encoded.read_tally.reject_unreadable(input_files)
     with (plan.folder / "rejected.jsonl").open("a", encoding="utf-8") as rejected:
         for file, reason in input_files.unreadable:
-            rejected.write(json.dumps({"file": file.name, "line": 1, "reason": reason, "bytes": file.size}) + "\n")
+            entry = {"file": redact(file.name), "line": 1, "reason": reason, "bytes": file.size}
+            rejected.write(json.dumps(entry) + "\n")
     for suffix, count in input_files.passed_over.items():
         encoded.tally.counts[f"files passed over: {suffix}"] += count
     try:

@@ -17,16 +17,7 @@ from data_pipeline.core.errors import KinspanError, quote_error, redact
 from . import python_docs, tables
 from .compression import is_compressed, is_url
 from .reader import name_file
-from .registry import (
-    PYTHON_DOCS,
-    find_obstacle,
-    find_reader,
-    get_reader,
-    is_companion,
-    is_hidden,
-    is_skipped,
-    split_prefix,
-)
+from .registry import PYTHON_DOCS, find_obstacle, find_reader, get_reader, is_companion, is_skipped, split_prefix
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +83,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
                     continue
                 below = os.path.relpath(path, top)  # whether ``top`` itself is hidden does not matter
                 reason = find_obstacle(prefix + path) if store.exists(path) else "a broken link"
-                if is_hidden(below) or (reason and is_skipped(below)):
+                if re.search(r"(?:^|/)\.[^./]", below) or (reason and is_skipped(below)):  # hidden, or no text
                     passed_suffixes[path] = _name_suffix(path)
                 elif not reason:
                     is_empty = False

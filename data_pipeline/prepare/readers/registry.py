@@ -133,11 +133,6 @@ def is_companion(name: str, key: str = "") -> bool:
     return any(re.fullmatch(pattern, base) for pattern in patterns)
 
 
-def is_hidden(name: str) -> bool:
-    """Tells whether a file is hidden, or in a hidden folder."""
-    return any(part.startswith(".") and part.strip(".") for part in name.split("/"))
-
-
 def is_skipped(name: str) -> bool:
     """Tells whether a file is not a document, by its name."""
     return bool(_NO_DOCUMENTS.fullmatch(Path(name).suffix) or _NO_DOCUMENT_NAMES.fullmatch(name_file(name)))
