@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,7 +136,9 @@ class Corpus:
         try:
             shard = self._verify_and_map(number, info)
         except DamagedFile:  # the cached copy is damaged: fetch it again
-            (self.folder / info.file).unlink()
+            with suppress(FileNotFoundError):  # another process may have fetched it again
+                if os.path.samestat(os.fstat(pinned), os.stat(path := self.folder / info.file)):
+                    path.unlink()
             os.close(pinned)
             pinned = self._pin(self.mirror, info)
             shard = self._verify_and_map(number, info)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizers import pre_tokenizers
 from tokenizers.decoders import ByteLevel
 from tokenizers.models import Unigram
 
@@ -40,6 +41,8 @@ def load_tokenizer(name_or_dir: str) -> "PreTrainedTokenizerBase":
     tokenizer = load_tokenizer_as_it_is(name_or_dir)
     if "ByteLevel" in json.dumps(_extract_parts(tokenizer)["pre_tokenizer"]):
         tokenizer = load_tokenizer_as_it_is(name_or_dir, add_prefix_space=True)
+        if isinstance(split := tokenizer.backend_tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
+            split.add_prefix_space = True  # not all classes do as they are told
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
@@ -65,6 +68,8 @@ def load_tokenizer_as_it_is(name_or_dir: str, **options: bool) -> "PreTrainedTok
     check_vocabulary(tokenizer, name_or_dir)
     if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
         raise KinspanError(f"tokenizer {name_or_dir} has no first and separator tokens: give that of an encoder")
+    if not all(map(len, read_template(tokenizer).special[:2])):
+        raise KinspanError(f"tokenizer {name_or_dir} puts no special tokens before and between two texts")
     _keep_special_tokens_out(tokenizer)
     return tokenizer
 

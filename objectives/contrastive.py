@@ -17,6 +17,8 @@ from data_pipeline.sampling.block import Block, Spans
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.pairs import POSITIVE, Objective, Pairs
 
+from .sop import SOP
+
 
 def as_contrastive(mixture: Mixture, own_negatives: int = 0) -> Mixture:
     """Returns the mixture for a bi-encoder: one example per anchor, its positive and ``own_negatives`` negatives."""
@@ -31,6 +33,8 @@ def keep_positives(objective: Objective, own_negatives: int = 0) -> Objective:
         raise KinspanError(
             f"--own_negatives {own_negatives}: {objective.name} has {objective.pairs_per_anchor - 1} for each anchor"
         )
+    if own_negatives and objective is SOP:
+        raise KinspanError(f"--own_negatives {own_negatives}: the negative of sop is the query itself")
     sample = partial(_join_examples, objective, own_negatives)
     return replace(objective, sample=sample, pairs_per_anchor=1, num_texts=2 + own_negatives, separate_texts=True)
 

@@ -162,8 +162,9 @@ def has_text(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarra
 
 def find_usable(shard: Shard, split: str, usable: UsableRule) -> tuple[np.ndarray, np.ndarray]:
     """Returns the indices of the split's usable paragraphs in a shard, and the row of each one's document."""
-    document_sizes = np.diff(shard.document_starts)
-    rows = np.repeat(np.arange(len(document_sizes), dtype=np.int32), document_sizes)
-    in_split = shard.held_out[rows] == SPLITS.index(split)
-    chosen = np.flatnonzero(in_split & usable(np.diff(shard.paragraph_starts), document_sizes[rows]))
+    rows = np.repeat(np.arange(len(shard.held_out), dtype=np.int32), np.diff(shard.document_starts))
+    num_sentences = np.diff(shard.paragraph_starts)  # none in a paragraph without a known character
+    document_sizes = np.bincount(rows[num_sentences > 0], minlength=len(shard.held_out))
+    in_split = (num_sentences > 0) & (shard.held_out[rows] == SPLITS.index(split))
+    chosen = np.flatnonzero(in_split & usable(num_sentences, document_sizes[rows]))
     return chosen, rows[chosen]

@@ -28,7 +28,7 @@ def replace_release(output: Path) -> Iterator[Path]:
     output = output.resolve()  # a symbolic link stays, and its target is replaced
     if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
         raise KinspanError(f"--output_dir {output} holds something that is not a release: choose another folder")
-    partial = output.with_name(output.name + ".tmp")
+    partial = output.with_name(f".{output.name}.tmp")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         yield partial
@@ -71,10 +71,12 @@ def _find_commit(name: str) -> str:
 
 
 def write_max_length(folder: Path, max_length: int) -> None:
-    """Sets ``model_max_length`` in the tokenizer's settings, so that texts are truncated as in training."""
-    path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**settings, "model_max_length": max_length}, indent=2, ensure_ascii=False) + "\n")
+    """Sets what a release's tokenizer does: it truncates texts, and gives the types of B's tokens, as in training."""
+    path, config = folder / "tokenizer_config.json", folder / "config.json"
+    settings = {**json.loads(path.read_text(encoding="utf-8")), "model_max_length": max_length}
+    if config.is_file() and json.loads(config.read_text(encoding="utf-8")).get("type_vocab_size", 0) > 1:
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]  # not all classes give types
+    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def set_ranking_length(folder: Path, max_length: int) -> None:

@@ -141,6 +141,7 @@ def _fill_release(run: Path, weights: Weights, facts: Facts, partial: Path) -> s
         folder = partial / subfolder
         if subfolder:
             shutil.copytree(run / MODEL_FOLDER, folder)  # with the tokenizer, so that each folder loads by itself
+            write_max_length(folder, facts["max_length"])
         save_file(model_weights, str(folder / "model.safetensors"), {"format": "pt"})
         write_json(folder / "config.json", model_config)
     if head:

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +88,19 @@ def test_cased_and_uncased_differ(helpers, tmp_path):
     assert cased.get_vocab() == plain.get_vocab()
     assert ids(cased, "River") != ids(plain, "River")
     assert tokenizers.fingerprint_tokenizer(cased) != tokenizers.fingerprint_tokenizer(plain)
+
+
+def test_a_class_that_does_as_it_likes_puts_a_space_before_the_first_word_too(shared, tmp_path):
+    """ModernBERT's, which transformers loads by a class that keeps what tokenizer.json says."""
+    spec = json.loads((shared / ROBERTA / "tokenizer.json").read_text())
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "<s>", "sep_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    loaded = tokenizers.load_tokenizer(str(tmp_path))
+    assert ids(loaded, "River") == ids(loaded, " River")
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**spec, "post_processor": None}))
+    with pytest.raises(KinspanError, match=str(tmp_path)):
+        tokenizers.load_tokenizer(str(tmp_path))
 
 
 def test_a_tokenizer_whose_ids_change_when_sentences_are_joined_is_refused():

@@ -2,6 +2,10 @@ from collections import Counter
 
 import pytest
 
+from data_pipeline.core.errors import KinspanError
+from objectives import parse_mixture
+from objectives.contrastive import as_contrastive
+
 COUNTS = [2, 3, 5, 9]
 EVEN = [[[list(range(20 * d, 20 * d + c)) for c in COUNTS] for d in range(8)]]
 
@@ -44,3 +48,8 @@ def test_no_pair_reads_the_same_in_both_orders(tools):
     assert not any(
         x == y for x, y in zip(*(tools.texts(these.block, s[:, 0]) for s in (these.a, these.b)), strict=True)
     )
+
+
+def test_its_negatives_are_the_query_itself_and_train_no_bi_encoder():
+    with pytest.raises(KinspanError, match="--own_negatives"):
+        as_contrastive(parse_mixture("ssp+sop"), own_negatives=1)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.corpus import Corpus
 from data_pipeline.sampling.anchors import open_block
-from data_pipeline.sampling.block import ClassIndex
+from data_pipeline.sampling.block import ClassIndex, find_usable
 from objectives import OBJECTIVES
 
 SSP = OBJECTIVES["ssp"]
@@ -40,6 +40,14 @@ def test_holds_the_paragraphs_of_the_split_and_says_which_are_usable(corpus, spl
     assert block.document.tolist() == [k for k, counts in enumerate(expected) for _ in counts]
     assert block.anchors.tolist() == np.flatnonzero(block.num_sentences >= 2).tolist()
     assert len(block.anchors) < len(block.paragraph)
+
+
+def test_a_paragraph_of_no_tokens_is_none(make_corpus):
+    text = ["A river.", "\u0301 \u0301", "A stone."]
+    opened = Corpus(make_corpus([text] * 4, min_paragraph_chars=0, min_document_chars=0))
+    psd = OBJECTIVES["psd"]
+    block = open_block(opened, (0,), "train", psd)
+    assert len(block.anchors) == len(find_usable(opened.shard(0), "train", psd.usable)[0]) == 8
 
 
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=40), st.integers(0, 6))

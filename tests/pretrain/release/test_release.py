@@ -59,6 +59,15 @@ def test_released_scores_equal_the_training_models(trained, tmp_path, tiny_corpu
     logging.set_verbosity_error()
 
 
+@pytest.mark.parametrize("trained", ["bert", "electra", "albert"], indirect=True)
+def test_a_tokenizer_of_a_class_without_types_gives_them(trained, tmp_path):
+    run, _ = trained
+    path = run / "model/tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "PreTrainedTokenizerFast"}))
+    folder = release(run, tmp_path / "release")
+    assert max(AutoTokenizer.from_pretrained(str(folder))("a", "b")["token_type_ids"]) == 1
+
+
 @pytest.mark.parametrize("trained", ["bert", "modernbert"], indirect=True)
 def test_the_card_has_the_figures_and_no_path(trained, tmp_path):
     run, model = trained
@@ -94,6 +103,9 @@ def test_nothing_of_the_users_is_overwritten(trained, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "new.tmp").mkdir()
+    release(trained[0], tmp_path / "new")
+    assert (tmp_path / "new.tmp").exists()
     for name in ("mine", "file"):
         with pytest.raises(KinspanError, match="--output_dir"):
             release(trained[0], tmp_path / name)
@@ -138,6 +150,8 @@ def test_figures_of_another_step_are_marked(trained, tmp_path):
     run, _ = trained
     folder = release(write_checkpoint(run, 5), tmp_path / "release")
     assert "these weights are of step 5" in (folder / "README.md").read_text()
+    folder = release(run, tmp_path / "release", average=2)
+    assert "these weights are their average" in (folder / "README.md").read_text()
     folder = release(run / "checkpoints/step-00000003", folder)
     assert "these weights are of step" not in (folder / "README.md").read_text()
 
