@@ -8,7 +8,6 @@ import os
 import threading
 import weakref
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,9 +135,7 @@ class Corpus:
         try:
             shard = self._verify_and_map(number, info)
         except DamagedFile:  # the cached copy is damaged: fetch it again
-            with suppress(FileNotFoundError):  # another process may have fetched it again
-                if os.path.samestat(os.fstat(pinned), os.stat(path := self.folder / info.file)):
-                    path.unlink()
+            (self.folder / info.file).unlink(missing_ok=True)  # another process may have been first
             os.close(pinned)
             pinned = self._pin(self.mirror, info)
             shard = self._verify_and_map(number, info)

@@ -80,8 +80,7 @@ def harm(arena: Arena, name: str, how: str, both: bool = False) -> Trial:
     said = [line for line in outcome.output.splitlines() if "skipped" in line]
     names = [line for line in said if saved[0].name in line and name in line]
     trial.expect(len(names) == 1, f"{saved[0].name} and {name} are not named: {said}")
-    arena.clear(trial, run)
-    return trial
+    return arena.clear(trial, run)
 
 
 def add_nan(arena: Arena, cell: Cell = CELL, count: int = 1) -> Trial:
@@ -102,8 +101,7 @@ def add_nan(arena: Arena, cell: Cell = CELL, count: int = 1) -> Trial:
     trial.starts.append(arena.start(cell, run, "hand", **at).wait(fault, LIMIT))
     finish(arena, trial, cell, run, "hand", whole, **at)
     trial.expect(bool(differences(arena.reference(cell), whole)), "it ended as if no update had been skipped")
-    arena.clear(trial, run)
-    return trial
+    return arena.clear(trial, run)
 
 
 def stall(arena: Arena, rank: int = 1) -> Trial:
@@ -118,8 +116,7 @@ def stall(arena: Arena, rank: int = 1) -> Trial:
     stacks = [run / "stacks" / f"rank-{k}.txt" for k in range(CELL.world)]
     trial.expect(all(p.exists() and "Thread" in p.read_text() for p in stacks), "stacks are missing")
     finish(arena, trial, CELL, run, "hand", arena.reference(CELL))
-    arena.clear(trial, run)
-    return trial
+    return arena.clear(trial, run)
 
 
 def freeze(arena: Arena, rank: int) -> Trial:
@@ -142,8 +139,7 @@ def freeze(arena: Arena, rank: int) -> Trial:
     named = [line for line in outcome.errors if f"rank {rank} (process" in line and "no sign of life" in line]
     trial.expect(bool(named), f"rank {rank} is not named: {outcome.errors}")
     finish(arena, trial, CELL, run, "hand", arena.reference(CELL))
-    arena.clear(trial, run)
-    return trial
+    return arena.clear(trial, run)
 
 
 def full_disk(arena: Arena, in_background: bool) -> Trial:
@@ -157,8 +153,7 @@ def full_disk(arena: Arena, in_background: bool) -> Trial:
     steps = [int(p.name[5:]) for p in checkpoints(run)]
     trial.expect(sorted(steps) == [s for s in range(4, arena.steps + 1, 4) if s != 8], f"the checkpoints are {steps}")
     trial.expect(not list((run / "checkpoints").glob("*.tmp")), "half a checkpoint was left")
-    arena.clear(trial, run)
-    return trial
+    return arena.clear(trial, run)
 
 
 def the_checker_sees(arena: Arena) -> Trial:
@@ -170,8 +165,7 @@ def the_checker_sees(arena: Arena) -> Trial:
     trial.expect(outcome.statuses == [0, 0], f"ended with {outcome.statuses}")
     trial.expect(outcome.resumed_at is not None, "it was not resumed")
     trial.expect(any("weights differ" in line for line in differences(arena.reference(CELL), run)), "it was not seen")
-    arena.clear(trial, run)
-    return trial
+    return arena.clear(trial, run)
 
 
 WEIGHTS = "weights.safetensors"

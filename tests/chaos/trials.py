@@ -76,9 +76,11 @@ class Arena:
         shutil.rmtree(run, ignore_errors=True)
         return run
 
-    def clear(self, trial: Trial, run: Path) -> None:
+    def clear(self, trial: Trial, run: Path) -> Trial:
+        """Removes the run's folder if nothing was wrong, and returns the trial."""
         if not trial.wrong:
             shutil.rmtree(run, ignore_errors=True)
+        return trial
 
 
 def known(outcome: Outcome, fault: Fault, launcher: str) -> bool:
@@ -137,5 +139,4 @@ def kills(arena: Arena, number: int, seed: int, cells: list[Cell], most: int) ->
     bound = 2 * SETTINGS["save_steps"] + SETTINGS["log_steps"]  # in the background, the one before counts
     lost = trial.count_lost()
     trial.expect(max(lost) <= bound, f"a kill cost {max(lost)} steps, more than {bound}")
-    arena.clear(trial, run)
-    return trial
+    return arena.clear(trial, run)

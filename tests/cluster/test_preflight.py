@@ -69,8 +69,7 @@ def test_hosts_with_nothing_wrong_are_ready(launcher, fly, tmp_path):
     ("harm", "count", "line"),
     [
         (have_another_version, 2, "node1: numpy is 2.4.5, elsewhere"),
-        (miss_a_shard, 2, "node1: {corpus}/shards/00001.arrow"),
-        (have_a_full_disk, 2, "node1: {output} has "),
+        *[(miss_a_shard, 2, "node1: {corpus}/shards/00001.arrow"), (have_a_full_disk, 2, "node1: {output} has ")],
         (have_a_slow_link, 3, "network: "),
     ],
 )

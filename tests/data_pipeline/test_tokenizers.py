@@ -90,8 +90,7 @@ def test_cased_and_uncased_differ(helpers, tmp_path):
     assert tokenizers.fingerprint_tokenizer(cased) != tokenizers.fingerprint_tokenizer(plain)
 
 
-def test_a_class_that_does_as_it_likes_puts_a_space_before_the_first_word_too(shared, tmp_path):
-    """ModernBERT's, which transformers loads by a class that keeps what tokenizer.json says."""
+def test_a_class_such_as_that_of_modernbert_puts_a_space_before_the_first_word(shared, tmp_path):
     spec = json.loads((shared / ROBERTA / "tokenizer.json").read_text())
     named = {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "<s>", "sep_token": "</s>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))

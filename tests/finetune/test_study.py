@@ -61,8 +61,7 @@ def test_a_file_that_cannot_be_meant_is_refused(content, named, study):
     [
         ({"rows": [row(settings={"learning_rate": "fast"})]}, {}, "one: --learning_rate"),
         ({"rows": [row(), row("two", settings={"negative_labels": [4]})]}, {}, "two: --negative_labels"),
-        ({"rows": [row()], "zero_shot": True}, {}, "zero_shot"),
-        ({"rows": [row(tanda=True)]}, {}, "--transfer"),
+        *[({"rows": [row()], "zero_shot": True}, {}, "zero_shot"), ({"rows": [row(tanda=True)]}, {}, "--transfer")],
         ({"rows": [row()]}, {"transfer": "wikiqa=b"}, "--transfer"),
         ({"rows": [row(tanda=True)]}, {"transfer": "files=SETS"}, "--transfer"),
         ({"rows": [row()]}, {"specs": ["files=a", "files=b"]}, "--data"),

@@ -99,10 +99,8 @@ def test_bad_runs_and_missing_texts_are_named_by_line(rerank, searched, index, t
     few = {name: text for name, text in QUESTIONS.items() if name not in ("q3", "q9")}
     (tmp_path / "bad.txt").write_text("q0 Q0 a0 1 high tag\n")
     for collection, named, options in (
-        (some, line, {"depth": 20}),
-        (tmp_path / "index", line, {"depth": 20}),
-        (twice, "twice.jsonl", {"depth": 20}),
-        (some, "run.txt: question q3", {"queries": few}),
+        *[(some, line, {"depth": 20}), (tmp_path / "index", line, {"depth": 20})],
+        *[(twice, "twice.jsonl", {"depth": 20}), (some, "run.txt: question q3", {"queries": few})],
         (index, "bad.txt line 1", {"run": tmp_path / "bad.txt"}),
         (index, "--output_dir", {"run": tmp_path / "out/run.txt"}),
     ):

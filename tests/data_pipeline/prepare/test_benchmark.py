@@ -71,8 +71,7 @@ def test_threads_are_left_out_by_short_texts_and_ids(texts, left, tmp_path, help
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.txt", f"{SENTENCE}\nshort\n"),
-        ("a.tsv", f"Q1\tshort\t{SENTENCE}\t1\r\n"),
+        *[("a.txt", f"{SENTENCE}\nshort\n"), ("a.tsv", f"Q1\tshort\t{SENTENCE}\t1\r\n")],
         ("a.jsonl", json.dumps({"id": 3, "answers": [{"text": SENTENCE}, "short"]}) + "\n\n"),
     ],
 )

@@ -10,10 +10,8 @@ from tests.synthetic import write_file
 PROSE = "The reader goes through the file once, and it keeps what it finds in memory until the end."
 DROPPED = {  # what a step drops
     "tables": [
-        "Name | Age | Town | Country | Height",
-        "1990\t12\t13\t15",
-        "12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78",
-        "||a||b||c||d",
+        *["Name | Age | Town | Country | Height", "1990\t12\t13\t15"],
+        *["12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78", "||a||b||c||d"],
         *["* * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * *", "_ " * 40],
     ],
     "titles": ["The Title of It All", "the title  of it all."],
@@ -33,8 +31,7 @@ CHANGED = {  # what a step mends
         ("Cafe\u0301 Mu\u0308ller, \u2f00.", "Caf\u00e9 M\u00fcller, \u4e00."),
     ],
     "unicode": [
-        ("The cafÃ© was full.", "The café was full."),
-        ("It wasnâ€™t there.", "It wasn’t there."),
+        *[("The cafÃ© was full.", "The café was full."), ("It wasnâ€™t there.", "It wasn’t there.")],
         ("â€œQuotedâ€\x9d words.", "“Quoted” words."),
     ],
 }

@@ -157,8 +157,7 @@ def test_long_rows_are_read_one_by_one_and_those_above_the_limit_rejected(tmp_pa
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("text", pa.large_string()),
-        ("text", pa.dictionary(pa.int32(), pa.string())),
+        *[("text", pa.large_string()), ("text", pa.dictionary(pa.int32(), pa.string()))],
         ("paragraphs", pa.large_list(pa.string())),
     ],
 )

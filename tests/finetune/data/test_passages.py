@@ -83,8 +83,7 @@ def test_labels_decide_what_is_right(tmp_path):
     assert load_passage_questions(spec, "test", {"label": "rel"})[0].answers.to_pylist() == ["a", "c"]
     folder = f"files={tmp_path / 'set'}"
     for place, columns, flag in (
-        (spec, None, "--columns.* label=rel"),
-        (spec, {"label": "no"}, "'no'.*columns"),
+        *[(spec, None, "--columns.* label=rel"), (spec, {"label": "no"}, "'no'.*columns")],
         (folder, None, "--columns.* one file"),
     ):
         with pytest.raises(KinspanError, match=flag):  # else the wrong one would count as right

@@ -37,8 +37,7 @@ def test_wikiqa_has_quotation_marks_and_no_quoting(tmp_path):
     )
     data = load_split(spec, "train")
     assert rows_of(data) == [
-        ("Q1", 'so called "a"?', "D1-0", '"An unclosed quote', 0),
-        ("Q1", 'so called "a"?', "D1-1", 'says "b"', 1),
+        *[("Q1", 'so called "a"?', "D1-0", '"An unclosed quote', 0), ("Q1", 'so called "a"?', "D1-1", 'says "b"', 1)],
         ("Q2", "who is it", "D2-0", "", 0),
     ]
     assert (data.name, data.split, data.starts.tolist()) == ("wikiqa", "train", [0, 2, 3])
@@ -73,9 +72,7 @@ def test_insuranceqa_takes_answers_and_negatives(tmp_path):
     spec = f"insuranceqa={tmp_path}"
     data = load_split(spec, "dev")
     assert rows_of(data) == [
-        ("7", "how?", "3", "text 3", 1),
-        ("7", "how?", "0", "text 0", 0),
-        ("7", "how?", "4", "text 4", 0),
+        *[("7", "how?", "3", "text 3", 1), ("7", "how?", "0", "text 0", 0), ("7", "how?", "4", "text 4", 0)],
     ]
     for odd in ({"answers": "34"}, {"answers": None}, {"negatives": ["9"]}, {"negatives": [{"aid": "3"}]}):
         (tmp_path / "valid.jsonl").write_text(json.dumps(questions[0] | odd) + "\n")

@@ -43,8 +43,7 @@ def test_letters_that_look_alike_are_equal():
     [
         ("Die Häuser standen in den Gärten, und die Kinder spielten mit den Bällen auf den grünen Wiesen. " * 2, "de"),
         ("The houses stood in the gardens, and the children played with the balls on the green lawns. " * 2, "en"),
-        ("房子在花园里，孩子们在绿色的草地上玩球，老师坐在旁边看着他们。" * 3, "none"),
-        ("Tür", "en"),
+        *[("房子在花园里，孩子们在绿色的草地上玩球，老师坐在旁边看着他们。" * 3, "none"), ("Tür", "en")],
     ],
 )
 def test_the_language_is_that_of_the_texts(text, language):

@@ -12,8 +12,7 @@ from finetune.training.config import FinetuneConfig, check
     [
         ({"transfer_epochs": 3}, {"transfer": "asnq=ASNQ"}),
         ({"transfer_dir": "shared"}, {"transfer": "asnq=ASNQ"}),
-        ({"search_batch_sizes": [8]}, {"search_folds": 5}),
-        ({"decay_share": 0.5}, {"lr_schedule": "wsd"}),
+        *[({"search_batch_sizes": [8]}, {"search_folds": 5}), ({"decay_share": 0.5}, {"lr_schedule": "wsd"})],
     ],
 )
 def test_a_flag_that_does_nothing_is_named(given, why):

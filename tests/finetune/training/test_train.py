@@ -67,8 +67,7 @@ def test_how_a_batch_is_cut_does_not_matter(job, make_model):
     ("patience", "maps", "steps", "best"),
     [
         (1, [0.5, 0.6, 0.6, 0.5, 0.9], 3, 1),  # two in a row that did not improve are more than one
-        (1, [0.5, 0.4, 0.6, 0.5, 0.7, 0.1, 0.1], 6, 4),
-        (0, [0.5, 0.4, 0.9], 1, 0),
+        *[(1, [0.5, 0.4, 0.6, 0.5, 0.7, 0.1, 0.1], 6, 4), (0, [0.5, 0.4, 0.9], 1, 0)],
         (5, [0.1 * k for k in range(9)], 8, 8),
     ],
 )

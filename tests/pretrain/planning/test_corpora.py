@@ -51,10 +51,8 @@ def test_each_corpus_has_its_exact_share_after_each_turn_of_all_and_nearly_every
     ("texts", "objective", "names", "weights"),
     [
         (["wiki=3,ssp:2+sp:1", "news=1"], "psd", ("wiki/ssp", "wiki/sp", "news"), (2, 1, 1)),
-        ([], "ssp:4+psd:2", ("ssp", "psd"), (2, 1)),
-        (["docs=7"], "ssp:4+psd:2", ("ssp", "psd"), (2, 1)),
-        (["docs=7,nsp"], "ssp", ("nsp",), (1,)),
-        (["a=0.7,ssp", "b=0.3,sp"], "psd", ("a", "b"), (7, 3)),
+        *[([], "ssp:4+psd:2", ("ssp", "psd"), (2, 1)), (["docs=7"], "ssp:4+psd:2", ("ssp", "psd"), (2, 1))],
+        *[(["docs=7,nsp"], "ssp", ("nsp",), (1,)), (["a=0.7,ssp", "b=0.3,sp"], "psd", ("a", "b"), (7, 3))],
         (["a=1.4,ssp", "b=.6,sp"], "psd", ("a", "b"), (7, 3)),
         (["a=1,ssp", "a=2,nsp"], "sp", ("ssp", "nsp"), (1, 2)),
     ],
@@ -67,8 +65,7 @@ def test_names_and_shares_of_the_parts(texts, objective, names, weights):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["a=1", "a=2"], "--corpus a"),
-        (["a=1,spp", "b"], "spp"),
+        *[(["a=1", "a=2"], "--corpus a"), (["a=1,spp", "b"], "spp")],
         (["a=997,ssp:991+sp:983", "b=967,ssp:953+sp:947"], "--corpus and --objective"),
         ([f"c{n}=1,all" for n in range(350)], "--corpus"),
     ],

@@ -132,10 +132,8 @@ def test_many_epochs_are_warned_of(make_model, tiny_corpus):
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
-        ({"model": "some/other-model"}, "model"),
-        ({"max_epochs": 1}, "--max_epochs"),
-        ({"max_steps": 5, "warmup_steps": 5}, "--warmup_steps"),
-        ({"max_length": 513}, "--max_length 513"),
+        *[({"model": "some/other-model"}, "model"), ({"max_epochs": 1}, "--max_epochs")],
+        *[({"max_steps": 5, "warmup_steps": 5}, "--warmup_steps"), ({"max_length": 513}, "--max_length 513")],
         ({"compile": True, "deepspeed_config": "ds_configs/zero3.json"}, "--compile"),
     ],
 )

@@ -50,8 +50,7 @@ def discriminate(model, inputs):
 def _check_scores(model, released, batch):
     loaded = {}
     for auto, place, variant in (
-        (AutoModelForSequenceClassification, released, None),
-        (AutoModelForPreTraining, released, "token_head"),
+        *[(AutoModelForSequenceClassification, released, None), (AutoModelForPreTraining, released, "token_head")],
         (AutoModelForMaskedLM, released / "generator", None),
     ):
         loaded[auto], info = auto.from_pretrained(str(place), variant=variant, output_loading_info=True)

@@ -54,8 +54,7 @@ def test_a_sentence_of_a_page_is_in_one_piece_without_the_readings_above_it(tmp_
 @pytest.mark.parametrize(
     ("name", "pack"),
     [
-        ("a.warc", b"".join),
-        ("a.warc.gz", lambda records: gzip.compress(b"".join(records))),
+        *[("a.warc", b"".join), ("a.warc.gz", lambda records: gzip.compress(b"".join(records)))],
         ("b.warc.gz", lambda records: b"".join(map(gzip.compress, records))),
     ],
 )

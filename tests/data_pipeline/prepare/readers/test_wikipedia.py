@@ -61,8 +61,7 @@ def test_what_is_no_prose_goes(markup):
         ("''Emma''{{'s}} author wrote {{langx|fr|oui}}.", "Emma’s author wrote oui."),
         ("Anna ({{IPAc-en|a}}; {{respell|a}}) was born{{cn}}, here<ref>x</ref>.", "Anna was born, here."),
         ("Water is H<sub>2</sub>O and <small>small</small>.", "Water is H2O and small."),
-        ("1940{{ndash}}45 and {{circa|1950}}.", "1940–45 and c. 1950."),
-        ("<div>In a box.</div>", "In a box."),
+        *[("1940{{ndash}}45 and {{circa|1950}}.", "1940–45 and c. 1950."), ("<div>In a box.</div>", "In a box.")],
         ("<nowiki>[[not a link]]</nowiki>.", "[[not a link]]."),
         (
             "-{zh-hans:计算机;zh-hant:電腦}-是-{A|zh-tw:軟體; zh-cn:软件}--{H|zh-cn:软件}--{-}-，-{電腦}-。",
@@ -146,8 +145,7 @@ ENTITIES = "".join(f'<!ENTITY e{k} "{f"&e{k - 1};" * 10 if k else "lol"}">' for 
     ("bad", "reason"),
     [
         (page("Bad").replace("</text>", "</txt>"), "not XML"),
-        (page("Bomb").replace(PROSE, "&e11;"), "undefined entity"),
-        (page(text="x" * 3_000_000), "larger than"),
+        *[(page("Bomb").replace(PROSE, "&e11;"), "undefined entity"), (page(text="x" * 3_000_000), "larger than")],
     ],
     ids=["broken", "entity bomb", "huge"],
 )
@@ -207,8 +205,5 @@ def test_what_is_broken_in_wikiextractors_output_is_named(tmp_path, read):
     documents, rejected, _ = read(write_file(tmp_path / "wiki_00", content))
     assert [d.id for d in documents] == ["1"]
     assert [reason.partition(":")[0] for reason in rejected] == [
-        "not between <doc ...> and </doc>",
-        "<doc ...> has no id",
-        "not JSON",
-        "cannot read on",
+        *["not between <doc ...> and </doc>", "<doc ...> has no id", "not JSON", "cannot read on"],
     ]

@@ -97,9 +97,7 @@ def test_flags_that_name_nothing(tmp_path):
     (tmp_path / "file").write_text("")
     good = write(tmp_path / "nq.jsonl", [line(0)])
     for train, dev, flag in (
-        ([], [], "--train"),
-        (["absent*"], [], "--train"),
-        ([], [str(tmp_path / "empty")], "--dev"),
+        *[([], [], "--train"), (["absent*"], [], "--train"), ([], [str(tmp_path / "empty")], "--dev")],
     ):
         with pytest.raises(KinspanError, match=flag):
             build_asnq(train, dev, tmp_path / "asnq")
