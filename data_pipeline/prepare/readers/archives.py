@@ -50,7 +50,7 @@ def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
         path = Path(folder, "file")  # a copy, since a reader may need a file twice and the tar is read once
         again: list[Iterator[SourceFile]] = []  # held, since an iterator's end removes its file
 
-        def find_beside(beside: str) -> SourceFile | None:
+        def find(beside: str) -> SourceFile | None:
             wanted = f"{source.name}::{info.name.rpartition('/')[0]}/{beside}".replace("::/", "::")
             again.append(file for file in unpack_tar(source, wanted.__eq__) if file.name == wanted)
             return next(again[-1], None)
@@ -65,8 +65,7 @@ def unpack_tar(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator
                     shutil.copyfileobj(unpacked, copy, 1 << 20)
                 if path.stat().st_size < info.size:
                     raise EOFError(f"{info.name} ends too early")
-                size, meter = info.size, source.meter
-                yield SourceFile(name, lambda: path.open("rb"), find_beside, size, meter=meter, path=str(path))
+                yield SourceFile(name, lambda: path.open("rb"), find, info.size, meter=source.meter, path=str(path))
                 path.unlink()  # ext4 waits for the disk when a file is written over
 
 
