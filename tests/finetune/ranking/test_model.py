@@ -220,6 +220,7 @@ def test_a_bi_encoder_takes_its_own_length_and_counts_cut_pairs(bi_encoder, data
     own = score_answers(folder, data)
     np.testing.assert_array_equal(own, score_answers(folder, data, MAX_LENGTH))
     np.testing.assert_array_equal(own, score_answers(folder, data, 999))
+    assert not np.array_equal(own, score_answers(folder, data, precision="bf16"))
     shorter = load_model(folder, 8)
     assert not np.array_equal(own, shorter.score(data))
     assert (shorter.max_length, shorter.num_cut > 0) == (8, True)
