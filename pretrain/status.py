@@ -36,7 +36,7 @@ def _make_status(folder: Path, facts: JsonObject) -> JsonObject:
     validation = next(iter(validated[-1:]), {})
     return {
         "folder": str(folder),
-        "title": f"{facts['model']['name']}, {facts['settings']['objective']}",
+        "title": ", ".join([facts["model"]["name"], *(part["name"] for part in facts["objectives"])]),
         "state": RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED,
         "step": step,
         "total_steps": total,

@@ -102,12 +102,13 @@ def load_or_build(
     config, short = load_config(name_or_dir, flag), shorten_name(name_or_dir)
     if holds_no_weights(name_or_dir):
         return build_fresh(auto, config, name_or_dir, flag), [f"{short} holds no weights: training starts from scratch"]
-    subfolder = Path(name_or_dir) / FAMILIES[config.model_type].masked_lm_folder  # where both heads share names
-    where = str(subfolder) if auto is AutoModelForMaskedLM and subfolder.is_dir() else name_or_dir
     options = {"config": config, "attn_implementation": attention.NAME, "dtype": torch.float32}
-    if auto is not AutoModelForSequenceClassification and cached_file(where, TOKEN_HEAD_INDEX, **ABSENT):
+    folder = FAMILIES[config.model_type].masked_lm_folder  # where both heads share names
+    if folder and auto is AutoModelForMaskedLM and cached_file(name_or_dir, f"{folder}/config.json", **ABSENT):
+        options["subfolder"] = folder
+    elif auto is not AutoModelForSequenceClassification and cached_file(name_or_dir, TOKEN_HEAD_INDEX, **ABSENT):
         options["variant"] = TOKEN_HEAD
-    model, missing = load_part(auto, where, options, flag)
+    model, missing = load_part(auto, name_or_dir, options, flag)
     return model, [f"the {head} head starts fresh: {short} lacks {len(missing)} tensors of it"] if missing else []
 
 

@@ -19,6 +19,7 @@ def folder(tmp_path):
     """Of a run of 100 steps that has trained 20, with a checkpoint of step 10."""
     settings = {"objective": "ssp", "global_batch_size": 8, "pair_weight": 1.0}
     facts = {"total_steps": 100, "eval_pairs": 500, "model": {"name": "MiniLM"}, "settings": settings}
+    facts["objectives"] = [{"name": "ssp"}, {"name": "docs:psd"}]
     (tmp_path / "run.json").write_text(json.dumps(facts))
     lines = [{"step": step, "split": "train", "loss": 1.0, "tokens": 10 * step} for step in (10, 20)]
     lines[1] |= {"tokens_per_second": 5.0, "skipped_steps": 1}
@@ -71,7 +72,7 @@ def test_figures_as_json(folder, monkeypatch):
     _, text = show(folder, monkeypatch, "--json")
     values = json.loads(text)
     assert (values["step"], values["tokens"], values["seconds_left"]) == (20, 200, 160.0)
-    assert (values["checkpoint"], values["skipped_steps"]) == (10, 1)
+    assert (values["checkpoint"], values["skipped_steps"], values["title"]) == (10, 1, "MiniLM, ssp, docs:psd")
     assert values["validation"] == {"loss": 2.0, "pair_auc": 0.75}
 
 

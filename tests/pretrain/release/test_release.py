@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -10,19 +11,20 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
 import pretrain.release.release as product
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.families import FAMILIES
+from pretrain.modeling.pair_model import load_model
 from pretrain.release.release import average_weights, release
 from tests.pretrain.release.conftest import write_checkpoint
 
 
 @pytest.mark.parametrize("trained", FAMILIES, indirect=True)
-def test_released_scores_equal_the_training_models(trained, tmp_path, tiny_corpus, make_stream, capfd):
+def test_released_scores_equal_the_training_models(trained, tmp_path, tiny_corpus, make_stream, capfd, monkeypatch):
     """By transformers and by CrossEncoder, as probabilities; nothing starts fresh, nothing warns."""
     run, model = trained
     folder = release(run, tmp_path / "release")
@@ -41,11 +43,15 @@ def test_released_scores_equal_the_training_models(trained, tmp_path, tiny_corpu
             logit = classifier.eval()(**inputs, attention_mask=torch.ones(1, len(ids))).logits
         assert torch.allclose(logit[0, 0], ours[k], atol=1e-5)
     assert len(tokenizer) == model.config.vocab_size
-    if not model.family.masked_lm_folder:
-        options = {"variant": "token_head", "output_loading_info": True}
-        masked_lm, info = AutoModelForMaskedLM.from_pretrained(str(folder), **options)
-        assert not info["missing_keys"]
-        for name, tensor in model.family.mlm_head_of(masked_lm).state_dict().items():
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    home = tmp_path / "models--me--release"  # as its cache holds what was downloaded
+    shutil.copytree(folder, home / "snapshots/abc")
+    (home / "refs").mkdir()
+    (home / "refs/main").write_text("abc")
+    for place in (str(folder), "me/release"):
+        continued, notes = load_model(place, seed=9)
+        assert not notes
+        for name, tensor in continued.mlm_head.state_dict().items():
             assert torch.equal(tensor, model.mlm_head.state_dict()[name]), name
     logging.set_verbosity_warning()
     with warnings.catch_warnings():
