@@ -27,6 +27,7 @@ from data_pipeline.core.hub import expect_hub
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MANY_UNKNOWN = 0.01  # share of tokens that is worth a note; English has a few in ten thousand, from rare characters
 MIN_ENTRIES = 100
 LOWEST = -1e4  # a score that no cut of a text into pieces chooses
 MIN_MARKED = 0.01  # share of a vocabulary's tokens that have its mark of word boundaries
@@ -120,6 +121,13 @@ def shorten_name(name_or_dir: str) -> str:
     if path.name in ("model", "tokenizer", "best"):
         path = path.parent
     return f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
+
+
+def note_unknown(unknown: int, tokens: int) -> list[str]:
+    """Returns a note if many of a number of tokens are unknown to their tokenizer."""
+    share = unknown / max(tokens, 1)
+    note = f"{share:.1%} of the tokens are unknown to the tokenizer: choose a model of this language"
+    return [note] if share >= MANY_UNKNOWN else []
 
 
 @dataclass(frozen=True)

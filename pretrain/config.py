@@ -1,7 +1,6 @@
 """The settings of a pre-training run; planning/checks.py checks how they are combined."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Literal
 
 from data_pipeline.core.errors import KinspanError, redact
@@ -23,6 +22,8 @@ RESUMABLE = (  # what --resume_with may change
     *(*LENGTHS, "learning_rate", "lr_schedule", "decay_share", "warmup_steps", "max_grad_norm"),
     *("mlm_weight", "rtd_weight", "pair_weight"),
 )
+# Settings that --resume_with unsets before it sets one of these.
+REPLACED = {**dict.fromkeys(LENGTHS, LENGTHS), "warmup_steps": ("warmup_epochs",)}
 # These may change, but must be equal on all ranks, because the order of collectives depends on them.
 MATCH_ACROSS_RANKS = ("micro_batch_size", "max_skipped_steps", "eval_pairs", "eval_steps", "save_steps", "log_steps")
 VALIDATION_SEED = 0  # seed of validation's order, spans and masks, in all runs, so that they can be compared
@@ -252,19 +253,21 @@ class PretrainConfig(
     )
 
     def __post_init__(self) -> None:
-        self.corpus = [str(self.corpus)] if isinstance(self.corpus, str | Path) else list(self.corpus or ())
+        for name, value in list(vars(self).items()):
+            setattr(self, name, convert_setting(PretrainConfig, name, value))
         for text in self.resume_with:
             name, _, value = text.partition("=")
             if name not in RESUMABLE:
                 raise KinspanError(f"--resume_with {text}: write SETTING=VALUE, of {', '.join(RESUMABLE)}")
-            for other in LENGTHS if name in LENGTHS else ():
+            for other in REPLACED.get(name, ()):
                 setattr(self, other, None)
             setattr(self, name, convert_setting(PretrainConfig, name, value))
 
     def list_resumed(self) -> list[str]:
-        """Returns the settings that --resume_with may change; one length replaces the others."""
+        """Returns the settings that --resume_with changes, with those that they replace."""
         names = {text.partition("=")[0] for text in self.resume_with}
-        return [*names, *(LENGTHS if names & {*LENGTHS, "lr_schedule"} else ())]
+        names |= {other for name in names for other in REPLACED.get(name, ())}
+        return [*names, *(LENGTHS if "lr_schedule" in names else ())]
 
 
 def as_dict(config: PretrainConfig) -> JsonObject:

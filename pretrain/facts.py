@@ -39,6 +39,7 @@ def collect_facts(
 ) -> JsonObject:
     """Returns the run's identity, settings, and facts for its release. ``fingerprint``: hash of the initial weights"""
     hub_name, mixture = find_hub_name(config.model), train.mixture
+    short = tokenizers.shorten_name(hub_name or model_name)  # "." has no name
     paths = ["corpus", "model", "output_dir", "deepspeed_config", "cache_dir", "adapters"]
     paths += ["generator"] if parse_size_factor(config.generator) is None else []
     # What counts is precision_used: "auto" may resume as the "bf16" that it meant. An open-ended length may change
@@ -51,7 +52,7 @@ def collect_facts(
         "identity": run_identity,
         "changed": config.list_resumed(),
         "settings": {k: v for k, v in as_dict(config).items() if k not in paths},
-        "model": {"name": Path(hub_name or model_name).name, "fingerprint": fingerprint, "hub_name": hub_name},
+        "model": {"name": Path(short).name, "fingerprint": fingerprint, "hub_name": hub_name},
         "zero_stage": zero_stage(deepspeed_settings),
         "precision": precision,
         "max_length": train.max_length,

@@ -11,7 +11,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object
 from pretrain.checkpoints.reader import find_newest, get_step, list_checkpoints
 from pretrain.engine.log import WANDB_ID, cut_log
-from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, RUN, SUMMARY, write_record
+from pretrain.engine.run_folder import ADVICE, CHECKPOINTS, RUN, SUMMARY, holds_this_run, write_record
 from pretrain.engine.schedule import OPEN_ENDED, Schedule
 
 log = logging.getLogger(__name__)
@@ -19,10 +19,18 @@ DECAYED = "decayed"  # folder of complete runs that were continued, each a run's
 NOT_COPIED = (CHECKPOINTS, DECAYED, "tensorboard", "lock")  # entries that stay behind
 
 
-def note_changes(folder: Path, facts: JsonObject) -> None:
-    """Adds to ``facts`` the history of changes by --resume_with, the present ones included.
+def check_resumption(folder: Path, facts: JsonObject, schedule: Schedule) -> None:
+    """Raises KinspanError unless these settings begin a run in the folder, or resume the one there."""
+    if holds_this_run(folder, facts):
+        note_changes(folder, facts) if facts["changed"] else find_start(folder, schedule)
+    elif facts["changed"]:
+        raise KinspanError(f"--resume_with: --output_dir {folder} holds no run to resume")
 
-    A run that has ended is then no longer complete. Raises KinspanError if the run is past its new length.
+
+def note_changes(folder: Path, facts: JsonObject) -> bool:
+    """Adds to ``facts`` the history of changes by --resume_with; returns whether this start has made any.
+
+    Raises KinspanError if the run is past its new length.
     """
     stored = read_object(folder / RUN, ADVICE)
     step = max(map(get_step, list_checkpoints(folder / CHECKPOINTS)), default=0)
@@ -31,9 +39,7 @@ def note_changes(folder: Path, facts: JsonObject) -> None:
     facts["history"] = stored.get("history", []) + ([{"step": step, "settings": changes}] if changes else [])
     if changes and step > facts["total_steps"]:
         raise KinspanError(f"--resume_with: the run is at step {step}, past a length of {facts['total_steps']}")
-    if changes:
-        (folder / SUMMARY).unlink(missing_ok=True)
-        log.info("from step %d on, with --resume_with: %s", step, changes)
+    return bool(changes)
 
 
 def find_start(folder: Path, schedule: Schedule) -> Path | None:

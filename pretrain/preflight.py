@@ -25,9 +25,9 @@ from pretrain.engine import ranks
 from pretrain.engine.device import refuse_out_of_memory
 from pretrain.engine.engine import build_engine, start_distributed
 from pretrain.engine.log import format_time
-from pretrain.engine.run_folder import SHARED, holds_this_run, open_folder
+from pretrain.engine.run_folder import SHARED, open_folder
 from pretrain.engine.world import read_launcher_variables
-from pretrain.lengthen import find_start
+from pretrain.lengthen import check_resumption
 from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.planning.checks import check
@@ -164,9 +164,7 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
     try:
         setup = set_up(replace(config, output_dir=str(open_folder(folder / "run")), resume_with=[]))
         facts = setup.facts | {"changed": config.list_resumed()}
-        ranks.broadcast_from_rank_0(
-            lambda: holds_this_run(output, facts) and not config.resume_with and find_start(output, setup.schedule)
-        )
+        ranks.broadcast_from_rank_0(lambda: check_resumption(output, facts, setup.schedule))
         seconds, tokens = _time_step(setup)
     finally:
         if read_launcher_variables()[0] == 0:

@@ -154,6 +154,7 @@ class Pretraining(LoopState):
         if checkpoint:
             self.progress = PretrainProgress(**load_checkpoint(self.engine, checkpoint, world, universal))
             self.saved_at = self.progress.step
+            self.progress.due |= self.saved_at == schedule.total  # the run may have become shorter
             log.info("resuming from %s at step %d", checkpoint, self.progress.step)
 
     def begin(self) -> None:

@@ -36,7 +36,6 @@ from pretrain.engine.run_folder import (
     SUMMARY,
     check_shared,
     claim_folder,
-    holds_this_run,
     open_folder,
     write_record,
 )
@@ -69,7 +68,7 @@ from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 from .batches import TrainedModel, average_tokens, choose_micro_batch
 from .config import MATCH_ACROSS_RANKS, VALIDATION_SEED, ObjectiveSettings, PretrainConfig
 from .facts import collect_facts
-from .lengthen import change_length, note_changes
+from .lengthen import change_length, check_resumption, note_changes
 from .planning.checks import check, find_unused_flags
 
 log = logging.getLogger(__name__)
@@ -334,8 +333,7 @@ def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> S
 
 def _claim(setup: Setup) -> None:
     """Claims the output folder and writes configs and tokenizer to it, unless it already is this run's."""
-    if setup.facts["changed"] and not holds_this_run(setup.folder, setup.facts):
-        raise KinspanError(f"--resume_with: --output_dir {setup.folder} holds no run to resume")
+    check_resumption(setup.folder, setup.facts, setup.schedule)
     is_new = claim_folder(setup.folder, setup.facts)
     if is_new:
         shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # left by a run without a checkpoint
@@ -346,7 +344,9 @@ def _claim(setup: Setup) -> None:
     if isinstance(setup.model, AdapterModel):  # at every start: its base may have moved
         keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
     if not is_new:
-        note_changes(setup.folder, setup.facts)
+        if note_changes(setup.folder, setup.facts):
+            log.info("--resume_with: %s", setup.facts["history"][-1])
+            (setup.folder / SUMMARY).unlink(missing_ok=True)  # it is no longer complete
         if not setup.facts["changed"]:
             change_length(setup.folder, setup.facts, setup.schedule)
         if not (setup.folder / SUMMARY).exists():  # settings with may_change may have changed

@@ -18,7 +18,7 @@ def read_status(folder: Path) -> JsonObject:
     """Returns the status of the run in the folder, as ``kinspan show run --json`` prints it."""
     if not (folder / "run.json").is_file():
         loading = ": it is still loading" if is_locked(folder) else ""
-        raise KinspanError(f"{folder}: there is no run (no run.json){loading}")
+        raise KinspanError(f"{folder}: there is no run of kinspan pretrain (no run.json){loading}")
     facts = read_object(folder / "run.json", "delete the folder")
     try:
         return _make_status(folder, facts)
@@ -32,12 +32,15 @@ def _make_status(folder: Path, facts: JsonObject) -> JsonObject:
     step = max((line["step"] for line in lines), default=0)
     tokens, speed = int(last.get("tokens", 0)), float(last.get("tokens_per_second", 0))
     checkpoint, validated = find_checkpoint(folder), [line for line in lines if line["split"] == "validation"]
+    state = RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED
+    if state == STOPPED:
+        step = checkpoint[0] if checkpoint else 0  # from where it goes on
     validations = {"first_validation": validated[:1], "last_validation": validated[-1:]}
     validation = next(iter(validated[-1:]), {})
     return {
         "folder": str(folder),
         "title": ", ".join([facts["model"]["name"], *(part["name"] for part in facts["objectives"])]),
-        "state": RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED,
+        "state": state,
         "step": step,
         "total_steps": total,
         "tokens": tokens,

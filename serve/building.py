@@ -35,6 +35,7 @@ from .index import MATRIX, TEXTS, WORDS, Index, iterate_answers, map_matrix, map
 
 logger = logging.getLogger(__name__)
 
+SAMPLE = 100  # texts by which a model is seen not to know their language
 STEP = 128  # answers that are encoded before progress is saved
 PROGRESS = "progress.json"
 
@@ -70,6 +71,8 @@ def build_index(
     stems = choose_language(language or known, [answer.text for answer in answers])
     settings = IndexSettings(max_length=embedder.max_length, precision=precision, language=stems)
     wanted = Manifest(model, settings, _name_data(model, settings, answers), len(answers))
+    for note in embedder.note_unknown([answer.text for answer in answers[:: len(answers) // SAMPLE + 1]]):
+        logger.warning(note)
     with lock_index(folder):
         if not (folder / MANIFEST).is_file():
             return _write(folder, wanted, None, answers, embedder)

@@ -231,7 +231,7 @@ def convert_setting(config_class: type[Settings], name: str, value: object) -> A
         return _convert(declared, kind, value)
     if value == [] and get_default(declared) != []:
         raise KinspanError(f"--{name} []: must have a value")
-    return [_convert(declared, kind, each) for each in (value if isinstance(value, list) else [value])]
+    return [_convert(declared, kind, each) for each in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _convert(declared: Field, kind: type, value: object) -> object:

@@ -41,7 +41,7 @@ from .duplicates import (
 from .encode import encode_inputs
 from .plan import PreparePlan
 from .read import MAX_REJECTED, ReadTally, refuse_rejected
-from .readers import PYTHON_DOCS, InputFile, InputFiles, check_unchanged, find_input_files, refuse_own_output
+from .readers import PYTHON_DOCS, InputFiles, check_unchanged, find_input_files, refuse_own_output
 from .readers.reader import estimate_text
 from .spill import Spills
 from .summary import format_summary, order_counts
@@ -108,8 +108,9 @@ def prepare(
         settings["keep_code"] = keep_code
     if decontaminate:
         settings["decontaminate"] = Benchmark(decontaminate).fingerprint()
+    files = [(str(Path(f.name).resolve()) if Path(f.name).exists() else redact(f.name), f) for f in input_files.files]
     request = {
-        "inputs": _identify_inputs(input_files.files),
+        "inputs": [[name, file.size, file.modified] for name, file in files],  # by which inputs are compared
         "settings": settings,
         "tokenizer": tokenizer_info["fingerprint"],
     }
@@ -156,12 +157,6 @@ def prepare(
 # Before any work ------------------------------------------------------------------------------------------
 
 
-def _identify_inputs(files: list[InputFile]) -> list[list]:
-    """Returns ``[path, size, time of change]`` of each file, by which two inputs are compared."""
-    names = [str(Path(f.name).resolve()) if Path(f.name).exists() else redact(f.name) for f in files]
-    return [[name, f.size, f.modified] for name, f in zip(names, files, strict=True)]
-
-
 def _find_finished(folder: Path, request: dict, max_rejected: float) -> Manifest | None:
     """Returns the manifest of a complete corpus of this request; None if there is none, or it is damaged."""
     if not (folder / "manifest.json").exists():
@@ -172,7 +167,7 @@ def _find_finished(folder: Path, request: dict, max_rejected: float) -> Manifest
     except (OSError, ValueError, TypeError, KeyError):
         finished = None
     if finished != request:
-        raise KinspanError(f"--output_dir {folder} holds another corpus: choose another folder, or delete it first")
+        raise KinspanError(f"--output_dir {folder} holds a corpus of other documents or settings: choose another")
     refuse_rejected(read_tally, max_rejected)
     try:
         manifest = Corpus(folder).manifest

@@ -6,13 +6,13 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import SPLITS, Manifest
 from data_pipeline.sampling.order import MIN_DOCUMENTS
 from data_pipeline.sampling.pairs import Objective
+from data_pipeline.tokenizers import note_unknown
 
 from .cleaning import Tally
 from .read import ReadTally
 from .write import UNKNOWN_TOKENS
 
 UNITS = ("files", "records", "documents", "code blocks", "paragraphs", "sentences", "tokens")  # of counts, in order
-MANY_UNKNOWN = 0.01  # share of tokens that is worth a note; English has a few in ten thousand, from rare characters
 SHOWN_LOSSES = SHOWN_SOURCES = 5  # number of files
 SHOWN_COUNTS = 12  # of what was read and dropped
 
@@ -65,9 +65,7 @@ def list_notes(tally: Tally, read_tally: ReadTally) -> list[str]:
         notes.append(f"rejected {read_tally.rejected:,} records (see rejected.jsonl); most bytes in {name}: {reason}")
     if cut := tally.counts["documents cut off a longer text"]:
         notes.append(f"texts above 64 MB were cut into {cut:,} documents of about 1 MB")
-    share = tally.counts[UNKNOWN_TOKENS] / max(tally.counts["tokens kept"], 1)
-    if share >= MANY_UNKNOWN:
-        notes.append(f"{share:.1%} of the tokens are unknown to the tokenizer: choose a model of this language")
+    notes += note_unknown(tally.counts[UNKNOWN_TOKENS], tally.counts["tokens kept"])
     return [note.encode("utf-8", "backslashreplace").decode() for note in notes]
 
 

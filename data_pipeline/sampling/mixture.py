@@ -119,6 +119,7 @@ def _find_turns(weights: tuple[int, ...], part: int) -> np.ndarray:
     return np.flatnonzero(np.array(deal_turns(weights)) == part)
 
 
+@cache
 def deal_turns(weights: tuple[int, ...]) -> list[int]:
     """Returns the part of each turn, evenly spread: each turn goes to the part that is furthest behind its share."""
     num_turns = [0] * len(weights)

@@ -26,18 +26,24 @@ MIN_PAIRS = 5  # of words, of a labelled answer that is sought in longer paragra
 
 
 def search_candidates(
-    path: Path, columns: dict[str, str], paragraphs: Paragraphs, model: str, folder: Path, language: str | None
+    path: Path,
+    columns: dict[str, str],
+    read: Callable[[], Paragraphs],
+    model: str,
+    folder: Path,
+    language: str | None,
 ) -> Questions:
     """Returns the questions with the paragraphs that a search finds as candidates.
 
     path: a table of questions and right passages, see ``read_passage_questions``
+    read: reads the paragraphs, which may take long
     """
     asked, documents = read_passage_questions(path, columns)
     if asked.num_questions < MIN_QUESTIONS:
         raise KinspanError(f"--questions {path}: {asked.num_questions} questions are too few: label fifty or more")
     notes: list[str] = []
     asked = thin(asked, (MAX_QUESTIONS, asked.num_pairs), notes)
-    paragraphs, right = locate_answers(asked, documents, paragraphs)
+    paragraphs, right = locate_answers(asked, documents, read())
     rankings = _search(paragraphs.texts, asked.questions, DEPTH, model, folder, language)
     data, found, clear = find_candidates(asked, right, paragraphs, rankings, DEPTH)
     places = [{"\t".join(paragraphs.documents[row]).strip() for row in rows} - {""} for rows in right]

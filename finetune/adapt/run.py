@@ -107,8 +107,8 @@ def _load(options: AdaptOptions, hooks: PipelineHooks) -> Questions:
     given, columns = str(options.questions), parse_columns(options.columns)
     path = Path(given.removeprefix("files="))
     if path.exists() and not has_labels(path, columns):
-        paragraphs = hooks.read(options.documents)
-        return search_candidates(path, columns or {}, paragraphs, options.model, options.output, options.language)
+        read = partial(hooks.read, options.documents)
+        return search_candidates(path, columns or {}, read, options.model, options.output, options.language)
     return load_questions(given, options.columns, options.output)
 
 

@@ -232,7 +232,7 @@ def _name_columns(table: Table, columns: dict[str, str], labelled: bool) -> dict
     for column in (*required, *columns):
         if names[column] not in table.fields:
             fields = ", ".join(table.fields)
-            raise KinspanError(f"{file}: no column {names[column]!r}; there are {fields} (columns: FIELD=NAME)")
+            raise KinspanError(f"{file}: no column {names[column]!r}; there are {fields} (--columns {column}=NAME)")
     if not columns and not all(ids.values()):
         note_unread_ids(f"{file}: ids are made up", tuple(table.fields), tuple(names.values()))
     return names

@@ -55,7 +55,12 @@ def choose_language(given: str | None, texts: Sequence[str]) -> str:
 
 @cache
 def _note_language(language: str) -> None:  # once, not for every collection of texts
-    log.info("%s compares stems of the language %s, guessed from the texts (--language)", BM25, language)
+    log.info("%s compares %s, guessed from the texts (--language)", BM25, name_words(language))
+
+
+def name_words(language: str) -> str:
+    """Returns what is compared of texts of a language, for messages."""
+    return "whole words" if language == UNSTEMMED else f"stems of the language {language}"
 
 
 @lru_cache(100_000)

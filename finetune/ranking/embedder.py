@@ -5,6 +5,7 @@ in training.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedTokenizerBase
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.tokenizers import read_template, shorten_name
+from data_pipeline.tokenizers import note_unknown, read_template, shorten_name
 from finetune.data.answers import AnswerSet
 from pretrain.modeling import attention
 from pretrain.modeling.families import FAMILIES
@@ -73,6 +74,12 @@ class Embedder:
         scores = [answers[which[rows]] @ query for query, rows in zip(queries, data.question_slices(), strict=True)]
         cut = self.find_cut(data.questions, QUERY)[data.question_of] | self.find_cut(texts)[which]
         return np.concatenate(scores).astype(np.float64), cut
+
+    def note_unknown(self, texts: Sequence[str]) -> list[str]:
+        """Returns a note if the tokenizer knows few characters of these texts."""
+        tokenizer = self.model.tokenizer
+        ids = list(chain(*tokenizer(self._clean(texts), add_special_tokens=False)["input_ids"]))
+        return note_unknown(ids.count(tokenizer.unk_token_id), len(ids))
 
     def find_cut(self, texts: Sequence[str], prompts: tuple[str, ...] = ANSWER) -> np.ndarray:
         """Returns which texts, of kind ``ANSWER`` or ``QUERY``, are cut to ``max_length`` tokens, ``[n]`` bool."""

@@ -164,14 +164,15 @@ class _Run(LoopState):
 
     def train(self) -> None:
         """Loops over updates; each time: stops if asked, saves, validates, keeps the best, steps, logs."""
+        keeps_best = self.stage.keeps == BEST
         while True:
             step, began = self.progress.step, time.monotonic()
             if is_new := step != self.saved_at:  # else a checkpoint was loaded, which tells whether validation is due
-                self.progress.due = self.is_validation_due(step)
+                every = self.config.eval_steps or self.setup.epoch_steps
+                self.progress.due = (step % every == 0 or step == self.schedule.total) and (keeps_best or step > 0)
             note_place(f"step {step}, asking the other ranks whether to stop")
             if self.count_stops()[0]:
                 self.stop()
-            keeps_best = self.stage.keeps == BEST
             if step and is_new and ((keeps_best and self.progress.due) or step % self.config.save_steps == 0):
                 self.save()
             self.validate_if_due()
@@ -192,11 +193,6 @@ class _Run(LoopState):
             if (step + 1) % self.config.log_steps == 0 or step + 1 == self.schedule.total:
                 self.write_log(rate, outcome.grad_norm)
             self.progress.wall_seconds += time.monotonic() - began
-
-    def is_validation_due(self, step: int) -> bool:
-        if step == 0 and self.stage.keeps != BEST:
-            return False
-        return step % (self.config.eval_steps or self.setup.epoch_steps) == 0 or step == self.schedule.total
 
     @property
     def has_peaked(self) -> bool:

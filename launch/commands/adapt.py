@@ -32,8 +32,8 @@ model is shown, on the test questions if there are some: at most one verdict in 
 better, and "keep your model" is a result too. Without --questions it cannot judge rankers for your documents; it shows
 how the model ranks questions of SelQA. --questions selqa-sample gives 60 and 300 of these, to try the command.
 
-Run it again to resume it, or with a larger --budget. OUTPUT_DIR gets release/, a ranker for kinspan rank, evaluate,
-search and serve; report.html; and result.json."""
+Run it again to resume it, or with a larger --budget. OUTPUT_DIR gets report.html, result.json and, unless your model is
+kept, release/, a ranker for kinspan rank, evaluate, search and serve."""
 
 EPILOG = f"""examples:
   kinspan adapt --documents docs/ --output_dir adapted

@@ -10,7 +10,7 @@ from data_pipeline.core.default_model import default_model, name_installed
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from data_pipeline.prepare.readers import refuse_own_output
 from finetune.data.registry import parse_columns
-from finetune.evaluation.bm25 import BM25
+from finetune.evaluation.bm25 import BM25, name_words
 from finetune.evaluation.config import LANGUAGE_HELP
 from serve.answers import FORUM, read_answers
 from serve.folder import expect_index_or_nothing, read_manifest
@@ -77,5 +77,5 @@ def main() -> str:
     size = sum(size for size, _ in manifest.files.values()) / 1e6
     vectors = f"vectors of {manifest.model['dimension']} numbers by {manifest.model['name']}"
     limit, language = manifest.settings["max_length"], manifest.settings["language"]
-    searched = f"{vectors}, texts cut at {limit} tokens; {BM25} by stems of {language}"
+    searched = f"{vectors}, texts cut at {limit} tokens; {BM25} by {name_words(language)}"
     return f"{folder}: {manifest.rows:,} answers, {size:,.1f} MB; {searched}"

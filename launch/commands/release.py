@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
+from data_pipeline.core.settings import REQUIRED, setting
 
 DESCRIPTION = """Writes a release: safetensors, config, tokenizer, training curves and a model card.
 
@@ -15,7 +15,6 @@ so, and the generator is in generator/. --push_to_hub tags the upload with its c
 
 EPILOG = """examples:
   kinspan release --run_dir runs/docs --output_dir releases/docs
-  kinspan release --run_dir runs/docs --output_dir releases/docs --average 3
   kinspan release --run_dir runs/docs --output_dir releases/docs --licence apache-2.0 --push_to_hub OWNER/NAME"""
 
 
@@ -26,8 +25,6 @@ class ReleaseConfig:
     folder in it. Of several seeds, the one with the best dev MAP is released."""
     output_dir: str = setting(REQUIRED)
     """Folder for the release; an older release there is replaced."""
-    average: int = setting(1, ABOVE_0)
-    """Average the weights of this many checkpoints: the released one and those before it."""
     licence: str = setting("")
     """The model card's licence, by its name on the hub, such as apache-2.0. Without it: unknown."""
     base_model: str = setting("")
@@ -44,8 +41,6 @@ class ReleaseConfig:
 
 def main() -> str:
     config = parse(ReleaseConfig, DESCRIPTION, EPILOG)
-    from finetune.training.experiment import log_better_baselines
-    from finetune.training.release import find_ranker, read_experiment, release_ranker
     from pretrain.release.card import CardOverrides
     from pretrain.release.release import push, release
 
@@ -54,14 +49,17 @@ def main() -> str:
     overrides = CardOverrides(config.licence, config.base_model, *lists, repository or "")
     if repository is not None and repository.count("/") != 1:
         raise KinspanError(f"--push_to_hub {repository}: give OWNER/NAME")
-    ranker = find_ranker(source)
-    if ranker and config.average > 1:
-        raise KinspanError(f"--average {config.average}: {ranker} is fine-tuned, and has only its best checkpoint")
+    ranker = None
+    if not any((source / name).is_file() for name in ("run.json", "weights.safetensors")):
+        from finetune.training.experiment import log_better_baselines  # needs kinspan[rank]
+        from finetune.training.release import find_ranker, read_experiment, release_ranker
+
+        ranker = find_ranker(source)
     if ranker:
         log_better_baselines(read_experiment(ranker))
         release_ranker(ranker, output, overrides)
     else:
-        release(source, output, config.average, overrides)
+        release(source, output, overrides)
     if repository:
         push(output, repository, config.public)
     return f"released {ranker or source} to {output}"

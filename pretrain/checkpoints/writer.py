@@ -26,6 +26,7 @@ from data_pipeline.core.errors import quote_error
 from data_pipeline.core.files import JsonObject, sync
 from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import Engine, capture_files
+from pretrain.engine.watch import note_place
 
 from .manifest import BASE, TAG, Files, find_base, make_entry, write_manifest
 from .reader import get_step, list_checkpoints
@@ -80,6 +81,7 @@ class Writer:
     def join(self) -> None:
         """Waits until the thread has written its checkpoint."""
         if self.thread:
+            note_place("the checkpoint before", untimed=True)
             self.thread.join()
             self.thread = None
 
@@ -125,7 +127,8 @@ class Writer:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 write(folder / name)
             except Exception as error:  # torch and safetensors name neither the file nor the full disk
-                raise RuntimeError(f"{folder / name} cannot be written: {quote_error(error)}") from error
+                full = "the disk is full: " if shutil.disk_usage(self.folder).free < 2**20 else ""
+                raise RuntimeError(f"{folder / name} cannot be written: {full}{quote_error(error)}") from error
         return {name: make_entry(folder / name) for name in writes}
 
     def _seal(self, folder: Path, files: Files, step: int) -> str | None:

@@ -16,7 +16,7 @@ import secrets
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -117,7 +117,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         for file in lock_files:
             if not (folder / RUN).exists():
                 (folder / LOCK).unlink(missing_ok=True)
-                if not any(folder.iterdir()):
+                with suppress(OSError):  # it is not empty, a link or a mount
                     folder.rmdir()
             file.close()
 

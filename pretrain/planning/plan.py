@@ -112,9 +112,9 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     name = config.model or default_model()
     model_config, is_built_in = _load_config(name, "--model", notes)
     token_loss = choose_token_loss(config, name, model_config.model_type)
+    notes += find_unused_flags(config, token_loss)
     config = replace(config, mlm_weight=1.0) if config.mlm_weight is None else config
     config = disable_unused_masking(config, token_loss)
-    notes += find_unused_flags(config, token_loss)
     build = partial(_build, config, name, model_config, token_loss, mixture)
     with torch.device("meta"):  # which holds shapes, but no values
         model = build(notes)

@@ -113,7 +113,6 @@ def format_card(
         objective=", ".join(name.upper() if name in OBJECTIVES else name for name in objectives),
         with_generator=token_loss == "rtd",
         weights={name: facts["settings"][f"{name}_weight"] for name in _LOSSES[token_loss]},
-        averaged=facts.get("averaged_steps", []),
         temperature=TEMPERATURE,
         max_length=facts["max_length"],
         curve=curve,

@@ -1,9 +1,11 @@
 """Draws the training curves of a release as a picture for its card."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+log = logging.getLogger(__name__)
 CURVE = "training_curve.png"
 PRETRAINING_PANELS = {
     "pair_loss": "pair loss (nats)",
@@ -20,7 +22,7 @@ _DOTS_PER_INCH = 110  # two panels fill a card, which is about 1,000 pixels wide
 
 
 def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], path: Path) -> bool:
-    """Writes a PNG with a panel for each metric that was logged more than once; returns False if there is none.
+    """Writes a PNG with a panel for each metric logged more than once; returns False without one, or matplotlib.
 
     lines:  records of a log, each with its "step", "split" and metrics
     panels: metric -> title
@@ -28,7 +30,11 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], pa
     curves = {metric: splits for metric in panels if (splits := _collect(lines, metric))}
     if not curves:
         return False
-    from matplotlib.figure import Figure  # takes a second to import
+    try:
+        from matplotlib.figure import Figure  # takes a second to import
+    except ModuleNotFoundError:
+        log.warning("no %s: matplotlib is not installed", path.name)
+        return False
 
     figure = Figure((_WIDTH * len(curves), _HEIGHT), layout="constrained")
     axes = figure.subplots(1, len(curves), squeeze=False)[0]

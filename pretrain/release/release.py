@@ -4,7 +4,6 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard
@@ -34,23 +33,19 @@ WORD_TABLE = "electra.embeddings.word_embeddings"
 INITIAL_FILES = {".gitattributes", CARD}  # files of a repository that nothing was pushed to
 
 
-def release(source: Path, output: Path, average: int = 1, overrides: CardOverrides | None = None) -> Path:
-    """Writes the release of a checkpoint, or of a run's newest valid checkpoint, to ``output``, which it returns.
-
-    average: number of checkpoints whose weights are averaged: this one and valid ones before it
-    """
+def release(source: Path, output: Path, overrides: CardOverrides | None = None) -> Path:
+    """Writes the release of a checkpoint, or of a run's newest valid checkpoint, to ``output``, which it returns."""
     run, checkpoint = _find_checkpoint(source)
-    averaged = _find_averaged(checkpoint, average)
-    steps = sorted(map(get_step, averaged))
+    step = get_step(checkpoint)
     try:
-        weights = average_weights(averaged)
+        weights = load_file(str(checkpoint / "weights.safetensors"))
     except OSError as error:  # a run that is still training may have deleted the checkpoint
         raise KinspanError(f"--run_dir {checkpoint}: {quote_error(error)}") from error
     try:
-        facts = _write_release(run, weights, steps, output, overrides or CardOverrides())
+        facts = _write_release(run, weights, step, output, overrides or CardOverrides())
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise KinspanError(f"{run} cannot be released, its run.json is damaged: {quote_error(error)}") from error
-    if run == source and (step := steps[-1]) < facts["total_steps"]:
+    if run == source and step < facts["total_steps"]:
         log.warning("the run is not complete: this is step %d of %d", step, facts["total_steps"])
     return output
 
@@ -74,44 +69,13 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path]:
     raise KinspanError(f"--run_dir {source} has no valid checkpoint")
 
 
-def _find_averaged(checkpoint: Path, count: int) -> list[Path]:
-    """Returns the checkpoint and the ``count - 1`` newest valid ones before it, newest first."""
-    chosen = [checkpoint]
-    for older in list_checkpoints(checkpoint.parent) if count > 1 else []:
-        if len(chosen) < count and get_step(older) < get_step(checkpoint) and not find_damage(older, RELEASED_FILES):
-            chosen.append(older)
-    if len(chosen) < count:
-        raise KinspanError(f"--average {count}: the run has {len(chosen)} valid checkpoints up to this one")
-    return chosen
-
-
-def average_weights(checkpoints: Sequence[Path]) -> Weights:
-    """Returns the mean of each tensor over the checkpoints, summed in fp64 (Izmailov et al., 2018, "Averaging Weights
-    Leads to Wider Optima and Better Generalization")."""
-    newest, *older = checkpoints
-    weights = load_file(str(newest / "weights.safetensors"))
-    if not older:
-        return weights
-    sums = {name: tensor.double() for name, tensor in weights.items()}
-    for checkpoint in older:
-        for name, tensor in load_file(str(checkpoint / "weights.safetensors")).items():
-            sums[name] += tensor
-    return {name: (total / len(checkpoints)).to(weights[name].dtype) for name, total in sums.items()}
-
-
-def _write_release(run: Path, weights: Weights, steps: Sequence[int], output: Path, overrides: CardOverrides) -> Facts:
-    """Writes weights, config, tokenizer, training curves and model card, and returns the facts on the card.
-
-    steps: of the checkpoints that ``weights`` average, ascending; the last one is released
-    """
-    lines = [line for line in read_metrics(run) if line["step"] <= steps[-1]]
+def _write_release(run: Path, weights: Weights, step: int, output: Path, overrides: CardOverrides) -> Facts:
+    """Writes weights, config, tokenizer, training curves and model card, and returns the facts on the card."""
+    lines = [line for line in read_metrics(run) if line["step"] <= step]
     validation = [line for line in lines if line["split"] == "validation"]
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
-    facts |= {"step": steps[-1], "first_validation": validation[:1], "last_validation": validation[-1:]}
-    facts["revision"] = f"step-{steps[-1]:08d}"
-    if len(steps) > 1:
-        facts["averaged_steps"] = list(steps)
-        facts["revision"] += f"-average-{len(steps)}"
+    facts |= {"step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
+    facts["revision"] = f"step-{step:08d}"
     with replace_release(output) as partial:
         if facts.get("base"):
             partial.mkdir(parents=True)

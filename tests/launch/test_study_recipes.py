@@ -38,10 +38,6 @@ def configs(name):
     return {planned.row.name: (planned.row, planned.config) for planned in plan_rows(context)}
 
 
-def test_there_is_one_for_each_table():
-    assert set(TANDA + DI_LIELLO) <= set(STUDIES)
-
-
 @pytest.mark.parametrize("name", STUDIES)
 def test_can_be_read_and_meant(name):
     assert read_study(FOLDER / f"{name}.yaml").title

@@ -27,6 +27,14 @@ def test_settings_that_cannot_be_meant_are_refused_by_name(settings, flag):
         check(PretrainConfig(**settings))
 
 
+def test_paths_are_taken_and_a_number_of_warm_up_steps_replaces_epochs(tmp_path):
+    lengths = {"max_epochs": 1.0, "warmup_epochs": 0.1, "resume_with": ["max_steps=9", "warmup_steps=2"]}
+    config = PretrainConfig(model=tmp_path, corpus=(tmp_path,), output_dir=tmp_path, **lengths)
+    assert (config.model, config.corpus, config.output_dir) == (str(tmp_path), [str(tmp_path)], str(tmp_path))
+    check(config)
+    assert {"max_epochs", "warmup_epochs"} <= set(config.list_resumed())
+
+
 @pytest.mark.parametrize(
     "text",
     ["{", "[]", '{"bf16": {}}', '{"fp16": true}', '{"zero_optimization": 2}', '{"gradient_allreduce_op": "sum"}']

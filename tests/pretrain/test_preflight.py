@@ -38,12 +38,15 @@ def test_a_run_with_nothing_in_the_way_is_ready_and_nothing_is_left(make_config,
 
 @pytest.mark.parametrize(
     ("settings", "flag"),
-    [({"warmup_steps": 10, "max_steps": 10}, "--warmup_steps"), ({"max_steps": 4, "seed": 7}, "--output_dir")],
+    [
+        *[({"warmup_steps": 10, "max_steps": 10}, "--warmup_steps"), ({"max_steps": 4, "seed": 7}, "--output_dir")],
+        ({"max_steps": 4, "resume_with": ["max_steps=2"]}, "--resume_with"),
+    ],
 )
 def test_what_the_run_would_refuse_is_refused_and_the_folder_stays(settings, flag, make_config, tmp_path):
     set_up_alone(make_config(max_steps=4))
     output = tmp_path / "runs/run"
-    (output / "checkpoints/step-00000001").mkdir(parents=True)
+    (output / "checkpoints/step-00000003").mkdir(parents=True)
     before = sorted(output.rglob("*"))
     with pytest.raises(KinspanError, match=flag):
         preflight(make_config(**settings))

@@ -127,7 +127,7 @@ def test_settings_may_change_until_the_first_checkpoint(known, tmp_path):
             set_up_alone(PretrainConfig(**known, **changed))
 
 
-def test_what_lies_behind_a_path_identifies_a_run(known, make_base, make_corpus, tiny_documents, tmp_path):
+def test_what_lies_behind_a_path_identifies_a_run(known, make_base, make_corpus, tiny_documents, tmp_path, monkeypatch):
     places = {"corpus": [known["corpus"], make_corpus(tiny_documents[:-1])], "model": [make_base(), make_base(seed=4)]}
     links = {name: tmp_path / name for name in places}
     for name, link in links.items():
@@ -141,6 +141,9 @@ def test_what_lies_behind_a_path_identifies_a_run(known, make_base, make_corpus,
         with pytest.raises(KinspanError, match=f"--output_dir .*--{name}"):
             set_up_alone(settings)
         link.unlink(), link.symlink_to(places[name][0])
+    monkeypatch.chdir(known["model"])
+    (tmp_path / "run").rename(tmp_path / "before")
+    assert set_up_alone(replace(settings, model=".")).facts["model"]["name"] == Path(known["model"]).name
 
 
 def test_a_run_is_named_by_its_generators_weights_not_by_where_they_lie(make_model, tiny_corpus, tmp_path):

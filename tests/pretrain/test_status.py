@@ -46,6 +46,7 @@ def test_a_run_is_on_while_its_lock_is_held_and_complete_with_its_summary(folder
         status, text = show(folder, monkeypatch)
         assert status == 3
         assert "step 20 of 100 (20%)" in text
+        assert read_status(folder)["seconds_left"] == 160.0
     (folder / "summary.json").write_text("{}")
     assert show(folder, monkeypatch)[0] == 0
 
@@ -71,7 +72,7 @@ def test_held_out_pairs_too_few_for_an_auc_are_no_damage(folder):
 def test_figures_as_json(folder, monkeypatch):
     _, text = show(folder, monkeypatch, "--json")
     values = json.loads(text)
-    assert (values["step"], values["tokens"], values["seconds_left"]) == (20, 200, 160.0)
+    assert (values["step"], values["tokens"], values["seconds_left"]) == (10, 200, 180.0)  # it goes on from there
     assert (values["checkpoint"], values["skipped_steps"], values["title"]) == (10, 1, "MiniLM, ssp, docs:psd")
     assert values["validation"] == {"loss": 2.0, "pair_auc": 0.75}
 

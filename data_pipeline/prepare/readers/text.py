@@ -75,18 +75,13 @@ def join_lines(lines: list[str]) -> list[str]:
     return list(filter(None, map(normalise, paragraphs)))
 
 
-def _is_wrapped(lines: list[str]) -> bool:
-    """Tells whether most lines are nearly as long as the longest, and end within a sentence."""
-    longest = max(map(len, lines), default=0)
-    wrapped = [line for line in lines if len(line) > FULL_LINE * longest and not _SENTENCE_END.search(line)]
-    return longest in WIDTHS and len(wrapped) > max(2, len(lines) / 2)
-
-
 def split_paragraphs(text: str) -> list[str]:
     """Splits running text at blank lines. Without any, every line is a paragraph, unless a text's lines are wrapped."""
     lines = text.strip().splitlines()  # a blank line at the end separates nothing
     if all(line.strip() for line in lines):
-        return join_lines(lines) if _is_wrapped(lines) else lines
+        longest = max(map(len, lines), default=0)
+        wrapped = [line for line in lines if len(line) > FULL_LINE * longest and not _SENTENCE_END.search(line)]
+        return join_lines(lines) if longest in WIDTHS and len(wrapped) > max(2, len(lines) / 2) else lines
     return "\n".join(line if line.strip() else "" for line in lines).split("\n\n")
 
 

@@ -30,15 +30,6 @@ def test_every_anchor_comes_once_an_epoch(shards, seed, block_anchors, epoch):
     assert all(sum(shards[s][1] for s in block) >= 2 for block in blocks)  # documents
 
 
-@given(SHARDS, BLOCK, st.integers(0, 10**12), st.integers(1, 100), st.data())
-def test_a_range_may_be_cut_anywhere(shards, block_anchors, first, count, data):
-    order = order_of(shards, 5, block_anchors)
-    cut = data.draw(st.integers(0, count))
-    whole = anchors_of(order, first, count)
-    assert anchors_of(order, first, cut) + anchors_of(order, first + cut, count - cut) == whole
-    assert len(whole) == count
-
-
 @given(SHARDS, st.integers(1, 60))
 def test_a_block_is_no_larger_than_asked_unless_two_documents_need_it(shards, block_anchors):
     order = order_of(shards, 3, block_anchors)

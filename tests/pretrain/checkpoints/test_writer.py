@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,12 @@ def test_files_that_another_machine_wrote_elsewhere_make_no_checkpoint(tmp_path)
     }
     assert "engine/rank1.pt of another rank is not in" in writer._seal(partial, files, 10)
     assert find_newest(tmp_path) == (older, [])
+
+
+def test_a_wait_for_the_disk_is_no_stall(tmp_path, monkeypatch):
+    places, waiting = [], Writer(tmp_path, rank=0, keep=1)
+    monkeypatch.setattr(writer, "note_place", lambda place, untimed=False: places.append(untimed))
+    waiting.thread = threading.Thread(target=lambda: None)
+    waiting.thread.start()
+    assert waiting.finish() is None
+    assert places == [True]

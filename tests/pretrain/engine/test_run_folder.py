@@ -40,6 +40,13 @@ def test_an_incomplete_checkpoint_holds_no_run(begun):
     assert claim_folder(begun, {"identity": {"seed": 2}})
 
 
+def test_a_refusal_is_not_lost_where_the_folder_cannot_go(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    with pytest.raises(KinspanError, match="refused"), lock_folder(tmp_path / "link"):
+        raise KinspanError("refused")
+
+
 HOLD = "import sys, time\nfrom pathlib import Path\nfrom pretrain.engine.run_folder import lock_folder\n"
 HOLD += "with lock_folder(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
 

@@ -1,15 +1,15 @@
-"""Releases: the scores of the trained model, averages of checkpoints, the card, and whole folders alone."""
+"""Releases: the scores of the trained model, the card, and whole folders alone."""
 
 import errno
 import json
 import shutil
+import sys
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
@@ -19,7 +19,8 @@ from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import load_model
-from pretrain.release.release import average_weights, release
+from pretrain.release.curve import CURVE
+from pretrain.release.release import release
 from tests.pretrain.release.conftest import write_checkpoint
 
 
@@ -91,9 +92,8 @@ def test_a_checkpoint_is_known_by_its_name_from_wherever_one_looks(trained, tmp_
     monkeypatch.chdir(run / "checkpoints/step-00000003")
     assert release(Path("."), tmp_path / "release").is_dir()
     (run / "checkpoints/step-00000003").rename(run / "checkpoints/best")
-    for average in (1, 2):
-        with pytest.raises(KinspanError, match=r"--run_dir .*checkpoints/best"):
-            release(run / "checkpoints/best", tmp_path / "other", average=average)
+    with pytest.raises(KinspanError, match=r"--run_dir .*checkpoints/best"):
+        release(run / "checkpoints/best", tmp_path / "other")
 
 
 def test_a_harmed_checkpoint_is_refused_and_none_is_no_run(trained, tmp_path):
@@ -156,8 +156,6 @@ def test_figures_of_another_step_are_marked(trained, tmp_path):
     run, _ = trained
     folder = release(write_checkpoint(run, 5), tmp_path / "release")
     assert "these weights are of step 5" in (folder / "README.md").read_text()
-    folder = release(run, tmp_path / "release", average=2)
-    assert "these weights are their average" in (folder / "README.md").read_text()
     folder = release(run / "checkpoints/step-00000003", folder)
     assert "these weights are of step" not in (folder / "README.md").read_text()
 
@@ -191,38 +189,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_release(trained, tmp_path,
     assert (released / "model.safetensors").exists()
 
 
-@pytest.fixture
-def three(trained):
-    """A run with checkpoints of the steps 3, 6 and 9, whose weights differ by 3."""
-    run, _ = trained
-    for step in (6, 9):
-        write_checkpoint(run, step, add=step)
-    return run
-
-
-def test_the_average_is_the_mean_of_each_tensor(three, tmp_path):
-    first, mean = (
-        load_file(str(release(*arguments) / "model.safetensors"))
-        for arguments in ((three / "checkpoints/step-00000003", tmp_path / "first"), (three, tmp_path / "mean", 3))
-    )
-    assert mean.keys() == first.keys()
-    for name, tensor in mean.items():
-        assert tensor.dtype == torch.float32
-        assert torch.allclose(tensor, first[name] + 5, atol=1e-5), name
-    checkpoint = three / "checkpoints/step-00000006"
-    weights = load_file(str(checkpoint / "weights.safetensors"))
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in average_weights([checkpoint]).items())
-
-
-def test_an_average_ends_with_its_checkpoint_and_passes_over_damaged_ones(three, tmp_path):
-    folder = release(three / "checkpoints/step-00000006", tmp_path / "two", average=2)
-    facts = json.loads((folder / "kinspan.json").read_text())
-    assert facts["averaged_steps"] == [3, 6]
-    assert facts["revision"] == "step-00000006-average-2"
-    assert "the average of the steps 3, 6" in (folder / "README.md").read_text()
-    (three / "checkpoints/step-00000006/weights.safetensors").write_bytes(b"x")
-    facts = json.loads((release(three, folder, average=2) / "kinspan.json").read_text())
-    assert facts["averaged_steps"] == [3, 9]
-    with pytest.raises(KinspanError, match="--average 4"):
-        release(three, tmp_path / "four", average=4)
-    assert not (tmp_path / "four").exists()
+def test_without_matplotlib_there_is_no_curve(trained, tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert not (release(trained[0], tmp_path / "release") / CURVE).exists()
+    assert "matplotlib" in caplog.text
