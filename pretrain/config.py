@@ -254,14 +254,14 @@ class PretrainConfig(
 
     def __post_init__(self) -> None:
         for name, value in list(vars(self).items()):
-            setattr(self, name, convert_setting(PretrainConfig, name, value))
+            setattr(self, name, convert_setting(type(self), name, value))
         for text in self.resume_with:
             name, _, value = text.partition("=")
             if name not in RESUMABLE:
                 raise KinspanError(f"--resume_with {text}: write SETTING=VALUE, of {', '.join(RESUMABLE)}")
             for other in REPLACED.get(name, ()):
                 setattr(self, other, None)
-            setattr(self, name, convert_setting(PretrainConfig, name, value))
+            setattr(self, name, convert_setting(type(self), name, value))
 
     def list_resumed(self) -> list[str]:
         """Returns the settings that --resume_with changes, with those that they replace."""

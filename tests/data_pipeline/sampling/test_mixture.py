@@ -112,6 +112,7 @@ def test_two_corpora_of_one_shape_are_not_drawn_alike(make_corpus, make_stream):
 )
 def test_names_and_weights_are_read(text, names, weights):
     assert (parse_mixture(text).names, parse_mixture(text).weights) == (names, weights)
+    assert parse_mixture("ssp:2+nsp").positive_share == pytest.approx((2 * 0.2 + 0.5) / 3)
 
 
 @pytest.mark.parametrize(

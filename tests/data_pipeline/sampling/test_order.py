@@ -60,3 +60,5 @@ def test_epochs_and_seeds_differ():
     assert anchors_of(order, 300, 300) != epoch
     assert anchors_of(order_of(shards, 2, 100), 0, 300) != epoch
     assert anchors_of(order_of(shards, 1, 100), 0, 300) == epoch
+    assert [block for block, _ in anchors_of(order, 300, 300)] != [block for block, _ in epoch]
+    assert anchors_of(order_of(shards), 300, 300) != anchors_of(order_of(shards), 0, 300)

@@ -27,6 +27,8 @@ def test_a_fold_is_scored_by_the_updates_that_are_best_on_the_others(write_sets,
     assert updates == 8
     assert (precision[fold_of == 0] < 1).all()
     np.testing.assert_array_equal(out[of_row == 0], scores[1][of_row == 0])
+    out, _ = choose_updates(data, scores, np.minimum(fold_of, 1), np.array([0, 8]), fold_of < 3)
+    assert (measure(data, out) < 1).all()  # each of two folds is scored by what is best on the other one alone
 
 
 def test_weights_are_equal_without_evidence_and_never_negative(write_sets, answer_set):

@@ -77,6 +77,7 @@ def test_thinning_keeps_the_share_of_right_candidates(tmp_path, count, candidate
     assert len(notes) == 1
     assert thin(data, (count, data.num_pairs), notes) is data
     assert thin(data, (10, data.num_pairs), notes).num_questions == 10
+    assert thin(data, (count, 3 * count), notes).positives.all()
 
 
 def test_questions_of_the_test_set_are_removed_in_other_words_too(tmp_path):

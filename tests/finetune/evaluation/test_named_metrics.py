@@ -86,6 +86,7 @@ def test_retrieval_is_measured_as_trec_eval_does():
     for metric, values in measure_retrieval(ranked, right).items():
         assert values.tolist() == pytest.approx([theirs[q][TREC[metric]] for q in qrels], abs=1e-9)
         assert 0 < values.mean() < 1
+    assert measure_retrieval([[*"abcdefghij"]], [{"j"}], ["mrr@10"])["mrr@10"] == 0.1
     nothing_right_or_found = measure_retrieval([["a"], [], ["b", "a"]], [set(), {"a"}, {"a"}])
     assert [nothing_right_or_found[metric].tolist() for metric in RETRIEVAL_METRICS] == [
         *([0, 0, 0.5], [0, 0, 0]),

@@ -24,10 +24,15 @@ def experiment(tmp_path_factory, write_sets, model):
     return folder / "out"
 
 
-def test_the_seed_with_the_best_dev_map_is_taken(experiment):
+def test_the_seed_with_the_best_dev_map_is_taken(experiment, tmp_path):
     results = json.loads((experiment / "results.json").read_text())
     assert results["settings"]["max_length"] == find_max_length(results["settings"]["model"]) == 512
     best = max(results["seeds"], key=lambda run: run["dev"]["map"])["seed"]
+    for run in results["seeds"]:
+        run["dev"]["map"], run["test"]["map"] = float(run["seed"] == best), float(run["seed"] != best)
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    (tmp_path / f"seed-{best}").symlink_to(experiment / f"seed-{best}")
+    assert find_ranker(tmp_path) == tmp_path / f"seed-{best}/best"
     assert find_ranker(experiment) == experiment / f"seed-{best}/best"
     assert find_ranker(experiment / "seed-2") == find_ranker(experiment / "seed-2/best") == experiment / "seed-2/best"
     assert find_ranker(experiment / "seed-1/dev") is None

@@ -40,7 +40,8 @@ def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):
         value = {(4, 1e-5): 0.5, (4, 3e-4): 0.6, (8, 1e-5): 0.7, (8, 3e-4): 0.4}[key] + 0.1 * (len(seen[key]) - 2)
         folder.mkdir(parents=True)
         line = {"step": 3, "split": "dev", "epoch": 1.0, "map": value}
-        (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        lines = (line, line | {"step": 4, "map": 0.0})  # the best validation counts
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return {"dev_map": 1.0}
 
     monkeypatch.setattr(search, "train_ranker", fake)

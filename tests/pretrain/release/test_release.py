@@ -156,8 +156,11 @@ def test_figures_of_another_step_are_marked(trained, tmp_path):
     run, _ = trained
     folder = release(write_checkpoint(run, 5), tmp_path / "release")
     assert "these weights are of step 5" in (folder / "README.md").read_text()
-    folder = release(run / "checkpoints/step-00000003", folder)
-    assert "these weights are of step" not in (folder / "README.md").read_text()
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps({"step": 5, "split": "validation", "loss": 0.5, "pair_loss": 0.2, "pair_auc": 0.9}) + "\n")
+    card = (release(run / "checkpoints/step-00000003", folder) / "README.md").read_text()
+    assert "these weights are of step" not in card
+    assert "0.900" not in card
 
 
 def test_an_incomplete_run_and_an_older_step_are_warned_of(trained, tmp_path, caplog):

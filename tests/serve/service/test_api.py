@@ -188,6 +188,17 @@ def test_waiting_questions_are_answered_together_and_a_fault_fails_alone(queued,
     assert [len(batch) for batch in stand_in.asked] == [1, 4, 1, 1, 1, 1]
 
 
+def test_questions_of_one_mode_are_answered_together_each_with_its_k(queued, stand_in):
+    service, threads = queued([])
+    for query, settings in (("one", {"k": 1}), ("two", {"k": 2}), ("words", {"first_stage": "bm25"})):
+        threads[query] = ask_in_thread(service.client, query, **settings)
+        time.sleep(0.2)
+    stand_in.gate.set()
+    join(threads)
+    assert stand_in.asked == [["first"], ["one", "two"], ["words"]]
+    assert [len(threads[query].response.json["hits"]) for query in ("one", "two")] == [1, 2]
+
+
 def test_a_token_is_asked_for(start):
     client = start(token=TOKEN).client
     for path in ("/about", "/examples", "/evaluations", "/metrics"):
