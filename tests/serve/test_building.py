@@ -48,7 +48,7 @@ def test_an_index_becomes_what_its_answers_are_now(tmp_path, embedder, answers, 
     (grown / "evaluations").mkdir()
     before = read_manifest(grown)
     assert build_index(grown, embedder, now) == before
-    now = [now[1]._replace(title="new"), *now[2:]]
+    now = [now[0]._replace(title="new"), *now[1:]]
     build_index(grown, embedder, now)
     assert list(iterate_answers(Index(grown).texts)) == now
     assert {path.name for path in grown.iterdir() if path.is_dir()} == {read_manifest(grown).data, "evaluations"}
