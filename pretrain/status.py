@@ -29,12 +29,11 @@ def read_status(folder: Path) -> JsonObject:
 def _make_status(folder: Path, facts: JsonObject) -> JsonObject:
     total, lines = int(facts["total_steps"]), read_metrics(folder)
     last = next((line for line in reversed(lines) if line["split"] == "train"), {})
-    step = max((line["step"] for line in lines), default=0)
     tokens, speed = int(last.get("tokens", 0)), float(last.get("tokens_per_second", 0))
     checkpoint, validated = find_checkpoint(folder), [line for line in lines if line["split"] == "validation"]
     state = RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED
-    if state == STOPPED:
-        step = checkpoint[0] if checkpoint else 0  # from where it goes on
+    resumed = checkpoint[0] if checkpoint else 0
+    step = resumed if state == STOPPED else max((line["step"] for line in lines), default=0)
     validations = {"first_validation": validated[:1], "last_validation": validated[-1:]}
     validation = next(iter(validated[-1:]), {})
     return {

@@ -26,12 +26,7 @@ MIN_PAIRS = 5  # of words, of a labelled answer that is sought in longer paragra
 
 
 def search_candidates(
-    path: Path,
-    columns: dict[str, str],
-    read: Callable[[], Paragraphs],
-    model: str,
-    folder: Path,
-    language: str | None,
+    path: Path, columns: dict[str, str], read: Callable[[], Paragraphs], model: str, folder: Path, language: str | None
 ) -> Questions:
     """Returns the questions with the paragraphs that a search finds as candidates.
 

@@ -36,10 +36,6 @@ def commands_in(text):
     return [(entry, arguments) for entry, arguments in found if "--help" not in arguments and "..." not in arguments]
 
 
-def examples_of(entry):
-    return commands_in(module_of(entry).EPILOG)
-
-
 def check_example(entry, arguments):
     """Raises where the entry would refuse the arguments, or where they name a file of this repository that is not."""
     module = module_of(entry)
@@ -60,7 +56,7 @@ def check_example(entry, arguments):
 
 @pytest.mark.parametrize("entry", sorted(MODULES.keys() - {"kinspan"}))
 def test_the_examples_of_help_are_taken(entry):
-    examples = examples_of(entry)
+    examples = commands_in(module_of(entry).EPILOG)
     assert entry in {name for name, _ in examples}
     for name, arguments in examples:
         check_example(name, arguments)

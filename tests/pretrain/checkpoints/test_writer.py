@@ -14,17 +14,13 @@ from pretrain.checkpoints.writer import Writer
 from tests.chaos.faults import HARMS
 
 
-def seal(path):
-    files = [p for p in path.rglob("*") if p.is_file()]
-    write_manifest(path, {p.relative_to(path).as_posix(): make_entry(p) for p in files})
-
-
 def write(folder, step, text="weights"):
     path = folder / f"step-{step:08d}"
     (path / "engine").mkdir(parents=True)
     (path / "engine" / "rank0.pt").write_text(text * 10)
     (path / "state.json").write_text("{}")
-    seal(path)
+    files = [p for p in path.rglob("*") if p.is_file()]
+    write_manifest(path, {p.relative_to(path).as_posix(): make_entry(p) for p in files})
     return path
 
 
