@@ -25,7 +25,7 @@ SETTINGS |= {"global_batch_size": 15, "micro_batch_size": 4, "learning_rate": 1e
 def run(settings, ranks=1, fault=None):
     """Starts ranks by DeepSpeed's launcher, or one process; returns its output."""
     log = Path(settings["output_dir"]).with_suffix(".log")
-    outcome = Start(settings, ranks, log, "hand" if ranks == 1 else "deepspeed").wait(fault, 600)
+    outcome = Start(settings, ranks, log, "hand" if ranks == 1 else "deepspeed").wait(fault, 1400)
     assert outcome.struck if fault else not any(outcome.statuses), outcome.output[-3000:]
     return outcome.output
 
