@@ -78,7 +78,9 @@ class Embedder:
     def note_unknown(self, texts: Sequence[str]) -> list[str]:
         """Returns a note if the tokenizer knows few characters of these texts."""
         tokenizer = self.model.tokenizer
-        ids = list(chain(*tokenizer(self._clean(texts), add_special_tokens=False)["input_ids"]))
+        if not texts or not isinstance(tokenizer, PreTrainedTokenizerBase):
+            return []
+        ids = list(chain(*tokenizer(self._clean(texts), truncation=True, max_length=self.max_length)["input_ids"]))
         return note_unknown(ids.count(tokenizer.unk_token_id), len(ids))
 
     def find_cut(self, texts: Sequence[str], prompts: tuple[str, ...] = ANSWER) -> np.ndarray:

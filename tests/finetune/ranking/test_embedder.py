@@ -61,6 +61,7 @@ def test_routes_and_prompts_outside_the_pooling_are_those_of_sentence_transforme
         made.save(folder)
         theirs = SentenceTransformer(folder)
         for embedder in (Embedder(folder), Embedder(folder, max_length=Embedder(folder).max_length)):  # as in an index
+            assert embedder.note_unknown(["a river"]) == []
             asked, told = embedder.embed_queries(TEXTS), embedder.embed_answers(TEXTS)
             assert np.abs(asked - theirs.encode_query(TEXTS, normalize_embeddings=True)).max() < 1e-5
             assert np.abs(told - theirs.encode_document(TEXTS, normalize_embeddings=True)).max() < 1e-5
@@ -71,6 +72,7 @@ def test_it_counts_what_it_does_not_read_to_the_end(saved):
     assert embedder.find_cut(TEXTS).tolist() == [False, True, False, False, False]
     assert embedder.find_cut(["a " * 30, "a " * 31]).tolist() == [False, True]  # [CLS] and [SEP] make 32 and 33
     assert embedder.find_cut([]).tolist() == []
+    assert [len(embedder.note_unknown(texts)) for texts in ([], ["a river"], ["今天天气很好"])] == [0, 0, 1]
 
 
 def test_an_encoder_without_a_head_gives_the_mean(headless):
