@@ -333,7 +333,8 @@ def plan_schedule(config: PretrainConfig, total: int, epoch_pairs: int = 0) -> S
 
 def _claim(setup: Setup) -> None:
     """Claims the output folder and writes configs and tokenizer to it, unless it already is this run's."""
-    check_resumption(setup.folder, setup.facts, setup.schedule)
+    if setup.facts["changed"]:
+        check_resumption(setup.folder, setup.facts, setup.schedule)
     is_new = claim_folder(setup.folder, setup.facts)
     if is_new:
         shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # left by a run without a checkpoint

@@ -23,7 +23,7 @@ from .bench import DEVICE, ON_GPU, Bench, Row, finish, read_lines, start_command
 
 FP32_CLOSE, BF16_CLOSE, RANKS_CLOSE = 1e-4, 0.01, 1e-5  # of losses: in nats, relative, in nats
 BF16_ROUNDING, BF16_NOISE = 2.0, 2**-8  # packed may be so many times as far from fp32 as padded, and a rounding more
-PAIRS = 24  # of compare_families: with few, a unit of DistilBERT's ReLU that rounding switches decides
+PAIRS = 24  # of compare_families; with fewer, rounding at DistilBERT's ReLU decides
 LOSSES = ("loss", "mlm_loss", "pair_loss")
 REPEATED = ("minilm-l6", "electra-base", "modernbert-base")  # bidirectional, with replaced tokens, with windows
 STEPS, OVERFLOW = 6, 3  # of a run of updates; the one whose gradient is made infinite

@@ -59,7 +59,7 @@ def _note_language(language: str) -> None:  # once, not for every collection of 
 
 
 def name_words(language: str) -> str:
-    """Returns what is compared of texts of a language, for messages."""
+    """Returns which words of a language are compared, for messages."""
     return "whole words" if language == UNSTEMMED else f"stems of the language {language}"
 
 

@@ -76,7 +76,7 @@ class Embedder:
         return np.concatenate(scores).astype(np.float64), cut
 
     def note_unknown(self, texts: Sequence[str]) -> list[str]:
-        """Returns a note if the tokenizer knows few characters of these texts."""
+        """Returns a note if many tokens of these texts are unknown to the tokenizer."""
         tokenizer = self.model.tokenizer
         if not texts or not isinstance(tokenizer, PreTrainedTokenizerBase):
             return []

@@ -49,7 +49,7 @@ def main() -> Iterator[str]:
     questions = read_questions(config.input, config.max_rejected)
     yield f"{len(questions):,} questions, {sum(bool(q.answer) for q in questions):,} with an accepted answer"
     if not any(question.links for question in questions):
-        log.warning("no links between duplicates (of a dump, in PostLinks.xml beside Posts.xml; else in links)")
+        log.warning("no links between duplicates: PostLinks.xml beside Posts.xml, or the field links, has them")
     counts = build_forum_set(questions, config.kind, Path(config.output_dir), SHARES, config.candidates)
     yield ", ".join(f"{split}: {counts[split]:,} questions" for split in SPLITS)
     yield f"files={config.output_dir}"
