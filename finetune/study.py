@@ -50,7 +50,7 @@ SETTINGS = {f.name for f in fields(FinetuneConfig)} - {
     *("data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "local_rank"),
 }
 COMMON = {"eval_filter", "columns"}  # the same in all rows, which are compared question by question
-ROW_KEYS = {"name", "settings", "paper", "tanda", "pretrain", "stages"}
+ROW_KEYS = {"name", "settings", "paper", "tanda", "stages"}
 STUDY_KEYS = {"title", "source", "settings", "rows", "about", "zero_shot", "where"}
 STAGE_KEYS = (SETTINGS | {"data"}) - {"seeds", "seed", "train_data", "model", *COMMON}  # of a fine-tuning stage
 
@@ -175,8 +175,6 @@ def _parse_row(entry: Any) -> StudyRow:
                 raise KinspanError(f"{place}: paper: {name}: {metric} {figure}: must be from 0 to 1")
     _check_bool(f"{place}: tanda", tanda := entry.get("tanda", False))
     stages = entry.get("stages") or []
-    if entry.get("pretrain") is not None:
-        stages = [{PRETRAIN: entry["pretrain"]}, *stages]
     if not isinstance(stages, list):
         raise KinspanError(f"{place}: stages must be a list, such as - pretrain: {{...}}")
     return StudyRow(str(entry["name"]), settings, paper, tuple(_parse_stage(place, stage) for stage in stages), tanda)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.matching import fold_characters
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import DOCUMENT_IDS, Document, note_unread_ids
 from data_pipeline.prepare.read import MAX_REJECTED_WITHOUT_FLAG, read_input
@@ -55,30 +56,30 @@ def read_answers(
 ) -> list[Answer]:
     """Reads what ``--answers`` and ``--documents`` name, without answers that have no text."""
     answers: dict[str, Answer] = {}
-    num_empty = num_repeated = 0
+    num_read = num_empty = 0
     streams = [(source, stream_answers(source, columns or {}, all_answers)) for source in sources]
     read = (answer for answer, _ in _read_documents(documents)) if documents else ()
     for source, stream in [*streams, (" ".join(documents), read)]:
         has_text = not source
         for answer in stream:
+            num_read += 1
             has_text |= bool(answer.text)
             if not answer.text:
                 num_empty += 1
-            elif answers.setdefault(answer.id, answer) is not answer:
-                num_repeated += 1
-                if answers[answer.id] != answer:
-                    raise KinspanError(f"{source}: the id {answer.id!r} has two different answers")
+            elif answers.setdefault(answer.id, answer) != answer:
+                raise KinspanError(f"{source}: the id {answer.id!r} has two different answers")
         if not has_text:
             raise KinspanError(f"{source} has no answer")
-    if num_empty or num_repeated:
-        logger.info(f"dropped {num_empty:,} answers without text and {num_repeated:,} repeated ones")
+    if num_dropped := num_read - len(answers):
+        logger.info(f"dropped {num_empty:,} answers without text and {num_dropped - num_empty:,} repeated ones")
     return list(answers.values())
 
 
 def stream_answers(source: str, columns: dict[str, str], all_answers: bool) -> Iterator[Answer]:
-    """Yields the answers that ``--answers`` names, with empty and repeated ones."""
+    """Yields the answers that ``--answers`` names, with empty and repeated ones; the letters are those of questions."""
     for answer in _open_source(source, columns, all_answers):  # unpaired surrogates become question marks
-        yield Answer._make(text.encode("utf-8", "replace").decode() for text in answer)
+        valid = Answer._make(text.encode("utf-8", "replace").decode() for text in answer)
+        yield valid._replace(text=fold_characters(valid.text))
 
 
 def _open_source(source: str, columns: dict[str, str], all_answers: bool) -> Iterator[Answer]:

@@ -28,7 +28,6 @@ from .folder import (
     Manifest,
     list_files,
     lock_index,
-    read_manifest,
     write_manifest,
 )
 from .index import MATRIX, TEXTS, WORDS, Index, iterate_answers, map_matrix, map_texts, write_texts, write_words
@@ -67,8 +66,7 @@ def build_index(
         dimension=embedder.embed_queries(["a"]).shape[1],
         similarity=embedder.similarity,
     )
-    known = read_manifest(folder).settings["language"] if (folder / MANIFEST).is_file() else None
-    stems = choose_language(language or known, [answer.text for answer in answers])
+    stems = choose_language(language, [answer.text for answer in answers])
     settings = IndexSettings(max_length=embedder.max_length, precision=precision, language=stems)
     wanted = Manifest(model, settings, _name_data(model, settings, answers), len(answers))
     for note in embedder.note_unknown([answer.text for answer in answers[:: len(answers) // SAMPLE + 1]]):

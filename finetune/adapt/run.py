@@ -22,7 +22,7 @@ from finetune.evaluation.bm25 import BM25, count_words
 from finetune.evaluation.metrics import MAP, MRR_10
 from finetune.evaluation.significance import compute_interval
 from finetune.ranking.fusion import write_fusion
-from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, can_embed, find_kind
+from finetune.ranking.kinds import BI_ENCODER, CROSS_ENCODER, can_embed, find_kind, refuse_fusion
 from finetune.ranking.ranker import find_max_length
 from finetune.training.release import find_ranker, release_ranker
 from finetune.training.stages import fingerprint_answers, fingerprint_identity
@@ -95,6 +95,7 @@ def adapt(options: AdaptOptions, hooks: PipelineHooks) -> JsonObject:
     if output.is_dir() and any(output.iterdir()) and not (output / STARTED).exists():
         raise KinspanError(f"--output_dir {output} is not empty and holds no adaptation: choose another folder")
     load_config(options.model)  # fails early if the model cannot be trained
+    refuse_fusion(options.model)
     make_folder(output)
     with lock_folder(output):
         if not (output / STARTED).exists():

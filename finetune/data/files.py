@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from data_pipeline.core.errors import KinspanError, quote_error
@@ -23,7 +24,7 @@ HELP = {
     "label (0 or 1), and optionally question_id and answer_id. The first line of .csv and .tsv files names the "
     "columns, and .tsv files have no quoting. Without question_id, questions are told apart by their text.",
     "files=FILE": "One such file. Unless its name says which split it is, its questions are split in three by a hash "
-    "of their text; so are those of a folder with one file.",
+    "of their right answers; so are those of a folder with one file.",
     "hub=OWNER/NAME": "A data set of the hub, or a folder that datasets.load_dataset opens, with such columns. The "
     "split dev may be called dev, validation or valid there.",
 }
@@ -47,7 +48,8 @@ def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
     test, rest = split_off(data, "test", TEST_SHARE)
     dev, train = split_off(rest, "dev", DEV_SHARE)
     part = replace({"train": train, "dev": dev, "test": test}[split], split=split)
-    log.info("%s: %s of %s questions are %s, by a hash of text", place, part.num_questions, data.num_questions, split)
+    counts = part.num_questions, data.num_questions
+    log.info("%s: %s of %s questions are %s, by a hash of right answers", place, *counts, split)
     return part
 
 
@@ -86,8 +88,12 @@ def _name_split(path: Path) -> str:
 
 
 def split_off(data: AnswerSet, name: str, share: float) -> tuple[AnswerSet, AnswerSet]:
-    """Returns a share of the questions, chosen by a hash of their texts, as the split ``name``, and the rest."""
-    hashes = (xxh3_64_intdigest(f"{name} {fold_text(text)}".encode("utf-8", "replace")) for text in data.questions)
+    """Returns a share of the questions, by a hash of their right answers, as the split ``name``, and the rest."""
+    right = np.flatnonzero(data.labels)
+    texts = map(fold_text, data.answers.take(pa.array(right)).to_pylist())
+    keys = dict(enumerate(map(fold_text, data.questions)))  # of a question without a right answer
+    keys |= dict(sorted(zip(data.question_of[right].tolist(), texts, strict=True), reverse=True))  # the last one counts
+    hashes = (xxh3_64_intdigest(f"{name} {key}".encode("utf-8", "replace")) for key in keys.values())
     taken = np.fromiter(hashes, np.uint64, data.num_questions) / 2**64 < share
     return replace(data.take(taken), split=name), data.take(~taken)
 

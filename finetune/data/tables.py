@@ -16,14 +16,14 @@ from typing import TypeVar
 
 from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import JsonObject, parse_json
-from data_pipeline.prepare.document import DOCUMENT_IDS, QUESTION_IDS, ROW_IDS, note_unread_ids
+from data_pipeline.prepare.document import QUESTION_IDS, ROW_IDS, note_unread_ids
 from data_pipeline.prepare.encode import normalise
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_decompressed
 
 from .collect import SourceRow
 
 REQUIRED, OPTIONAL = ("question", "answer", "label"), ("question_id", "answer_id")
-IDS = {"question_id": QUESTION_IDS, "answer_id": DOCUMENT_IDS}  # but for ROW_IDS, which may be of either
+IDS = {"question_id": QUESTION_IDS, "answer_id": ("answer_id", "aid", "passage_id", "pid")}  # and ROW_IDS, of either
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
 MAX_FIELD = 2**31 - 1  # characters: texts may be as long as in the other formats; the csv module's default is 131,072
 _SURROGATES = re.compile("[\ud800-\udfff]")  # which JSON can escape

@@ -55,7 +55,7 @@ def choose_language(given: str | None, texts: Sequence[str]) -> str:
 
 @cache
 def _note_language(language: str) -> None:  # once, not for every collection of texts
-    log.info("%s compares %s, guessed from the texts (--language)", BM25, name_words(language))
+    log.info("%s compares %s, guessed from the texts", BM25, name_words(language))
 
 
 def name_words(language: str) -> str:

@@ -8,7 +8,6 @@ A folder in BEIR's form holds corpus.jsonl (``{"_id": ..., "title": ..., "text":
 """
 
 import json
-import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +25,6 @@ from finetune.data.tables import read_lines, read_quoted_tsv
 
 from .metrics import Qrels, Run, rank_rows, rank_run
 
-log = logging.getLogger(__name__)
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"  # of BEIR's form
 COLUMNS = ("query-id", "corpus-id", "score")
 
@@ -52,14 +50,11 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
 
 def _gather(path: Path, size: int, column: int, parse: Callable[[str], Number]) -> dict[str, dict[str, Number]]:
-    """Returns the numbers in a column of ``size`` columns, by question and candidate; lines that begin with "#" are
-    comments."""
+    """Returns the numbers in one of ``size`` columns, by question and candidate."""
     values: dict[str, dict[str, Number]] = {}
-    num_comments = 0
     for line, text in read_lines(path):
         fields = text.split()
-        if not fields or text.startswith("#"):
-            num_comments += bool(fields)
+        if not fields:
             continue
         try:
             if len(fields) != size:
@@ -71,8 +66,6 @@ def _gather(path: Path, size: int, column: int, parse: Callable[[str], Number]) 
             raise KinspanError(f"{path} line {line}: {quote_error(error)}") from error
     if not values:
         raise KinspanError(f"{path}: no row in it")
-    if num_comments:
-        log.info("%s: passed over %d comment lines", path, num_comments)
     return values
 
 

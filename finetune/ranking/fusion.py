@@ -22,7 +22,7 @@ from pretrain.release.card import CardOverrides, make_metadata, render_card
 from pretrain.release.folder import CARD, FACTS, replace_release
 from pretrain.release.siamese import write_json
 
-from .kinds import BESIDE, BI_ENCODER, CROSS_ENCODER, FUSION_FILE, MODULES, WORDS, load_bi_encoder
+from .kinds import BI_ENCODER, CROSS_ENCODER, FUSION_FILE, MODULES, WORDS, load_bi_encoder
 
 FORMAT, BY_SCORE, BY_RANK = 3, "scores", "ranks"
 REPAIR = "make it anew with kinspan adapt"
@@ -30,8 +30,7 @@ RANK_OFFSET = 60  # added to each rank in reciprocal rank fusion (Cormack et al.
 ROUNDING = 1e-6  # scores that differ by a smaller share of the largest count as equal
 # Files of a hub repository that PyTorch does not load
 NOT_NEEDED = ("*.onnx", "*.h5", "*.ot", "*.msgpack", "onnx/*", "openvino/*", "coreml/*")
-# Entries of a model's folder that are left out: it may be a release itself
-NOT_COPIED = shutil.ignore_patterns("ranker.json", "*.tmp", *BESIDE)
+NOT_COPIED = shutil.ignore_patterns("ranker.json", "*.tmp")
 
 
 def standardise(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:

@@ -53,6 +53,12 @@ def find_kind(name_or_dir: str) -> str:
     return BI_ENCODER if has_modules or (headless and all(headless)) else CROSS_ENCODER
 
 
+def refuse_fusion(name_or_dir: str) -> None:
+    """Raises KinspanError for a fusion, whose own folder holds only one of its models."""
+    if find_kind(name_or_dir) == FUSION:
+        raise KinspanError(f"--model {name_or_dir} is a fusion: give one of the models it was made from")
+
+
 def can_embed(name_or_dir: str) -> bool:
     """Returns whether this is a bi-encoder, or a fusion with one at its root. Raises KinspanError without a model."""
     kind = find_kind(name_or_dir)

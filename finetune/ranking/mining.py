@@ -55,6 +55,8 @@ def mine_file(config: MineConfig) -> tuple[AnswerSet, list[Negatives]]:
     scorer = None
     if cross_encoder:
         scorer = load_cross_encoder(cross_encoder, torch.nn.Sigmoid(), config.max_length, "--cross_encoder")
+        if scorer.num_labels != 1:
+            raise KinspanError(f"--cross_encoder {cross_encoder} has {scorer.num_labels} labels: give a model with 1")
     mined = mine(data, load_bi_encoder(model, config.max_length), scorer, config)
     facts = {
         "data": data.name,

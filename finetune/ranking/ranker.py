@@ -42,7 +42,7 @@ from pretrain.modeling.pair_model import (
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
 
-from .kinds import CLASSIFIER, DEFAULT_LENGTH, UNLIMITED
+from .kinds import CLASSIFIER, DEFAULT_LENGTH, UNLIMITED, refuse_fusion
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
         if fresh_head:
             raise KinspanError(f"--fresh_head does not go with the adapter {name_or_dir}")
         return Ranker(load_adapted(name_or_dir, attn_implementation=attention.NAME))
+    refuse_fusion(name_or_dir)
     config = load_config(name_or_dir)
     # Not the seed itself, from which pre-training may have drawn the head that its encoder was trained with.
     torch.manual_seed(FRESH_SEED + seed)

@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_meant_is_refused(content, named, study):
         ({"rows": [row("two", settings={"epochs": 2})]}, {"overrides": {"epochs": 1}}, "--set epochs"),
         ({"rows": [row(stages=[{"finetune": {"data": "$no"}}])]}, {}, r"one: \$no .*--where no"),
         ({"rows": [row(stages=[{"finetune": {"data": "a", "epochs": 0}}])]}, {}, "one: --epochs"),
-        ({"rows": [row(pretrain={})]}, {}, "one: stages"),
+        ({"rows": [row(stages=[{"pretrain": {}}])]}, {}, "one: stages"),
         ({"rows": [row(), row("two", settings={"loss": "contrastive"})]}, {}, "loss"),
         ({"rows": [row(), row("two", settings={"train_data": "files=nowhere"})]}, {}, "two: files=nowhere"),
         ({"rows": [row(stages=[{"finetune": {"data": "files=nowhere"}}])]}, {}, "one: files=nowhere"),

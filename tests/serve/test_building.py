@@ -122,7 +122,7 @@ def test_a_full_disk_is_refused_and_the_same_again_goes_on(tmp_path, embedder, a
 
 def test_the_language_of_an_index_may_change(tmp_path, embedder, answers):
     texts = [answer._replace(text=f"{answer.text} Garantien") for answer in answers[:5]]
-    for language, num_found in (("en", 0), (None, 0), ("de", 5)):
+    for language, num_found in (("en", 0), ("de", 5), (None, 0)):
         build_index(tmp_path / "index", embedder, texts, language=language)
         index = Index(tmp_path / "index")
         assert len(find_by_words(index.words, "Garantie", 9, index.manifest.settings["language"])[0]) == num_found

@@ -83,7 +83,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
                     continue
                 below = os.path.relpath(path, top)  # whether ``top`` itself is hidden does not matter
                 reason = find_obstacle(prefix + path) if store.exists(path) else "a broken link"
-                if re.search(r"(?:^|/)\.[^./]", below) or (reason and is_skipped(below)):  # hidden, or no text
+                if re.search(r"(?:^|/)\.[^./]", below) or (not key and is_skipped(below)):  # hidden, or no text
                     passed_suffixes[path] = _name_suffix(path)
                 elif not reason:
                     is_empty = False

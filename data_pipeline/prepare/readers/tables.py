@@ -109,7 +109,9 @@ def _read_json(source: SourceFile, part: FilePart | None) -> Rows:
     """Reads a list of objects, or a single object."""
     for number, content in read_whole(source, part):
         objects: Any = content
-        if isinstance(content, bytes):
+        if isinstance(content, Rejected):
+            objects = Rejected(f"{content}, or, if its lines are JSON, read it as jsonl:FILE", content.size)
+        else:
             try:
                 objects = load_json(content)
             except Rejected as reason:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}  # tags of trafilatura
 _INLINE = {"p", "item", "quote", "hi", "ref"}
 _READINGS = ["//rt", "//rp"]  # small letters above Chinese characters, which say how those are read
+_LINE_BREAKS = re.compile(r"<br\b[^<>]*>(?:(?:\s|&nbsp;)*<br\b[^<>]*>)+", re.I)
+_BLANK_LINE = "\ufdd0"  # no character; trafilatura, which makes one break of many, keeps it
 _PAGES = ("text/html", "application/xhtml+xml")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!iso-8859-1\b)([\w-]+)", re.I)  # Latin-1 is stated of what it is not
 
@@ -37,14 +39,13 @@ _CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!iso-8859-1\b)([\w-]+)", re.I)  # 
 def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
     """Makes a document of the title and the paragraphs of a page, by trafilatura. Raises Rejected if it has no text."""
     import trafilatura
-    from trafilatura.utils import decode_file
 
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it logs each page without text
 
     page, is_crawled = record.content, isinstance(record.content, dict)
     content, url = (page["page"], page["url"] or None) if is_crawled else (page, None)
-    html = content.decode("iso2022_jp_2", "replace") if ISO_2022 in content else decode_file(content)
-    html = LINE_END.sub("", html)  # of which trafilatura would make spaces
+    html = LINE_END.sub("", _decode_page(content))  # of line ends trafilatura would make spaces
+    html = _LINE_BREAKS.sub(f" {_BLANK_LINE} ", html)
     extracted = trafilatura.bare_extraction(
         html, url=url, include_comments=False, include_tables=False, with_metadata=True, prune_xpath=_READINGS
     )
@@ -67,6 +68,17 @@ def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
     return [Document(name, extracted.title or "", paragraphs, record.source, is_parsed=True, code_blocks=code_blocks)]
 
 
+def _decode_page(content: bytes) -> str:
+    """Decodes a page as UTF-8, if few of its characters are broken, or in the encoding that it seems to have."""
+    from trafilatura.utils import decode_file
+
+    if ISO_2022 in content:
+        return content.decode("iso2022_jp_2", "replace")
+    text = content.decode("utf-8", "replace")
+    num_broken, num_valid = text.count("\ufffd"), len(re.findall("[^\0-\x7f\ufffd]", text))
+    return decode_file(content) if num_broken > num_valid / 10 else text
+
+
 def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str], line_break: str) -> list[str]:
     """Returns the paragraphs of an element; a new one begins before and after each block and dropped element."""
     from lxml import etree
@@ -83,7 +95,8 @@ def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str
             paragraphs[-1].append(" ")
         if not dropped_depth and (is_start or element is not body):
             paragraphs[-1].append((element.text if is_start else element.tail) or "")
-    return list(filter(None, (normalise("".join(parts)) for parts in paragraphs)))
+    texts = (text for parts in paragraphs for text in "".join(parts).split(_BLANK_LINE))
+    return list(filter(None, map(normalise, texts)))
 
 
 # Crawls ---------------------------------------------------------------------------------------------------

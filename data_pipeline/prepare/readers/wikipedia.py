@@ -193,5 +193,5 @@ def _parse_block(record: Record) -> list[Document]:
     return [Document(document_id or f"{record.name}:{record.line}", title, paragraphs, record.source)]
 
 
-DUMP = Reader(_read_pages, _parse_page, may_be_compressed=True, split=_split, modules=("mwparserfromhell",))
+DUMP = Reader(_read_pages, _parse_page, True, _split, r".+\.xml-p\d+p\d+", modules=("mwparserfromhell",))
 EXTRACTED = Reader(_read_blocks, _parse_block, may_be_compressed=True, names=r"wiki_\d+")

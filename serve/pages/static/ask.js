@@ -123,7 +123,7 @@ function showExamples() {
 
 function showAnswers({ hits, timings, total }) {
   const words = form.stage.value === "bm25";
-  const hint = words ? "No answer shares a word with the question: search by meaning." : "This index is empty.";
+  const hint = words ? "Nothing was found by words: search by meaning." : "This index is empty.";
   const stages = Object.entries(timings).map(([stage, ms]) => `${STAGES[stage] ?? stage} ${ms.toFixed(1)} ms`);
   const heading = hits.length ? plural(hits.length, "answer") : "Nothing found";
   find("results").replaceChildren(

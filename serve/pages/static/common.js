@@ -49,7 +49,7 @@ export function makeTitle(title, url) {
 export async function request(path, { body, signal } = {}) {
   const headers = { "Content-Type": "application/json" };
   const token = sessionStorage.getItem(TOKEN);
-  if (token) headers.Authorization = `Bearer ${token}`;
+  if (token) headers.Authorization = `Bearer ${token.replace(/[^!-~]/g, "?")}`; // else fetch throws
   let response;
   let found = {};
   try {

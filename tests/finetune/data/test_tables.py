@@ -45,13 +45,13 @@ def test_every_format_gives_the_same(tmp_path, suffix):
 
 
 def test_ids_have_many_names(tmp_path, caplog):
-    known = {"question_id": "qid", "query": "question", "answer_id": "docid"}
+    known = {"question_id": "qid", "query": "question", "answer_id": "pid"}
     write(tmp_path / "dev.csv", [{known.get(name, name): value for name, value in row.items()} for row in ROWS])
     data = load_split(f"files={tmp_path}", "dev")
     assert (data.question_ids, data.answer_ids.to_pylist()) == (["5", "6"], ["a", "b", "a"])
-    write(tmp_path / "test.csv", [{"id": 1, "question": "why", "answer": "so", "label": 1}])
+    write(tmp_path / "test.csv", [{"id": 1, "doc_id": 1, "question": "why", "answer": a, "label": 1} for a in "ab"])
     assert load_split(f"files={tmp_path}", "test").question_ids == ["q1"]
-    assert [record.args[1] for record in caplog.records if record.levelname == "WARNING"] == ["id"]
+    assert [record.args[1] for record in caplog.records if record.levelname == "WARNING"] == ["id, doc_id"]
 
 
 def test_ids_are_optional(tmp_path):
@@ -64,12 +64,13 @@ def test_ids_are_optional(tmp_path):
 
 def test_a_file_alone_is_split_in_three_unless_its_name_says_the_split(tmp_path):
     """The same three splits as a file, as a folder with one file, and with the questions in another order."""
-    rows = [{"question": f"{n}?", "answer": str(k), "label": k} for n in range(40) for k in (0, 1)]
+    rows = [{"question": f"{n}?", "answer": f"{n // 2} {k}", "label": k} for n in range(40) for k in (0, 1)]
     write(tmp_path / "mine.jsonl", rows)
     splits = {split: load_split(f"files={tmp_path}", split) for split in ("train", "dev", "test")}
     questions = {split: set(data.questions) for split, data in splits.items()}
     assert [data.split for data in splits.values()] == list(splits)
     assert sum(map(len, questions.values())) == len(set.union(*questions.values())) == 40
+    assert all(f"{int(text[:-1]) ^ 1}?" in texts for texts in questions.values() for text in texts)  # of one answer
     assert 0 < len(questions["dev"]) < len(questions["test"]) < len(questions["train"]) + 10
     write(tmp_path / "mine.jsonl", rows[::-1])
     for split, expected in questions.items():

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from tests.finetune.data.rows import make_answers
 def data():
     ids = ["a", "bé", "cd", "a", "中"]
     texts = [f"text\n{name}\ud7ff" for name in ids]
-    return make_answers(["What ?", "Who ?"], [3, 2], texts, [0, 1, 0, 1, 0], ids)
+    data = make_answers(["What ?", "Who ?"], [3, 2], texts, [0, 1, 0, 1, 0], ids)
+    return replace(data, question_ids=["#1", "#2"])
 
 
 SCORES = np.array([1 / 3, 1 / 3 + 1e-16, -2.5e-30, 0.1 + 0.2, 0.3])
@@ -47,7 +49,7 @@ def test_other_tools_read_what_is_written(data, tmp_path):
 def test_predictions_are_best_first(data, tmp_path):
     trec.write_predictions(tmp_path, data, SCORES, "tag")
     lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [line["question_id"] for line in lines] == ["q0", "q1"]
+    assert [line["question_id"] for line in lines] == ["#1", "#2"]
     assert lines[0]["question"] == "What ?"
     assert lines[1]["candidates"] == [
         {"id": "中", "text": "text\n中\ud7ff", "score": 0.3, "label": 0},
@@ -56,7 +58,7 @@ def test_predictions_are_best_first(data, tmp_path):
 
 
 def test_bad_scores_and_ids_write_nothing(data, tmp_path):
-    with pytest.raises(KinspanError, match="question q0, candidate bé"):
+    with pytest.raises(KinspanError, match="question #1, candidate bé"):
         trec.write_predictions(tmp_path, data, np.array([0, np.nan, 0, 0, 0]), "tag")
     (tmp_path / "file").write_text("")
     with pytest.raises(KinspanError, match="--output_dir"):
@@ -80,9 +82,9 @@ def test_bad_scores_and_ids_write_nothing(data, tmp_path):
 )
 def test_bad_lines_are_named(read, first, line, tmp_path):
     path = tmp_path / "file.txt"
-    path.write_text(f"# made by hand\n{first}\n")
+    path.write_text(f"\n{first}\n")
     assert list(read(path)) == ["q1"]
-    path.write_text(f"# made by hand\n{first}\n{line}\n")
+    path.write_text(f"\n{first}\n{line}\n")
     with pytest.raises(KinspanError, match=f"{path} line 3"):
         read(path)
     path.write_bytes(first.encode() + b"\n\xff\n")

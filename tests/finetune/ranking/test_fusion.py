@@ -16,16 +16,16 @@ from finetune.data.passages import Paragraphs
 from finetune.evaluation.bm25 import BM25, count_words, score_bm25
 from finetune.evaluation.config import EvaluateConfig
 from finetune.evaluation.metrics import MAP
-from finetune.ranking.embedder import fingerprint_bi_encoder
 from finetune.ranking.fusion import combine, reciprocal_ranks, standardise, write_fusion
 from finetune.ranking.kinds import BI_ENCODER as FINDER
 from finetune.ranking.kinds import CROSS_ENCODER as READER
 from finetune.ranking.kinds import FUSION_FILE, MODULES, WORDS, can_embed
 from finetune.ranking.measure import measure_search
 from finetune.ranking.model import load_model, score_answers
+from finetune.ranking.ranker import load_ranker
 from launch.kinspan import find_command, show
 from pretrain.release.card import CANDIDATES, EXAMPLE_FOLDER, QUESTION
-from pretrain.release.folder import CARD, fingerprint_model
+from pretrain.release.folder import CARD
 from serve.search import ReRanker
 from tests.fake_hub import find_faults
 from tests.launch.entries import module_of, name_module
@@ -96,19 +96,14 @@ def test_sentence_transformers_loads_both_models(fused):
     np.testing.assert_allclose(logits, of_parts[READER], atol=1e-4)
 
 
-def test_a_fusion_of_a_fusion_takes_its_bi_encoder_alone(fused, release):
-    output, test, of_parts = fused
-    again = release(output, **{BM25: 1.0, FINDER: 3.0}, by_rank=True)
-    assert not (again / READER).exists()
-    assert fingerprint_bi_encoder(str(again)) == fingerprint_bi_encoder(str(output))
-    assert fingerprint_model(str(again)) != fingerprint_model(str(output))
-    expected = combine(of_parts, {BM25: 1.0, FINDER: 3.0}, test.starts, True)
-    np.testing.assert_allclose(score_answers(str(again), test), expected)
+def test_a_fusion_is_not_trained(fused):
+    with pytest.raises(KinspanError, match="--model"):
+        load_ranker(str(fused[0]))
 
 
-def test_a_bi_encoder_may_be_there_for_the_first_stage_alone_or_not_at_all(fused, release):
+def test_a_bi_encoder_may_be_there_for_the_first_stage_alone_or_not_at_all(fused, release, make_model):
     output, test, of_parts = fused
-    for bi_encoder, can in ((output, True), (None, False)):
+    for bi_encoder, can in ((make_model(headless=True), True), (None, False)):
         alone = release(bi_encoder, output / READER, **{READER: 1.0})
         expected = standardise(of_parts[READER], test.starts)
         np.testing.assert_allclose(score_answers(str(alone), test), expected, atol=1e-4)

@@ -108,6 +108,7 @@ def test_refusals(sets, model, make_model, tmp_path):
     encoder = str(make_model(headless=True))
     for flag, settings in (
         *[("--model", {"model": str(model)}), ("--cross_encoder", {"cross_encoder": encoder})],
+        ("--cross_encoder", {"cross_encoder": str(make_model(num_labels=2))}),
         *[("--output_dir", {"output_dir": str(sets)}), ("--max_length", {"max_length": 2})],
     ):
         given = {"data": f"files={sets}", "output_dir": str(tmp_path / "a"), "model": encoder, **settings}

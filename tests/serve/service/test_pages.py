@@ -161,7 +161,7 @@ def test_what_the_service_refuses_is_said(page, site):
 def test_a_token_is_asked_for(page):
     with running(ServiceSettings("index", "tiny", token=TOKEN), Shelf()) as started:
         page.goto(f"http://127.0.0.1:{started.client.port}/?q=printer")
-        page.fill("#token", "another-token-than-that")
+        page.fill("#token", "another-токен-than-that")
         page.press("#token", "Enter")
         expect(page.locator(".problem p")).to_contain_text("does not know")
         page.fill("#token", TOKEN)

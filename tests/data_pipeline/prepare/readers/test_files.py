@@ -25,13 +25,13 @@ def names(files, tree):
 
 
 def test_a_folder_is_searched_through_for_known_formats(tree):
-    for name in ("logo.svg", "deep/logo.svg", "style.css", ".git/config", "Makefile", ".venv/a.txt", ".b.md"):
+    for name in ("logo.svg", "deep/logo.svg", "style.css", ".git/config", "package.json", ".venv/a.txt", ".b.md"):
         write_file(tree / name, b"")
     (tree / "deep/gone.jsonl").symlink_to(tree / "never.jsonl")
     result = find_input_files([str(tree)])
     assert names(result.files, tree) == ["a.jsonl.gz", "b.jsonl", "deep/d.parquet", "deep/er/c.txt"]
     assert names([file for file, _ in result.unreadable], tree) == ["deep/gone.jsonl", "deep/notes.odt", "e.xls"]
-    assert result.passed_over == {".svg": 2, ".css": 1, "config": 1, "Makefile": 1, ".txt": 1, ".md": 1}
+    assert result.passed_over == {".svg": 2, ".css": 1, "config": 1, ".json": 1, ".txt": 1, ".md": 1}
 
 
 def test_linked_folders_are_read_once(tree, tmp_path_factory):
@@ -81,7 +81,7 @@ def test_a_change_of_a_file_beside_it_or_of_its_reader_is_one_of_the_file(tmp_pa
 @pytest.mark.parametrize(
     ("name", "key"),
     [
-        *[("dump/enwiki-20211101-pages-articles.xml.bz2", ".xml"), ("forum/Posts.xml.xz", "stackexchange")],
+        *[("dump/enwiki-20211101-pages-articles1.xml-p1p41.bz2", ".xml"), ("forum/Posts.xml.xz", "stackexchange")],
         *[("text/AA/wiki_00", "wikiextractor"), ("text/AA/wiki_17.bz2", "wikiextractor")],
         *[("books_large_p1.txt", "bookcorpus"), ("book.txt", ".txt"), ("bookcorpus:book.txt", "bookcorpus")],
         *[("jsonl:lines.data", ".jsonl"), ("s3://bucket/a.jsonl.gz", ".jsonl"), ("a.tar::deep/b.warc.gz", ".warc")],

@@ -53,7 +53,7 @@ def test_what_is_no_prose_goes(markup):
     [
         ("'''Bold''' and ''italic''.", "Bold and italic."),
         ("A [[link]], [[target|named]] and [[plural]]s.", "A link, named and plurals."),
-        ("See [https://x.example the page] here.", "See the page here."),
+        ("See [https://x.example the page], [[CSI: Miami]] and [[Re:Zero]].", "See the page, CSI: Miami and Re:Zero."),
         ("One line\nand the next.", "One line and the next."),
         ("Fish &amp; chips&nbsp;here, 5&ndash;6.", "Fish & chips here, 5–6."),
         ("It is {{convert|5|km|mi}} long and {{convert|2|x|3|m|ft}} wide.", "It is 5 km long and 2 x 3 m wide."),
