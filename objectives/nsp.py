@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from data_pipeline.sampling.block import Block, Spans
-from data_pipeline.sampling.pairs import TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.pairs import Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 
 from .negatives import TRIES, Pool, assemble, find_equal_texts, list_spans
@@ -79,8 +79,6 @@ NSP = Objective(
     name="nsp",
     max_length=128,
     num_draws=NUM_DRAWS,
-    usable=has_two_sentences,
-    needs=TWO_SENTENCES,
     sample=sample,
     pairs_per_anchor=2,
     asks="whether B follows A",

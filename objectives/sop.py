@@ -15,7 +15,7 @@ import numpy as np
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.sampling.block import Block, Spans, join_columns
-from data_pipeline.sampling.pairs import HARD, POSITIVE, TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.pairs import HARD, POSITIVE, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 
 from .negatives import MAX_WALKED, find_equal_texts
@@ -74,8 +74,6 @@ SOP = Objective(
     name="sop",
     max_length=128,
     num_draws=NUM_DRAWS,
-    usable=has_two_sentences,
-    needs=TWO_SENTENCES,
     sample=sample,
     pairs_per_anchor=2,
     asks="whether A stands before B",

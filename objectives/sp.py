@@ -20,7 +20,7 @@ from functools import cache, partial
 import numpy as np
 
 from data_pipeline.sampling.block import Block, ClassIndex, Spans
-from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 
 from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
@@ -109,8 +109,6 @@ SP = Objective(
     name="sp",
     max_length=256,
     num_draws=NUM_DRAWS,
-    usable=has_two_sentences,
-    needs=TWO_SENTENCES,
     sample=sample,
     asks="whether A was taken out of the paragraph B",
     negatives="other paragraphs without as many sentences, of the document (hard, up to two of four) or of others",

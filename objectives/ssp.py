@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from data_pipeline.sampling.block import Block, ClassIndex, Spans
-from data_pipeline.sampling.pairs import DI_LIELLO, TWO_SENTENCES, Objective, Pairs, has_two_sentences
+from data_pipeline.sampling.pairs import DI_LIELLO, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 
 from .negatives import NUM_NEGATIVES, TRIES, Pool, assemble, find_equal_texts, list_spans
@@ -101,8 +101,6 @@ SSP = Objective(
     name="ssp",
     max_length=128,
     num_draws=NUM_DRAWS,
-    usable=has_two_sentences,
-    needs=TWO_SENTENCES,
     sample=sample,
     asks="whether A and B come from the same paragraph",
     negatives="spans of as many sentences, of the same document (hard, up to two of four) and of others (easy)",

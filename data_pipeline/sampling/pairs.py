@@ -33,6 +33,11 @@ class Pairs:
     kind: np.ndarray
 
 
+def has_two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
+    """Accepts the paragraphs that can be cut in two."""
+    return num_sentences >= 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class Objective:
     """Defines a sentence-level pre-training objective: a pure function, and what it needs.
@@ -42,7 +47,7 @@ class Objective:
     num_draws:  how many random 64-bit numbers one anchor owns (a multiple of 4)
     usable:     (sentences of each paragraph ``[P]``, paragraphs in its document ``[P]``) -> which paragraphs can be
                 anchors ``[P]``. Negatives may come from any paragraph of a block
-    needs:      what a usable paragraph is, for error messages
+    needs:      what a usable paragraph is, for error messages. By default it has two sentences or more
     view:       how the objective sees a shard, such as documents of whole texts (see texts.py); None: as it is
     column:     the optional column of a corpus (see corpus.py) without which it finds nothing; "": none
     remedy:     how to prepare a corpus with that column, for error messages
@@ -58,9 +63,9 @@ class Objective:
     name: str
     max_length: int
     num_draws: int
-    usable: UsableRule
-    needs: str
     sample: Callable[[Block, np.ndarray, np.ndarray], Pairs]
+    usable: UsableRule = has_two_sentences
+    needs: str = "a paragraph of at least two sentences"
     view: Callable[[Shard], Shard] | None = None
     column: str = ""
     remedy: str = ""
@@ -91,11 +96,3 @@ class Objective:
             raise KinspanError(f"objective {self.name}: {len(pairs.texts)} texts in an example, not {self.num_texts}")
         if pairs.kind.shape != shape or not ((pairs.kind == POSITIVE).sum(axis=1) == 1).all():
             raise KinspanError(f"objective {self.name}: pairs {pairs.kind.shape}, not {shape} with a positive a row")
-
-
-def has_two_sentences(num_sentences: np.ndarray, num_paragraphs: np.ndarray) -> np.ndarray:
-    """Accepts the paragraphs that can be cut in two."""
-    return num_sentences >= 2
-
-
-TWO_SENTENCES = "a paragraph of at least two sentences"

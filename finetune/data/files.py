@@ -48,8 +48,7 @@ def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
     test, rest = split_off(data, "test", TEST_SHARE)
     dev, train = split_off(rest, "dev", DEV_SHARE)
     part = replace({"train": train, "dev": dev, "test": test}[split], split=split)
-    counts = part.num_questions, data.num_questions
-    log.info("%s: %s of %s questions are %s, by a hash of right answers", place, *counts, split)
+    log.info("%s: %s of %s questions are %s, by hash of answers", place, part.num_questions, data.num_questions, split)
     return part
 
 

@@ -17,8 +17,8 @@ from launch.commands.transfer_matrix import read_names
 
 DESCRIPTION = """Runs the rows of a study, a YAML file; each row is an experiment of kinspan finetune with several
 seeds. Prints one table: mean and standard deviation, BM25, each row tested against the first, and the paper's figures.
-A row may have a `pretrain:` block of settings of kinspan pretrain, to pre-train its model first; or `stages:`, a list
-of `pretrain:` and `finetune:` blocks to run before the row's fine-tuning. Run the same command again to resume.
+A row may have `stages:`, a list of `pretrain:` and `finetune:` blocks with settings of these commands, to run before
+its fine-tuning. Run the same command again to resume.
 
 launch/recipes has those of the papers: tanda-*, di-liello-*, as2, as2-noise, transtqa and transtqa-scale-1."""
 
@@ -55,16 +55,13 @@ def parse_overrides(settings: list[str]) -> dict[str, object]:
     """Parses ``["seeds=2"]``. Raises KinspanError for an unknown setting."""
     from finetune.study import SETTINGS
 
-    values = {}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        try:
-            values[name] = yaml.safe_load(value)
-        except (ValueError, RecursionError, yaml.YAMLError) as error:
-            raise KinspanError(f"--set {text}: the value cannot be read: {quote_error(error)}") from error
-        if not equals or name not in SETTINGS:
-            raise KinspanError(f"--set {text}: write NAME=VALUE with a setting of kinspan finetune")
-    return values
+    named = read_names("set", settings)
+    if unknown := named.keys() - SETTINGS:
+        raise KinspanError(f"--set {min(unknown)}: not a setting of kinspan finetune")
+    try:
+        return {name: yaml.safe_load(value) for name, value in named.items()}
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise KinspanError(f"--set {' '.join(settings)}: a value cannot be read: {quote_error(error)}") from error
 
 
 def main() -> str | None:

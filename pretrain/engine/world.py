@@ -7,12 +7,11 @@
 | srun, a task for each rank | SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST |
 | nobody | nothing: a world of one rank |
 
-It does not import torch, so that a command can refuse impossible variables at once.
+``read_world`` does not import torch, so that a command can refuse impossible variables at once.
 """
 
 import os
 import re
-import socket
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -93,13 +92,15 @@ def _read_slurm(env: Mapping[str, str]) -> World:
 
 def adopt_world() -> World:
     """Sets this process's variables for torch and DeepSpeed to the values of ``read_world``, and returns these."""
+    from torch.distributed.elastic.utils.distributed import get_free_port
+
     world = read_world(os.environ)
     os.environ |= {
         "RANK": str(world.rank),
         "LOCAL_RANK": str(world.local_rank),
         "WORLD_SIZE": str(world.size),
         "MASTER_ADDR": world.host,
-        "MASTER_PORT": world.port or _free_port(),
+        "MASTER_PORT": world.port or str(get_free_port()),
     }
     if world.size > 1:
         os.environ["LOCAL_WORLD_SIZE"] = str(world.local_size)
@@ -131,12 +132,6 @@ def _choose_port() -> str:
     with suppress(OSError):  # containers may share ports, but not this namespace
         name += os.readlink("/proc/self/ns/pid")
     return derive_port(name)
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return str(probe.getsockname()[1])
 
 
 def _read_int(env: Mapping[str, str], name: str, default: int) -> int:

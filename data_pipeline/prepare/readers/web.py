@@ -72,9 +72,7 @@ def _decode_page(content: bytes) -> str:
     """Decodes a page as UTF-8, if few of its characters are broken, or in the encoding that it seems to have."""
     from trafilatura.utils import decode_file
 
-    if ISO_2022 in content:
-        return content.decode("iso2022_jp_2", "replace")
-    text = content.decode("utf-8", "replace")
+    text = content.decode("iso2022_jp_2" if ISO_2022 in content else "utf-8", "replace")
     num_broken, num_valid = text.count("\ufffd"), len(re.findall("[^\0-\x7f\ufffd]", text))
     return decode_file(content) if num_broken > num_valid / 10 else text
 

@@ -63,8 +63,7 @@ def test_bad_scores_and_ids_write_nothing(data, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(KinspanError, match="--output_dir"):
         trec.write_predictions(tmp_path / "file/under", data, SCORES, "tag")
-    spaced = data.take(np.array([1]))
-    object.__setattr__(spaced, "question_ids", ["q 2"])
+    spaced = replace(data.take(np.array([1])), question_ids=["q 2"])
     with pytest.raises(KinspanError, match="'q 2'"):
         trec.write_predictions(tmp_path, spaced, SCORES[3:], "tag")
     assert not (tmp_path / "run.txt").exists()

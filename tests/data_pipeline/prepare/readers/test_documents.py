@@ -96,8 +96,7 @@ def test_markup_within_markdown_is_taken_off(tmp_path, read):
     assert document.paragraphs[:4] == ["A b c d e and [g] & https://h.example.", "One.", "東京都。", "Quoted. Again."]
     assert document.paragraphs[4:] == ["note", "A note."]
     (second,), _, _ = read(write_file(tmp_path / "hugo.md", f"{text.replace('---', '+++')}\n### Low\n## High\n## Next"))
-    assert second.paragraphs == document.paragraphs
-    assert (document.title, second.title) == ("notes", "High")
+    assert (second.paragraphs, second.title, document.title) == (document.paragraphs, "High", "notes")
 
 
 def test_the_pages_of_a_book_and_the_slides_of_a_talk(tmp_path, read):
