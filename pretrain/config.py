@@ -104,7 +104,7 @@ class ObjectiveSettings:
     pair_weight: float = setting(1.0, NOT_BELOW_0)
     """Weight of the sentence-level loss; with 0 only the token loss is trained."""
     pair_loss: Literal["contrastive"] | None = setting(None)
-    """contrastive: train a bi-encoder. Each text is encoded alone, as the mean of its tokens; among all texts B of the
+    """contrastive: train a bi-encoder. Each text is encoded alone, as the mean of its tokens; among the texts B of the
     global batch, the one that belongs to A must be the most similar. A pair is then an anchor and its positive. Without
     it: a cross-encoder, which reads A and B together and tells positives from negatives."""
     temperature: float | None = setting(None, ABOVE_0, needs="pair_loss")

@@ -7,7 +7,7 @@ from data_pipeline.core.pages import render_template
 from finetune.evaluation.significance import format_p
 
 COLUMNS = "gain: over the base model; p: of a gain by chance, the choice counted; ms: for a question's candidates"
-SEARCHED = "MRR@10, R@10: of all the documents' paragraphs, the first 10 of BM25 and of the base model are ranked"
+SEARCHED = "MRR@10, R@10: of all the documents' paragraphs, those that BM25 and the base model find are ranked"
 
 
 def format_result(result: JsonObject) -> str:

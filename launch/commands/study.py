@@ -25,7 +25,7 @@ launch/recipes has those of the papers: tanda-*, di-liello-*, as2, as2-noise, tr
 EPILOG = """examples:
   kinspan study --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer asnq=ASNQ
   kinspan study --study launch/recipes/tanda-noise.yaml --data wikiqa=WikiQACorpus --transfer trecqa=trecqa \\
-      --model releases/ssp --set seeds=2 epochs=2
+      --model releases/ssp --set seeds=2
   kinspan study --study launch/recipes/transtqa.yaml --data techqa_pool=technicalqa \\
       --where corpus=corpora/technical source=askubuntu_qa=technicalqa --output_dir runs/transtqa"""
 
