@@ -21,7 +21,7 @@ from transformers.utils import cached_file
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
 from data_pipeline.core.hub import ABSENT
-from data_pipeline.tokenizers import load_tokenizer_as_it_is
+from data_pipeline.tokenizers import load_tokenizer, load_tokenizer_as_it_is
 from pretrain.modeling import attention
 from pretrain.modeling.adapters.folder import find_model, is_adapter, load_adapted
 from pretrain.modeling.adapters.layers import AdaptedNorm
@@ -139,21 +139,20 @@ def check_no_bottlenecks(ranker: Ranker, name_or_dir: str) -> None:
 
 
 def load_own_tokenizer(name_or_dir: str) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer as the folder has it, so that scores equal those of CrossEncoder."""
-    return load_tokenizer_as_it_is(find_model(name_or_dir))
+    """Returns the tokenizer as the folder has it, so that scores equal CrossEncoder's; an adapter's as it was trained."""
+    return (load_tokenizer if is_adapter(name_or_dir) else load_tokenizer_as_it_is)(find_model(name_or_dir))
 
 
 def find_max_length(name_or_dir: str) -> int:
     """Returns a model's own length in tokens, to which it cuts a pair, or a text if it is a bi-encoder.
 
-    It is the length that its settings for sentence-transformers name, or that a release was trained with; else the
+    It is the length that a release was trained with, or that its settings for sentence-transformers name; else the
     smaller of its tokenizer's maximum, which fine-tuning writes, and its positions, or 512 if neither is known.
     """
-    place = find_model(name_or_dir)
-    settings = cached_file(place, "sentence_bert_config.json", **ABSENT)
-    length = read_object(Path(settings), "copy it again").get("max_seq_length") if settings else None
-    if not length and (facts := Path(name_or_dir) / FACTS).is_file():
-        length = read_object(facts, "release it again").get("max_length")
+    place, facts = find_model(name_or_dir), Path(name_or_dir) / FACTS
+    length = read_object(facts, "release it again").get("max_length") if facts.is_file() else None
+    if not length and (settings := cached_file(place, "sentence_bert_config.json", **ABSENT)):
+        length = read_object(Path(settings), "copy it again").get("max_seq_length")
     if length:
         return length
     with torch.device("meta"):  # without weights

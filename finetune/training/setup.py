@@ -135,8 +135,9 @@ def _load_bi_encoder(
 
 def _compute_positive_share(stage: TrainingStage) -> float:
     """Returns the share of right answers among an epoch's pairs, the first prediction of a fresh head."""
-    share = float(stage.train.labels.mean())
+    right, share = int(stage.train.labels.sum()), float(stage.train.labels.mean())
     if stage.config.negatives_per_question is not None:
-        right = int(stage.train.labels.sum())
         share = right / max(1, right + stage.config.negatives_per_question * stage.train.num_questions)
+    if stage.config.negatives_ratio is not None:
+        share = max(share, 1 / (1 + stage.config.negatives_ratio))
     return min(max(share, 0.01), 0.99)

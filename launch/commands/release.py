@@ -50,7 +50,7 @@ def main() -> str:
     if repository is not None and repository.count("/") != 1:
         raise KinspanError(f"--push_to_hub {repository}: give OWNER/NAME")
     ranker = None
-    if not any((source / name).is_file() for name in ("run.json", "weights.safetensors")):
+    if (source / "best").is_dir() or not any((source / name).is_file() for name in ("run.json", "weights.safetensors")):
         from finetune.training.experiment import log_better_baselines  # needs kinspan[rank]
         from finetune.training.release import find_ranker, read_experiment, release_ranker
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.core.command_line import parse
+from data_pipeline.core.default_model import resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, REQUIRED, setting
 from finetune.data.registry import SPECS, expect_data
@@ -46,6 +47,7 @@ def main() -> str:
 
     if taken := [name for name in sources if name in transfer.BASELINES]:
         raise KinspanError(f"--sources {taken[0]}: a baseline has this name")
+    sources = {name: resolve_model(model) for name, model in sources.items()}
     cells = Path(config.output_dir) / "results"
     loaded = transfer.load_targets(targets, config.split, config.accuracy)
     rows = transfer.measure_matrix(sources, loaded, cells, config.max_length)
