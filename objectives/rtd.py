@@ -6,13 +6,9 @@ replacements from its softmax, and a discriminator says of every token whether i
 in pretrain/modeling/electra.py, their losses in pretrain/modeling/losses.py.
 """
 
-import numpy as np
+from functools import partial
 
-from .mlm import PROBABILITY, MaskedLM
+from .mlm import MaskedLM
 
-
-def mask_for_generator(
-    mask_id: int, vocab_size: int, probability: float = PROBABILITY, continues: np.ndarray | None = None
-) -> MaskedLM:
-    """Returns masking for a generator: all chosen tokens become the mask token, and draw a number for a replacement."""
-    return MaskedLM(mask_id, vocab_size, probability, continues, as_mask=1.0, as_random=0.0, draws_noise=True)
+# Masking for a generator: all chosen tokens become the mask token, and draw a number for a replacement.
+mask_for_generator = partial(MaskedLM, as_mask=1.0, as_random=0.0, draws_noise=True)

@@ -71,6 +71,8 @@ def pretrain(config: PretrainConfig) -> JsonObject:
         raise
     except OSError as error:  # such as a full disk
         raise KinspanError(f"{error.filename or folder} cannot be written: {quote_error(error)}") from error
+    finally:
+        torch.set_float32_matmul_precision("highest")  # in which rankers are scored after it
     _leave_at_exit()  # not after an error: the other ranks may be waiting for this one
     return summary
 

@@ -19,6 +19,7 @@ from unittest import mock
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's library reads it, which retries for 45 seconds
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from data_pipeline.core.default_model import default_model
@@ -86,6 +87,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def world_of_one() -> Iterator[None]:
     """An engine in this process sets them: left there, processes that a later test starts would join its port."""
+    torch.set_num_threads(1)
     yield
     for name in LAUNCHER_VARIABLES:
         os.environ.pop(name, None)

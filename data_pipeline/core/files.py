@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from errno import ENOLCK, ENOTSUP
+from errno import ENOLCK, ENOSYS, ENOTSUP
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,7 +118,7 @@ def lock_file(path: Path, in_use: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise KinspanError(in_use) from error
         except OSError as error:
-            if error.errno not in (ENOLCK, ENOTSUP):
+            if error.errno not in (ENOLCK, ENOSYS, ENOTSUP):
                 raise
             log.warning("%s: this storage has no locks; write to it from one process alone", path.parent)
         yield

@@ -139,15 +139,15 @@ def check_no_bottlenecks(ranker: Ranker, name_or_dir: str) -> None:
 
 
 def load_own_tokenizer(name_or_dir: str) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer as the folder has it, so that scores equal CrossEncoder's; an adapter's as it was trained."""
+    """Returns the tokenizer as the folder has it, so that scores equal CrossEncoder's; an adapter's as in training."""
     return (load_tokenizer if is_adapter(name_or_dir) else load_tokenizer_as_it_is)(find_model(name_or_dir))
 
 
 def find_max_length(name_or_dir: str) -> int:
     """Returns a model's own length in tokens, to which it cuts a pair, or a text if it is a bi-encoder.
 
-    It is the length that a release was trained with, or that its settings for sentence-transformers name; else the
-    smaller of its tokenizer's maximum, which fine-tuning writes, and its positions, or 512 if neither is known.
+    It is that of a release's training, or of settings for sentence-transformers; else the smaller of its tokenizer's
+    maximum, which fine-tuning writes, and its positions; or 512.
     """
     place, facts = find_model(name_or_dir), Path(name_or_dir) / FACTS
     length = read_object(facts, "release it again").get("max_length") if facts.is_file() else None

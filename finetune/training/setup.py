@@ -87,7 +87,7 @@ def _load_cross_encoder(
 ) -> tuple[Ranker, Trainer, Callable[[AnswerSet], Scoring], Callable[..., None]]:
     config = stage.config
     fresh = config.fresh_head and stage.model == config.model  # a transferred model keeps its head
-    ranker = load_ranker(stage.model, seed, _compute_positive_share(stage), fresh)
+    ranker = load_ranker(stage.model, seed, compute_positive_share(stage), fresh)
     check_no_bottlenecks(ranker, stage.model)
     tokenizer, length = load_own_tokenizer(stage.model), stage.max_length
     check_fits(stage.model, ranker.classifier, tokenizer, length)
@@ -133,7 +133,7 @@ def _load_bi_encoder(
     return ranker, trainer, make_scoring, partial(save_siamese_ranker, ranker.config, tokenizer, length)
 
 
-def _compute_positive_share(stage: TrainingStage) -> float:
+def compute_positive_share(stage: TrainingStage) -> float:
     """Returns the share of right answers among an epoch's pairs, the first prediction of a fresh head."""
     right, share = int(stage.train.labels.sum()), float(stage.train.labels.mean())
     if stage.config.negatives_per_question is not None:

@@ -47,10 +47,10 @@ def main() -> str:
 
     if taken := [name for name in sources if name in transfer.BASELINES]:
         raise KinspanError(f"--sources {taken[0]}: a baseline has this name")
-    sources = {name: resolve_model(model) for name, model in sources.items()}
     cells = Path(config.output_dir) / "results"
     loaded = transfer.load_targets(targets, config.split, config.accuracy)
-    rows = transfer.measure_matrix(sources, loaded, cells, config.max_length)
+    models = {name: resolve_model(model) for name, model in sources.items()}
+    rows = transfer.measure_matrix(models, loaded, cells, config.max_length)
     return transfer.format_matrix(loaded, rows)
 
 

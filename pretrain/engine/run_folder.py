@@ -38,7 +38,7 @@ def open_folder(name: str | Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in filter(Path.exists, (folder, folder / CHECKPOINTS)):
-            with tempfile.TemporaryFile(dir=path):
+            with tempfile.TemporaryFile(dir=path, prefix="."):  # NFS shows it to other ranks
                 pass
     except OSError as error:
         raise KinspanError(f"--output_dir {error.filename or folder} cannot be written: {error.strerror}") from error

@@ -22,11 +22,6 @@ from tests.synthetic import short_tokenizer
 WORDS = ["river", "stone", "green", "market", "engine", "winter", "paper", "silver", "garden", "music", "bridge"]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def _candidates(rng: random.Random, question: str, count: int) -> list[dict[str, Any]]:
     """Candidates of a question, the first its answer; their lengths differ."""
     rows = []

@@ -15,11 +15,6 @@ from tests.pretrain.steps import stopped_in_step
 from tests.synthetic import write_model
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("base"), AutoModelForSequenceClassification, num_labels=1)

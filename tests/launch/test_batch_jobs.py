@@ -131,7 +131,10 @@ def test_what_slurm_has_decided_already_is_left_alone(job):
     assert REQUEUED not in job(75, STATE="")[2]
 
 
-@pytest.mark.parametrize(("status", "said"), [(2, "error: no such corpus"), (1, "  exitcode  : 2 (pid: 9)")])
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(2, "error: no such corpus"), (1, "  exitcode  : 2 (pid: 9)"), (70, "[rank 0] error: --wandb x: unreachable")],
+)
 def test_a_refused_run_is_not_queued_again(job, status, said):
     ended, output, calls = job(status, said)
     assert ended == 2
@@ -165,8 +168,14 @@ def test_an_array_runs_each_recipe_in_a_folder_of_its_own(job):
     recipes = sorted((ROOT / "launch/recipes").glob("*-base-*.yaml"))
     assert f"#SBATCH --array=0-{len(recipes) - 1}\n" in (SLURM / "recipes.sbatch").read_text()
     for number in (0, len(recipes) - 1):
-        given = {"SLURM_ARRAY_TASK_ID": number, "script": "recipes.sbatch", "arguments": ["--model", "here"]}
-        calls = job(0, **given)[2]
+        given = {
+            "SLURM_ARRAY_TASK_ID": number,
+            "SLURM_ARRAY_JOB_ID": 7,
+            "script": "recipes.sbatch",
+            "arguments": ["--model", "here"],
+        }
+        calls = job(75, **given)[2]
+        assert f"{REQUEUED}_{number}\n" in calls
         name = recipes[number].stem
         assert f"--config launch/recipes/{name}.yaml --output_dir runs/{name} --model here" in calls
     status, output, calls = job(0, script="recipes.sbatch", SLURM_ARRAY_TASK_ID=len(recipes))

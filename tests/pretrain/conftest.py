@@ -74,8 +74,3 @@ def make_base(make_model: Callable[..., Path]) -> Callable[..., Path]:
         return folder
 
     return make
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)

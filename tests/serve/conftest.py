@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from finetune.ranking.embedder import Embedder
@@ -12,11 +11,6 @@ from serve.building import build_index
 from tests.synthetic import write_model
 
 WORDS = "river stone green market engine winter paper silver garden music bridge apple arrow basin beacon"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def _save(folder: Path, auto: type, seed: int) -> Path:

@@ -31,7 +31,7 @@ _KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}  
 _INLINE = {"p", "item", "quote", "hi", "ref"}
 _READINGS = ["//rt", "//rp"]  # small letters above Chinese characters, which say how those are read
 _LINE_BREAKS = re.compile(r"<br\b[^<>]*>(?:(?:\s|&nbsp;)*<br\b[^<>]*>)+", re.I)
-_BLANK_LINE = "\ufdd0"  # no character; trafilatura, which makes one break of many, keeps it
+_BLANK_LINE = "\ufdd0"  # no character; trafilatura keeps it, and makes one break of many, and spaces of line ends
 _PAGES = ("text/html", "application/xhtml+xml")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!iso-8859-1\b)([\w-]+)", re.I)  # Latin-1 is stated of what it is not
 
@@ -44,8 +44,7 @@ def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
 
     page, is_crawled = record.content, isinstance(record.content, dict)
     content, url = (page["page"], page["url"] or None) if is_crawled else (page, None)
-    html = LINE_END.sub("", _decode_page(content))  # of line ends trafilatura would make spaces
-    html = _LINE_BREAKS.sub(f" {_BLANK_LINE} ", html)
+    html = _LINE_BREAKS.sub(f" {_BLANK_LINE} ", LINE_END.sub("", _decode_page(content)))
     extracted = trafilatura.bare_extraction(
         html, url=url, include_comments=False, include_tables=False, with_metadata=True, prune_xpath=_READINGS
     )
@@ -93,8 +92,7 @@ def collect_paragraphs(body: "_Element", blocks: Set[str], dropped_tags: Set[str
             paragraphs[-1].append(" ")
         if not dropped_depth and (is_start or element is not body):
             paragraphs[-1].append((element.text if is_start else element.tail) or "")
-    texts = (text for parts in paragraphs for text in "".join(parts).split(_BLANK_LINE))
-    return list(filter(None, map(normalise, texts)))
+    return [p for parts in paragraphs for text in "".join(parts).split(_BLANK_LINE) if (p := normalise(text))]
 
 
 # Crawls ---------------------------------------------------------------------------------------------------

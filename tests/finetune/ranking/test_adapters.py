@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.tokenizers import load_tokenizer_as_it_is
 from finetune.data.registry import load_split
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import check_no_bottlenecks, find_max_length, load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
-from pretrain.release.folder import fingerprint_model
+from pretrain.release.folder import FACTS, fingerprint_model
 from tests.adapters import write_random_adapter
 
 
@@ -19,6 +20,7 @@ from tests.adapters import write_random_adapter
 def make_adapter(make_model, tmp_path_factory):
     """``make_adapter("pfeiffer")``: a folder of an adapter beside a small base, its numbers drawn."""
     base = make_model(initializer_range=0.2)
+    (base / "sentence_bert_config.json").write_text('{"max_seq_length": 32}')
     return lambda method: write_random_adapter(tmp_path_factory.mktemp("adapters") / method, base, method)
 
 
@@ -39,6 +41,14 @@ def test_an_adapter_ranks_by_its_folder_alone(method, make_adapter, sets):
     with torch.no_grad():
         assert float(ranker.classifier(**own).logits) == pytest.approx(scores[0], abs=1e-5)
     assert scores.std() > 1e-3
+    (folder / FACTS).write_text('{"max_length": 24}')
+    assert find_max_length(str(folder)) == 24
+
+
+def test_texts_begin_as_in_the_training_of_an_adapter(make_model, shared, tmp_path):
+    tokenizer = load_tokenizer_as_it_is(str(shared / "tokenizers/roberta-base-tokenizer"))
+    folder = write_random_adapter(tmp_path / "adapter", make_model("roberta", tokenizer=tokenizer), "pfeiffer")
+    assert load_own_tokenizer(str(folder)).tokenize("what")[0] == "\u0120what"
 
 
 def test_bottlenecks_are_not_fine_tuned_and_lora_is(make_adapter):

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from finetune.evaluation.metrics import MAP, METRICS
 from finetune.training import experiment, stages, train
 from finetune.training.card import AS_STARTED
 from finetune.training.experiment import format_results, log_better_baselines, run_experiment
-from finetune.training.setup import join_ranks
+from finetune.training.setup import compute_positive_share, join_ranks
 from finetune.training.stages import load_data, make_transfer_stage
 from pretrain.release.folder import fingerprint_model
+from tests.finetune.data.rows import make_answers
 from tests.finetune.training.runs import small_config
 
 
@@ -30,6 +32,13 @@ def config(tmp_path, sets, model):
 def tanda(config, write_sets):
     transfer = f"files={write_sets(train=8, seed='general')}"
     return replace(config, transfer=transfer, transfer_epochs=2, transfer_learning_rate=2e-3, seeds=1)
+
+
+@pytest.mark.parametrize(("per_question", "ratio", "share"), [(None, None, 1 / 8), (4, None, 1 / 5), (None, 3, 1 / 4)])
+def test_a_fresh_head_predicts_the_share_of_right_answers(config, per_question, ratio, share):
+    train = make_answers(["q"], [8], list("abcdefgh"), [1] + [0] * 7)
+    settings = replace(config, negatives_per_question=per_question, negatives_ratio=ratio)
+    assert compute_positive_share(SimpleNamespace(train=train, config=settings)) == pytest.approx(share)
 
 
 def test_seeds_their_mean_and_deviation(config, tmp_path, trained):

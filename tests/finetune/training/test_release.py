@@ -10,6 +10,7 @@ from data_pipeline.core.errors import KinspanError
 from finetune.ranking.ranker import find_max_length
 from finetune.training.experiment import run_experiment
 from finetune.training.release import find_ranker, release_ranker
+from launch.commands import release as entry
 from pretrain.release.card import CardOverrides
 from tests.fake_hub import find_faults
 from tests.finetune.training.runs import small_config
@@ -41,6 +42,12 @@ def test_the_seed_with_the_best_dev_map_is_taken(experiment, tmp_path):
     with pytest.raises(KinspanError, match=f"seed-{best}/best"):
         find_ranker(experiment)
     (experiment / "kept").rename(about)
+
+
+def test_a_seeds_folder_is_released(experiment, tmp_path, monkeypatch):
+    flags = ["--run_dir", str(experiment / "seed-1"), "--output_dir", str(tmp_path / "release")]
+    monkeypatch.setattr("sys.argv", ["release", *flags])
+    assert "seed-1/best" in entry.main()
 
 
 def test_a_released_ranker_scores_as_it_did_and_its_card_has_its_figures(experiment, tmp_path):
