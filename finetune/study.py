@@ -26,7 +26,7 @@ from finetune.data.registry import NAMES, expect_data
 from finetune.evaluation.bm25 import ABOUT, BM25, score_bm25
 from finetune.evaluation.comparison import format_mean
 from finetune.evaluation.metrics import MAP, TITLES, compute_means, compute_question_metrics
-from finetune.evaluation.significance import OVER_QUESTIONS, OVER_SEEDS, compare_rows, compute_interval, format_p
+from finetune.evaluation.significance import compare_rows, compute_interval, format_p
 from finetune.ranking.kinds import BI_ENCODER, find_kind
 from finetune.ranking.model import score_answers
 from finetune.training.card import AS_STARTED, AS_TRANSFERRED
@@ -396,7 +396,7 @@ def _format_table(table: Settings) -> list[str]:
     width = max(len(row["name"]) for row in rows) + 2
     lines = [f"{table['data']}: {table['questions']:,} {table['split']} questions, {table['pairs']:,} candidates"]
     head = "".join(f"{TITLES[m]:>18}" for m in metrics)
-    lines.append(f"{' ' * width}{head}   p of {TITLES[metrics[0]]}: questions, seeds, corrected")
+    lines.append(f"{' ' * width}{head}   p of {TITLES[metrics[0]]}, corrected")
     for row in rows:
         lines.append(f"{row['name']:<{width}}{''.join(f'{format_mean(row[m]):>18}' for m in metrics)}{_format_p(row)}")
         if paper := row.get("paper"):
@@ -406,7 +406,7 @@ def _format_table(table: Settings) -> list[str]:
         cells = "; ".join(f"{row['name']} {row['interval'][0]:.3f} to {row['interval'][1]:.3f}" for row in rows)
         lines += textwrap.wrap(f"95% intervals of {TITLES[metrics[0]]} over questions: {cells}", WIDTH)
     tested = sum(row["p"] is not None for row in rows)
-    lines += [f"corrected: the greater p, by Holm's method for {tested} rows against the first"] if tested > 1 else []
+    lines += [f"corrected: by Holm's method for {tested} rows against the first"] if tested > 1 else []
     lines.append(ABOUT)
     by_name = {row["name"]: row for row in rows}
     for row in rows:
@@ -426,11 +426,10 @@ def _format_table(table: Settings) -> list[str]:
 
 
 def _format_p(row: Settings) -> str:
-    """Returns the difference from the first row, p over questions and over seeds, and the corrected p."""
+    """Returns the difference from the first row, its p, and the corrected p."""
     if (test := row["p"]) is None:
         return ""
-    shown = [format_p(test[name]) if name in test else "-" for name in (OVER_QUESTIONS, OVER_SEEDS, "corrected")]
-    return f"   {test['difference']:+.4f}: {', '.join(shown)}"
+    return f"   {test['difference']:+.4f}: {format_p(test['p'])}, {format_p(test['corrected'])}"
 
 
 def _format_drop(value: float, clean: float) -> str:

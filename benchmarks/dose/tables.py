@@ -17,9 +17,9 @@ FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parents[1]))
 from benchmarks.dose import run
 from benchmarks.dose.run import ALL, RECIPE, Row, parse_row
-from finetune.evaluation.significance import compare, compare_seeds, correct_greater, format_p
+from finetune.evaluation.significance import compare_runs, correct_holm, estimate_error, format_p
 
-DRAWS, ASSIGNMENTS = 10_000, 100_000  # of the bootstrap, and of random signs
+DRAWS = 10_000  # of the bootstrap
 COUNTS = (0, 25, 50, 100, 200, 400, ALL)  # labelled questions of the figure
 CURVES = ("none-0", "ssp-12800", "ssp-51200", "ssp-204800", "gpu-3299840", "bi-0", "bi-ssp-51200")
 BM25, COSINE = parse_row("bm25-none-0-0-selqa"), parse_row("minilm-cosine-0-0-selqa")
@@ -70,36 +70,21 @@ def find_interval(rows: Sequence[np.ndarray]) -> tuple[float, float]:
     """Returns the 95% interval of the difference of two rows, each ``[S, Q]``, over questions and seeds together.
 
     A bootstrap draws questions, and of each row seeds, stretched since the mean of S drawn values varies too little by
-    (S - 1) / S (Davison and Hinkley, 1997, section 3.8). The width is that of the standard error, in which what seeds
-    change in single questions counts once (Owen, 2007), and of Student's t by Satterthwaite's degrees of freedom.
+    (S - 1) / S (Davison and Hinkley, 1997, section 3.8). The width is that of ``estimate_error`` and Student's t.
     """
     from scipy.stats import norm, t
 
-    random, total, residual = np.random.default_rng(0), np.zeros(DRAWS), 0.0
-    difference = rows[0].mean(axis=0) - rows[1].mean(axis=0)
-    mean, size = difference.mean(), len(difference)
+    random, total, size = np.random.default_rng(0), np.zeros(DRAWS), rows[0].shape[1]
     asked = random.multinomial(size, np.full(size, 1 / size), size=DRAWS) / size
-    parts = [(difference.var(ddof=1) / size, size - 1)]  # variances and their degrees of freedom
     for sign, row in zip((1, -1), rows, strict=True):
         count = len(row)
         drawn = random.multinomial(count, np.full(count, 1 / count), size=DRAWS) / count
         stretch = np.sqrt(count / (count - 1))
         total += sign * np.einsum("ds,ds->d", 1 / count + stretch * (drawn - 1 / count), asked @ row.T)
-        parts.append((row.mean(axis=1).var(ddof=1) / count, count - 1))
-        left = row - row.mean(axis=1, keepdims=True) - row.mean(axis=0) + row.mean()
-        residual += (left**2).sum() / ((count - 1) * (size - 1)) / row.size
-    seeds = sum(variance for variance, _ in parts[1:])
-    error = np.sqrt(max(parts[0][0] + seeds - residual, parts[0][0], seeds))
-    freedom = (parts[0][0] + seeds) ** 2 / sum(variance**2 / count for variance, count in parts)
+    mean, (error, freedom) = rows[0].mean() - rows[1].mean(), estimate_error(*rows)
     wider = error / total.std(ddof=1) * t.isf(0.025, freedom) / norm.isf(0.025)
     low, high = mean + (np.quantile(total, [0.025, 0.975]) - mean) * wider
     return float(low), float(high)
-
-
-def test(rows: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Returns p over questions, by the randomisation test, and over seeds, by Welch's."""
-    over_questions = compare(*rows, draws=ASSIGNMENTS).over_questions
-    return over_questions, compare_seeds(*(row.mean(axis=1) for row in rows))
 
 
 def list_comparisons(name: str, least: int = 2) -> str:
@@ -107,18 +92,18 @@ def list_comparisons(name: str, least: int = 2) -> str:
     comparisons = [[parse_row(row) for row in rows] for rows in RECIPE["comparisons"][name]]
     aps = [[read_ap(row) for row in rows] for rows in comparisons]
     complete = [all(len(read_lines(row)) >= count_planned(row) for row in rows) for rows in comparisons]
-    p = [test(ap) if done else (1.0, 1.0) for ap, done in zip(aps, complete, strict=True)]
+    p = [compare_runs(*ap).p if done else 1.0 for ap, done in zip(aps, complete, strict=True)]
     lines = []
-    for (a, b), ap, done, each, corrected in zip(comparisons, aps, complete, p, correct_greater(p), strict=True):
+    for (a, b), ap, done, each, corrected in zip(comparisons, aps, complete, p, correct_holm(p), strict=True):
         if min(map(len, ap)) < least:
             continue
         so_far = "" if done else f" *(so far {len(ap[0])} and {len(ap[1])} seeds)*"
         star = "**" if corrected < 0.05 else ""
-        of_p = [*map(format_p, each), f"{star}{format_p(corrected)}{star}"] if done else ["", "", ""]
+        of_p = [format_p(each), f"{star}{format_p(corrected)}{star}"] if done else ["", ""]
         interval = " to ".join(map(signed, find_interval(ap)))
         what = f"{a.start}, {a.set}: {title(a)} less {title(b, drawn=False)}{so_far}"
         lines.append([what, signed(ap[0].mean() - ap[1].mean()), interval, *of_p])
-    text = table(["comparison", "MAP", "95% interval", "p over questions", "p over seeds", "corrected p"], lines)
+    text = table(["comparison", "MAP", "95% interval", "p", "corrected p"], lines)
     notes = [f"With fewer than {least} seeds yet: {n} of {len(p)}."] if (n := len(p) - len(lines)) else []
     return "\n\n".join([text] * bool(lines) + notes)
 
@@ -132,7 +117,7 @@ def list_uncontaminated(name: str) -> str:
         return "Too few seeds yet."
     kept = [np.delete(of_row, left_out, axis=1) for of_row in ap]
     figures = [signed(x.mean() - y.mean()) for x, y in (ap, kept)]
-    return table(["all", "without them", "p over questions", "p over seeds"], [[*figures, *map(format_p, test(kept))]])
+    return table(["all", "without them", "p"], [[*figures, format_p(compare_runs(*kept).p)]])
 
 
 def list_rows(start: str, sets: Sequence[str], least: int = 1) -> str:

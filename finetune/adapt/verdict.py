@@ -120,7 +120,7 @@ def judge(
     best = choose_best(candidates, maps, ms) if (measure_test or shown) and not quality_first else quality
     if measure_test:
         best_ap, base_ap, bm25_ap = (measure_test(ranker) for ranker in (best, base, rankers[0]))
-        best_p = compare(best_ap, base_ap).over_questions
+        best_p = compare(best_ap, base_ap).p
     else:
         best_ap, base_ap, bm25_ap = precision[best.name], precision[base.name], precision[BM25]
         best_p = p[best.name]
@@ -178,5 +178,5 @@ def judge_without_labels(model: str, pretrained: str, folder: Path) -> JsonObjec
     intervals = {name: dict(zip(("low", "high"), compute_interval(ap), strict=True)) for name, ap in precision.items()}
     rows = [{"name": name, "map": float(ap.mean()), **intervals[name]} for name, ap in precision.items()]
     comparison = compare(precision[after.name], precision[before.name])
-    has_learned = comparison.difference > 0 and comparison.over_questions < SIGNIFICANT
+    has_learned = comparison.difference > 0 and comparison.p < SIGNIFICANT
     return {"questions": data.num_questions, "rows": rows, "sentence": LEARNED if has_learned else NOT_LEARNED}
