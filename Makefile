@@ -127,10 +127,10 @@ bench: $(INSTALLED)  ## Measure the ratios of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS) --roberta_corpus $(CORPUS)
 
-# What `make gpu` needs on a machine without a package index, in the folder gpu-kit (57 MB), which git ignores.
+# What `make gpu` needs on a machine without a package index, in the folder gpu-kit (31 MB), which git ignores.
 ROBERTA_TOKENIZER ?= $(or $(wildcard ../shared/tokenizers/roberta-base-tokenizer),roberta-base)
 gpu-kit: $(INSTALLED)  ## Pack wheels, text and configs for a GPU machine that has no package index.
-	$(call require,AS2_TEXT,a file of documents)
+	$(call require,AS2_TEXT,a .jsonl.xz file of documents)
 	$(BIN)/python -m benchmarks.gpu.pack --input $(AS2_TEXT) --roberta_tokenizer $(ROBERTA_TOKENIZER)
 
 # With the machine's own PyTorch and transformers, no virtual environment. GPU_FLAGS: --quick, or see --help.

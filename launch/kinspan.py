@@ -1,6 +1,7 @@
 """The console command: ``kinspan COMMAND ...``, from any directory."""
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -133,15 +134,17 @@ def run(main: Callable[[], str | Iterable[str] | None]) -> None:
 
 def _refuse(text: str) -> None:
     """Prints the error on one line, though a file's name may contain line breaks, and exits with status 2."""
-    rank = int(os.environ.get("RANK", "0"))
-    if rank:  # rank 0 usually prints the same error, and the launcher then ends this process
+    rank = os.environ.get("RANK", "0")
+    if rank != "0":  # rank 0 usually prints the same error, and the launcher then ends this process
         time.sleep(5)
-    where = f"[rank {rank}] " if rank else ""
+    where = f"[rank {rank}] " if rank != "0" else ""
     print(f"{where}error: {' '.join(text.splitlines())}", file=sys.stderr, flush=True)
     os._exit(2)  # without waiting for threads or other ranks
 
 
 def main() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it
     run(run_command)
 
 

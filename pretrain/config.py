@@ -46,7 +46,7 @@ class DataSettings(CacheFlags):
     forums: str | None = setting(None)
     """Which of the --corpus folders to use: balanced (18 StackExchange forums of six categories), largest (the 18
     largest), all (except those of the benchmarks), names with commas (beer,physics), or names to leave out
-    (-beer,-physics). Without it: all folders."""
+    (--forums=-beer,-physics). Without it: all folders."""
     min_questions: int | None = setting(None, NOT_BELOW_0)
     """Leave out corpora with fewer documents than this."""
     sampling: Literal["matched", "paper"] = setting("matched")

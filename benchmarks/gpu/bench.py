@@ -178,9 +178,7 @@ def measure_speed(settings: dict[str, Any], seconds: float, warm: int, lines: in
 
 def start_command(settings: dict[str, Any], *before: str, **variables: str) -> subprocess.Popen:
     """Starts launch/pretrain.py with these settings, by the flags of its help. ``before``: Python's arguments"""
-    flags = []
-    for name, value in settings.items():
-        flags += [f"--{name}"] if value is True else [] if value is False else [f"--{name}={value}"]
+    flags = [f"--{name}={value}" for name, value in settings.items()]
     command = [sys.executable, *before, str(ROOT / "launch/pretrain.py"), *flags]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
 

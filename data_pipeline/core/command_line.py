@@ -46,8 +46,9 @@ def parse(config_class: type[Config], description: str, epilog: str = "", argv: 
     if words:
         positional = getattr(config_class, "POSITIONAL", None)
         is_list = positional and get_value_types(config_class)[positional].is_list
-        if not positional or words[0].startswith("-") or (len(words) > 1 and not is_list):
-            raise KinspanError(f"{words[0]}: belongs to no flag; see --help")
+        stray = next((word for word in words if word.startswith("-")), words[0])
+        if not positional or stray.startswith("-") or (not is_list and (words[1:] or positional in flags)):
+            raise KinspanError(f"{stray}: belongs to no flag; see --help")
         flags[positional] = [*flags.get(positional, []), *words] if is_list else words[0]
     values: dict[str, object] = {}
     for name in flags.pop("config", []):

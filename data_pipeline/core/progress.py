@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from tqdm import tqdm
@@ -20,7 +21,15 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR or _is_first_rank():
             prefix = "warning: " if record.levelno == logging.WARNING else ""
-            tqdm.write(prefix + redact(self.format(record)), file=sys.stderr)
+            with suppress(OSError):  # a full disk or a closed terminal ends no work
+                write = tqdm.write if sys.stderr.isatty() else print
+                write(prefix + redact(self.format(record)), file=sys.stderr)
+
+
+def write_at_once(line: str) -> None:
+    """Writes a line to stderr, if it can be written, also from the handler of a signal."""
+    with suppress(OSError):
+        os.write(2, f"{line}\n".encode())
 
 
 def set_up_logging() -> None:

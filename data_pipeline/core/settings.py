@@ -11,6 +11,7 @@ A class attribute ``GROUP`` names the section of ``--help`` that lists the setti
 import ast
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -252,7 +253,9 @@ def _convert(declared: Field, kind: type, value: object) -> object:
 def _convert_text(declared: Field, value: object) -> str:
     if isinstance(value, bool | dict | list | None):
         raise KinspanError(f"--{declared.name} {value}: must be text")
-    text = str(value)
+    text = os.path.expanduser(str(value)) if str(value).startswith("~/") else str(value)
+    if not text and get_default(declared) != "":  # such as "$MODEL", which is not set
+        raise KinspanError(f"--{declared.name}: is empty")
     if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
         raise KinspanError(f"--{declared.name} {text!r}: holds a character that is not UTF-8")
     return resolve_model(text) if declared.metadata["is_model"] else text

@@ -12,6 +12,7 @@ from types import FrameType
 
 import psutil
 
+from data_pipeline.core.progress import write_at_once
 from pretrain.engine.world import DEEPSPEED_VARIABLE
 
 STATUS = 75  # EX_TEMPFAIL of sysexits.h: the same command resumes the run
@@ -58,12 +59,12 @@ class StopRequest:
         """Asks for a stop at the first signal, and ends the process at once at the second."""
         name = signal.Signals(number).name
         if self.reason is not None and time.monotonic() - self.asked_at > REPEAT_SECONDS:
-            os.write(2, f"{name} again: ending at once\n".encode())
+            write_at_once(f"{name} again: ending at once")
             os._exit(128 + number)
         is_first = self.reason is None
         self.ask(name)
         if is_first and os.environ.get("RANK", "0") == "0":
-            os.write(2, f"{name}: ending with a checkpoint, after a step or two; a second one ends at once\n".encode())
+            write_at_once(f"{name}: ending with a checkpoint, after a step or two; a second one ends at once")
 
 
 _listening: list[StopRequest] = []  # the request of the active ``listen_for_stop``, if any

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from data_pipeline.core.progress import write_at_once
 from pretrain.engine import ranks
 from pretrain.engine.run_folder import STACKS
 from pretrain.engine.stop import Stopped, is_running
@@ -190,7 +191,7 @@ def watch_ranks(folder: Path, rank: int, world: int, stall_seconds: float) -> It
             watch.leave()
             raise
         except ranks.CommunicationFailure as failure:
-            os.write(2, f"{failure}\n".encode())
+            write_at_once(str(failure))
             time.sleep(SILENCE + 2 * FAREWELL)  # in which the threads end this process if a rank has died
             watch.end(str(failure))  # a batch job would not start again after a KinspanError's status
         watch.leave()  # not after an error: the other ranks must notice that this one has ended

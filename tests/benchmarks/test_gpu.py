@@ -49,7 +49,7 @@ def test_checks_run_at_once_and_one_that_hangs_or_crashes_costs_no_other_its_res
     outcomes = {line["check"]: line["outcome"] for line in results if "outcome" in line}
     ended = {"hangs": "ended at its limit", "crashes": "failed: status -11"}
     assert outcomes == {"meets 1": "passed", "meets 2": "passed", **ended}
-    child = int((tmp_path / "hangs.log").read_text().split()[-1])
+    child = int((tmp_path / "log.txt").read_text().split()[-1])
     deadline = time.monotonic() + 30  # a killed process takes a moment on a busy machine
     while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
